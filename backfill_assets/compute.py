@@ -1,0 +1,219 @@
+"""The executor: one Spark job that computes a batch of chunks into staging.
+
+Put here how pinned inputs become frames, what is done to a transform's output, and how it is written. Which chunks,
+when, and what becomes of a failure is `staging`'s; what readers see changes in `publication` only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+
+from backfill_assets.platform import Platform
+from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, spark_schema
+from backfill_assets.target import Inputs, TargetTable, TransformContext
+from manifests.chunks import Chunk, Chunking, key_of
+from manifests.errors import InputRefused, Problem
+from manifests.planner import Plan, PlannedChunk, StagedFile
+from resources.lakehouse import PinnedRead, before, between, local_path
+
+CHUNK_FOLDER = "chunk"
+_FOOTER_READERS = 8
+_TRUNC = {Chunking.MONTH: "MM", Chunking.DAY: "DD"}
+
+
+def read(spark: SparkSession, pinned: PinnedRead, columns: Sequence[str] | None = None) -> DataFrame:
+    """Return a pinned read as a frame: natively by Parquet field id, no catalog involved."""
+    schema = spark_schema(pinned.schema, columns)
+    if not pinned.paths:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*pinned.paths)
+
+
+def transform_context(platform: Platform, plan: Plan, chunks: Sequence[PlannedChunk]) -> TransformContext:
+    """Return the context a transform of this plan gets for these chunks."""
+    spark = platform.spark.session(plan.mode)
+    return TransformContext(
+        run_id=plan.run_id,
+        mode=plan.mode,
+        run_clock=plan.run_clock,
+        version=plan.transform_version,
+        references={
+            pin.table: read(spark, platform.lakehouse.pinned(pin.table, pin.snapshot_id)) for pin in plan.references
+        },
+        publish_range=plan.publish_range,
+        chunks=tuple(Chunk(chunk.key, chunk.index, chunk.start, chunk.end) for chunk in chunks),
+    )
+
+
+def pinned_inputs(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk]) -> Inputs:
+    """Return the input frames of a batch: its input range, and the look-back columns of everything earlier."""
+    spark = platform.spark.session(plan.mode)
+    time_column = target.source_time_column
+    first = min(chunk.start for chunk in chunks) - timedelta(days=plan.warm_up_days)
+    last = max(chunk.end for chunk in chunks)
+    start = plan.read_from + (first - plan.input_range.start)
+    end = plan.read_until - (plan.input_range.end - last)
+    scan = platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, between(time_column, start, end))
+    instant = F.col(time_column)
+    source = read(spark, scan).where((instant >= F.lit(start)) & (instant < F.lit(end)))
+    look_back = None
+    if target.look_back_columns:
+        earlier = platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, before(time_column, start))
+        if earlier.paths:
+            look_back = read(spark, earlier, target.look_back_columns).where(instant < F.lit(start))
+    return Inputs(source, look_back)
+
+
+def history_until_end(platform: Platform, target: TargetTable, plan: Plan) -> DataFrame:
+    """Return every source row up to the end of the plan's read, at the pinned snapshot."""
+    spark = platform.spark.session(plan.mode)
+    scan = platform.lakehouse.pinned(
+        plan.source, plan.source_snapshot_id, before(target.source_time_column, plan.read_until)
+    )
+    return read(spark, scan).where(F.col(target.source_time_column) < F.lit(plan.read_until))
+
+
+def lineage(plan: Plan) -> dict[str, Any]:
+    """Return the value of each lineage column of a plan's rows."""
+    return {
+        "run_id": plan.run_id,
+        "processing_mode": plan.mode.value,
+        "transform_version": plan.transform_version,
+        "input_snapshot_id": plan.source_snapshot_id,
+        "produced_at": plan.run_clock,
+    }
+
+
+def compute_batch(
+    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk], prefix: str
+) -> dict[str, list[StagedFile]]:
+    """Compute chunks in one Spark job and write them below `prefix`; return the files of each, by chunk key.
+
+    Every chunk has an entry; one without rows has no file.
+
+    Raises:
+        InputRefused: if the transform's output does not have the declared columns.
+    """
+    inputs = pinned_inputs(platform, target, plan, chunks)
+    context = transform_context(platform, plan, chunks)
+    version = target.versions[plan.transform_version]
+    rows = version.function(inputs, context)
+    _require_columns(target, plan, rows)
+    rows = _only_these(rows, target, chunks)
+    if not version.clustered:
+        rows = _clustered(rows, target, chunks)
+    rows = _with_declared_columns(rows, platform.lakehouse.table(target.name).schema(), plan)
+    day = F.trunc(target.day_column, _TRUNC[plan.chunking]) if plan.chunking is Chunking.MONTH else F.col(target.day_column)
+    rows.withColumn(CHUNK_FOLDER, day).write.partitionBy(CHUNK_FOLDER).parquet(prefix)
+    return staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
+
+
+def staged_files(
+    platform: Platform, target: TargetTable, prefix: str, chunking: Chunking, keys: Sequence[str]
+) -> dict[str, list[StagedFile]]:
+    """List what was written below a prefix, by chunk; rows are read from each file's footer."""
+    filesystem, folder, scheme = _filesystem(platform, target, prefix)
+    selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
+    infos = sorted(
+        (info for info in filesystem.get_file_info(selector) if info.is_file and info.base_name.endswith(".parquet")),
+        key=lambda info: info.path,
+    )
+
+    def staged(info: pafs.FileInfo) -> tuple[str, StagedFile]:
+        parent = info.path.rsplit("/", 2)[1]
+        start = date.fromisoformat(parent.removeprefix(f"{CHUNK_FOLDER}="))
+        with filesystem.open_input_file(info.path) as stream:
+            rows = pq.read_metadata(stream).num_rows
+        return key_of(chunking, start), StagedFile(f"{scheme}{info.path}", rows, info.size)
+
+    files: dict[str, list[StagedFile]] = defaultdict(list, {key: [] for key in keys})
+    with ThreadPoolExecutor(_FOOTER_READERS) as pool:
+        for key, file in pool.map(staged, infos):
+            if file.rows:  # Spark may leave a file without rows; it would only cost every later reader
+                files[key].append(file)
+    unknown = sorted(set(files) - set(keys))
+    if unknown:
+        raise InputRefused(Problem(f"{prefix} holds chunks {unknown}", "a batch writes its own chunks only", "report it"))
+    return dict(files)
+
+
+def staged_frame(platform: Platform, target: TargetTable, plan: Plan, paths: Sequence[str]) -> DataFrame:
+    """Return staged files as a frame with the target's columns."""
+    spark = platform.spark.session(plan.mode)
+    return read(spark, PinnedRead(target.name, None, platform.lakehouse.table(target.name).schema(), tuple(paths)))
+
+
+def _filesystem(platform: Platform, target: TargetTable, uri: str) -> tuple[pafs.FileSystem, str, str]:
+    """Return the file system of a URI with the catalog's own credentials, the path in it, and the scheme to restore."""
+    parts = urlsplit(uri)
+    io: Any = platform.lakehouse.table(target.name).io
+    filesystem = io.fs_by_scheme(parts.scheme or "file", parts.netloc or None)
+    if parts.scheme in {"", "file"}:
+        return filesystem, local_path(uri), "file://" if parts.scheme else ""
+    return filesystem, parts.netloc + parts.path, f"{parts.scheme}://"
+
+
+def _require_columns(target: TargetTable, plan: Plan, rows: DataFrame) -> None:
+    declared = [name for name in dtypes(target.model) if name not in LINEAGE_COLUMNS]
+    missing, extra = sorted(set(declared) - set(rows.columns)), sorted(set(rows.columns) - set(declared))
+    if missing or extra:
+        raise InputRefused(
+            Problem(
+                f"{plan.transform} {plan.transform_version} returned columns that {target.name} does not declare {extra} "
+                f"or lacks declared ones {missing}",
+                "a transform returns exactly the declared columns, without the lineage columns",
+                "correct the transform or the model",
+            )
+        )
+
+
+def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:
+    """Drop rows of other days: whatever a transform returns, only the batch's chunks are written."""
+    day = F.col(target.day_column)
+    ranges: list[tuple[date, date]] = []
+    for chunk in sorted(chunks, key=lambda chunk: chunk.start):
+        if ranges and ranges[-1][1] + timedelta(days=1) == chunk.start:
+            ranges[-1] = (ranges[-1][0], chunk.end)
+        else:
+            ranges.append((chunk.start, chunk.end))
+    condition = F.lit(False)
+    for start, end in ranges:
+        condition = condition | day.between(F.lit(start), F.lit(end))
+    return rows.where(condition)
+
+
+def _clustered(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:
+    """Bring each chunk to one Spark partition of its own, sorted by key."""
+    day = F.trunc(target.day_column, "MM") if target.chunking is Chunking.MONTH else F.col(target.day_column)
+    slots = rows.sparkSession.createDataFrame(
+        [(chunk.start, slot) for slot, chunk in enumerate(chunks)], "_chunk_start date, _slot int"
+    )
+    placed = rows.withColumn("_chunk_start", day).join(F.broadcast(slots), "_chunk_start")
+    return (
+        placed.repartitionById(len(chunks), F.col("_slot"))
+        .sortWithinPartitions(*target.key)
+        .drop("_chunk_start", "_slot")
+    )
+
+
+def _with_declared_columns(rows: DataFrame, schema: Schema, plan: Plan) -> DataFrame:
+    """Add the lineage columns, cast to the declared types and attach field ids, which a cast drops: they come last."""
+    constants = lineage(plan)
+    columns = []
+    for field in spark_schema(schema).fields:
+        value = F.lit(constants[field.name]) if field.name in constants else F.col(field.name)
+        columns.append(value.cast(field.dataType).alias(field.name, metadata=field.metadata))
+    return rows.select(*columns)
+
+

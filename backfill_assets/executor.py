@@ -1,0 +1,284 @@
+"""Staging chunks and gating them: what a Dagster run or the command does between approval and publication.
+
+Put here the order of things, their recording in the ledger, and what happens after a failure. How a batch is computed
+is `compute`'s, how a chunk is judged `gates`'s. Everything is safe to repeat: what is staged is skipped, what has a
+verdict keeps it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, time
+from functools import partial
+from typing import Any
+
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+
+from backfill_assets import faults
+from backfill_assets.compute import compute_batch, history_until_end, lineage, staged_frame, transform_context
+from backfill_assets.gates import (
+    RESULT_SCHEMA,
+    GateResult,
+    GateSpec,
+    GateTask,
+    gate_batches,
+    reference_to,
+    result_from_json,
+    task_to_json,
+)
+from backfill_assets.platform import Platform, target_named
+from backfill_assets.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, Finding, ReconciliationContext, TargetTable
+from manifests.canonical import plain
+from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
+from manifests.lifecycle import COMPUTABLE, RunState
+from manifests.planner import Plan, PlannedChunk
+from resources.code import code_identity
+from resources.ledger import ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
+
+CHUNK_GATE = "chunk_rules"
+"""The gate that every chunk must pass: the target's pandera model on its staged files."""
+_STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
+_ERROR_LENGTH = 2_000
+
+
+@dataclass
+class Staged:
+    """What a call of `stage_chunks` did: chunks computed, skipped because they were staged already, and failed."""
+
+    computed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+Listener = Callable[[str, Sequence[str], str], None]
+"""Told what happens: an event (`attempt`, `staged`, `failed`, `gated`), the chunks, and a folder or text."""
+
+
+def _silent(_event: str, _chunks: Sequence[str], _text: str) -> None:
+    """Hear nothing."""
+
+
+def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, target: TargetTable) -> RunRecord:
+    """Return a run whose chunks may be computed now.
+
+    Raises:
+        TransitionRefused: if the run is not approved, is over, or was planned with other code.
+        InputRefused: if it is another target's run or a chunk is not in its plan.
+    """
+    record = platform.ledger.run(run_id)
+    if record.target != target.name:
+        raise InputRefused(
+            Problem(f"run '{run_id}' is for {record.target}", f"this asset is {target.name}", "launch the run's own asset")
+        )
+    if record.state not in COMPUTABLE:
+        raise TransitionRefused(
+            Problem(
+                f"run '{run_id}' is {record.state}",
+                f"chunks are computed for runs that are {', '.join(sorted(COMPUTABLE))}",
+                "approve it first" if record.state is RunState.PLANNED else "nothing is left to compute; see `backfill status`",
+            )
+        )
+    unknown = sorted(set(keys) - {chunk.key for chunk in record.plan.chunks})
+    if unknown:
+        raise InputRefused(
+            Problem(
+                f"chunk(s) {', '.join(unknown[:10])} are not in the plan of '{run_id}'",
+                f"its publish range is {record.plan.publish_range.start} to {record.plan.publish_range.end}",
+                "launch chunks of the plan only",
+            )
+        )
+    _require_same_code(record)
+    return record
+
+
+def _require_same_code(record: RunRecord) -> None:
+    planned, running = record.plan.code, code_identity()
+    if planned.content_hash != running.content_hash and not record.manifest.development:
+        raise TransitionRefused(
+            Problem(
+                f"run '{record.run_id}' was planned with code {planned.content_hash[:12]} (git {planned.git_commit}); "
+                f"this is {running.content_hash[:12]} (git {running.git_commit})",
+                "a run is computed by the code that its approved plan names",
+                "check out that code, or plan the change again under a new run id",
+            )
+        )
+
+
+def stage_chunks(
+    platform: Platform, run_id: str, keys: Sequence[str], *, dagster_run_id: str = "", tell: Listener = _silent
+) -> Staged:
+    """Compute chunks of an approved run into staging, a batch a Spark job; skip those that are staged.
+
+    A batch that fails is halved until the chunks that fail stand alone; the others stay staged.
+    """
+    target = target_named(platform.ledger.run(run_id).target)
+    record = require_computable(platform, run_id, keys, target=target)
+    outcome = Staged()
+    present = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
+    wanted = frozenset(key for key in keys if present[key].state not in _STAGED)
+    outcome.skipped = sorted(set(keys) - wanted)
+    platform.ledger.resume(run_id, operator())
+    for batch in record.plan.batches(wanted):
+        _stage_batch(platform, target, record.plan, batch, outcome, dagster_run_id, tell)
+    platform.ledger.settle(run_id, operator())
+    return outcome
+
+
+def _stage_batch(
+    platform: Platform, target: TargetTable, plan: Plan, batch: Sequence[PlannedChunk], outcome: Staged,
+    dagster_run_id: str, tell: Listener,
+) -> None:
+    keys = [chunk.key for chunk in batch]
+    attempt, prefix = platform.ledger.start_attempt(
+        plan.run_id, keys, actor=operator(), location=platform.lakehouse.location(target.name), dagster_run_id=dagster_run_id
+    )
+    tell("attempt", keys, prefix)
+    try:
+        files = compute_batch(platform, target, plan, batch, prefix)
+        faults.reach("staging.written")
+        platform.ledger.stage(plan.run_id, attempt, files)
+        faults.reach("staging.recorded")
+    except Refused:
+        platform.ledger.fail_attempt(plan.run_id, attempt, traceback.format_exc()[-_ERROR_LENGTH:])
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a transform raises is the chunk's failure, and is recorded
+        why = f"{type(error).__name__}: {str(error)[:_ERROR_LENGTH]}"
+        if len(batch) == 1:
+            platform.ledger.fail_attempt(plan.run_id, attempt, why, chunk=keys[0])
+            outcome.failed[keys[0]] = why
+            tell("failed", keys, why)
+            return
+        platform.ledger.fail_attempt(plan.run_id, attempt, why)
+        middle = len(batch) // 2
+        for half in (batch[:middle], batch[middle:]):
+            _stage_batch(platform, target, plan, half, outcome, dagster_run_id, tell)
+        return
+    outcome.computed += keys
+    tell("staged", keys, prefix)
+
+
+# --- gates ------------------------------------------------------------------------------------------------------------
+
+
+def gate_spec(target: TargetTable, plan: Plan) -> GateSpec:
+    """Return what the chunks of a plan are held against."""
+    return GateSpec(
+        model=reference_to(target.model),
+        key=target.key,
+        day_column=target.day_column,
+        lineage=lineage(plan),
+        measure=None if target.measure is None else reference_to(target.measure),
+    )
+
+
+def gate_chunks(platform: Platform, run_id: str, keys: Sequence[str], *, tell: Listener = _silent) -> None:
+    """Gate the staged chunks among `keys` that have no verdict yet: one pass over their files, spread by Spark."""
+    record = platform.ledger.run(run_id)
+    plan, target = record.plan, target_named(record.target)
+    waiting = [
+        chunk for chunk in platform.ledger.chunks(run_id) if chunk.chunk in set(keys) and chunk.state is ChunkState.STAGED
+    ]
+    if waiting:
+        results = run_gates(platform, target, plan, waiting)
+        faults.reach("gating.judged")
+        platform.ledger.record_gated(run_id, [_gated(result) for result in results])
+        tell("gated", [result.chunk for result in results], "")
+    platform.ledger.settle(run_id, operator())
+
+
+def run_gates(
+    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
+) -> list[GateResult]:
+    """Read the staged files of chunks back in Spark's workers and judge them; records nothing."""
+    tasks = [
+        GateTask(
+            chunk.chunk, chunk.attempt, plan.chunk(chunk.chunk).start, plan.chunk(chunk.chunk).end,
+            tuple(file.path.removeprefix("file://") for file in chunk.files), chunk.rows or 0,
+        )
+        for chunk in chunks
+    ]
+    spark = platform.spark.session(plan.mode)
+    frame = spark.createDataFrame(
+        [(slot, task.chunk, task_to_json(task)) for slot, task in enumerate(tasks)], "slot int, chunk string, task string"
+    ).repartitionById(len(tasks), F.col("slot"))
+    judged = frame.mapInArrow(partial(gate_batches, gate_spec(target, plan)), RESULT_SCHEMA)
+    return [result_from_json(row["result"]) for row in judged.collect()]
+
+
+def _gated(result: GateResult) -> GatedChunk:
+    details = {"rows": result.rows, "digest": result.digest, "violations": plain(result.violations)}
+    verdict = Verdict(CHUNK_GATE, result.passed, result.summary, details, result.chunk, result.attempt)
+    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, {"slices": result.measures}, verdict)
+
+
+def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
+    """Judge a run whose every chunk is staged and has passed; None if it is not that far.
+
+    Moves the run to VALIDATED, or to FAILED naming the gates that did not pass.
+    """
+    record = platform.ledger.run(run_id)
+    chunks = platform.ledger.chunks(run_id)
+    if record.state is not RunState.STAGED or any(chunk.state is not ChunkState.PASSED for chunk in chunks):
+        return None
+    verdicts = _run_verdicts(platform, record, chunks)
+    faults.reach("gating.run_judged")
+    platform.ledger.record_verdicts(run_id, verdicts)
+    failed = [verdict.gate for verdict in verdicts if not verdict.passed]
+    if failed:
+        platform.ledger.move(run_id, RunState.FAILED, operator(), f"gate(s) not passed: {', '.join(failed)}")
+    else:
+        platform.ledger.move(run_id, RunState.VALIDATED, operator(), f"{len(verdicts)} run gates passed")
+    return verdicts
+
+
+def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> list[Verdict]:
+    plan, target = record.plan, target_named(record.target)
+    rows = sum(chunk.rows or 0 for chunk in chunks)
+    limit = plan.max_rows_expected
+    findings: dict[str, Callable[[], Finding]] = {
+        ALL_CHUNKS_GATE: lambda: Finding(
+            len(chunks) == len(plan.chunks),
+            f"{len(chunks)} of {len(plan.chunks)} chunks are staged and have passed",
+            {"chunks": len(chunks), "rows": rows},
+        ),
+        EXPECTED_ROWS_GATE: lambda: Finding(
+            limit is None or rows <= limit,
+            f"{rows:,} rows written, " + ("no limit given" if limit is None else f"limit {limit:,}"),
+            {"rows": rows, "limit": limit},
+        ),
+    }
+    reconciliations = [item for item in target.reconciliations if item.name in plan.gates]
+    if reconciliations:
+        context = reconciliation_context(platform, target, plan, chunks)
+        findings |= {item.name: partial(item.check, context) for item in reconciliations}
+    verdicts = []
+    for gate in plan.gates:
+        finding = findings[gate]()
+        details: dict[str, Any] = dict(finding.details) | {"sample": list(finding.sample)}
+        verdicts.append(Verdict(gate, finding.passed, finding.summary, plain(details)))
+    return verdicts
+
+
+def reconciliation_context(
+    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
+) -> ReconciliationContext:
+    """Return what the reconciliations of a run look at."""
+    source = platform.lakehouse.source_state(target.source, target.source_time_column, plan.source_snapshot_id)
+    last = max(file.last_day for file in source.files)
+    holders = platform.ledger.accepted(target.name, [chunk.key for chunk in plan.chunks])
+    accepted: dict[str, Any] = {chunk.key: None for chunk in plan.chunks}
+    for run_id in sorted(set(holders.values())):
+        for chunk in platform.ledger.chunks(run_id):
+            if holders.get(chunk.chunk) == run_id:
+                accepted[chunk.chunk] = chunk.measures.get("slices", [])
+    return ReconciliationContext(
+        transform=transform_context(platform, plan, plan.chunks),
+        source=history_until_end(platform, target, plan),
+        source_last_day=datetime.combine(last, time.min, UTC),
+        staged=staged_frame(platform, target, plan, [file.path for chunk in chunks for file in chunk.files]),
+        measures=[{"chunk": chunk.chunk, **row} for chunk in chunks for row in chunk.measures.get("slices", [])],
+        accepted=accepted,
+        tolerances=plan.tolerances,
+    )

@@ -1,0 +1,287 @@
+"""The gate of one chunk: read its staged files back, check them, measure them, digest them. Runs in Spark's workers.
+
+Put here what is done to the files of one chunk, each read once. What sends chunks here and what becomes of the
+verdicts is in `checks`; what spans chunks is a product's reconciliation. Imports neither Dagster nor PySpark's SQL.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from functools import cache
+from typing import Any
+
+import pandera.polars as pa
+import polars as pl
+import pyarrow
+from pandera.errors import SchemaError, SchemaErrors
+
+from backfill_assets.digest import RowDigest
+from backfill_assets.schema import LINEAGE_COLUMNS, dtypes
+from manifests.canonical import plain
+
+SAMPLE_ROWS = 5
+"""Offending rows shown per rule."""
+CHUNK_RULE = "in its chunk"
+KEY_RULE = "unique key"
+FILES_RULE = "files have disjoint key ranges"
+ROWS_RULE = "rows as staged"
+READ_RULE = "readable"
+
+RESULT_SCHEMA = "chunk string, result string"
+
+
+@dataclass(frozen=True)
+class GateSpec:
+    """What the files of every chunk of one run are held against.
+
+    `model` and `measure` are named `module:attribute`, so that a worker imports them from the same installed package.
+    `lineage` has the planned value of each lineage column.
+    """
+
+    model: str
+    key: tuple[str, ...]
+    day_column: str
+    lineage: Mapping[str, Any]
+    measure: str | None
+
+
+@dataclass(frozen=True)
+class GateTask:
+    """The staged files of one chunk; `rows` as counted from their footers when they were staged."""
+
+    chunk: str
+    attempt: int
+    start: date
+    end: date
+    paths: tuple[str, ...]
+    rows: int
+
+
+@dataclass
+class Violation:
+    """A rule that rows break: how many, and a few of them."""
+
+    rule: str
+    count: int = 0
+    sample: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What the gate saw of one chunk.
+
+    `measures` are rows of slice columns and sums; `digest` is empty where the rows could not be put in key order.
+    """
+
+    chunk: str
+    attempt: int
+    rows: int
+    digest: str
+    measures: list[dict[str, Any]]
+    violations: list[Violation]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no rule is broken."""
+        return not self.violations
+
+    @property
+    def summary(self) -> str:
+        """Say in one line what was found."""
+        if self.passed:
+            return f"{self.rows:,} rows pass every rule"
+        return "; ".join(f"{violation.rule}: {violation.count:,}" for violation in self.violations)
+
+
+def named(reference: str) -> Any:
+    """Return what `module:attribute` names."""
+    module, _, attribute = reference.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def reference_to(thing: type | Callable[..., Any]) -> str:
+    """Return the `module:attribute` of a module-level class or function."""
+    if named(f"{thing.__module__}:{thing.__qualname__}") is not thing:
+        raise TypeError(f"{thing!r} is not a module-level name: Spark's workers could not import it")
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def gate_chunk(spec: GateSpec, task: GateTask) -> GateResult:
+    """Read the files of a chunk, one at a time, and judge them.
+
+    Memory is one file's. Files are taken in key order; a chunk in several files is right only if their key ranges are
+    disjoint, and then uniqueness and digest need no more than one file at once.
+    """
+    model: type[pa.DataFrameModel] = named(spec.model)
+    digest = RowDigest({name: kind for name, kind in dtypes(model).items() if name not in LINEAGE_COLUMNS})
+    violations: dict[str, Violation] = {}
+    measures: pl.DataFrame | None = None
+    last_key: tuple[Any, ...] | None = None
+    in_order = True
+    for path in _in_key_order(task.paths, spec.key, violations):
+        frame = _read(path, violations)
+        if frame is None:
+            in_order = False
+            continue
+        frame, ordered = _by_key(frame, spec.key)
+        _check(_schema_for(spec, task.start, task.end), frame, ordered=ordered, violations=violations)
+        if not set(digest_columns(model)) <= set(frame.columns):
+            in_order = False
+            continue
+        if frame.height:
+            first = frame.select(spec.key).row(0)
+            if last_key is not None and first <= last_key:
+                _add(violations, FILES_RULE, 1, [dict(zip(spec.key, first, strict=True))])
+                in_order = False
+            last_key = frame.select(spec.key).row(-1)
+        if not violations:
+            digest.update(frame)
+        if spec.measure is not None and not violations:
+            measures = _merged(measures, named(spec.measure)(frame))
+    if not violations and digest.rows != task.rows:
+        _add(violations, ROWS_RULE, abs(digest.rows - task.rows), [{"staged": task.rows, "read": digest.rows}])
+    sound = in_order and not violations
+    return GateResult(
+        task.chunk,
+        task.attempt,
+        digest.rows if sound else task.rows,
+        digest.result() if sound else "",
+        [] if measures is None else plain(measures.to_dicts()),
+        sorted(violations.values(), key=lambda violation: violation.rule),
+    )
+
+
+def digest_columns(model: type[pa.DataFrameModel]) -> list[str]:
+    """Return the columns a digest is made of."""
+    return [name for name in dtypes(model) if name not in LINEAGE_COLUMNS]
+
+
+def gate_batches(spec: GateSpec, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Gate the chunks of Arrow batches with columns `chunk` and `task` (JSON); one result row each."""
+    for batch in batches:
+        names, results = [], []
+        for row in batch.to_pylist():
+            result = gate_chunk(spec, task_from_json(row["task"]))
+            names.append(result.chunk)
+            results.append(json.dumps(plain(result)))
+        yield pyarrow.RecordBatch.from_pydict({"chunk": names, "result": results})
+
+
+def task_to_json(task: GateTask) -> str:
+    """Return a task as JSON."""
+    return json.dumps(plain(task))
+
+
+def task_from_json(text: str) -> GateTask:
+    """Return the task that `task_to_json` wrote."""
+    data = json.loads(text)
+    data["start"], data["end"] = date.fromisoformat(data["start"]), date.fromisoformat(data["end"])
+    return GateTask(**{**data, "paths": tuple(data["paths"])})
+
+
+def result_from_json(text: str) -> GateResult:
+    """Return a result that a worker sent."""
+    data = json.loads(text)
+    return GateResult(**{**data, "violations": [Violation(**violation) for violation in data["violations"]]})
+
+
+def _read(path: str, violations: dict[str, Violation]) -> pl.DataFrame | None:
+    try:
+        return pl.read_parquet(path, hive_partitioning=False)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        _add(violations, READ_RULE, 1, [{"file": path, "error": f"{type(error).__name__}: {error}"[:500]}])
+        return None
+
+
+def _in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str, Violation]) -> list[str]:
+    if len(paths) <= 1:
+        return list(paths)
+    first_keys = []
+    for path in paths:
+        try:
+            head = pl.scan_parquet(path, hive_partitioning=False).select(key).head(1).collect()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            _add(violations, READ_RULE, 1, [{"file": path, "error": f"{type(error).__name__}: {error}"[:500]}])
+            continue
+        if head.height:
+            first_keys.append((head.row(0), path))
+    return [path for _, path in sorted(first_keys)]
+
+
+def _by_key(frame: pl.DataFrame, key: Sequence[str]) -> tuple[pl.DataFrame, bool]:
+    """Return the frame in key order, and whether every key is there and above the one before it."""
+    if not set(key) <= set(frame.columns):
+        return frame, False
+    ordered = pl.lit(False)
+    for column in reversed(key):
+        before = pl.col(column).shift(1)
+        ordered = (pl.col(column) > before) | ((pl.col(column) == before) & ordered)
+    if frame.height <= 1 or frame.lazy().select(ordered.slice(1).all(ignore_nulls=False)).collect().item() is True:
+        return frame, True
+    return frame.sort(key), False
+
+
+@cache
+def _base_schema(model: str) -> pa.DataFrameSchema:
+    return named(model).to_schema()
+
+
+def _schema_for(spec: GateSpec, start: date, end: date) -> pa.DataFrameSchema:
+    schema = _base_schema(spec.model)
+    additions: dict[str, pa.Check] = {
+        spec.day_column: pa.Check.in_range(start, end, name=f"{CHUNK_RULE}, {start} to {end}")
+    }
+    for column, value in spec.lineage.items():
+        shown = value.isoformat() if isinstance(value, datetime) else value
+        additions[column] = pa.Check.eq(value, name=f"constant {shown}")
+    return schema.update_columns(
+        {column: {"checks": [*schema.columns[column].checks, check]} for column, check in additions.items()}
+    )
+
+
+def _check(
+    schema: pa.DataFrameSchema, frame: pl.DataFrame, *, ordered: bool, violations: dict[str, Violation]
+) -> None:
+    # keys that rise strictly are unique: only where they do not is pandera's own (slower) uniqueness needed
+    schema.unique = None if ordered else schema.unique
+    try:
+        schema.validate(frame, lazy=True)
+    except SchemaErrors as errors:
+        _read_failures(errors.failure_cases, frame, violations)
+    except SchemaError as error:
+        _add(violations, str(error)[:200], 1, [])
+
+
+def _read_failures(cases: pl.DataFrame, frame: pl.DataFrame, violations: dict[str, Violation]) -> None:
+    for (column, check), group in cases.group_by("column", "check", maintain_order=True):
+        rule = str(check) if column is None or group["schema_context"][0] == "DataFrameSchema" else f"{column}: {check}"
+        if str(check) == "multiple_fields_uniqueness":
+            rule = KEY_RULE
+        rows = group["index"].drop_nulls().unique(maintain_order=True)
+        count = rows.len() or group.height
+        sample = frame[rows.head(SAMPLE_ROWS).to_list()].to_dicts() if rows.len() else [
+            {"found": str(case)[:500]} for case in group["failure_case"].head(SAMPLE_ROWS)
+        ]
+        _add(violations, rule, count, [_shown(row) for row in sample])
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value if isinstance(value, (int, bool, type(None))) else str(value) for name, value in row.items()}
+
+
+def _add(violations: dict[str, Violation], rule: str, count: int, sample: list[dict[str, Any]]) -> None:
+    violation = violations.setdefault(rule, Violation(rule))
+    violation.count += count
+    violation.sample += sample[: SAMPLE_ROWS - len(violation.sample)]
+
+
+def _merged(measures: pl.DataFrame | None, more: pl.DataFrame) -> pl.DataFrame:
+    if measures is None:
+        return more
+    sums = [name for name, kind in more.schema.items() if kind.is_integer()]
+    slices = [name for name in more.columns if name not in sums]
+    return pl.concat([measures, more]).group_by(slices, maintain_order=True).agg(pl.col(sums).sum())

@@ -1,0 +1,102 @@
+"""Initialising an installation and loading its inputs; every step is safe to repeat after a crash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform, MonthTransform
+
+from backfill_assets.platform import Platform, input_tables
+from backfill_assets.products.enforcement import loading as enforcement
+from backfill_assets.products.registry import PRODUCTS
+from backfill_assets.schema import iceberg_schema
+from manifests.chunks import Chunking
+from manifests.errors import InputRefused, Problem
+from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY
+from resources.ledger import now
+
+_PROPERTIES = {
+    # one small snapshot a publication: keep the metadata of the last hundred in the metadata file
+    "write.metadata.previous-versions-max": "100",
+    "write.delete.isolation-level": "serializable",
+    "write.parquet.compression-codec": "zstd",
+}
+_FIRST_PARTITION_FIELD = 1000
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a load brought; `new` is False if the very same content was loaded before."""
+
+    new: bool
+    counted: enforcement.Counted
+    snapshot_id: int | None
+
+
+def initialise(platform: Platform) -> dict[str, str]:
+    """Create home, ledger and tables, and load the shipped reference data; return what each table holds.
+
+    Raises:
+        EnvironmentRefused: if something is in the way.
+    """
+    platform.settings.home.mkdir(parents=True, exist_ok=True)
+    platform.ledger.migrate()
+    for table in input_tables():
+        column = table.partition_by
+        schema = iceberg_schema(table.model)
+        platform.lakehouse.ensure(table.name, schema, _spec(schema, column, Chunking.MONTH), _PROPERTIES)
+    for product in PRODUCTS:
+        for target in product.targets:
+            schema = iceberg_schema(target.model)
+            spec = _spec(schema, target.day_column, target.chunking)
+            platform.lakehouse.ensure(target.name, schema, spec, _PROPERTIES)
+    held = {}
+    for name, rows, version in enforcement.reference_tables():
+        properties = {LOAD_PROPERTY: f"{name}:{version}", DATA_VERSION_PROPERTY: version}
+        platform.lakehouse.overwrite_rows(name, rows, properties)
+        held[name] = version
+    return held
+
+
+def load_case_events(platform: Platform, load: enforcement.RawLoad, limit: float) -> Loaded:
+    """Load raw events: classify all of them, refuse a load of too many unknowns, then append what is known.
+
+    Args:
+        platform: the opened installation.
+        load: what to load.
+        limit: share of the rows that may be quarantined, 0 to 1.
+
+    Raises:
+        InputRefused: if the load is damaged or too much of it cannot be classified; nothing is written then.
+    """
+    at = now().replace(microsecond=0)
+    counted = enforcement.count(load, at)
+    total = counted.events + counted.quarantined
+    share = counted.quarantined / total if total else 0.0
+    if share > limit:
+        reasons = ", ".join(f"{reason} {number:,}" for reason, number in counted.by_reason.items())
+        raise InputRefused(
+            Problem(
+                f"{load.source_file}: {counted.quarantined:,} of {total:,} rows ({share:.1%}) cannot be classified ({reasons})",
+                f"at most {limit:.1%} of a load may be quarantined (setting quarantine_limit)",
+                "correct the file, or raise the limit if the rows are rightly unusable",
+            )
+        )
+    # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
+    properties: dict[str, Any] = {LOAD_PROPERTY: load.load_id}
+    if counted.quarantined:
+        platform.lakehouse.append(enforcement.QUARANTINE, enforcement.quarantine_tables(load, at), properties)
+    commit = platform.lakehouse.append(enforcement.EVENTS, enforcement.event_tables(load, at), properties)
+    snapshot = commit.snapshot_id if commit else platform.lakehouse.snapshot_id(enforcement.EVENTS)
+    return Loaded(commit is not None, counted, snapshot)
+
+
+def _spec(schema: Schema, column: str | None, chunking: Chunking) -> PartitionSpec:
+    if column is None:
+        return UNPARTITIONED_PARTITION_SPEC
+    transform = MonthTransform() if chunking is Chunking.MONTH else DayTransform()
+    source = schema.find_field(column).field_id
+    return PartitionSpec(PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{chunking.value.lower()}"))

@@ -1,0 +1,79 @@
+"""From a manifest to a recorded plan: reads the tables' metadata and hands it to the planner.
+
+The rules of planning are the planner's; what is done here is looking things up, and recording the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from backfill_assets.platform import Platform, target_named
+from backfill_assets.target import TargetTable
+from manifests.errors import PlanRefused
+from manifests.model import ReferenceData, RunManifest
+from manifests.planner import Plan, ReferenceState, make_plan, pin_reference
+from resources.code import code_identity
+from resources.ledger import RunRecord, now, operator
+
+
+def preview(platform: Platform, manifest: RunManifest) -> Plan:
+    """Plan a manifest on the tables as they are now, without recording anything.
+
+    Raises:
+        Refused: if the manifest cannot be planned, with every reason the planner found.
+    """
+    target = target_named(manifest.target.table)
+    references = _reference_states(platform, target, manifest)
+    return make_plan(
+        manifest,
+        contract=target.contract(_pinned_rows(platform, target, manifest, references)),
+        source=platform.lakehouse.source_state(target.source, target.source_time_column, manifest.source.snapshot_id),
+        references=references,
+        base_snapshot_id=platform.lakehouse.snapshot_id(target.name),
+        code=code_identity(),
+        configuration_hash=platform.settings.output_hash(),
+        run_clock=now().replace(microsecond=0),
+    )
+
+
+def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
+    """Plan a manifest and record the plan.
+
+    An approved run keeps the plan that was approved: the same manifest again returns it.
+
+    Raises:
+        Refused: if the manifest, the plan, its sinks or a changed text of an approved run is refused.
+    """
+    existing = platform.ledger.existing(manifest)
+    if existing is not None:
+        return existing
+    platform.sinks.check_grants(manifest)
+    return platform.ledger.record_plan(manifest, preview(platform, manifest), operator())
+
+
+def _reference_states(platform: Platform, target: TargetTable, manifest: RunManifest) -> dict[str, ReferenceState]:
+    recorded: dict[str, set[int]] = {table: set() for table in target.references}
+    scope = manifest.target.publish_range
+    for run_id in sorted(set(platform.ledger.accepted(target.name).values())):
+        plan = platform.ledger.run(run_id).plan
+        if plan.publish_range.start <= scope.end and plan.publish_range.end >= scope.start:
+            for pin in plan.references:
+                recorded[pin.table].add(pin.snapshot_id)
+    return {
+        table: platform.lakehouse.reference_state(table, frozenset(recorded[table])) for table in target.references
+    }
+
+
+def _pinned_rows(
+    platform: Platform, target: TargetTable, manifest: RunManifest, states: Mapping[str, ReferenceState]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of each reference at its pin: the warm-up depends on them."""
+    asked = {reference.name: reference for reference in manifest.reference_data}
+    rows = {}
+    for table in target.references:
+        pin = pin_reference(asked.get(table) or ReferenceData(name=table), states[table])
+        if not hasattr(pin, "snapshot_id"):
+            raise PlanRefused(pin)
+        rows[table] = platform.lakehouse.rows(table, pin.snapshot_id)
+    return rows

@@ -1,0 +1,77 @@
+"""What the pieces of one installation are, opened together: settings, ledger, lakehouse, Spark, sinks, evidence.
+
+Both the command and Dagster's resources hold a `Platform`; functions that do the work are given one. No logic here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from backfill_assets.products.registry import PRODUCTS
+from backfill_assets.target import InputTable, TargetTable
+from manifests.errors import InputRefused, Problem
+from resources.evidence import EvidenceStore
+from resources.lakehouse import Lakehouse
+from resources.ledger import Ledger
+from resources.settings import Settings
+from resources.sinks import Sinks
+from resources.spark import ModeSpark
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The opened pieces; each opens its connections at first use."""
+
+    settings: Settings
+    ledger: Ledger
+    lakehouse: Lakehouse
+    spark: ModeSpark
+    sinks: Sinks
+    evidence: EvidenceStore
+
+    @classmethod
+    def of(cls, settings: Settings) -> Platform:
+        """Assemble the platform of an installation; opens nothing yet."""
+        ledger = Ledger(settings.ledger_url)
+        lakehouse = Lakehouse(settings.catalog_name, settings.catalog)
+        return cls(
+            settings, ledger, lakehouse, ModeSpark(settings), Sinks(settings, ledger, lakehouse),
+            EvidenceStore(settings.evidence_folder),
+        )
+
+
+@contextmanager
+def open_platform(settings: Settings) -> Iterator[Platform]:
+    """Yield the platform of an initialised installation and close its ledger.
+
+    Raises:
+        EnvironmentRefused: if the ledger's schema is not this code's.
+    """
+    platform = Platform.of(settings)
+    try:
+        platform.ledger.require_current()
+        yield platform
+    finally:
+        platform.ledger.engine.dispose()
+
+
+def target_named(name: str) -> TargetTable:
+    """Return a declared target.
+
+    Raises:
+        InputRefused: if no product declares it.
+    """
+    targets = {target.name: target for product in PRODUCTS for target in product.targets}
+    if name not in targets:
+        raise InputRefused(
+            Problem(f"target {name} is not declared", f"declared are {', '.join(sorted(targets))}",
+                    "correct target.table, or declare it in a product")
+        )
+    return targets[name]
+
+
+def input_tables() -> list[InputTable]:
+    """Return every input table of every product."""
+    return [table for product in PRODUCTS for table in product.inputs]

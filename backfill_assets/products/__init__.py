@@ -1,0 +1,1 @@
+"""Meaning, one folder a domain: schemas, transforms, rules, reference data. No plumbing."""

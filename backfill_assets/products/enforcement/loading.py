@@ -1,0 +1,125 @@
+"""From files to the bronze and reference tables: what one load of the enforcement product is.
+
+Put here which rows go to which table. How a table is appended to is the lakehouse's; what a raw row means is `raw`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from backfill_assets.products.enforcement import generator, raw, reference, schemas, transforms
+from backfill_assets.schema import iceberg_schema
+from manifests.canonical import sha256_of
+from manifests.errors import InputRefused, Problem
+
+EVENTS = "bronze.case_events"
+QUARANTINE = "bronze.case_events_quarantine"
+DEFAULT_JURISDICTION = "IT"
+_READ = 1 << 20
+
+
+@dataclass(frozen=True)
+class RawLoad:
+    """One load of raw rows: an id that is the same for the same content, and its batches in file order."""
+
+    load_id: str
+    source_file: str
+    batches: Callable[[], Iterator[pl.DataFrame]]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How the rows of a load were classified; `by_reason` counts the quarantined ones."""
+
+    events: int
+    quarantined: int
+    by_reason: dict[str, int]
+
+
+def from_file(path: Path) -> RawLoad:
+    """Return the load of a file; its id is the hash of the file's content.
+
+    Raises:
+        InputRefused: if the file cannot be read or does not have the shape of a raw log.
+    """
+    try:
+        raw.read_batches(path)  # judges the file at the call
+        total = hashlib.sha256()
+        with path.open("rb") as stream:
+            while block := stream.read(_READ):
+                total.update(block)
+    except (raw.RawFileError, OSError) as error:
+        raise InputRefused(Problem(str(error), "a raw log is a readable Parquet or CSV file", "correct the file")) from error
+    return RawLoad(f"case-events:{total.hexdigest()}", path.name, lambda: raw.read_batches(path))
+
+
+def generated(cases: int, seed: int) -> RawLoad:
+    """Return the load of a generated log of `cases` cases."""
+    name = f"generated-{cases}-cases-seed-{seed}"
+    return RawLoad(f"case-events:{name}", name, lambda: raw.number_rows(generator.generate(cases, seed)))
+
+
+def count(load: RawLoad, ingested_at: datetime) -> Counted:
+    """Classify a load without keeping anything: what it would bring.
+
+    Raises:
+        InputRefused: if the file turns out to be damaged.
+    """
+    events, quarantined = 0, 0
+    reasons: dict[str, int] = {}
+    for part in _classified(load, ingested_at):
+        events += part.events.height
+        quarantined += part.quarantined.height
+        for reason, number in part.quarantined.group_by("reason").len().iter_rows():
+            reasons[reason] = reasons.get(reason, 0) + number
+    return Counted(events, quarantined, dict(sorted(reasons.items())))
+
+
+def event_tables(load: RawLoad, ingested_at: datetime) -> Iterator[pa.Table]:
+    """Yield the classified events, a batch at a time, as Arrow tables of `bronze.case_events`."""
+    for part in _classified(load, ingested_at):
+        if part.events.height:
+            yield _arrow(part.events, schemas.CaseEvents)
+
+
+def quarantine_tables(load: RawLoad, ingested_at: datetime) -> Iterator[pa.Table]:
+    """Yield the quarantined rows, a batch at a time, as Arrow tables of `bronze.case_events_quarantine`."""
+    for part in _classified(load, ingested_at):
+        if part.quarantined.height:
+            yield _arrow(part.quarantined, schemas.CaseEventsQuarantine)
+
+
+def reference_tables() -> Iterable[tuple[str, pa.Table, str]]:
+    """Return each shipped reference table: its name, its rows and the name of this version of it."""
+    rules = [asdict(rule) for rule in reference.sla_rules()]
+    listed = [{key: list(value) if isinstance(value, tuple) else value for key, value in rule.items()} for rule in rules]
+    yield transforms.RULES, _rows(listed, schemas.SlaRules), f"rules-{sha256_of(listed)[:12]}"
+    days = [asdict(day) for day in reference.jurisdiction_calendar()]
+    yield transforms.CALENDAR, _rows(days, schemas.JurisdictionCalendar), reference.calendar_version()
+
+
+def _classified(load: RawLoad, ingested_at: datetime) -> Iterator[raw.Classified]:
+    known = frozenset(reference.TIME_ZONES)
+    try:
+        for batch in load.batches():
+            yield raw.classify(
+                batch, source_file=load.source_file, ingested_at=ingested_at,
+                default_jurisdiction=DEFAULT_JURISDICTION, known_jurisdictions=known,
+            )
+    except raw.RawFileError as error:
+        raise InputRefused(Problem(str(error), "a raw log is read to its end", "correct or fetch the file again")) from error
+
+
+def _rows(rows: list[dict[str, object]], model: type) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=iceberg_schema(model).as_arrow())
+
+
+def _arrow(frame: pl.DataFrame, model: type) -> pa.Table:
+    return frame.to_arrow().cast(iceberg_schema(model).as_arrow())

@@ -1,0 +1,122 @@
+"""One declaration a table: everything else that knows its columns is derived here from its pandera model.
+
+Iceberg and Spark schemas only; Dagster's column schema is derived where Dagster is imported. This module is imported
+by Spark's Python workers: keep it light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import pandera.polars as pa
+import polars as pl
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    TimestamptzType,
+)
+from pyspark.sql import types as spark
+
+LINEAGE_COLUMNS = ("run_id", "processing_mode", "transform_version", "input_snapshot_id", "produced_at")
+"""Columns that every published row carries; constant within a run."""
+
+
+class Published(pa.DataFrameModel):
+    """The lineage columns of a published row; a target's model inherits from it."""
+
+    run_id: str = pa.Field(description="Run that produced the row; its evidence is found under this id.")
+    processing_mode: str = pa.Field(description="Execution mode of that run.")
+    transform_version: str = pa.Field(description="Version of the transform that produced the row.")
+    input_snapshot_id: pl.Int64 = pa.Field(description="Iceberg snapshot of the source that was read.")
+    produced_at: Annotated[pl.Datetime, "us", "UTC"] = pa.Field(description="The run clock: the run's only 'now'.")
+
+    class Config:
+        """Columns are exactly the declared ones."""
+
+        strict = True
+
+
+def dtypes(model: type[pa.DataFrameModel]) -> dict[str, pl.DataType]:
+    """Return a model's columns and their Polars types, in order: a target's own columns first, lineage last."""
+    columns = model.to_schema().columns
+    names = [name for name in columns if name not in LINEAGE_COLUMNS]
+    names += [name for name in LINEAGE_COLUMNS if name in columns]
+    return {name: columns[name].dtype.type for name in names}
+
+
+def descriptions(model: type[pa.DataFrameModel]) -> dict[str, str]:
+    """Return a model's column descriptions."""
+    return {name: column.description or "" for name, column in model.to_schema().columns.items()}
+
+
+def iceberg_schema(model: type[pa.DataFrameModel]) -> Schema:
+    """Return the Iceberg schema of a model.
+
+    Columns are optional in Iceberg whatever the model says of nulls: Spark writes every column it has computed as
+    optional, and PyIceberg refuses such a file for a required column. The gate is what refuses nulls.
+    """
+    docs, kinds = descriptions(model), dtypes(model)
+    nested_id = len(kinds) + 1  # as PyIceberg numbers them: the columns first, then what is inside them
+    fields = []
+    for field_id, (name, dtype) in enumerate(kinds.items(), start=1):
+        kind = _iceberg_type(name, dtype, nested_id)
+        nested_id += isinstance(kind, ListType)
+        fields.append(NestedField(field_id, name, kind, required=False, doc=docs[name] or None))
+    return Schema(*fields)
+
+
+def _iceberg_type(name: str, dtype: pl.DataType, nested_id: int) -> Any:
+    if isinstance(dtype, pl.List):
+        inner = _iceberg_type(name, dtype.inner, nested_id)  # type: ignore[arg-type]
+        return ListType(element_id=nested_id, element_type=inner, element_required=False)
+    if isinstance(dtype, pl.Decimal):
+        return DecimalType(dtype.precision or 38, dtype.scale)
+    if isinstance(dtype, pl.Datetime):
+        if (dtype.time_unit, dtype.time_zone) != ("us", "UTC"):
+            raise TypeError(f"column {name}: instants are Datetime('us', 'UTC'), not {dtype}")
+        return TimestamptzType()
+    simple: dict[Any, PrimitiveType] = {
+        pl.String: StringType(), pl.Int32: IntegerType(), pl.Int64: LongType(), pl.Float64: DoubleType(),
+        pl.Boolean: BooleanType(), pl.Date: DateType(),
+    }
+    found = simple.get(dtype.base_type())
+    if found is None:
+        raise TypeError(f"column {name}: {dtype} has no Iceberg type here")
+    return found
+
+
+_SPARK_TYPES: dict[type, spark.DataType] = {
+    StringType: spark.StringType(), IntegerType: spark.IntegerType(), LongType: spark.LongType(),
+    DoubleType: spark.DoubleType(), BooleanType: spark.BooleanType(), DateType: spark.DateType(),
+    TimestamptzType: spark.TimestampType(),
+}
+
+
+def spark_type(kind: Any) -> spark.DataType:
+    """Return the Spark type of an Iceberg type."""
+    if isinstance(kind, DecimalType):
+        return spark.DecimalType(kind.precision, kind.scale)
+    if isinstance(kind, ListType):
+        return spark.ArrayType(spark_type(kind.element_type))
+    return _SPARK_TYPES[type(kind)]
+
+
+def spark_schema(schema: Schema, columns: Sequence[str] | None = None) -> spark.StructType:
+    """Return the Spark schema of an Iceberg schema, with the field ids by which Parquet columns are found."""
+    wanted = [field for field in schema.fields if columns is None or field.name in columns]
+    return spark.StructType(
+        [
+            spark.StructField(field.name, spark_type(field.field_type), True, {"parquet.field.id": field.field_id})
+            for field in wanted
+        ]
+    )

@@ -1,0 +1,229 @@
+"""How a team declares a table: `TargetTable`, and the vocabulary of the pure functions it names.
+
+Put here what a product writes down. The asset, its checks, the publish asset and its sensor are made from the
+declaration elsewhere; nothing here imports Dagster or opens anything. Imported by Spark's Python workers: keep it light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import pandera.polars as pa
+import polars as pl
+
+from manifests.chunks import Chunk, Chunking
+from manifests.model import DayRange, Mode
+from manifests.planner import TargetContract
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ALL_CHUNKS_GATE = "all_chunks_staged"
+"""Run-level gate that every target has: each planned chunk is staged and has passed its own gate."""
+EXPECTED_ROWS_GATE = "rows_within_expected"
+"""Run-level gate that every target has: the run wrote at most the manifest's maxRowsExpected."""
+
+
+@dataclass(frozen=True)
+class TransformContext:
+    """What a transform may know besides its input frames.
+
+    Attributes:
+        run_id: the run.
+        mode: the execution mode.
+        run_clock: the only "now" there is.
+        version: the transform version that was asked for.
+        references: the pinned reference frames, by table name.
+        publish_range: days that may change, both inclusive.
+        chunks: the chunks of this batch; rows of other days are dropped afterwards, or may be left out already.
+        configuration: what the product was configured with.
+    """
+
+    run_id: str
+    mode: Mode
+    run_clock: datetime
+    version: str
+    references: Mapping[str, DataFrame]
+    publish_range: DayRange
+    chunks: tuple[Chunk, ...]
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The pinned input frames of a transform.
+
+    `source` holds the rows of the input range (warm-up included, with a margin of a day on both sides); `look_back`
+    holds the declared look-back columns of every earlier row, or is None where there is none to read.
+    """
+
+    source: DataFrame
+    look_back: DataFrame | None
+
+
+Transform = Callable[[Inputs, TransformContext], "DataFrame"]
+
+
+@dataclass(frozen=True)
+class TransformVersion:
+    """One version of a transform.
+
+    `clustered`: the output comes one chunk a Spark partition, each sorted by the table's key, so that it is written as
+    it is. The gate would catch a lie.
+    """
+
+    function: Transform
+    clustered: bool = False
+
+
+class Level(StrEnum):
+    """What a reconciliation compares."""
+
+    RECORD = "record"
+    STATE = "state"
+    OUTCOME = "outcome"
+    CHANGE = "change"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a reconciliation found. `details` is JSON-ready and bounded; `sample` has a few rows that disagree."""
+
+    passed: bool
+    summary: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+    sample: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class ReconciliationContext:
+    """What a reconciliation may look at, once every chunk of a run is staged.
+
+    Attributes:
+        transform: the context the chunks were computed with (all chunks of the run).
+        source: every source row up to the end of the publish range, at the pinned snapshot.
+        source_last_day: the last day (UTC) the source knows.
+        staged: the staged rows of the run.
+        measures: what the chunk gates measured: rows of slice columns and sums, each with its `chunk`.
+        accepted: the same of the version accepted today; None for a chunk that has none.
+        tolerances: by name.
+    """
+
+    transform: TransformContext
+    source: DataFrame
+    source_last_day: datetime
+    staged: DataFrame
+    measures: Sequence[Mapping[str, Any]]
+    accepted: Mapping[str, Sequence[Mapping[str, Any]] | None]
+    tolerances: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    """A run-level gate that a product declares."""
+
+    name: str
+    level: Level
+    description: str
+    check: Callable[[ReconciliationContext], Finding]
+
+
+@dataclass(frozen=True)
+class ColumnOrigin:
+    """From which upstream column a column is computed."""
+
+    table: str
+    column: str
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """A table whose history may be rewritten, as its product declares it.
+
+    Attributes:
+        name: `<namespace>.<table>` in the catalog.
+        description: what a row is, for people.
+        model: pandera model; the only declaration of the columns. Inherits `Published`.
+        key: columns that identify a row and order it within its chunk.
+        day_column: the date column by which rows belong to chunks.
+        chunking: how the table is partitioned.
+        chunks_from: the first day a chunk may begin with, for the launch dialog; `chunks_until` the last one.
+        source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz).
+        look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
+        references: reference tables read beside it.
+        warm_up_days: from the pinned rows of the references to the days needed before the publish range.
+        transform: its name; `versions` are those that can be run.
+        measure: from the rows of one file of a chunk to a small frame of slice columns and integer sums; those of
+            several files are added up.
+        reconciliations: run-level gates.
+        tolerances: names and default values of what the reconciliations tolerate.
+        owners: users or teams, as Dagster writes them.
+        column_origins: column lineage, for people.
+        chunks_per_run: the most chunks one Dagster run takes.
+    """
+
+    name: str
+    description: str
+    model: type[pa.DataFrameModel]
+    key: tuple[str, ...]
+    day_column: str
+    chunking: Chunking
+    chunks_from: str
+    chunks_until: str
+    source: str
+    source_time_column: str
+    references: tuple[str, ...]
+    warm_up_days: Callable[[Mapping[str, list[dict[str, Any]]]], int]
+    transform: str
+    versions: Mapping[str, TransformVersion]
+    owners: tuple[str, ...]
+    look_back_columns: tuple[str, ...] = ()
+    measure: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    reconciliations: tuple[Reconciliation, ...] = ()
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    column_origins: Mapping[str, tuple[ColumnOrigin, ...]] = field(default_factory=dict)
+    sinks: tuple[str, ...] = ()
+    chunks_per_run: int = 240
+
+    def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
+        """Return what the planner must know, with the warm-up that the pinned references ask for."""
+        return TargetContract(
+            table=self.name,
+            chunking=self.chunking,
+            transform=self.transform,
+            versions=tuple(self.versions),
+            source=self.source,
+            references=self.references,
+            warm_up_days=self.warm_up_days(reference_rows),
+            reads_look_back=bool(self.look_back_columns),
+            gates=(ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *(item.name for item in self.reconciliations)),
+            tolerances=self.tolerances,
+        )
+
+
+@dataclass(frozen=True)
+class InputTable:
+    """A table that a product reads: raw or reference data, loaded rather than computed.
+
+    `partition_by` names a timestamptz column whose month the table is partitioned by, or is None.
+    """
+
+    name: str
+    description: str
+    model: type[pa.DataFrameModel]
+    owners: tuple[str, ...]
+    partition_by: str | None = None
+    is_reference: bool = False
+
+
+@dataclass(frozen=True)
+class Product:
+    """Everything one domain declares."""
+
+    name: str
+    inputs: tuple[InputTable, ...]
+    targets: tuple[TargetTable, ...]

@@ -1,0 +1,47 @@
+"""One canonical text for data, and its hash.
+
+Whatever is hashed in this project (manifest, plan, configuration, evidence) is hashed through here, so that two
+hashes are comparable. Hashes of table rows are not: see `backfill_assets.digest`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from datetime import UTC, date, datetime
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as JSON-ready data: dataclasses as mappings, dates as ISO text, instants in UTC."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, BaseModel):
+        return plain(value.model_dump(by_alias=True))
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"the instant {value!r} has no time zone")
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    return value
+
+
+def canonical_json(value: Any) -> str:
+    """Return the canonical JSON of `value`: sorted keys, no blanks, UTF-8 kept, NaN refused."""
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def sha256_of(value: Any) -> str:
+    """Return the SHA-256 (hex) of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()

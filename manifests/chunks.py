@@ -1,0 +1,84 @@
+"""Cutting days into chunks: the only place that knows what a chunk key looks like.
+
+A chunk is one partition of the target and the unit of computing, checking, retrying and reporting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from enum import StrEnum
+
+from manifests.errors import InputRefused, Problem
+
+
+class Chunking(StrEnum):
+    """By which part of its day a row belongs to a chunk."""
+
+    MONTH = "MONTH"
+    DAY = "DAY"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One chunk: its key, its place in its run (0-based), its first and last day (both inclusive)."""
+
+    key: str
+    index: int
+    start: date
+    end: date
+
+
+_KEY = {Chunking.MONTH: re.compile(r"\d{4}-\d{2}"), Chunking.DAY: re.compile(r"\d{4}-\d{2}-\d{2}")}
+KEY_FORMAT = {Chunking.MONTH: "%Y-%m", Chunking.DAY: "%Y-%m-%d"}
+
+
+def key_of(chunking: Chunking, day: date) -> str:
+    """Return the key of the chunk that holds `day`."""
+    return day.strftime(KEY_FORMAT[chunking])
+
+
+def first_day(chunking: Chunking, key: str) -> date:
+    """Return the first day of the chunk `key`.
+
+    Raises:
+        InputRefused: if `key` is not a key of this chunking.
+    """
+    if _KEY[chunking].fullmatch(key):
+        try:
+            return date.fromisoformat(key if chunking is Chunking.DAY else f"{key}-01")
+        except ValueError:
+            pass  # not a day of the calendar: refused below, with the rule
+    example = "2012-03" if chunking is Chunking.MONTH else "2012-03-31"
+    raise InputRefused(
+        Problem(f"'{key}' is not a chunk", f"chunks are {chunking}s, written like {example}", "correct the chunk key")
+    )
+
+
+def last_day(chunking: Chunking, start: date) -> date:
+    """Return the last day of the chunk that begins on `start`."""
+    return following(chunking, start) - timedelta(days=1)
+
+
+def following(chunking: Chunking, start: date) -> date:
+    """Return the first day of the chunk after the one that begins on `start`."""
+    if chunking is Chunking.DAY:
+        return start + timedelta(days=1)
+    return date(start.year + start.month // 12, start.month % 12 + 1, 1)
+
+
+def aligned(chunking: Chunking, start: date, end: date) -> tuple[date, date]:
+    """Return the smallest range of whole chunks that holds `start` to `end`."""
+    begin = start if chunking is Chunking.DAY else start.replace(day=1)
+    finish = end if chunking is Chunking.DAY else last_day(chunking, end.replace(day=1))
+    return begin, finish
+
+
+def cut(chunking: Chunking, start: date, end: date) -> Iterator[Chunk]:
+    """Cut whole chunks from `start` to `end` (both inclusive and aligned), in order."""
+    index, day = 0, start
+    while day <= end:
+        yield Chunk(key_of(chunking, day), index, day, last_day(chunking, day))
+        index, day = index + 1, following(chunking, day)

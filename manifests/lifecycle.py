@@ -1,0 +1,69 @@
+"""The states of a run and the transitions allowed between them.
+
+The rules only; who holds the state and moves it by compare-and-set is the ledger.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from manifests.errors import Problem, TransitionRefused
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    DRAFT = "DRAFT"
+    PLANNED = "PLANNED"
+    APPROVED = "APPROVED"
+    RUNNING = "RUNNING"
+    STAGED = "STAGED"
+    VALIDATED = "VALIDATED"
+    PUBLISHED = "PUBLISHED"
+    SUPERSEDED = "SUPERSEDED"
+    ROLLED_BACK = "ROLLED_BACK"
+    REJECTED = "REJECTED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+S = RunState
+TRANSITIONS: dict[RunState, frozenset[RunState]] = {
+    S.DRAFT: frozenset({S.PLANNED, S.CANCELLED}),
+    S.PLANNED: frozenset({S.APPROVED, S.REJECTED, S.CANCELLED}),
+    S.APPROVED: frozenset({S.RUNNING, S.REJECTED, S.CANCELLED}),
+    S.RUNNING: frozenset({S.STAGED, S.FAILED, S.CANCELLED}),
+    # back to RUNNING: a staged file turned out to be damaged, its chunk is computed again
+    S.STAGED: frozenset({S.VALIDATED, S.FAILED, S.RUNNING, S.CANCELLED}),
+    S.VALIDATED: frozenset({S.PUBLISHED, S.REJECTED, S.CANCELLED}),
+    S.FAILED: frozenset({S.RUNNING, S.REJECTED, S.CANCELLED}),
+    S.PUBLISHED: frozenset({S.SUPERSEDED, S.ROLLED_BACK}),
+    # back to PUBLISHED: the run that superseded it was rolled back
+    S.SUPERSEDED: frozenset({S.PUBLISHED}),
+    S.ROLLED_BACK: frozenset(),
+    S.REJECTED: frozenset(),
+    S.CANCELLED: frozenset(),
+}
+
+APPROVED_OR_LATER = frozenset(S) - {S.DRAFT, S.PLANNED}
+"""States in which manifest and plan are immutable."""
+COMPUTABLE = frozenset({S.APPROVED, S.RUNNING, S.STAGED, S.FAILED})
+"""States in which chunks may be computed and gated."""
+
+
+def check_transition(run_id: str, current: RunState, wanted: RunState) -> None:
+    """Refuse a transition that is not in the table.
+
+    Raises:
+        TransitionRefused: naming both states and those that could follow.
+    """
+    if wanted in TRANSITIONS[current]:
+        return
+    after = ", ".join(sorted(TRANSITIONS[current])) or "nothing: it is final"
+    raise TransitionRefused(
+        Problem(
+            f"run '{run_id}' is {current} and cannot become {wanted}",
+            f"after {current} comes {after}",
+            "see `backfill status` for what the run waits for; a new attempt at the same change is a new run id",
+        )
+    )

@@ -1,0 +1,376 @@
+"""The run manifest: the contract of one run, as its author writes it.
+
+Put here what can be judged from the text alone: fields, their types, and the rules between them. What needs a
+table, a catalog or a clock is judged by the planner. Unknown keys are refused everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import date
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from manifests.canonical import canonical_json, sha256_of
+from manifests.errors import ManifestRefused, Problem
+
+MAX_MANIFEST_BYTES = 256 * 1024
+RUN_ID_RULE = (
+    "3 to 64 characters of a-z, 0-9, '-', '_' and '.', beginning and ending with a letter or digit, "
+    "without '..' and not ending in '.lock' (it names folders, tags and partitions)"
+)
+_RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}[a-z0-9]")
+_TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
+_PERSON = re.compile(r"[^\s].*[^\s]|[^\s]")
+
+
+class Kind(StrEnum):
+    """Why history is touched."""
+
+    BACKFILL = "BACKFILL"
+    REPROCESSING = "REPROCESSING"
+    RESTATEMENT = "RESTATEMENT"
+    REPAIR = "REPAIR"
+    MIGRATION = "MIGRATION"
+    BOOTSTRAP = "BOOTSTRAP"
+    REPLAY = "REPLAY"
+    RECONCILIATION = "RECONCILIATION"
+    LIVE = "LIVE"
+
+
+class Mode(StrEnum):
+    """Under which rules code runs: what it may reach, and which sinks exist for it."""
+
+    LIVE = "LIVE"
+    BACKFILL = "BACKFILL"
+    REPLAY = "REPLAY"
+    DRY_RUN = "DRY_RUN"
+    RECONCILIATION = "RECONCILIATION"
+
+
+class PublishMode(StrEnum):
+    """How a publication changes the target."""
+
+    REPLACE_PARTITIONS = "REPLACE_PARTITIONS"
+
+
+class Semantics(StrEnum):
+    """Which truth a reference table is read for."""
+
+    AS_RECORDED_THEN = "AS_RECORDED_THEN"
+    """The snapshot that the run accepted today for this scope was made with."""
+    CORRECTED_TRUTH = "CORRECTED_TRUTH"
+    """The newest snapshot, with its corrections to the past."""
+    CURRENT_ACCEPTED = "CURRENT_ACCEPTED"
+    """The newest snapshot, as everybody uses it now."""
+    AS_DECIDED = "AS_DECIDED"
+    """The snapshot or version that the manifest names, because somebody decided so."""
+
+
+def mode_of(kind: Kind) -> Mode:
+    """Return the mode that a kind of run has unless its manifest says DRY_RUN."""
+    match kind:
+        case Kind.LIVE:
+            return Mode.LIVE
+        case Kind.REPLAY:
+            return Mode.REPLAY
+        case Kind.RECONCILIATION:
+            return Mode.RECONCILIATION
+        case _:
+            return Mode.BACKFILL
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=to_camel,
+        validate_by_name=False,
+        validate_by_alias=True,
+        str_strip_whitespace=True,
+    )
+
+
+def _table_name(value: Any) -> Any:
+    if isinstance(value, str) and not _TABLE.fullmatch(value):
+        raise ValueError("a table is named <namespace>.<table>, lower case letters, digits and '_'")
+    return value
+
+
+def _iso_date(value: Any) -> Any:
+    # YAML turns 2012-01-01 into a date by itself and 2012-01-01T10:00 into an instant; numbers are never days.
+    if isinstance(value, date) and type(value) is date:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
+        return value
+    raise ValueError("a day is written YYYY-MM-DD")
+
+
+TableName = Annotated[str, BeforeValidator(_table_name)]
+Day = Annotated[date, BeforeValidator(_iso_date)]
+Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z._+-]{0,63}$")]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+SnapshotId = Annotated[int, Field(gt=0, lt=2**63, strict=True)]
+
+
+class DayRange(_Part):
+    """Days from `start` to `end`, both inclusive."""
+
+    start: Day
+    end: Day
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.end < self.start:
+            raise ValueError(f"the range ends ({self.end}) before it starts ({self.start}); both ends are inclusive")
+        return self
+
+
+class Source(_Part):
+    """What is read. Without `snapshotId` the planner pins the current snapshot; without `range` it reads what it needs."""
+
+    table: TableName
+    snapshot_id: SnapshotId | None = None
+    range: DayRange | None = None
+
+
+class Transform(_Part):
+    """Which code, by name and version."""
+
+    name: Name
+    version: Version
+
+
+class ReferenceData(_Part):
+    """One reference table, and which truth of it is wanted."""
+
+    name: TableName
+    semantics: Semantics = Semantics.CURRENT_ACCEPTED
+    version: Version | None = None
+    snapshot_id: SnapshotId | None = None
+
+    @model_validator(mode="after")
+    def _one_pin(self) -> Self:
+        if self.version is not None and self.snapshot_id is not None:
+            raise ValueError("name a version or a snapshotId, not both")
+        named = self.version is not None or self.snapshot_id is not None
+        if self.semantics is Semantics.AS_DECIDED and not named:
+            raise ValueError("AS_DECIDED needs the version or the snapshotId that was decided")
+        if self.semantics in {Semantics.CORRECTED_TRUTH, Semantics.CURRENT_ACCEPTED} and named:
+            raise ValueError(f"{self.semantics} means the newest snapshot; to name one, use AS_DECIDED")
+        return self
+
+
+class Target(_Part):
+    """What may change, and how."""
+
+    table: TableName
+    publish_mode: PublishMode = PublishMode.REPLACE_PARTITIONS
+    publish_range: DayRange
+
+
+class WarmUp(_Part):
+    """How many days before the publish range are read as well."""
+
+    days: Annotated[int, Field(ge=0, le=36_500, strict=True)]
+
+
+class Safety(_Part):
+    """What the run must not exceed."""
+
+    side_effects_allowed: bool = False
+    sinks: tuple[Name, ...] = ()
+    max_rows_expected: Annotated[int, Field(gt=0, strict=True)] | None = None
+    requires_manual_publish: bool = False
+
+    @field_validator("sinks")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError("a sink is named once")
+        return value
+
+
+class Validation(_Part):
+    """Which run-level gates must pass (all that the target declares, unless named) and with which tolerances."""
+
+    gates: tuple[Name, ...] | None = None
+    tolerances: dict[Name, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
+
+
+class Limits(_Part):
+    """How much may run at once."""
+
+    max_chunks_per_job: Annotated[int, Field(ge=1, le=100_000, strict=True)] = 240
+    max_runs_in_parallel: Annotated[int, Field(ge=1, le=1_000, strict=True)] = 1
+
+
+class RunManifest(_Part):
+    """The contract of one run: what, why, by whom, from which input, with which code, allowed to change what."""
+
+    api_version: Literal["backfill/v1"] = "backfill/v1"
+    run_id: str
+    kind: Kind
+    mode: Mode | None = None
+    requested_by: Annotated[str, Field(min_length=1, max_length=200)]
+    reason: Annotated[str, Field(min_length=10, max_length=4_000)]
+    source: Source
+    transform: Transform
+    reference_data: tuple[ReferenceData, ...] = ()
+    target: Target
+    warm_up: WarmUp | None = None
+    safety: Safety = Safety()
+    validation: Validation = Validation()
+    limits: Limits = Limits()
+    development: bool = False
+
+    @field_validator("run_id")
+    @classmethod
+    def _safe_run_id(cls, value: str) -> str:
+        if not _RUN_ID.fullmatch(value) or ".." in value or value.endswith(".lock"):
+            raise ValueError(RUN_ID_RULE)
+        return value
+
+    @field_validator("reference_data")
+    @classmethod
+    def _references_once(cls, value: tuple[ReferenceData, ...]) -> tuple[ReferenceData, ...]:
+        names = [reference.name for reference in value]
+        if len(set(names)) != len(names):
+            raise ValueError("a reference table is named once")
+        return value
+
+    @model_validator(mode="after")
+    def _mode_fits_kind(self) -> Self:
+        natural = mode_of(self.kind)
+        if self.mode not in {None, natural, Mode.DRY_RUN}:
+            raise ValueError(f"a run of kind {self.kind} has mode {natural} or DRY_RUN, not {self.mode}")
+        if self.safety.side_effects_allowed and self.execution_mode is not Mode.LIVE:
+            raise ValueError(f"sideEffectsAllowed is for LIVE only; this run's mode is {self.execution_mode}")
+        return self
+
+    @property
+    def execution_mode(self) -> Mode:
+        """The mode the run executes in."""
+        return self.mode or mode_of(self.kind)
+
+    def canonical(self) -> str:
+        """Return the canonical JSON text: equal contracts give equal texts, whatever their layout was."""
+        return canonical_json(self.model_dump(mode="json", by_alias=True))
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 (hex) of the canonical text."""
+        return sha256_of(self.model_dump(mode="json", by_alias=True))
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without the parts that let two readers see two manifests: double keys, anchors, aliases."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise yaml.constructor.ConstructorError(None, None, "anchors and aliases are refused", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is not text; quote it", key_node.start_mark
+                )
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key}' stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def parse_manifest(text: str, *, where: str = "manifest") -> RunManifest:
+    """Parse and validate a manifest's YAML or JSON text.
+
+    Raises:
+        ManifestRefused: with every problem of the text at once.
+    """
+    try:
+        data = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader subclass
+    except (yaml.YAMLError, ValueError) as error:
+        raise ManifestRefused(
+            Problem(f"cannot be read: {error}", "a manifest is YAML or JSON", "correct the text", where)
+        ) from error
+    if not isinstance(data, dict):
+        raise ManifestRefused(
+            Problem(
+                f"holds {type(data).__name__}, not a mapping of fields",
+                "a manifest is one YAML or JSON mapping",
+                "see manifests/*.yaml for examples",
+                where,
+            )
+        )
+    return manifest_from(data, where=where)
+
+
+def manifest_from(data: dict[str, Any], *, where: str = "manifest") -> RunManifest:
+    """Validate a manifest given as data; see `parse_manifest`."""
+    try:
+        return RunManifest.model_validate(data)
+    except ValidationError as error:
+        raise ManifestRefused(_problems(error, where)) from error
+
+
+def load_manifest(path: Path) -> RunManifest:
+    """Read and validate a manifest file.
+
+    Raises:
+        ManifestRefused: if the file cannot be read, is too large, or is not a valid manifest.
+    """
+    where = str(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ManifestRefused(
+            Problem(f"cannot be read: {error.strerror}", "a manifest is a readable file", "check the path", where)
+        ) from error
+    if len(raw) > MAX_MANIFEST_BYTES:
+        raise ManifestRefused(
+            Problem(f"has {len(raw):,} bytes", f"a manifest has at most {MAX_MANIFEST_BYTES:,}", "shorten it", where)
+        )
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ManifestRefused(
+            Problem(
+                f"is not UTF-8 text ({error.reason} at byte {error.start})", "a manifest is UTF-8", "save it so", where
+            )
+        ) from error
+    return parse_manifest(text, where=where)
+
+
+def stored_manifest(text: str) -> RunManifest:
+    """Return the manifest that the ledger stored as canonical JSON."""
+    return RunManifest.model_validate(json.loads(text))
+
+
+def _problems(error: ValidationError, where: str) -> list[Problem]:
+    problems = []
+    for detail in error.errors(include_url=False):
+        field = ".".join(str(part) for part in detail["loc"]) or "(whole manifest)"
+        value = detail.get("input")
+        if detail["type"] == "extra_forbidden":
+            what, rule, fix = "is an unknown key", "unknown keys are refused", "remove it or correct its spelling"
+        elif detail["type"] == "missing":
+            what, rule, fix = "is missing", "the field is required", "add it; see manifests/*.yaml for an example"
+        else:
+            shown = "" if isinstance(value, (dict, list)) else f"{value!r}: "
+            what = f"{shown}{detail['msg'].removeprefix('Value error, ')}"
+            rule, fix = "the field's type and rule as stated", "correct the value"
+        problems.append(Problem(what, rule, fix, f"{where}: {field}"))
+    return problems

@@ -1,0 +1,562 @@
+"""From a manifest to a plan: scope, chunks, pins and estimates, as plain data.
+
+Nothing here opens a table: what the planner must know of the tables, the code and the clock is handed to it, so
+that a plan can be made and tested without a catalog. The plan is what a preview prints and what the run executes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from functools import cached_property
+from itertools import islice
+
+from pydantic import TypeAdapter
+
+from manifests.canonical import canonical_json, sha256_of
+from manifests.chunks import Chunk, Chunking, aligned, cut, key_of
+from manifests.errors import PlanRefused, Problem
+from manifests.model import DayRange, Mode, PublishMode, ReferenceData, RunManifest, Semantics
+
+ZONE_MARGIN = timedelta(days=1)
+"""Read beyond the input range on both sides: a local day lies up to 14 hours off the UTC day of the same date."""
+
+
+@dataclass(frozen=True)
+class TargetContract:
+    """What the planner must know of a declared target.
+
+    Attributes:
+        table: the target's name.
+        chunking: how its partitions are cut.
+        transform: the name of its transform; `versions` are those that can be run.
+        source: the one table it is computed from; `references` are those read beside it.
+        warm_up_days: days before the publish range that the transform needs, with the pinned references.
+        reads_look_back: whether rows before the warm-up are read as well (few columns of them).
+        gates: the run-level gates it declares; `tolerances` are their names and default values.
+    """
+
+    table: str
+    chunking: Chunking
+    transform: str
+    versions: tuple[str, ...]
+    source: str
+    references: tuple[str, ...]
+    warm_up_days: int
+    reads_look_back: bool
+    gates: tuple[str, ...]
+    tolerances: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One data file of the pinned source, from its metadata; days are UTC, and inclusive."""
+
+    rows: int
+    bytes: int
+    first_day: date
+    last_day: date
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """The source at the snapshot that the run will read."""
+
+    table: str
+    snapshot_id: int
+    committed_at: datetime
+    files: tuple[SourceFile, ...]
+
+
+@dataclass(frozen=True)
+class ReferenceState:
+    """What is known of one reference table: its newest snapshot, its named versions, and the accepted runs' pins."""
+
+    table: str
+    current: int | None
+    snapshots: frozenset[int]
+    versions: Mapping[str, int]
+    recorded: frozenset[int] = frozenset()
+    """Snapshots with which the runs accepted today in the publish range were made."""
+
+
+@dataclass(frozen=True)
+class CodeIdentity:
+    """Which code: the git commit where there is one, and always a hash of the packages' contents."""
+
+    package_version: str
+    content_hash: str
+    lock_hash: str | None
+    git_commit: str | None
+    dirty: bool
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What will be read, from Iceberg metadata alone."""
+
+    files: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PlannedChunk:
+    """A chunk, and what computing it alone would read."""
+
+    key: str
+    index: int
+    start: date
+    end: date
+    reads: Estimate
+
+
+@dataclass(frozen=True)
+class PinnedReference:
+    """A reference table at one snapshot, and why that one."""
+
+    table: str
+    snapshot_id: int
+    semantics: Semantics
+    version: str | None
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """One staged data file; `rows` and `bytes` are read from its footer and its length."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ComputeBatch:
+    """One Spark job: the chunks it computes into staging."""
+
+    number: int
+    chunks: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Say in one line what this stage does."""
+        return f"compute {_span(self.chunks)} into staging, in one Spark job"
+
+
+@dataclass(frozen=True)
+class GateBatch:
+    """One pass over the staged files of a batch: a verdict and a digest per chunk."""
+
+    number: int
+    chunks: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Say in one line what this stage does."""
+        return f"read {_span(self.chunks)} back and gate each chunk"
+
+
+@dataclass(frozen=True)
+class RunGates:
+    """The gates that look at the run as a whole."""
+
+    gates: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Say in one line what this stage does."""
+        return "gate the whole run: " + ", ".join(self.gates)
+
+
+@dataclass(frozen=True)
+class Publish:
+    """The one commit that changes what readers see."""
+
+    mode: PublishMode
+    target: str
+    start: date
+    end: date
+    manual: bool
+
+    def describe(self) -> str:
+        """Say in one line what this stage does."""
+        who = "when somebody says so" if self.manual else "by the sensor, once every gate has passed"
+        return f"publish {self.target} from {self.start} to {self.end} as one snapshot ({self.mode}), {who}"
+
+
+Stage = ComputeBatch | GateBatch | RunGates | Publish
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A manifest resolved: everything that decides the output of the run, and nothing else.
+
+    `publish_range` is what may change; `input_range` is read; both are days, inclusive. `read_from` (inclusive) and
+    `read_until` (exclusive) are the instants of the pinned read. `base_snapshot_id` is the target's snapshot that the
+    publication replaces part of; None for a table that has none.
+    """
+
+    run_id: str
+    manifest_hash: str
+    mode: Mode
+    target: str
+    chunking: Chunking
+    publish_mode: PublishMode
+    publish_range: DayRange
+    base_snapshot_id: int | None
+    source: str
+    source_snapshot_id: int
+    source_committed_at: datetime
+    input_range: DayRange
+    warm_up_days: int
+    read_from: datetime
+    read_until: datetime
+    reads: Estimate
+    look_back: Estimate | None
+    references: tuple[PinnedReference, ...]
+    transform: str
+    transform_version: str
+    chunks: tuple[PlannedChunk, ...]
+    gates: tuple[str, ...]
+    tolerances: dict[str, float]
+    max_chunks_per_job: int
+    max_runs_in_parallel: int
+    max_rows_expected: int | None
+    manual_publish: bool
+    code: CodeIdentity
+    configuration_hash: str
+    run_clock: datetime
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 (hex) of the plan's canonical JSON."""
+        return sha256_of(self)
+
+    def to_json(self) -> str:
+        """Return the plan as canonical JSON; `plan_from_json` reads it back."""
+        return canonical_json(self)
+
+    def chunk(self, key: str) -> PlannedChunk:
+        """Return the chunk named `key`; KeyError where the plan has none."""
+        return self._by_key[key]
+
+    @cached_property
+    def _by_key(self) -> dict[str, PlannedChunk]:
+        return {chunk.key: chunk for chunk in self.chunks}
+
+    def batches(self, keys: frozenset[str] | None = None) -> list[tuple[PlannedChunk, ...]]:
+        """Return the chunks (only those of `keys`, if given) as batches of one Spark job each, in order."""
+        wanted = iter([chunk for chunk in self.chunks if keys is None or chunk.key in keys])
+        batches = []
+        while batch := tuple(islice(wanted, self.max_chunks_per_job)):
+            batches.append(batch)
+        return batches
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages of the run, in order: what a preview prints and what is executed."""
+        stages: list[Stage] = []
+        for number, batch in enumerate(self.batches(), start=1):
+            keys = tuple(chunk.key for chunk in batch)
+            stages += [ComputeBatch(number, keys), GateBatch(number, keys)]
+        stages.append(RunGates(self.gates))
+        if self.mode is not Mode.DRY_RUN:
+            stages.append(
+                Publish(
+                    self.publish_mode,
+                    self.target,
+                    self.publish_range.start,
+                    self.publish_range.end,
+                    self.manual_publish,
+                )
+            )
+        return stages
+
+
+_PLAN = TypeAdapter(Plan)
+
+
+def plan_from_json(text: str) -> Plan:
+    """Read back a plan that `Plan.to_json` wrote."""
+    return _PLAN.validate_json(text)
+
+
+def make_plan(
+    manifest: RunManifest,
+    *,
+    contract: TargetContract,
+    source: SourceState,
+    references: Mapping[str, ReferenceState],
+    base_snapshot_id: int | None,
+    code: CodeIdentity,
+    configuration_hash: str,
+    run_clock: datetime,
+) -> Plan:
+    """Resolve `manifest` against the tables as they are.
+
+    Args:
+        manifest: the contract.
+        contract: the declared target it names.
+        source: its source, at the snapshot to be read.
+        references: the state of each reference table the target reads.
+        base_snapshot_id: the target's current snapshot.
+        code: the identity of the running code.
+        configuration_hash: hash of the settings that can change the output.
+        run_clock: the instant the run takes for "now".
+
+    Raises:
+        PlanRefused: with every reason at once.
+    """
+    problems: list[Problem] = []
+    problems += _name_problems(manifest, contract)
+    problems += _code_problems(manifest, code)
+    publish = manifest.target.publish_range
+    problems += _scope_problems(publish, contract, source)
+    warm_up = contract.warm_up_days
+    if manifest.warm_up is not None:
+        if manifest.warm_up.days < warm_up:
+            problems.append(
+                Problem(
+                    f"warmUp.days is {manifest.warm_up.days}",
+                    f"{contract.table} needs at least {warm_up} days (its longest clock) to be right at the range's edge",
+                    "leave warmUp out, or raise it",
+                )
+            )
+        warm_up = max(manifest.warm_up.days, warm_up)
+    inputs = DayRange(start=publish.start - timedelta(days=warm_up), end=publish.end)
+    problems += _source_range_problems(manifest, inputs, source)
+    pins, pin_problems = _pin_references(manifest, contract, references)
+    problems += pin_problems
+    reads = _estimate(source, inputs.start, inputs.end)
+    limit = manifest.safety.max_rows_expected
+    if limit is not None and reads.rows > limit:
+        problems.append(
+            Problem(
+                f"the run would read {reads.rows:,} rows of {source.table}",
+                f"safety.maxRowsExpected is {limit:,}",
+                "narrow the publish range, or raise the limit if the figure is right",
+            )
+        )
+    if problems:
+        raise PlanRefused(problems)
+    return Plan(
+        run_id=manifest.run_id,
+        manifest_hash=manifest.hash,
+        mode=manifest.execution_mode,
+        target=contract.table,
+        chunking=contract.chunking,
+        publish_mode=manifest.target.publish_mode,
+        publish_range=publish,
+        base_snapshot_id=base_snapshot_id,
+        source=source.table,
+        source_snapshot_id=source.snapshot_id,
+        source_committed_at=source.committed_at,
+        input_range=inputs,
+        warm_up_days=warm_up,
+        read_from=_midnight(inputs.start) - ZONE_MARGIN,
+        read_until=_midnight(inputs.end + timedelta(days=1)) + ZONE_MARGIN,
+        reads=reads,
+        look_back=_estimate(source, date.min, inputs.start - ZONE_MARGIN - timedelta(days=1), margin=False)
+        if contract.reads_look_back
+        else None,
+        references=pins,
+        transform=contract.transform,
+        transform_version=manifest.transform.version,
+        chunks=tuple(_planned(chunk, source, warm_up) for chunk in cut(contract.chunking, publish.start, publish.end)),
+        gates=contract.gates if manifest.validation.gates is None else manifest.validation.gates,
+        tolerances=dict(contract.tolerances) | dict(manifest.validation.tolerances),
+        max_chunks_per_job=manifest.limits.max_chunks_per_job,
+        max_runs_in_parallel=manifest.limits.max_runs_in_parallel,
+        max_rows_expected=limit,
+        manual_publish=manifest.safety.requires_manual_publish,
+        code=code,
+        configuration_hash=configuration_hash,
+        run_clock=run_clock.astimezone(UTC),
+    )
+
+
+def _planned(chunk: Chunk, source: SourceState, warm_up: int) -> PlannedChunk:
+    reads = _estimate(source, chunk.start - timedelta(days=warm_up), chunk.end)
+    return PlannedChunk(chunk.key, chunk.index, chunk.start, chunk.end, reads)
+
+
+def _estimate(source: SourceState, start: date, end: date, *, margin: bool = True) -> Estimate:
+    edge = ZONE_MARGIN if margin else timedelta(0)
+    low = start - edge if start > date.min else start
+    touched = [file for file in source.files if file.first_day <= end + edge and file.last_day >= low]
+    return Estimate(len(touched), sum(file.rows for file in touched), sum(file.bytes for file in touched))
+
+
+def _name_problems(manifest: RunManifest, contract: TargetContract) -> list[Problem]:
+    problems = []
+    if manifest.source.table != contract.source:
+        problems.append(
+            Problem(
+                f"source.table is {manifest.source.table}",
+                f"{contract.table} is computed from {contract.source}",
+                "correct source.table",
+            )
+        )
+    if manifest.transform.name != contract.transform:
+        problems.append(
+            Problem(
+                f"transform.name is {manifest.transform.name}",
+                f"{contract.table} is computed by {contract.transform}",
+                "correct transform.name",
+            )
+        )
+    elif manifest.transform.version not in contract.versions:
+        problems.append(
+            Problem(
+                f"transform.version is {manifest.transform.version}",
+                f"{contract.transform} can be run in {', '.join(contract.versions)}",
+                "choose one of them, or add the version to the product",
+            )
+        )
+    problems += [
+        Problem(
+            f"validation.gates names {gate}",
+            f"{contract.table} declares {', '.join(contract.gates)}",
+            "correct the gate's name",
+        )
+        for gate in manifest.validation.gates or ()
+        if gate not in contract.gates
+    ]
+    problems += [
+        Problem(
+            f"validation.tolerances names {name}",
+            f"{contract.table} declares {', '.join(contract.tolerances) or 'none'}",
+            "correct the tolerance's name",
+        )
+        for name in manifest.validation.tolerances
+        if name not in contract.tolerances
+    ]
+    problems += [
+        Problem(
+            f"referenceData names {reference.name}",
+            f"{contract.table} reads {', '.join(contract.references) or 'none'}",
+            "remove it or correct the name",
+        )
+        for reference in manifest.reference_data
+        if reference.name not in contract.references
+    ]
+    return problems
+
+
+def _code_problems(manifest: RunManifest, code: CodeIdentity) -> list[Problem]:
+    if not code.dirty or manifest.development:
+        return []
+    return [
+        Problem(
+            f"the code is git commit {code.git_commit} with uncommitted changes",
+            "a run must say which code made it",
+            "commit the changes, or mark the manifest `development: true`",
+        )
+    ]
+
+
+def _scope_problems(publish: DayRange, contract: TargetContract, source: SourceState) -> list[Problem]:
+    problems = []
+    whole = aligned(contract.chunking, publish.start, publish.end)
+    if whole != (publish.start, publish.end):
+        problems.append(
+            Problem(
+                f"target.publishRange is {publish.start} to {publish.end}",
+                f"{contract.table} is published in whole {contract.chunking}s",
+                f"use {whole[0]} to {whole[1]}",
+            )
+        )
+    if not source.files:
+        problems.append(
+            Problem(
+                f"{source.table} holds no rows at snapshot {source.snapshot_id}",
+                "a run reads existing input",
+                "load the source first",
+            )
+        )
+        return problems
+    first = min(file.first_day for file in source.files)
+    last = max(file.last_day for file in source.files)
+    covered = (key_of(contract.chunking, first - ZONE_MARGIN), key_of(contract.chunking, last + ZONE_MARGIN))
+    if key_of(contract.chunking, publish.start) < covered[0] or key_of(contract.chunking, publish.end) > covered[1]:
+        problems.append(
+            Problem(
+                f"target.publishRange is {publish.start} to {publish.end}",
+                f"{source.table} holds {first} to {last}; a day that it does not know cannot be published",
+                "narrow the range, or load the missing input",
+            )
+        )
+    return problems
+
+
+def _source_range_problems(manifest: RunManifest, inputs: DayRange, source: SourceState) -> list[Problem]:
+    given = manifest.source.range
+    if given is None or not source.files:
+        return []
+    first = min(file.first_day for file in source.files)
+    if given.start <= max(inputs.start, first) and given.end >= inputs.end:
+        return []
+    return [
+        Problem(
+            f"source.range is {given.start} to {given.end}",
+            f"the publish range with its warm-up needs {max(inputs.start, first)} to {inputs.end}",
+            "leave source.range out, or widen it",
+        )
+    ]
+
+
+def _pin_references(
+    manifest: RunManifest, contract: TargetContract, states: Mapping[str, ReferenceState]
+) -> tuple[tuple[PinnedReference, ...], list[Problem]]:
+    asked = {reference.name: reference for reference in manifest.reference_data}
+    pins, problems = [], []
+    for table in contract.references:
+        pin = pin_reference(asked.get(table) or ReferenceData(name=table), states[table])
+        if isinstance(pin, Problem):
+            problems.append(pin)
+        else:
+            pins.append(pin)
+    return tuple(pins), problems
+
+
+def pin_reference(reference: ReferenceData, state: ReferenceState) -> PinnedReference | Problem:
+    """Resolve what the manifest says of one reference table to a snapshot, or say why it cannot be."""
+    snapshot: int | None
+    if reference.version is not None:
+        snapshot = state.versions.get(reference.version)
+        if snapshot is None:
+            return Problem(
+                f"referenceData {state.table} version {reference.version} is unknown",
+                f"known versions are {', '.join(sorted(state.versions)) or 'none'}",
+                "choose one of them",
+            )
+    elif reference.snapshot_id is not None:
+        snapshot = reference.snapshot_id
+        if snapshot not in state.snapshots:
+            return Problem(
+                f"referenceData {state.table} has no snapshot {snapshot}",
+                "a pinned snapshot exists in the table's history",
+                "see the table's snapshots",
+            )
+    elif reference.semantics is Semantics.AS_RECORDED_THEN:
+        if len(state.recorded) != 1:
+            return Problem(
+                f"referenceData {state.table} was recorded with {len(state.recorded)} snapshots in the publish range",
+                "AS_RECORDED_THEN without a version needs exactly one, from the runs accepted there",
+                "name the version or snapshotId",
+            )
+        snapshot = next(iter(state.recorded))
+    else:
+        snapshot = state.current
+        if snapshot is None:
+            return Problem(
+                f"referenceData {state.table} has no snapshot", "a reference table holds a version", "load it"
+            )
+    version = next((name for name, pinned in sorted(state.versions.items()) if pinned == snapshot), None)
+    return PinnedReference(state.table, snapshot, reference.semantics, version)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time.min, UTC)
+
+
+def _span(keys: tuple[str, ...]) -> str:
+    return f"chunk {keys[0]}" if len(keys) == 1 else f"{len(keys)} chunks ({keys[0]} to {keys[-1]})"

@@ -1,0 +1,99 @@
+"""The evidence store: what proves a run, kept immutable.
+
+A bundle is a folder of files sealed before the publication; its root hash goes into the published snapshot. What
+happens afterwards (published, rolled back) is appended as records that name the root. Nothing here is ever rewritten
+or deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from manifests.canonical import canonical_json, sha256_of
+from manifests.errors import Problem, PublicationRefused
+
+INDEX = "index.json"
+
+
+class EvidenceStore:
+    """Bundles below one folder, one a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, run_id: str) -> Path:
+        """Return the folder of a run's bundle."""
+        return self.folder / run_id / "bundle"
+
+    def seal(self, run_id: str, files: Mapping[str, Any]) -> str:
+        """Write the bundle, whole or not at all, and return its root hash.
+
+        A bundle that was sealed before (the publication was interrupted) stays as it is, if it is unharmed.
+
+        Raises:
+            PublicationRefused: if an earlier bundle of this run is damaged.
+        """
+        final = self.path(run_id)
+        if final.exists():
+            return self.verify(run_id)
+        partial = final.with_name(f"bundle.partial-{os.getpid()}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        index = {}
+        for name, content in sorted(files.items()):
+            raw = (json.dumps(json.loads(canonical_json(content)), indent=1, ensure_ascii=False) + "\n").encode()
+            _write(partial / name, raw)
+            index[name] = hashlib.sha256(raw).hexdigest()
+        root = sha256_of(index)
+        _write(partial / INDEX, (canonical_json({"runId": run_id, "files": index, "root": root}) + "\n").encode())
+        partial.rename(final)
+        return root
+
+    def verify(self, run_id: str) -> str:
+        """Return the root hash of a sealed bundle after hashing every file again.
+
+        Raises:
+            PublicationRefused: naming each file that is missing, added or changed.
+        """
+        folder = self.path(run_id)
+        index = json.loads((folder / INDEX).read_text())
+        found = {
+            file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir() if file.name != INDEX
+        }
+        differing = sorted(set(found.items()) ^ set(index["files"].items()))
+        if differing or sha256_of(index["files"]) != index["root"]:
+            names = sorted({name for name, _ in differing}) or [INDEX]
+            raise PublicationRefused(
+                Problem(
+                    f"the evidence of '{run_id}' was changed after it was sealed: {', '.join(names)}",
+                    "evidence is immutable",
+                    f"keep {folder} as it is and find out who changed it; the change needs a new run",
+                )
+            )
+        root: str = index["root"]
+        return root
+
+    def append(self, run_id: str, name: str, content: Mapping[str, Any]) -> Path:
+        """Add a record beside the bundle; the same record again is not written twice."""
+        folder = self.folder / run_id / "records"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{name}.json"
+        if not file.exists():
+            _write(file, (canonical_json(dict(content)) + "\n").encode())
+        return file
+
+
+def _write(file: Path, raw: bytes) -> None:
+    partial = file.with_suffix(file.suffix + ".partial")
+    with partial.open("wb") as stream:
+        stream.write(raw)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.chmod(0o444)
+    partial.rename(file)

@@ -1,0 +1,490 @@
+"""Iceberg through PyIceberg: pinned reads, staged files, and the commits that change what readers see.
+
+Put here what talks to the catalog or to table metadata. Computing and writing data files is Spark's; deciding
+whether a commit may happen is the publisher's. Every commit here is one snapshot, by metadata alone.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThan, LessThanOrEqual
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import DateType, TimestamptzType
+
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused
+from manifests.planner import ReferenceState, SourceFile, SourceState, StagedFile
+
+RUN_PROPERTY = "backfill.run-id"
+"""Snapshot summary key of the run that a publication belongs to."""
+ACTION_PROPERTY = "backfill.action"
+PLAN_PROPERTY = "backfill.plan-hash"
+EVIDENCE_PROPERTY = "backfill.evidence-root"
+VERSION_PROPERTY = "backfill.transform-version"
+LOAD_PROPERTY = "backfill.load-id"
+"""Snapshot summary key of a load: the same load is never appended twice."""
+DATA_VERSION_PROPERTY = "backfill.data-version"
+"""Snapshot summary key of a reference table's named version."""
+_FOOTER_READERS = 8
+
+
+@dataclass(frozen=True)
+class PinnedRead:
+    """The data files of one table at one snapshot that a read needs, and the schema they are read with."""
+
+    table: str
+    snapshot_id: int | None
+    schema: Schema
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Days of a table's day column, both inclusive: what one publication may touch."""
+
+    column: str
+    start: date
+    end: date
+
+    @property
+    def filter(self) -> BooleanExpression:
+        """The scope as an Iceberg expression."""
+        return And(
+            GreaterThanOrEqual(self.column, self.start.isoformat()), LessThanOrEqual(self.column, self.end.isoformat())
+        )
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit that landed."""
+
+    snapshot_id: int
+    files_added: int
+    files_removed: int
+
+
+class Lakehouse:
+    """The tables of one catalog; see the module."""
+
+    def __init__(self, name: str, properties: Mapping[str, str]) -> None:
+        self._name = name
+        self._properties = dict(properties)
+        self._catalog: Catalog | None = None
+
+    @property
+    def catalog(self) -> Catalog:
+        """The PyIceberg catalog, opened at first use.
+
+        Raises:
+            EnvironmentRefused: if it cannot be reached.
+        """
+        if self._catalog is None:
+            try:
+                self._catalog = load_catalog(self._name, **self._properties)
+            except Exception as error:
+                raise EnvironmentRefused(
+                    Problem(
+                        f"the catalog '{self._name}' cannot be opened: {type(error).__name__}: {error}",
+                        "the catalog properties are those of a reachable PyIceberg catalog",
+                        "see `backfill config`; for the embedded default, run `backfill init`",
+                    )
+                ) from error
+        return self._catalog
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    def ensure(self, name: str, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> Table:
+        """Create a table if it does not exist, and return it; refuse one that has other columns."""
+        namespace = name.rpartition(".")[0]
+        try:
+            self.catalog.create_namespace(namespace)
+        except NamespaceAlreadyExistsError:
+            namespace = ""  # somebody made it before us, which is all that is wanted
+        try:
+            return self.catalog.create_table(name, schema, partition_spec=spec, properties=dict(properties))
+        except TableAlreadyExistsError:
+            table = self.table(name)
+        declared = {field.name: str(field.field_type) for field in schema.fields}
+        found = {field.name: str(field.field_type) for field in table.schema().fields}
+        if declared != found:
+            differing = sorted(set(declared.items()) ^ set(found.items()))
+            raise EnvironmentRefused(
+                Problem(
+                    f"{name} has columns that differ from the declared ones: {differing}",
+                    "a table's columns come from its pandera model",
+                    "evolve the table, or correct the model",
+                )
+            )
+        return table
+
+    def table(self, name: str) -> Table:
+        """Return a table with fresh metadata.
+
+        Raises:
+            InputRefused: if there is none.
+        """
+        try:
+            return self.catalog.load_table(name)
+        except NoSuchTableError as error:
+            raise InputRefused(
+                Problem(f"table {name} does not exist", "tables are made by `backfill init`", "run it, then load data")
+            ) from error
+
+    def snapshot_id(self, name: str) -> int | None:
+        """Return the current snapshot of a table, or None where nothing was ever committed."""
+        snapshot = self.table(name).current_snapshot()
+        return None if snapshot is None else snapshot.snapshot_id
+
+    def location(self, name: str) -> str:
+        """Return the folder below which the table's data files live."""
+        return posixpath.join(self.table(name).location(), "data")
+
+    # --- planning -------------------------------------------------------------------------------------------------
+
+    def source_state(self, name: str, time_column: str, snapshot_id: int | None) -> SourceState:
+        """Describe a source at a snapshot (the current one if None) from metadata alone.
+
+        Raises:
+            InputRefused: if the snapshot does not exist or has deletes this project cannot read.
+        """
+        table = self.table(name)
+        snapshot = _snapshot(table, snapshot_id)
+        files = []
+        for file in _live_files(table, snapshot, AlwaysTrue()):
+            low, high = _instants(table, file, time_column)
+            files.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
+        committed = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+        return SourceState(name, snapshot.snapshot_id, committed, tuple(files))
+
+    def reference_state(self, name: str, recorded: frozenset[int]) -> ReferenceState:
+        """Describe a reference table: its snapshots and its named versions."""
+        table = self.table(name)
+        current = table.current_snapshot()
+        versions: dict[str, int] = {}
+        for snapshot in table.snapshots():
+            if snapshot.summary and (version := snapshot.summary.additional_properties.get(DATA_VERSION_PROPERTY)):
+                versions[version] = snapshot.snapshot_id
+        return ReferenceState(
+            name,
+            None if current is None else current.snapshot_id,
+            frozenset(snapshot.snapshot_id for snapshot in table.snapshots()),
+            versions,
+            recorded,
+        )
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def pinned(self, name: str, snapshot_id: int | None, row_filter: BooleanExpression | None = None) -> PinnedRead:
+        """Plan a read of a table at a snapshot: the files that may hold rows of `row_filter`.
+
+        A table without a snapshot is an empty read. Files with deletes on them are refused (they need a reader that
+        applies the deletes; Spark's Parquet reader does not).
+        """
+        table = self.table(name)
+        if snapshot_id is None:
+            return PinnedRead(name, None, table.schema(), ())
+        snapshot = _snapshot(table, snapshot_id)
+        paths = tuple(sorted(file.file_path for file in _live_files(table, snapshot, row_filter or AlwaysTrue())))
+        return PinnedRead(name, snapshot.snapshot_id, table.schema(), paths)
+
+    def rows(self, name: str, snapshot_id: int) -> list[dict[str, Any]]:
+        """Return all rows of a (small) reference table at a snapshot."""
+        rows: list[dict[str, Any]] = self.table(name).scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
+        return rows
+
+    # --- committing -----------------------------------------------------------------------------------------------
+
+    def append(self, name: str, batches: Iterable[Any], properties: Mapping[str, str]) -> Commit | None:
+        """Append Arrow tables as one snapshot; nothing is committed if writing any of them fails.
+
+        Memory is bounded by one batch. Returns None if a snapshot with the same load id is in the table already.
+        """
+        from pyiceberg.io.pyarrow import _dataframe_to_data_files  # noqa: PLC0415, PLC2701 - PyIceberg's own writer
+
+        table = self.table(name)
+        load_id = properties[LOAD_PROPERTY]
+        if _with_property(table, LOAD_PROPERTY, load_id) is not None:
+            return None
+        files: list[DataFile] = []
+        for batch in batches:
+            files += _dataframe_to_data_files(table.metadata, batch, table.io)
+        with table.transaction() as transaction:
+            with transaction.update_snapshot(snapshot_properties=dict(properties)).fast_append() as update:
+                for file in files:
+                    update.append_data_file(file)
+        landed = self._landed(name, LOAD_PROPERTY, load_id)
+        return Commit(landed.snapshot_id, len(files), 0)
+
+    def overwrite_rows(self, name: str, rows: Any, properties: Mapping[str, str]) -> Commit | None:
+        """Make `rows` (an Arrow table) the whole content of a small table, as one snapshot with a named version."""
+        from pyiceberg.io.pyarrow import _dataframe_to_data_files  # noqa: PLC0415, PLC2701
+
+        table = self.table(name)
+        load_id = properties[LOAD_PROPERTY]
+        if _with_property(table, LOAD_PROPERTY, load_id) is not None:
+            return None
+        current = table.current_snapshot()
+        old = [] if current is None else list(_live_files(table, current, AlwaysTrue()))
+        new = list(_dataframe_to_data_files(table.metadata, rows, table.io))
+        commit_replacement(table, AlwaysTrue(), old, new, properties)
+        return Commit(self._landed(name, LOAD_PROPERTY, load_id).snapshot_id, len(new), len(old))
+
+    def replace(
+        self,
+        name: str,
+        scope: Scope,
+        *,
+        base_snapshot_id: int | None,
+        staged: Sequence[StagedFile],
+        properties: Mapping[str, str],
+    ) -> Commit:
+        """Replace the files of a scope at the plan's base by staged ones, as one snapshot.
+
+        Raises:
+            PublicationRefused: if the scope's files are no longer those of the base, or a staged file is not the one
+                that was gated; nothing has changed then.
+        """
+        table = self.table(name)
+        base = [] if base_snapshot_id is None else list(_live_files(table, _snapshot(table, base_snapshot_id), scope.filter))
+        current = table.current_snapshot()
+        present = [] if current is None else list(_live_files(table, current, scope.filter))
+        require_same_files(name, scope, base, present)
+        new = data_files(table, [file.path for file in staged])
+        _require_as_staged(staged, new)
+        self._commit(table, scope, present, new, properties)
+        return Commit(self._landed(name, RUN_PROPERTY, properties[RUN_PROPERTY], properties[ACTION_PROPERTY]).snapshot_id,
+                      len(new), len(present))
+
+    def restore(
+        self,
+        name: str,
+        scope: Scope,
+        *,
+        from_snapshot_id: int,
+        to_snapshot_id: int | None,
+        properties: Mapping[str, str],
+    ) -> Commit:
+        """Put the files that a scope had at `to_snapshot_id` back in place of those of `from_snapshot_id`.
+
+        Raises:
+            PublicationRefused: if the scope's files are no longer those of `from_snapshot_id`.
+        """
+        table = self.table(name)
+        published = list(_live_files(table, _snapshot(table, from_snapshot_id), scope.filter))
+        current = table.current_snapshot()
+        present = [] if current is None else list(_live_files(table, current, scope.filter))
+        require_same_files(name, scope, published, present)
+        old = [] if to_snapshot_id is None else list(_live_files(table, _snapshot(table, to_snapshot_id), scope.filter))
+        self._commit(table, scope, present, old, properties)
+        return Commit(self._landed(name, RUN_PROPERTY, properties[RUN_PROPERTY], properties[ACTION_PROPERTY]).snapshot_id,
+                      len(old), len(present))
+
+    def tag(self, name: str, tag: str, snapshot_id: int) -> None:
+        """Tag a snapshot so that it is never expired; in a transaction of its own, and safe to repeat."""
+        table = self.table(name)
+        reference = table.refs().get(tag)
+        if reference is not None and reference.snapshot_id == snapshot_id:
+            return
+        if reference is not None:
+            raise PublicationRefused(
+                Problem(f"tag {tag} of {name} names snapshot {reference.snapshot_id}", "a tag is never moved",
+                        "look at the table's refs")
+            )
+        table.manage_snapshots().create_tag(snapshot_id, tag).commit()
+
+    def find_publication(self, name: str, run_id: str, action: str) -> Snapshot | None:
+        """Return the snapshot in which a run's action landed, if it is in the history of the table's current one."""
+        table = self.table(name)
+        return _with_property(table, RUN_PROPERTY, run_id, action)
+
+    def changed_files(self, name: str, snapshot: Snapshot) -> tuple[int, int]:
+        """Return how many data files a snapshot added and removed, from its summary."""
+        summary = self.table(name).snapshot_by_id(snapshot.snapshot_id)
+        found = summary.summary.additional_properties if summary and summary.summary else {}
+        return int(found.get("added-data-files", 0)), int(found.get("deleted-data-files", 0))
+
+    def _commit(
+        self,
+        table: Table,
+        scope: Scope,
+        old: Sequence[DataFile],
+        new: Sequence[DataFile],
+        properties: Mapping[str, str],
+    ) -> None:
+        try:
+            commit_replacement(table, scope.filter, old, new, properties)
+        except CommitFailedException as error:
+            raise PublicationRefused(
+                Problem(
+                    f"{'.'.join(table.name())} changed in {scope.start} to {scope.end} while publishing: {error}",
+                    "nobody else may write into the scope of a publication",
+                    "plan the change again, under a new run id, on the table as it is now",
+                )
+            ) from error
+
+    def _landed(self, name: str, key: str, value: str, action: str | None = None) -> Snapshot:
+        snapshot = _with_property(self.table(name), key, value, action)
+        if snapshot is None:
+            raise RuntimeError(f"the commit of {key}={value} to {name} returned, but its snapshot is not in the history")
+        return snapshot
+
+
+def commit_replacement(
+    table: Table,
+    scope: BooleanExpression,
+    old: Iterable[DataFile],
+    new: Iterable[DataFile],
+    properties: Mapping[str, str],
+) -> None:
+    """Commit one snapshot that has `new` in place of `old`.
+
+    The scope is given to the commit as its predicate: that is what limits conflict detection to it. Without it, any
+    concurrent append anywhere in the table would abort the commit.
+    """
+    with table.transaction() as transaction:
+        with transaction.update_snapshot(snapshot_properties=dict(properties)).overwrite() as update:
+            update.delete_by_predicate(scope)
+            for file in old:
+                update.delete_data_file(file)
+            for file in new:
+                update.append_data_file(file)
+
+
+def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
+    """Make Iceberg data files of staged Parquet files, from their footers; order kept."""
+    with ThreadPoolExecutor(_FOOTER_READERS) as pool:
+        return list(pool.map(lambda path: parquet_file_to_data_file(table.io, table.metadata, path), paths))
+
+
+def require_same_files(name: str, scope: Scope, base: Sequence[DataFile], present: Sequence[DataFile]) -> None:
+    """Refuse if a scope does not hold exactly the files it held at the base.
+
+    Raises:
+        PublicationRefused: naming the files that came and went.
+    """
+    before, after = {file.file_path for file in base}, {file.file_path for file in present}
+    if before == after:
+        return
+    changes = [f"+ {path}" for path in sorted(after - before)] + [f"- {path}" for path in sorted(before - after)]
+    shown = changes[:20] + ([f"… and {len(changes) - 20} more"] if len(changes) > 20 else [])  # noqa: PLR2004
+    raise PublicationRefused(
+        Problem(
+            f"{name} no longer holds the plan's files in {scope.start} to {scope.end}:\n      " + "\n      ".join(shown),
+            "somebody else has written into the scope since the plan was made",
+            "plan the change again, under a new run id, on the table as it is now",
+        )
+    )
+
+
+def _require_as_staged(staged: Sequence[StagedFile], found: Sequence[DataFile]) -> None:
+    changed = [
+        Problem(
+            f"{file.path} has {data.record_count:,} rows and {data.file_size_in_bytes:,} bytes, "
+            f"not {file.rows:,} and {file.bytes:,}",
+            "what is published is what was gated",
+            "cancel the run: its staging was changed after it was gated",
+        )
+        for file, data in zip(staged, found, strict=True)
+        if (data.record_count, data.file_size_in_bytes) != (file.rows, file.bytes)
+    ]
+    if changed:
+        raise PublicationRefused(changed)
+
+
+def local_path(uri: str) -> str:
+    """Return the path of a file: URI, and anything else unchanged."""
+    return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+
+
+def between(column: str, start: datetime, end: datetime) -> BooleanExpression:
+    """Rows with start <= column < end."""
+    return And(GreaterThanOrEqual(column, start.isoformat()), LessThan(column, end.isoformat()))
+
+
+def before(column: str, end: datetime) -> BooleanExpression:
+    """Rows with column < end."""
+    return LessThan(column, end.isoformat())
+
+
+def _snapshot(table: Table, snapshot_id: int | None) -> Snapshot:
+    name = ".".join(table.name())
+    if snapshot_id is None:
+        current = table.current_snapshot()
+        if current is None:
+            raise InputRefused(Problem(f"{name} has no snapshot", "a table that is read holds data", "load it first"))
+        return current
+    found = table.snapshot_by_id(snapshot_id)
+    if found is None:
+        raise InputRefused(
+            Problem(
+                f"{name} has no snapshot {snapshot_id}",
+                "a pinned snapshot exists in the table's history",
+                "it may have expired, or belong to another table; see the table's snapshots",
+            )
+        )
+    return found
+
+
+def _live_files(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> Iterator[DataFile]:
+    for task in table.scan(row_filter=row_filter, snapshot_id=snapshot.snapshot_id).plan_files():
+        if task.delete_files or task.file.content != DataFileContent.DATA:
+            raise InputRefused(
+                Problem(
+                    f"{task.file.file_path} of {'.'.join(table.name())} has {len(task.delete_files)} delete file(s)",
+                    "pinned reads and publications work on data files without deletes",
+                    "compact the table first (rewrite its data files)",
+                )
+            )
+        yield task.file
+
+
+def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, datetime]:
+    field = table.schema().find_field(column)
+    low, high = file.lower_bounds.get(field.field_id), file.upper_bounds.get(field.field_id)
+    if low is None or high is None:
+        raise InputRefused(
+            Problem(
+                f"{file.file_path} has no bounds for {column}",
+                "a source keeps column metrics for its time column; the planner works from metadata alone",
+                f"set write.metadata.metrics.column.{column}=full and rewrite the file",
+            )
+        )
+    decode: Callable[[bytes], datetime]
+    if isinstance(field.field_type, DateType):
+        def decode(raw: bytes) -> datetime:
+            return datetime.combine(date(1970, 1, 1) + timedelta(days=from_bytes(field.field_type, raw)), time.min, UTC)
+    elif isinstance(field.field_type, TimestamptzType):
+        def decode(raw: bytes) -> datetime:
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=from_bytes(field.field_type, raw))
+    else:
+        raise TypeError(f"{column} of {table.name()} is {field.field_type}, not a date or timestamptz")
+    return decode(low), decode(high)
+
+
+def _with_property(table: Table, key: str, value: str, action: str | None = None) -> Snapshot | None:
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        found = snapshot.summary.additional_properties if snapshot.summary else {}
+        if found.get(key) == value and (action is None or found.get(ACTION_PROPERTY) == action):
+            return snapshot
+        snapshot = None if snapshot.parent_snapshot_id is None else table.snapshot_by_id(snapshot.parent_snapshot_id)
+    return None

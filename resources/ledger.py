@@ -1,0 +1,917 @@
+"""The ledger: the SQL record of runs, chunks, attempts, verdicts, approvals, publications and sink requests.
+
+Put here what must be true across processes and crashes; every state change is one transaction and a
+compare-and-set. Dagster's event log is a view for people; what gates a publication is read from here. Instants are
+UTC. Schema changes are alembic migrations in `resources/migrations`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command as alembic
+from alembic.config import Config as AlembicConfig
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import make_url
+
+from manifests.canonical import canonical_json
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, TransitionRefused
+from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
+from manifests.model import RunManifest, stored_manifest
+from manifests.planner import Plan, StagedFile, plan_from_json
+
+metadata = sa.MetaData()
+
+
+class _Utc(sa.TypeDecorator[datetime]):
+    """An instant: UTC in, UTC out, whatever the database keeps of time zones."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def _run_key(*, primary: bool = False) -> sa.Column[str]:
+    return sa.Column("run_id", sa.String(64), sa.ForeignKey("runs.run_id"), nullable=False, primary_key=primary)
+
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("mode", sa.String(32), nullable=False),
+    sa.Column("target", sa.String(200), nullable=False, index=True),
+    sa.Column("state", sa.String(32), nullable=False, index=True),
+    sa.Column("state_reason", sa.Text, nullable=False, default=""),
+    sa.Column("requested_by", sa.String(200), nullable=False),
+    sa.Column("manifest", sa.Text, nullable=False),
+    sa.Column("manifest_hash", sa.String(64), nullable=False),
+    sa.Column("plan", sa.Text, nullable=False),
+    sa.Column("plan_hash", sa.String(64), nullable=False),
+    sa.Column("created_at", _Utc, nullable=False),
+    sa.Column("updated_at", _Utc, nullable=False),
+)
+transitions = sa.Table(
+    "transitions",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    _run_key(),
+    sa.Column("from_state", sa.String(32), nullable=False),
+    sa.Column("to_state", sa.String(32), nullable=False),
+    sa.Column("at", _Utc, nullable=False),
+    sa.Column("actor", sa.String(200), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False, default=""),
+)
+chunks = sa.Table(
+    "chunks",
+    metadata,
+    _run_key(primary=True),
+    sa.Column("chunk", sa.String(32), primary_key=True),
+    sa.Column("idx", sa.Integer, nullable=False),
+    sa.Column("state", sa.String(32), nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False, default=0),
+    sa.Column("rows", sa.BigInteger, nullable=True),
+    sa.Column("bytes", sa.BigInteger, nullable=True),
+    sa.Column("files", sa.Text, nullable=False, default="[]"),
+    sa.Column("digest", sa.String(80), nullable=True),
+    sa.Column("measures", sa.Text, nullable=False, default="{}"),
+    sa.Column("error", sa.Text, nullable=False, default=""),
+    sa.Column("updated_at", _Utc, nullable=False),
+)
+attempts = sa.Table(
+    "attempts",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    _run_key(),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("chunks", sa.Text, nullable=False),
+    sa.Column("state", sa.String(32), nullable=False),
+    sa.Column("prefix", sa.Text, nullable=False),
+    sa.Column("dagster_run_id", sa.String(64), nullable=False, default=""),
+    sa.Column("host", sa.String(200), nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("started_at", _Utc, nullable=False),
+    sa.Column("ended_at", _Utc, nullable=True),
+    sa.Column("error", sa.Text, nullable=False, default=""),
+)
+verdicts = sa.Table(
+    "verdicts",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    _run_key(),
+    sa.Column("chunk", sa.String(32), nullable=False, default=""),
+    sa.Column("gate", sa.String(100), nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("passed", sa.Boolean, nullable=False),
+    sa.Column("summary", sa.Text, nullable=False),
+    sa.Column("details", sa.Text, nullable=False, default="{}"),
+    sa.Column("at", _Utc, nullable=False),
+    sa.Index("verdicts_by_run", "run_id", "chunk", "gate"),
+)
+approvals = sa.Table(
+    "approvals",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    _run_key(),
+    sa.Column("decision", sa.String(16), nullable=False),
+    sa.Column("decided_by", sa.String(200), nullable=False),
+    sa.Column("comment", sa.Text, nullable=False, default=""),
+    sa.Column("plan_hash", sa.String(64), nullable=False),
+    sa.Column("self_approved", sa.Boolean, nullable=False),
+    sa.Column("at", _Utc, nullable=False),
+)
+publications = sa.Table(
+    "publications",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    _run_key(),
+    sa.Column("action", sa.String(16), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("base_snapshot_id", sa.BigInteger, nullable=True),
+    sa.Column("snapshot_id", sa.BigInteger, nullable=True),
+    sa.Column("files_added", sa.Integer, nullable=False, default=0),
+    sa.Column("files_removed", sa.Integer, nullable=False, default=0),
+    sa.Column("evidence_root", sa.String(64), nullable=False, default=""),
+    sa.Column("actor", sa.String(200), nullable=False),
+    sa.Column("note", sa.Text, nullable=False, default=""),
+    sa.Column("started_at", _Utc, nullable=False),
+    sa.Column("ended_at", _Utc, nullable=True),
+)
+accepted_versions = sa.Table(
+    "accepted_versions",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("target", sa.String(200), nullable=False),
+    sa.Column("chunk", sa.String(32), nullable=False),
+    _run_key(),
+    sa.Column("accepted_at", _Utc, nullable=False),
+    sa.Column("ended_at", _Utc, nullable=True),
+    sa.Column("ended_by", sa.String(64), nullable=True),
+    sa.Column("ended_how", sa.String(16), nullable=True),
+    sa.Index("accepted_by_chunk", "target", "chunk"),
+)
+sink_attempts = sa.Table(
+    "sink_attempts",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("run_id", sa.String(64), nullable=False, index=True),  # also of runs that were refused at planning
+    sa.Column("sink", sa.String(64), nullable=False),
+    sa.Column("sink_class", sa.String(32), nullable=False),
+    sa.Column("mode", sa.String(32), nullable=False),
+    sa.Column("action", sa.String(32), nullable=False),
+    sa.Column("decision", sa.String(32), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at", _Utc, nullable=False),
+)
+
+
+class ChunkState(StrEnum):
+    """Where a chunk stands."""
+
+    PLANNED = "PLANNED"
+    STAGED = "STAGED"
+    PASSED = "PASSED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as the ledger holds it."""
+
+    run_id: str
+    kind: str
+    mode: str
+    target: str
+    state: RunState
+    state_reason: str
+    requested_by: str
+    manifest: RunManifest
+    manifest_hash: str
+    plan: Plan
+    plan_hash: str
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class ChunkRecord:
+    """One chunk of one run. `digest` is set once its gate has read the files back."""
+
+    chunk: str
+    index: int
+    state: ChunkState
+    attempt: int
+    rows: int | None
+    bytes: int | None
+    files: tuple[StagedFile, ...]
+    digest: str | None
+    measures: dict[str, Any]
+    error: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a gate said of a chunk, or of the whole run where `chunk` is empty."""
+
+    gate: str
+    passed: bool
+    summary: str
+    details: Mapping[str, Any]
+    chunk: str = ""
+    attempt: int = 0
+    at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class GatedChunk:
+    """What the gate of one chunk measured of the staged files of one attempt."""
+
+    chunk: str
+    attempt: int
+    digest: str
+    rows: int
+    measures: Mapping[str, Any]
+    verdict: Verdict
+
+
+def now() -> datetime:
+    """The present instant, UTC."""
+    return datetime.now(UTC)
+
+
+def operator() -> str:
+    """Who is acting: BACKFILL_OPERATOR, or the name the operating system knows."""
+    if named := os.environ.get("BACKFILL_OPERATOR"):
+        return named
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid-{os.getuid()}"
+
+
+class Ledger:
+    """One connection pool to the ledger; see the module."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        parsed = make_url(url)
+        self._sqlite = parsed.get_backend_name() == "sqlite"
+        if self._sqlite:
+            self.engine = sa.create_engine(url, connect_args={"timeout": 60})
+            sa.event.listen(self.engine, "connect", _sqlite_connect)
+            sa.event.listen(self.engine, "begin", _sqlite_begin)
+        else:
+            self.engine = sa.create_engine(url, pool_pre_ping=True)
+
+    # --- schema ---------------------------------------------------------------------------------------------------
+
+    def migrate(self) -> None:
+        """Bring the schema to this version of the code; safe to repeat."""
+        if self._sqlite and (file := make_url(self.url).database):
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+        with self.engine.begin() as connection:
+            config = _alembic_config()
+            config.attributes["connection"] = connection
+            alembic.upgrade(config, "head")
+
+    def require_current(self) -> None:
+        """Refuse to work on a schema of another version.
+
+        Raises:
+            EnvironmentRefused: if the ledger is missing, older or newer.
+        """
+        head = ScriptDirectory.from_config(_alembic_config()).get_current_head()
+        file = make_url(self.url).database if self._sqlite else None
+        found = None
+        if file is None or Path(file).exists():
+            try:
+                with self.engine.connect() as connection:
+                    found = MigrationContext.configure(connection).get_current_revision()
+            except sa.exc.DatabaseError as error:
+                raise EnvironmentRefused(
+                    Problem(
+                        f"the ledger {self.engine.url!r} cannot be opened: {error.orig}",
+                        "the ledger is a database this user can read and write",
+                        "check BACKFILL_LEDGER_URL, or restore the database from its backup",
+                    )
+                ) from error
+        if found != head:
+            raise EnvironmentRefused(
+                Problem(
+                    f"the ledger {self.engine.url!r} has schema {found or 'none'}",
+                    f"this code needs schema {head}",
+                    "run `backfill init` (it creates or upgrades the ledger)",
+                )
+            )
+
+    # --- runs -----------------------------------------------------------------------------------------------------
+
+    def record_plan(self, manifest: RunManifest, plan: Plan, actor: str) -> RunRecord:
+        """Record a plan: a new run, or a new plan of a run that nobody has approved yet.
+
+        A run that is approved or later is immutable: the same text is answered with the recorded run, whatever
+        the tables look like by now; another text is refused.
+        """
+        at = now()
+        values = {
+            "kind": manifest.kind.value,
+            "mode": plan.mode.value,
+            "target": plan.target,
+            "requested_by": manifest.requested_by,
+            "manifest": manifest.canonical(),
+            "manifest_hash": manifest.hash,
+            "plan": plan.to_json(),
+            "plan_hash": plan.hash,
+            "updated_at": at,
+        }
+        with self.engine.begin() as connection:
+            row = connection.execute(
+                sa.select(runs.c.state, runs.c.manifest_hash).where(runs.c.run_id == plan.run_id).with_for_update()
+            ).one_or_none()
+            if row is None:
+                connection.execute(
+                    runs.insert().values(
+                        run_id=plan.run_id, state=RunState.DRAFT, state_reason="", created_at=at, **values
+                    )
+                )
+                _move(connection, plan.run_id, RunState.DRAFT, RunState.PLANNED, actor, "planned")
+            elif RunState(row.state) in APPROVED_OR_LATER:
+                _require_same_text(plan.run_id, row.state, row.manifest_hash, manifest.hash)
+                return self.run(plan.run_id, connection=connection)
+            else:
+                connection.execute(runs.update().where(runs.c.run_id == plan.run_id).values(**values))
+                connection.execute(chunks.delete().where(chunks.c.run_id == plan.run_id))
+            connection.execute(
+                chunks.insert(),
+                [
+                    {
+                        "run_id": plan.run_id,
+                        "chunk": chunk.key,
+                        "idx": chunk.index,
+                        "attempt": 0,
+                        "files": "[]",
+                        "measures": "{}",
+                        "error": "",
+                        "state": ChunkState.PLANNED,
+                        "updated_at": at,
+                    }
+                    for chunk in plan.chunks
+                ],
+            )
+        return self.run(plan.run_id)
+
+    def existing(self, manifest: RunManifest) -> RunRecord | None:
+        """Return the run if it is approved or later, so that it is not planned anew.
+
+        Raises:
+            TransitionRefused: if the recorded text is another one.
+        """
+        record = self.find(manifest.run_id)
+        if record is None or record.state not in APPROVED_OR_LATER:
+            return None
+        _require_same_text(manifest.run_id, record.state, record.manifest_hash, manifest.hash)
+        return record
+
+    def find(self, run_id: str) -> RunRecord | None:
+        """Return the run, or None."""
+        with self.engine.connect() as connection:
+            return _find(connection, run_id)
+
+    def run(self, run_id: str, *, connection: sa.Connection | None = None) -> RunRecord:
+        """Return the run.
+
+        Raises:
+            InputRefused: if the ledger holds no such run.
+        """
+        record = _find(connection, run_id) if connection is not None else self.find(run_id)
+        if record is None:
+            raise InputRefused(
+                Problem(
+                    f"run '{run_id}' is unknown", "a run is planned first", "see `backfill status` for the known runs"
+                )
+            )
+        return record
+
+    def runs(self, *, target: str | None = None, states: Iterable[RunState] | None = None) -> list[RunRecord]:
+        """Return runs, oldest first."""
+        query = sa.select(runs).order_by(runs.c.created_at, runs.c.run_id)
+        if target is not None:
+            query = query.where(runs.c.target == target)
+        if states is not None:
+            query = query.where(runs.c.state.in_([state.value for state in states]))
+        with self.engine.connect() as connection:
+            return [_run_record(row) for row in connection.execute(query)]
+
+    def move(self, run_id: str, wanted: RunState, actor: str, reason: str = "") -> None:
+        """Move a run to `wanted` from whatever state it is in, if the lifecycle allows it."""
+        with self.engine.begin() as connection:
+            record = self.run(run_id, connection=connection)
+            _move(connection, run_id, record.state, wanted, actor, reason)
+
+    def history(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the run's transitions, in order."""
+        return self._rows(sa.select(transitions).where(transitions.c.run_id == run_id).order_by(transitions.c.id))
+
+    # --- approval -------------------------------------------------------------------------------------------------
+
+    def decide(self, run_id: str, *, approve: bool, by: str, comment: str, self_approval: bool, plan_hash: str) -> None:
+        """Record an approval or a rejection and move the run.
+
+        Args:
+            run_id: the run.
+            approve: approve, or reject.
+            by: who decides.
+            comment: why.
+            self_approval: whether the policy lets a requester approve their own run.
+            plan_hash: the plan the decider has seen.
+
+        Raises:
+            TransitionRefused: if the state, the plan or the person does not allow it.
+        """
+        with self.engine.begin() as connection:
+            record = self.run(run_id, connection=connection)
+            wanted = RunState.APPROVED if approve else RunState.REJECTED
+            check_transition(run_id, record.state, wanted)
+            own = by.strip().casefold() == record.requested_by.strip().casefold()
+            if not by.strip():
+                raise TransitionRefused(Problem("nobody is named", "a decision has a name", "give --by"))
+            if approve and own and not self_approval:
+                raise TransitionRefused(
+                    Problem(
+                        f"'{by}' requested run '{run_id}'",
+                        "the approver differs from the requester",
+                        "ask somebody else; for development the setting self_approval allows it, on record",
+                    )
+                )
+            if plan_hash != record.plan_hash:
+                raise TransitionRefused(
+                    Problem(
+                        f"the plan of '{run_id}' is {record.plan_hash}, not {plan_hash}",
+                        "a decision is about the plan that was looked at",
+                        "look at the plan again",
+                    )
+                )
+            connection.execute(
+                approvals.insert().values(
+                    run_id=run_id,
+                    decision="APPROVED" if approve else "REJECTED",
+                    decided_by=by,
+                    comment=comment,
+                    plan_hash=record.plan_hash,
+                    self_approved=own and approve,
+                    at=now(),
+                )
+            )
+            _move(connection, run_id, record.state, wanted, by, comment)
+
+    def approvals(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the decisions on a run, in order."""
+        return self._rows(sa.select(approvals).where(approvals.c.run_id == run_id).order_by(approvals.c.id))
+
+    # --- chunks and attempts --------------------------------------------------------------------------------------
+
+    def chunks(self, run_id: str) -> list[ChunkRecord]:
+        """Return the run's chunks, in order."""
+        with self.engine.connect() as connection:
+            found = connection.execute(sa.select(chunks).where(chunks.c.run_id == run_id).order_by(chunks.c.idx))
+            return [_chunk_record(row) for row in found]
+
+    def start_attempt(
+        self, run_id: str, keys: Sequence[str], *, actor: str, location: str, dagster_run_id: str = ""
+    ) -> tuple[int, str]:
+        """Open an attempt at computing `keys`; return its number and the folder it writes to.
+
+        The number is new for the run, so an attempt never writes where another one has.
+        """
+        with self.engine.begin() as connection:
+            record = self.run(run_id, connection=connection)
+            if record.state is not RunState.RUNNING:
+                _move(connection, run_id, record.state, RunState.RUNNING, actor, f"computing {len(keys)} chunk(s)")
+            last = connection.execute(
+                sa.select(sa.func.max(attempts.c.attempt)).where(attempts.c.run_id == run_id)
+            ).scalar()
+            number = (last or 0) + 1
+            prefix = f"{location}/run={run_id}/attempt-{number}"
+            connection.execute(
+                attempts.insert().values(
+                    run_id=run_id,
+                    attempt=number,
+                    chunks=json.dumps(list(keys)),
+                    state="RUNNING",
+                    prefix=prefix,
+                    dagster_run_id=dagster_run_id,
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    started_at=now(),
+                )
+            )
+        return number, prefix
+
+    def stage(self, run_id: str, attempt: int, files: Mapping[str, Sequence[StagedFile]]) -> None:
+        """Commit the chunks of an attempt as STAGED: from this transaction on they exist.
+
+        `files` has an entry per chunk of the attempt; an empty chunk has no file and is staged all the same.
+        """
+        at = now()
+        with self.engine.begin() as connection:
+            for chunk, staged in files.items():
+                connection.execute(
+                    chunks.update()
+                    .where(chunks.c.run_id == run_id, chunks.c.chunk == chunk)
+                    .values(
+                        state=ChunkState.STAGED,
+                        attempt=attempt,
+                        rows=sum(f.rows for f in staged),
+                        bytes=sum(f.bytes for f in staged),
+                        files=canonical_json(list(staged)),
+                        digest=None,
+                        measures="{}",
+                        error="",
+                        updated_at=at,
+                    )
+                )
+            connection.execute(
+                attempts.update()
+                .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt)
+                .values(state="STAGED", ended_at=at)
+            )
+
+    def fail_attempt(self, run_id: str, attempt: int, error: str, *, chunk: str | None = None) -> None:
+        """Record that an attempt failed; with `chunk`, that this one chunk did and why."""
+        at = now()
+        with self.engine.begin() as connection:
+            connection.execute(
+                attempts.update()
+                .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt)
+                .values(state="FAILED", ended_at=at, error=error)
+            )
+            if chunk is not None:
+                connection.execute(
+                    chunks.update()
+                    .where(chunks.c.run_id == run_id, chunks.c.chunk == chunk)
+                    .values(state=ChunkState.FAILED, attempt=attempt, error=error, updated_at=at)
+                )
+
+    def resume(self, run_id: str, actor: str) -> RunRecord:
+        """Move a run that may compute to RUNNING, if it is not there yet, and return it."""
+        with self.engine.begin() as connection:
+            record = self.run(run_id, connection=connection)
+            if record.state in {RunState.APPROVED, RunState.FAILED}:
+                _move(connection, run_id, record.state, RunState.RUNNING, actor, "computing chunks")
+            return self.run(run_id, connection=connection)
+
+    def settle(self, run_id: str, actor: str) -> RunState:
+        """Move a run to what its chunks say: FAILED if one failed, STAGED once all are staged; return its state."""
+        with self.engine.begin() as connection:
+            record = self.run(run_id, connection=connection)
+            found = connection.execute(sa.select(chunks.c.chunk, chunks.c.state).where(chunks.c.run_id == run_id)).all()
+            failed = sorted(row.chunk for row in found if row.state == ChunkState.FAILED)
+            if failed and record.state in {RunState.RUNNING, RunState.STAGED}:
+                reason = f"{len(failed)} chunk(s) failed: {', '.join(failed[:10])}"
+                _move(connection, run_id, record.state, RunState.FAILED, actor, reason)
+                return RunState.FAILED
+            all_staged = all(row.state in {ChunkState.STAGED, ChunkState.PASSED} for row in found)
+            if all_staged and record.state is RunState.RUNNING:
+                _move(connection, run_id, record.state, RunState.STAGED, actor, f"{len(found)} chunks staged")
+                return RunState.STAGED
+            return record.state
+
+    def attempts(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the run's attempts, in order."""
+        return self._rows(sa.select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.id))
+
+    # --- gates ----------------------------------------------------------------------------------------------------
+
+    def record_gated(self, run_id: str, gated: Sequence[GatedChunk]) -> None:
+        """Record what the gates measured, and their verdicts, for chunks of one pass."""
+        at = now()
+        with self.engine.begin() as connection:
+            for item in gated:
+                changed = connection.execute(
+                    chunks.update()
+                    .where(chunks.c.run_id == run_id, chunks.c.chunk == item.chunk, chunks.c.attempt == item.attempt)
+                    .values(
+                        state=ChunkState.PASSED if item.verdict.passed else ChunkState.FAILED,
+                        digest=item.digest,
+                        measures=canonical_json(dict(item.measures)),
+                        error="" if item.verdict.passed else item.verdict.summary,
+                        updated_at=at,
+                    )
+                )
+                if changed.rowcount == 1:  # else another attempt has replaced the files that were looked at
+                    _insert_verdict(connection, run_id, item.verdict, at)
+
+    def record_verdicts(self, run_id: str, found: Sequence[Verdict]) -> None:
+        """Record run-level verdicts."""
+        at = now()
+        with self.engine.begin() as connection:
+            for verdict in found:
+                _insert_verdict(connection, run_id, verdict, at)
+
+    def verdicts(self, run_id: str) -> list[Verdict]:
+        """Return the newest verdict of each gate and chunk of a run."""
+        newest: dict[tuple[str, str], Verdict] = {}
+        with self.engine.connect() as connection:
+            for row in connection.execute(
+                sa.select(verdicts).where(verdicts.c.run_id == run_id).order_by(verdicts.c.id)
+            ):
+                newest[row.chunk, row.gate] = Verdict(
+                    row.gate, row.passed, row.summary, json.loads(row.details), row.chunk, row.attempt, row.at
+                )
+        return list(newest.values())
+
+    # --- publication ----------------------------------------------------------------------------------------------
+
+    def open_publication(self, run_id: str, action: str, base: int | None, evidence_root: str, actor: str) -> int:
+        """Record the intent to change the target, before it is changed; return its id."""
+        with self.engine.begin() as connection:
+            result = connection.execute(
+                publications.insert().values(
+                    run_id=run_id,
+                    action=action,
+                    state="INTENT",
+                    base_snapshot_id=base,
+                    evidence_root=evidence_root,
+                    actor=actor,
+                    started_at=now(),
+                )
+            )
+            assert result.inserted_primary_key is not None
+            return int(result.inserted_primary_key[0])
+
+    def close_refused(self, publication: int, note: str) -> None:
+        """Record that a publication was refused and changed nothing."""
+        with self.engine.begin() as connection:
+            connection.execute(
+                publications.update()
+                .where(publications.c.id == publication)
+                .values(state="REFUSED", note=note, ended_at=now())
+            )
+
+    def accept(self, run_id: str, publication: int, *, snapshot_id: int, added: int, removed: int, actor: str) -> None:
+        """Record a publication that landed: accepted versions, supersession and state, in one transaction."""
+        at = now()
+        with self.engine.begin() as connection:
+            record = self.run(run_id, connection=connection)
+            _close_publication(connection, publication, snapshot_id, added, removed, at)
+            if record.state is RunState.PUBLISHED:
+                return
+            keys = [chunk.key for chunk in record.plan.chunks]
+            before = _holders(connection, record.target, keys)
+            _end_accepted(connection, record.target, keys, run_id, "SUPERSEDED", at)
+            _insert_accepted(connection, record.target, keys, run_id, at)
+            _move(connection, run_id, record.state, RunState.PUBLISHED, actor, f"snapshot {snapshot_id}")
+            for earlier in sorted(set(before.values())):
+                if not _still_holds(connection, earlier):
+                    _move(connection, earlier, RunState.PUBLISHED, RunState.SUPERSEDED, actor, f"by run {run_id}")
+
+    def undo(self, run_id: str, publication: int, *, snapshot_id: int, added: int, removed: int, actor: str) -> None:
+        """Record a rollback that landed: the runs accepted before are accepted again."""
+        at = now()
+        with self.engine.begin() as connection:
+            record = self.run(run_id, connection=connection)
+            _close_publication(connection, publication, snapshot_id, added, removed, at)
+            if record.state is RunState.ROLLED_BACK:
+                return
+            keys = [chunk.key for chunk in record.plan.chunks]
+            earlier = connection.execute(
+                sa.select(accepted_versions.c.chunk, accepted_versions.c.run_id).where(
+                    accepted_versions.c.target == record.target,
+                    accepted_versions.c.ended_by == run_id,
+                    accepted_versions.c.ended_how == "SUPERSEDED",
+                )
+            ).all()
+            _end_accepted(connection, record.target, keys, run_id, "ROLLED_BACK", at)
+            for chunk, holder in earlier:
+                _insert_accepted(connection, record.target, [chunk], holder, at)
+            _move(connection, run_id, record.state, RunState.ROLLED_BACK, actor, f"snapshot {snapshot_id}")
+            for holder in sorted({holder for _, holder in earlier}):
+                if self.run(holder, connection=connection).state is RunState.SUPERSEDED:
+                    _move(
+                        connection, holder, RunState.SUPERSEDED, RunState.PUBLISHED, actor, f"run {run_id} rolled back"
+                    )
+
+    def accepted(self, target: str, keys: Iterable[str] | None = None) -> dict[str, str]:
+        """Return the run accepted today for each chunk of a target (of `keys`, if given)."""
+        with self.engine.connect() as connection:
+            return _holders(connection, target, None if keys is None else list(keys))
+
+    def publications(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the publications and rollbacks of a run, in order."""
+        return self._rows(sa.select(publications).where(publications.c.run_id == run_id).order_by(publications.c.id))
+
+    # --- sinks ----------------------------------------------------------------------------------------------------
+
+    def record_sink_attempt(
+        self, run_id: str, *, sink: str, sink_class: str, mode: str, action: str, decision: str, reason: str
+    ) -> None:
+        """Record that a sink was asked for, and the answer."""
+        with self.engine.begin() as connection:
+            connection.execute(
+                sink_attempts.insert().values(
+                    run_id=run_id,
+                    sink=sink,
+                    sink_class=sink_class,
+                    mode=mode,
+                    action=action,
+                    decision=decision,
+                    reason=reason,
+                    at=now(),
+                )
+            )
+
+    def sink_attempts(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the sink requests of a run, in order."""
+        return self._rows(sa.select(sink_attempts).where(sink_attempts.c.run_id == run_id).order_by(sink_attempts.c.id))
+
+    def _rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
+        with self.engine.connect() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def _sqlite_connect(connection: Any, _: Any) -> None:
+    connection.isolation_level = None  # transactions are begun below, not by the driver
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _sqlite_begin(connection: sa.Connection) -> None:
+    # a transaction that reads and then writes must not find somebody else's write in between
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def open_ledger(url: str) -> Iterator[Ledger]:
+    """Yield a ledger of the current schema and close its connections."""
+    ledger = Ledger(url)
+    try:
+        ledger.require_current()
+        yield ledger
+    finally:
+        ledger.engine.dispose()
+
+
+def _alembic_config() -> AlembicConfig:
+    config = AlembicConfig()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _require_same_text(run_id: str, state: str, recorded: str, given: str) -> None:
+    if recorded != given:
+        raise TransitionRefused(
+            Problem(
+                f"run '{run_id}' is {state} with manifest {recorded}; this text is {given}",
+                "after approval a manifest cannot change",
+                "give the changed manifest a run id of its own",
+            )
+        )
+
+
+def _move(connection: sa.Connection, run_id: str, current: RunState, wanted: RunState, actor: str, reason: str) -> None:
+    check_transition(run_id, current, wanted)
+    at = now()
+    changed = connection.execute(
+        runs.update()
+        .where(runs.c.run_id == run_id, runs.c.state == current.value)
+        .values(state=wanted.value, state_reason=reason, updated_at=at)
+    )
+    if changed.rowcount != 1:
+        raise TransitionRefused(
+            Problem(
+                f"run '{run_id}' is no longer {current}",
+                "a transition starts from the state it was decided on",
+                "somebody else moved it: look at `backfill status` again",
+            )
+        )
+    connection.execute(
+        transitions.insert().values(
+            run_id=run_id, from_state=current.value, to_state=wanted.value, at=at, actor=actor, reason=reason
+        )
+    )
+
+
+def _find(connection: sa.Connection, run_id: str) -> RunRecord | None:
+    row = connection.execute(sa.select(runs).where(runs.c.run_id == run_id)).one_or_none()
+    return None if row is None else _run_record(row)
+
+
+def _run_record(row: Any) -> RunRecord:
+    return RunRecord(
+        row.run_id,
+        row.kind,
+        row.mode,
+        row.target,
+        RunState(row.state),
+        row.state_reason,
+        row.requested_by,
+        stored_manifest(row.manifest),
+        row.manifest_hash,
+        plan_from_json(row.plan),
+        row.plan_hash,
+        row.created_at,
+        row.updated_at,
+    )
+
+
+def _chunk_record(row: Any) -> ChunkRecord:
+    return ChunkRecord(
+        row.chunk,
+        row.idx,
+        ChunkState(row.state),
+        row.attempt,
+        row.rows,
+        row.bytes,
+        tuple(StagedFile(**file) for file in json.loads(row.files)),
+        row.digest,
+        json.loads(row.measures),
+        row.error,
+    )
+
+
+def _insert_verdict(connection: sa.Connection, run_id: str, verdict: Verdict, at: datetime) -> None:
+    connection.execute(
+        verdicts.insert().values(
+            run_id=run_id,
+            chunk=verdict.chunk,
+            gate=verdict.gate,
+            attempt=verdict.attempt,
+            passed=verdict.passed,
+            summary=verdict.summary,
+            details=canonical_json(dict(verdict.details)),
+            at=at,
+        )
+    )
+
+
+def _close_publication(
+    connection: sa.Connection, publication: int, snapshot_id: int, added: int, removed: int, at: datetime
+) -> None:
+    connection.execute(
+        publications.update()
+        .where(publications.c.id == publication, publications.c.state == "INTENT")
+        .values(state="COMMITTED", snapshot_id=snapshot_id, files_added=added, files_removed=removed, ended_at=at)
+    )
+
+
+def _holders(connection: sa.Connection, target: str, keys: Sequence[str] | None) -> dict[str, str]:
+    query = sa.select(accepted_versions.c.chunk, accepted_versions.c.run_id).where(
+        accepted_versions.c.target == target, accepted_versions.c.ended_at.is_(None)
+    )
+    wanted = None if keys is None else set(keys)
+    return {row.chunk: row.run_id for row in connection.execute(query) if wanted is None or row.chunk in wanted}
+
+
+def _still_holds(connection: sa.Connection, run_id: str) -> bool:
+    query = sa.select(sa.func.count()).where(
+        accepted_versions.c.run_id == run_id, accepted_versions.c.ended_at.is_(None)
+    )
+    return bool(connection.execute(query).scalar_one())
+
+
+def _end_accepted(connection: sa.Connection, target: str, keys: Sequence[str], by: str, how: str, at: datetime) -> None:
+    current = accepted_versions.c
+    connection.execute(
+        accepted_versions.update()
+        .where(current.target == target, current.ended_at.is_(None), current.chunk == sa.bindparam("key"))
+        .values(ended_at=at, ended_by=by, ended_how=how),
+        [{"key": key} for key in keys],
+    )
+
+
+def _insert_accepted(connection: sa.Connection, target: str, keys: Sequence[str], run_id: str, at: datetime) -> None:
+    connection.execute(
+        accepted_versions.insert(),
+        [{"target": target, "chunk": key, "run_id": run_id, "accepted_at": at} for key in keys],
+    )
+
+
+def is_computable(record: RunRecord) -> bool:
+    """Whether chunks of the run may be computed and gated now."""
+    return record.state in COMPUTABLE

@@ -1,0 +1,149 @@
+"""The one settings object: where things live and how to reach them.
+
+Put here what differs between installations (paths, catalog, ledger, Spark settings, policies). What a run may do is
+in its manifest; what a table is, in its product. Environment variables `BACKFILL_*` win over `backfill.toml`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from manifests.canonical import sha256_of
+from manifests.errors import EnvironmentRefused, Problem
+from manifests.model import Mode
+
+CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
+DEFAULT_CONFIG_FILE = "backfill.toml"
+REDACTED = "***"
+_SECRET = re.compile(
+    r"secret|password|passwd|token|credential|private|access-key|access_key|sas|webhook", re.IGNORECASE
+)
+
+
+class Settings(BaseSettings):
+    """Resolved settings of one installation; see the fields."""
+
+    model_config = SettingsConfigDict(env_prefix="BACKFILL_", env_nested_delimiter="__", extra="forbid", frozen=True)
+
+    home: Path = Field(Path(".backfill"), description="Everything the embedded default writes lives below this folder.")
+    catalog_name: str = Field("lake", description="Name under which PyIceberg loads the catalog.")
+    catalog: dict[str, str] = Field(
+        default_factory=dict,
+        description="PyIceberg catalog properties; default: SQLite and files under the home folder.",
+    )
+    ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; default: SQLite under the home folder.")
+    spark: dict[str, str] = Field(default_factory=dict, description="Spark settings for every mode.")
+    spark_by_mode: dict[Mode, dict[str, str]] = Field(
+        default_factory=dict, description="Spark settings of one mode, over those for every mode."
+    )
+    self_approval: bool = Field(
+        False, description="Development only: a requester may approve their own run; the record says so."
+    )
+    quarantine_limit: float = Field(
+        0.05, ge=0, le=1, description="Share of a load's rows that may be quarantined before the load is refused."
+    )
+    notification_webhook: str = Field(
+        "", description="URL that LIVE posts breach notifications to; no other mode is given it."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then the environment, then the TOML file."""
+        file = Path(os.environ.get(CONFIG_FILE_VARIABLE, DEFAULT_CONFIG_FILE))
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        home = self.home.expanduser().absolute()
+        object.__setattr__(self, "home", home)
+        if not self.catalog:
+            object.__setattr__(
+                self,
+                "catalog",
+                {
+                    "type": "sql",
+                    "uri": f"sqlite:///{home / 'catalog.db'}",
+                    "warehouse": (home / "warehouse").as_uri(),
+                },
+            )
+        if not self.ledger_url:
+            object.__setattr__(self, "ledger_url", f"sqlite:///{home / 'ledger.db'}")
+        try:
+            make_url(self.ledger_url)
+        except ArgumentError as error:
+            raise ValueError("ledger_url is not an SQLAlchemy URL such as postgresql+psycopg2://host/name") from error
+        return self
+
+    @property
+    def dagster_home(self) -> Path:
+        """DAGSTER_HOME of this installation."""
+        return self.home / "dagster"
+
+    @property
+    def evidence_folder(self) -> Path:
+        """Where evidence bundles are kept."""
+        return self.home / "evidence"
+
+    def output_hash(self) -> str:
+        """Hash of the settings that could change what a run computes (Spark's), without where things live."""
+        return sha256_of({"spark": self.spark, "spark_by_mode": {m.value: c for m, c in self.spark_by_mode.items()}})
+
+    def shown(self) -> dict[str, Any]:
+        """Return the resolved settings as JSON-ready data, without secrets."""
+        shown: dict[str, Any] = _redacted(self.model_dump(mode="json"))
+        shown["dagster_home"] = str(self.dagster_home)
+        shown["evidence_folder"] = str(self.evidence_folder)
+        return shown
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Resolve the settings.
+
+    Raises:
+        EnvironmentRefused: naming each wrong value and where it can come from.
+    """
+    named = os.environ.get(CONFIG_FILE_VARIABLE)
+    if named is not None and not Path(named).is_file():
+        raise EnvironmentRefused(
+            Problem(f"{CONFIG_FILE_VARIABLE} names '{named}'", "it names a readable TOML file", "correct or unset it")
+        )
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"{'.'.join(str(part) for part in detail['loc']) or 'settings'}: {detail['msg']}",
+                "settings come from BACKFILL_* variables and backfill.toml; unknown ones are refused",
+                "correct or unset it",
+            )
+            for detail in error.errors(include_url=False, include_input=False)
+        ) from error
+    except (ValueError, OSError) as error:
+        raise EnvironmentRefused(
+            Problem(f"the settings cannot be read: {error}", "backfill.toml is valid TOML", "correct the file")
+        ) from error
+
+
+def _redacted(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _redacted(item, name) for name, item in value.items()}
+    if isinstance(value, str) and value:
+        if _SECRET.search(key):
+            return REDACTED
+        return re.sub(r"(?<=://)([^/@:\s]*):[^/@\s]*@", rf"\1:{REDACTED}@", value)
+    return value

@@ -1,0 +1,238 @@
+"""Sinks, and the one policy that says which mode may write where.
+
+A sink is anything a run could write to besides the target's staging. Each is declared with its class and asked for
+by name; class x mode x the manifest's grants decides, and every request is on record with its answer. A mode that may
+not use a sink never gets the object that holds its credential.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType, TimestamptzType
+
+from manifests.canonical import canonical_json
+from manifests.errors import Problem, SinkRefused
+from manifests.model import Mode, RunManifest
+from resources.lakehouse import LOAD_PROPERTY, Lakehouse
+from resources.ledger import Ledger
+from resources.settings import Settings
+
+AUDIT_TABLE = "audit.run_audit"
+WEBHOOK_TIMEOUT_SECONDS = 10
+
+
+class SinkClass(StrEnum):
+    """What a write to a sink does to the world."""
+
+    ANALYTICAL_TABLE = "ANALYTICAL_TABLE"
+    MATERIALISED_VIEW = "MATERIALISED_VIEW"
+    EVENT_TOPIC = "EVENT_TOPIC"
+    NOTIFICATION = "NOTIFICATION"
+    TICKET = "TICKET"
+    SEARCH_INDEX = "SEARCH_INDEX"
+    FEATURE_STORE = "FEATURE_STORE"
+    CACHE = "CACHE"
+    EXTERNAL_API = "EXTERNAL_API"
+
+
+class Decision(StrEnum):
+    """The policy's answer."""
+
+    ALLOWED = "ALLOWED"
+    ALLOWED_ISOLATED = "ALLOWED_ISOLATED"
+    REFUSED = "REFUSED"
+
+
+SIDE_EFFECTS = frozenset(
+    {SinkClass.EVENT_TOPIC, SinkClass.NOTIFICATION, SinkClass.TICKET, SinkClass.EXTERNAL_API}
+)
+"""Classes whose writes somebody outside sees at once and nobody can take back."""
+READ_ONLY_MODES = frozenset({Mode.DRY_RUN, Mode.RECONCILIATION})
+
+
+@dataclass(frozen=True)
+class SinkDeclaration:
+    """A sink by name. `isolated`: what it is given is kept apart by run, so that a run can be told from another."""
+
+    name: str
+    sink_class: SinkClass
+    isolated: bool
+    description: str
+
+
+DECLARED = {
+    sink.name: sink
+    for sink in (
+        SinkDeclaration("run_audit", SinkClass.ANALYTICAL_TABLE, True, "append-only audit table, a row an action"),
+        SinkDeclaration("breach_notifications", SinkClass.NOTIFICATION, False, "webhook told of breaches by jurisdiction"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the policy decided of one request, and why."""
+
+    sink: str
+    sink_class: str
+    decision: Decision
+    reason: str
+
+
+def judge(name: str, mode: Mode, manifest: RunManifest) -> Answer:
+    """Decide whether a run in `mode` with `manifest` may use the sink `name`."""
+    sink = DECLARED.get(name)
+    if sink is None:
+        return Answer(name, "", Decision.REFUSED, f"no such sink is declared; declared are {', '.join(sorted(DECLARED))}")
+    if name not in manifest.safety.sinks:
+        return _answer(sink, Decision.REFUSED, "the manifest does not grant it in safety.sinks")
+    if mode in READ_ONLY_MODES:
+        return _answer(sink, Decision.REFUSED, f"{mode} writes to no sink")
+    if sink.sink_class in SIDE_EFFECTS:
+        if mode is not Mode.LIVE:
+            return _answer(sink, Decision.REFUSED, f"a {sink.sink_class} has side effects, and only LIVE may cause any")
+        if not manifest.safety.side_effects_allowed:
+            return _answer(sink, Decision.REFUSED, "the manifest does not set safety.sideEffectsAllowed")
+        return _answer(sink, Decision.ALLOWED, "LIVE, granted, side effects allowed")
+    if mode is Mode.LIVE:
+        return _answer(sink, Decision.ALLOWED, "LIVE, granted")
+    if not sink.isolated:
+        return _answer(sink, Decision.REFUSED, f"{mode} may use a {sink.sink_class} only if it keeps runs apart")
+    return _answer(sink, Decision.ALLOWED_ISOLATED, f"{mode}, granted, and the sink keeps runs apart")
+
+
+def _answer(sink: SinkDeclaration, decision: Decision, reason: str) -> Answer:
+    return Answer(sink.name, sink.sink_class.value, decision, reason)
+
+
+class Sink(Protocol):
+    """What can be done with a sink that was granted."""
+
+    def send(self, run_id: str, action: str, at: datetime, details: Mapping[str, Any]) -> None:
+        """Write one record; safe to repeat for the same run and action."""
+
+
+class Sinks:
+    """The one place where sinks are asked for."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, lakehouse: Lakehouse) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._lakehouse = lakehouse
+
+    def check_grants(self, manifest: RunManifest) -> None:
+        """Judge every sink the manifest asks for, before anything is planned.
+
+        Raises:
+            SinkRefused: naming each refused sink; the requests are on record.
+        """
+        mode = manifest.execution_mode
+        refused = []
+        for name in manifest.safety.sinks:
+            answer = judge(name, mode, manifest)
+            self._record(manifest.run_id, mode, "plan", answer)
+            if answer.decision is Decision.REFUSED:
+                refused.append(_problem(answer, manifest.run_id, mode))
+        if refused:
+            raise SinkRefused(refused)
+
+    def open(self, name: str, *, mode: Mode, manifest: RunManifest, action: str) -> Sink:
+        """Return a sink that the policy allows.
+
+        Raises:
+            SinkRefused: if it does not; the request is on record either way.
+        """
+        answer = judge(name, mode, manifest)
+        self._record(manifest.run_id, mode, action, answer)
+        if answer.decision is Decision.REFUSED:
+            raise SinkRefused(_problem(answer, manifest.run_id, mode))
+        if name == "run_audit":
+            return AuditTable(self._lakehouse)
+        return Webhook(self._settings.notification_webhook)
+
+    def record_outcome(self, manifest: RunManifest, name: str, action: str, outcome: str, reason: str) -> None:
+        """Record what came of a write to a granted sink: SENT or FAILED."""
+        self._ledger.record_sink_attempt(
+            manifest.run_id, sink=name, sink_class=DECLARED[name].sink_class.value, mode=manifest.execution_mode.value,
+            action=action, decision=outcome, reason=reason,
+        )
+
+    def _record(self, run_id: str, mode: Mode, action: str, answer: Answer) -> None:
+        self._ledger.record_sink_attempt(
+            run_id, sink=answer.sink, sink_class=answer.sink_class, mode=mode.value, action=action,
+            decision=answer.decision.value, reason=answer.reason,
+        )
+
+
+def _problem(answer: Answer, run_id: str, mode: Mode) -> Problem:
+    return Problem(
+        f"run '{run_id}' ({mode}) asks for the sink '{answer.sink}'",
+        answer.reason,
+        "remove it from safety.sinks; what a correction must tell the world is LIVE's to say, after publication",
+    )
+
+
+class AuditTable:
+    """Append-only Iceberg table of what was done to which target, one row a run and action."""
+
+    SCHEMA = Schema(
+        NestedField(1, "run_id", StringType(), required=False),
+        NestedField(2, "action", StringType(), required=False),
+        NestedField(3, "at", TimestamptzType(), required=False),
+        NestedField(4, "details", StringType(), required=False),
+    )
+
+    def __init__(self, lakehouse: Lakehouse) -> None:
+        self._lakehouse = lakehouse
+
+    def send(self, run_id: str, action: str, at: datetime, details: Mapping[str, Any]) -> None:
+        """Append the row, once a run and action."""
+        self._lakehouse.ensure(AUDIT_TABLE, self.SCHEMA, UNPARTITIONED_PARTITION_SPEC, {})
+        row = pa.Table.from_pylist(
+            [{"run_id": run_id, "action": action, "at": at, "details": canonical_json(dict(details))}],
+            schema=self.SCHEMA.as_arrow(),
+        )
+        self._lakehouse.append(AUDIT_TABLE, [row], {LOAD_PROPERTY: f"{run_id}:{action}"})
+
+
+class Webhook:
+    """Posts JSON to the configured URL; `runId` and `action` let the receiver recognise a repetition."""
+
+    def __init__(self, url: str) -> None:
+        if urlsplit(url).scheme not in {"http", "https"}:
+            raise SinkRefused(
+                Problem("notification_webhook is not set to an http(s) URL", "LIVE posts to a configured webhook",
+                        "set BACKFILL_NOTIFICATION_WEBHOOK for the LIVE deployment")
+            )
+        self._url = url
+
+    def send(self, run_id: str, action: str, at: datetime, details: Mapping[str, Any]) -> None:
+        """Post the record.
+
+        Raises:
+            SinkRefused: if the receiver cannot be reached or answers with an error.
+        """
+        body = canonical_json({"runId": run_id, "action": action, "at": at, "details": dict(details)}).encode()
+        request = urllib.request.Request(  # noqa: S310 - the scheme is checked above
+            self._url, data=body, headers={"Content-Type": "application/json"}, method="POST"
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_SECONDS):  # noqa: S310
+                return
+        except (urllib.error.URLError, TimeoutError, json.JSONDecodeError) as error:
+            raise SinkRefused(
+                Problem(f"the webhook did not take the record: {error}", "the receiver answers with success",
+                        "check the receiver, then publish again: it is safe to repeat")
+            ) from error

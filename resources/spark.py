@@ -1,0 +1,119 @@
+"""Spark sessions keyed by execution mode, on top of dagster-pyspark.
+
+Put here what a session may reach and how it is configured. A session knows its mode and says so; a mode other than
+LIVE gets no JDBC, no credentials of sinks, and, on the embedded default, no file system outside the lakehouse. These
+settings stop accidents, not intent: see `docs/deployment.md` for the boundary that does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+from dagster_pyspark import LazyPySparkResource
+from pyspark.sql import SparkSession
+
+from manifests.errors import EnvironmentRefused, Problem
+from manifests.model import Mode
+from resources.settings import Settings
+
+MODE_KEY = "backfill.mode"
+"""Runtime setting in which a session carries its mode."""
+JDBC_PROVIDERS = "basic,db2,databricks,mariadb,mssql,mysql,oracle,postgres"
+
+# Every name here exists in classic Spark and in Spark Connect; static ones are set where the JVM is started.
+_STATIC = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.hadoop.parquet.enable.summary-metadata": "false",
+}
+_RUNTIME = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.fieldId.write.enabled": "true",
+    "spark.sql.parquet.fieldId.read.enabled": "true",
+    "spark.sql.parquet.fieldId.read.ignoreMissing": "false",
+    "spark.sql.shuffle.partitions": "16",
+    "spark.sql.files.maxRecordsPerFile": "4000000",
+    # one open file a task is enough for a partition that is one chunk, and spares the writer's own sort
+    "spark.sql.maxConcurrentOutputFileWriters": "2",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+}
+_DENIED = {"spark.sql.sources.disabledJdbcConnProviderList": JDBC_PROVIDERS}
+
+
+def session_settings(settings: Settings, mode: Mode) -> dict[str, str]:
+    """Return the Spark settings of a mode: defaults, then the installation's, then what the mode forbids."""
+    merged = _STATIC | _RUNTIME | settings.spark | settings.spark_by_mode.get(mode, {})
+    if mode is not Mode.LIVE:
+        merged |= _DENIED
+    return merged | {MODE_KEY: mode.value}
+
+
+class ModeSpark:
+    """The Spark sessions of one process, one a mode, made at first use."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._sessions: dict[Mode, SparkSession] = {}
+
+    def session(self, mode: Mode) -> SparkSession:
+        """Return the session of a mode.
+
+        Static settings belong to the JVM: the first mode of a process decides them. Another mode in the same process
+        gets a session of its own with its own runtime settings.
+
+        Raises:
+            EnvironmentRefused: if Java is missing or the session is not of that mode.
+        """
+        if mode not in self._sessions:
+            self._sessions[mode] = self._start(mode)
+        session = self._sessions[mode]
+        if session.conf.get(MODE_KEY) != mode.value:
+            raise EnvironmentRefused(
+                Problem(
+                    f"the Spark session for {mode} says it is {session.conf.get(MODE_KEY)}",
+                    "a session is used in the mode it was made for",
+                    "nothing else may change backfill.mode",
+                )
+            )
+        return session
+
+    def _start(self, mode: Mode) -> SparkSession:
+        os.environ["TZ"] = "UTC"  # collect() converts instants in the Python process's zone
+        time.tzset()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
+        wanted = session_settings(self._settings, mode)
+        try:
+            root = LazyPySparkResource(spark_config=cast("dict[str, Any]", wanted)).spark_session
+        except Exception as error:
+            raise EnvironmentRefused(
+                Problem(
+                    f"Spark does not start: {type(error).__name__}: {str(error)[:300]}",
+                    "Java 17 or later is installed and the Spark settings are right",
+                    "install a JDK (JAVA_HOME), and see `backfill config`",
+                )
+            ) from error
+        session = cast("SparkSession", root.newSession())
+        _set_runtime(session, wanted)
+        return session
+
+
+def _set_runtime(session: SparkSession, wanted: Mapping[str, str]) -> None:
+    for key, value in wanted.items():
+        if key.startswith(("spark.sql.", "backfill.")) and session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    session.conf.set(MODE_KEY, wanted[MODE_KEY])
