@@ -7,13 +7,16 @@ verdict keeps it.
 
 from __future__ import annotations
 
+import heapq
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 from functools import partial
 from typing import Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets import faults
@@ -200,11 +203,28 @@ def run_gates(
         for chunk in chunks
     ]
     spark = platform.spark.session(plan.mode)
+    slots = balanced([task.rows for task in tasks], int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
     frame = spark.createDataFrame(
-        [(slot, task.chunk, task_to_json(task)) for slot, task in enumerate(tasks)], "slot int, chunk string, task string"
-    ).repartitionById(len(tasks), F.col("slot"))
+        [(slot, task.chunk, task_to_json(task)) for slot, task in zip(slots, tasks, strict=True)],
+        "slot int, chunk string, task string",
+    ).repartitionById(max(slots) + 1, F.col("slot"))
     judged = frame.mapInArrow(partial(gate_batches, gate_spec(target, plan)), RESULT_SCHEMA)
     return [result_from_json(row["result"]) for row in judged.collect()]
+
+
+def balanced(sizes: Sequence[int], slots: int) -> list[int]:
+    """Spread work over at most `slots` slots, largest first to the emptiest; return the slot of each.
+
+    A slot is a Spark task. One a chunk would be simpler, but each task of a Python worker costs 0.15 s before it begins
+    (PySpark invalidates the import caches, which reads its zip files again).
+    """
+    load = [(0, slot) for slot in range(min(slots, len(sizes)))]
+    chosen = [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        filled, slot = heapq.heappop(load)
+        chosen[index] = slot
+        heapq.heappush(load, (filled + sizes[index] + 1, slot))
+    return chosen
 
 
 def _gated(result: GateResult) -> GatedChunk:
@@ -249,22 +269,21 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
             {"rows": rows, "limit": limit},
         ),
     }
-    reconciliations = [item for item in target.reconciliations if item.name in plan.gates]
-    if reconciliations:
-        context = reconciliation_context(platform, target, plan, chunks)
-        findings |= {item.name: partial(item.check, context) for item in reconciliations}
-    verdicts = []
-    for gate in plan.gates:
-        finding = findings[gate]()
-        details: dict[str, Any] = dict(finding.details) | {"sample": list(finding.sample)}
-        verdicts.append(Verdict(gate, finding.passed, finding.summary, plain(details)))
+    with reconciliation_context(platform, target, plan, chunks) as context:
+        findings |= {item.name: partial(item.check, context) for item in target.reconciliations}
+        verdicts = []
+        for gate in plan.gates:
+            finding = findings[gate]()
+            details: dict[str, Any] = dict(finding.details) | {"sample": list(finding.sample)}
+            verdicts.append(Verdict(gate, finding.passed, finding.summary, plain(details)))
     return verdicts
 
 
+@contextmanager
 def reconciliation_context(
     platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
-) -> ReconciliationContext:
-    """Return what the reconciliations of a run look at."""
+) -> Iterator[ReconciliationContext]:
+    """Yield what the reconciliations of a run look at; frames they share are kept until the last has looked."""
     source = platform.lakehouse.source_state(target.source, target.source_time_column, plan.source_snapshot_id)
     last = max(file.last_day for file in source.files)
     holders = platform.ledger.accepted(target.name, [chunk.key for chunk in plan.chunks])
@@ -273,7 +292,14 @@ def reconciliation_context(
         for chunk in platform.ledger.chunks(run_id):
             if holders.get(chunk.chunk) == run_id:
                 accepted[chunk.chunk] = chunk.measures.get("slices", [])
-    return ReconciliationContext(
+    kept: dict[str, DataFrame] = {}
+
+    def shared(name: str, build: Callable[[ReconciliationContext], DataFrame]) -> DataFrame:
+        if name not in kept:
+            kept[name] = build(context).persist()
+        return kept[name]
+
+    context = ReconciliationContext(
         transform=transform_context(platform, plan, plan.chunks),
         source=history_until_end(platform, target, plan),
         source_last_day=datetime.combine(last, time.min, UTC),
@@ -281,4 +307,10 @@ def reconciliation_context(
         measures=[{"chunk": chunk.chunk, **row} for chunk in chunks for row in chunk.measures.get("slices", [])],
         accepted=accepted,
         tolerances=plan.tolerances,
+        shared=shared,
     )
+    try:
+        yield context
+    finally:
+        for frame in kept.values():
+            frame.unpersist()

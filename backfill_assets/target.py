@@ -111,6 +111,7 @@ class ReconciliationContext:
         measures: what the chunk gates measured: rows of slice columns and sums, each with its `chunk`.
         accepted: the same of the version accepted today; None for a chunk that has none.
         tolerances: by name.
+        shared: returns the frame of that name, built at its first use and kept until the last gate has looked at it.
     """
 
     transform: TransformContext
@@ -120,6 +121,7 @@ class ReconciliationContext:
     measures: Sequence[Mapping[str, Any]]
     accepted: Mapping[str, Sequence[Mapping[str, Any]] | None]
     tolerances: Mapping[str, float]
+    shared: Callable[[str, Callable[[ReconciliationContext], DataFrame]], DataFrame]
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,12 @@ _RUNTIME = {
     "spark.sql.parquet.fieldId.write.enabled": "true",
     "spark.sql.parquet.fieldId.read.enabled": "true",
     "spark.sql.parquet.fieldId.read.ignoreMissing": "false",
-    "spark.sql.shuffle.partitions": "16",
+    "spark.sql.shuffle.partitions": "8",
     "spark.sql.files.maxRecordsPerFile": "4000000",
     # one open file a task is enough for a partition that is one chunk, and spares the writer's own sort
     "spark.sql.maxConcurrentOutputFileWriters": "2",
+    # files are named to Spark one by one: on a local disk the driver looks them up faster than a job would
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.sources.partitionOverwriteMode": "static",
 }
 _DENIED = {"spark.sql.sources.disabledJdbcConnProviderList": JDBC_PROVIDERS}

@@ -22,6 +22,8 @@ from manifests.errors import InputRefused, Problem
 EVENTS = "bronze.case_events"
 QUARANTINE = "bronze.case_events_quarantine"
 DEFAULT_JURISDICTION = "IT"
+BATCH_ROWS = 1_000_000
+"""Rows classified at once: a load leaves a file a month and batch behind."""
 _READ = 1 << 20
 
 
@@ -57,7 +59,7 @@ def from_file(path: Path) -> RawLoad:
                 total.update(block)
     except (raw.RawFileError, OSError) as error:
         raise InputRefused(Problem(str(error), "a raw log is a readable Parquet or CSV file", "correct the file")) from error
-    return RawLoad(f"case-events:{total.hexdigest()}", path.name, lambda: raw.read_batches(path))
+    return RawLoad(f"case-events:{total.hexdigest()}", path.name, lambda: raw.read_batches(path, BATCH_ROWS))
 
 
 def generated(cases: int, seed: int) -> RawLoad:

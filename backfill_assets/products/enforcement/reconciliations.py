@@ -1,7 +1,7 @@
 """What must agree once every chunk of a run is staged: records, totals, outcomes, and the change against history.
 
-Each recomputes from the source in its own way (joins and aggregates over clocks, never the transform's code for
-states and days), so that a mistake in the transform is not repeated here.
+They recompute clocks from the whole source in their own way (no warm-up, no cutting, no days), so that a mistake in the
+transform's is not repeated here; only what a day and a deadline is they share with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
-from backfill_assets.products.enforcement.transforms import CALENDAR, DAY_OF, RULES, local_date, with_deadline, zones
+from backfill_assets.products.enforcement.transforms import CALENDAR, DAY_OF, RULES, local_date, with_deadline
 from backfill_assets.target import Finding, Level, Reconciliation, ReconciliationContext
 
 SAMPLE = 20
@@ -23,74 +23,84 @@ TOLERANCES = {ROW_CHANGE: 20.0, BREACH_CHANGE: 20.0}
 PENALTY = "Add penalty"
 
 
-def _days(context: ReconciliationContext) -> DataFrame:
-    """Each event's day as the run's transform version sees it."""
+def _clocks(context: ReconciliationContext) -> DataFrame:
+    """One row per case and clock, expected and found side by side; computed once for the gates that share it.
+
+    Expected, from the source: `expected_on` (first start), `deadline`, `breached` (no stop before the deadline) and
+    `penalty_on` (local day of the penalty: a fact of the world, local whatever the run takes for a day). Found, from
+    the staged rows: `started_on` and, where its last row is staged, `ended_as` and `breach_on`.
+    """
+    expected = _expected(context)
+    ends = context.staged.where("business_date = started_on OR sla_state <> 'RUNNING'")
+    is_last = F.col("sla_state") != "RUNNING"
+    found = ends.groupBy("case_id", "clock").agg(
+        F.first("jurisdiction").alias("found_in"),
+        F.min(F.when(F.col("business_date") == F.col("started_on"), F.col("started_on"))).alias("started_on"),
+        F.max(F.when(is_last, F.col("sla_state"))).alias("ended_as"),
+        F.max(F.when(is_last, F.col("breach_on"))).alias("breach_on"),
+    )
+    return expected.join(found, ["case_id", "clock"], "full_outer")
+
+
+def _expected(context: ReconciliationContext) -> DataFrame:
+    rules = context.transform.references[RULES]
     day_of = DAY_OF[context.transform.version]
-    return context.source.join(F.broadcast(zones(context.transform.references[RULES])), "jurisdiction").select(
-        "case_id", "jurisdiction", "activity", day_of(F.col("event_at"), F.col("time_zone")).alias("day"),
-        local_date(F.col("event_at"), F.col("time_zone")).alias("local_day"),
+    used = F.array_distinct(F.flatten(F.collect_list(F.array_append("stop_activities", F.col("start_activity")))))
+    by_place = rules.groupBy("jurisdiction").agg(used.alias("used"), F.first("time_zone").alias("time_zone"))
+    is_penalty = F.col("activity") == PENALTY
+    events = (
+        context.source.join(F.broadcast(by_place), "jurisdiction")
+        .where(F.array_contains("used", F.col("activity")) | is_penalty)
+        .select(
+            "case_id", "jurisdiction", "activity", day_of(F.col("event_at"), F.col("time_zone")).alias("day"),
+            F.when(is_penalty, local_date(F.col("event_at"), F.col("time_zone"))).alias("penalty_day"),
+        )
     )
-
-
-def _started(days: DataFrame, rules: DataFrame) -> DataFrame:
-    """One row per case and clock that ever started, with the rule valid on that day."""
-    starts = rules.select("jurisdiction", "clock", F.col("start_activity").alias("activity")).distinct()
-    first = (
-        days.join(F.broadcast(starts), ["jurisdiction", "activity"])
-        .groupBy("case_id", "jurisdiction", "clock")
-        .agg(F.min("day").alias("started_on"))
+    cases = events.groupBy("case_id", "jurisdiction").agg(
+        F.collect_set(F.struct("activity", "day")).alias("seen"), F.min("penalty_day").alias("penalty_on")
     )
-    newest = rules.groupBy("jurisdiction", "clock").agg(
-        F.sort_array(F.collect_list(F.struct("valid_from", "length", "unit", "stop_activities")), asc=False).alias("rules")
+    rule = F.struct("valid_from", "length", "unit", "stop_activities")
+    newest_first = rules.groupBy("jurisdiction", "clock", "start_activity").agg(
+        F.sort_array(F.collect_list(rule), asc=False).alias("rules")
     )
-    return (
-        first.join(F.broadcast(newest), ["jurisdiction", "clock"])
-        .withColumn("rule", F.expr("filter(rules, r -> r.valid_from <= started_on)[0]"))
+    started = (
+        cases.join(F.broadcast(newest_first), "jurisdiction")
+        .withColumn("started_on", F.expr("array_min(filter(seen, e -> e.activity = start_activity).day)"))
+        .withColumn("rule", F.expr("get(filter(rules, r -> r.valid_from <= started_on), 0)"))
         .where("rule IS NOT NULL")
-        .select("case_id", "jurisdiction", "clock", "started_on", "rule.length", "rule.unit", "rule.stop_activities")
+        .select("case_id", "jurisdiction", "clock", "started_on", "seen", "penalty_on", "rule.*")
+    )
+    in_time = "e -> array_contains(stop_activities, e.activity) AND e.day >= started_on AND e.day < breach_on"
+    return with_deadline(started, rules, context.transform.references[CALENDAR]).select(
+        "case_id", "clock", "jurisdiction", F.col("started_on").alias("expected_on"), F.col("breach_on").alias("deadline"),
+        (~F.expr(f"exists(seen, {in_time})")).alias("breached"), "penalty_on",
     )
 
 
 def every_started_case_is_present(context: ReconciliationContext) -> Finding:
     """Record: each case and clock that starts in the publish range has its first row, and no other has one."""
     scope = context.transform.publish_range
-    expected = (
-        _started(_days(context), context.transform.references[RULES])
-        .where(F.col("started_on").between(scope.start, scope.end))
-        .select("case_id", "clock", F.col("started_on").alias("expected_on"))
-    )
-    found = context.staged.where("business_date = started_on").select("case_id", "clock", "started_on")
-    compared = expected.join(found, ["case_id", "clock"], "full_outer")
+    in_range = F.col("expected_on").between(scope.start, scope.end)
+    expected_on = F.when(in_range, F.col("expected_on"))
+    clocks = context.shared("clocks", _clocks).withColumn("expected_on", expected_on)
     wrong = ~F.col("expected_on").eqNullSafe(F.col("started_on"))
-    counted = compared.agg(F.count("expected_on").alias("expected"), F.count_if(wrong).alias("wrong")).collect()[0]
-    sample = _sample(compared.where(wrong).orderBy("case_id", "clock")) if counted["wrong"] else []
+    counted = clocks.agg(F.count("expected_on").alias("expected"), F.count_if(wrong).alias("wrong")).collect()[0]
+    shown = clocks.where(wrong).select("case_id", "clock", "expected_on", "started_on").orderBy("case_id", "clock")
     return Finding(
         counted["wrong"] == 0,
         f"{counted['expected']:,} clocks started in the range; {counted['wrong']:,} are missing, extra or on another day",
         {"expected": counted["expected"], "wrong": counted["wrong"]},
-        sample,
+        _sample(shown) if counted["wrong"] else [],
     )
 
 
 def breach_totals_agree(context: ReconciliationContext) -> Finding:
     """State: breaches by jurisdiction and month, recomputed without days, equal those the chunk gates counted."""
     scope = context.transform.publish_range
-    rules = context.transform.references[RULES]
-    days = _days(context)
-    clocks = with_deadline(_started(days, rules), rules, context.transform.references[CALENDAR]).where(
-        F.col("breach_on").between(scope.start, scope.end)
-    )
-    stops = days.select("case_id", "jurisdiction", F.col("activity").alias("stop"), F.col("day").alias("stop_day"))
-    stopped = (
-        clocks.withColumn("stop", F.explode("stop_activities"))
-        .join(stops, ["case_id", "jurisdiction", "stop"])
-        .where("stop_day >= started_on AND stop_day < breach_on")
-        .select("case_id", "clock")
-        .distinct()
-    )
     recomputed = (
-        clocks.join(stopped, ["case_id", "clock"], "left_anti")
-        .groupBy("jurisdiction", F.date_format("breach_on", "yyyy-MM").alias("month"))
+        context.shared("clocks", _clocks)
+        .where(F.col("breached") & F.col("deadline").between(scope.start, scope.end))
+        .groupBy("jurisdiction", F.date_format("deadline", "yyyy-MM").alias("month"))
         .count()
         .collect()
     )
@@ -99,50 +109,41 @@ def breach_totals_agree(context: ReconciliationContext) -> Finding:
     for row in context.measures:
         if row["sla_state"] == "BREACHED":
             found[row["jurisdiction"], row["chunk"][:7]] += row["rows"]
-    differing = sorted(key for key in expected.keys() | found.keys() if expected.get(key, 0) != found.get(key, 0))
+    everywhere = expected.keys() | found.keys()
+    differing = sorted(key for key in everywhere if expected.get(key, 0) != found.get(key, 0))
     sample = [
-        {"jurisdiction": place, "month": month, "recomputed": expected.get((place, month), 0), "staged": found[place, month]}
-        for place, month in differing[:SAMPLE]
+        {"jurisdiction": key[0], "month": key[1], "recomputed": expected.get(key, 0), "staged": found.get(key, 0)}
+        for key in differing[:SAMPLE]
     ]
     return Finding(
         not differing,
         f"{sum(expected.values()):,} breaches recomputed, {sum(found.values()):,} staged; "
-        f"{len(differing)} of {len(expected.keys() | found.keys())} jurisdiction-months differ",
+        f"{len(differing)} of {len(everywhere)} jurisdiction-months differ",
         {"recomputed": sum(expected.values()), "staged": sum(found.values()), "differing": len(differing)},
         sample,
     )
 
 
 def payment_breaches_are_penalties(context: ReconciliationContext) -> Finding:
-    """Outcome: a PAYMENT deadline falls on the local day the penalty was really added, in jurisdictions that add them.
+    """Outcome: a PAYMENT deadline falls on the local day the penalty was really added, where the log has penalties.
 
-    The penalty is a fact of the world: its day is local whatever the transform version takes for a day.
+    A deadline that was met may have a penalty all the same (the payment was short); its day must be right, too. A
+    breach without a penalty is wrong in a jurisdiction that adds penalties, up to the last day the source knows.
     """
-    penalties = (
-        _days(context)
-        .where(F.col("activity") == PENALTY)
-        .groupBy("case_id", "jurisdiction")
-        .agg(F.min("local_day").alias("penalty_on"))
-    )
-    where_added = penalties.select("jurisdiction").distinct()
-    known_until = context.source_last_day.date()
-    ends = (
-        context.staged.where((F.col("clock") == "PAYMENT") & F.col("sla_state").isin("BREACHED", "MET"))
-        .select("case_id", "jurisdiction", "sla_state", "breach_on")
-        .join(F.broadcast(where_added), "jurisdiction", "left_semi")
-        .join(penalties, ["case_id", "jurisdiction"], "left")
-    )
-    missing = (F.col("sla_state") == "BREACHED") & F.col("penalty_on").isNull() & (F.col("breach_on") <= F.lit(known_until))
-    wrong = missing | (F.col("penalty_on") != F.col("breach_on"))
-    counted = ends.agg(
-        F.count_if(F.col("penalty_on").isNotNull()).alias("compared"), F.count_if(F.coalesce(wrong, F.lit(False))).alias("wrong")
-    ).collect()[0]
-    sample = _sample(ends.where(wrong).orderBy("case_id")) if counted["wrong"] else []
+    clocks = context.shared("clocks", _clocks)
+    adding = [row["jurisdiction"] for row in
+              clocks.where("penalty_on IS NOT NULL").select("jurisdiction").distinct().collect()]
+    ends = clocks.where((F.col("clock") == "PAYMENT") & F.col("ended_as").isNotNull())
+    known = (F.col("breach_on") <= F.lit(context.source_last_day.date())) & F.col("found_in").isin(adding)
+    missing = (F.col("ended_as") == "BREACHED") & F.col("penalty_on").isNull() & known
+    wrong = missing | F.coalesce(F.col("penalty_on") != F.col("breach_on"), F.lit(False))
+    counted = ends.agg(F.count("penalty_on").alias("compared"), F.count_if(wrong).alias("wrong")).collect()[0]
+    shown = ends.where(wrong).select("case_id", "found_in", "ended_as", "breach_on", "penalty_on").orderBy("case_id")
     return Finding(
         counted["wrong"] == 0,
         f"{counted['compared']:,} PAYMENT deadlines compared with penalties; {counted['wrong']:,} on another day or missing",
-        {"compared": counted["compared"], "wrong": counted["wrong"]},
-        sample,
+        {"compared": counted["compared"], "wrong": counted["wrong"], "jurisdictions": sorted(adding)},
+        _sample(shown) if counted["wrong"] else [],
     )
 
 

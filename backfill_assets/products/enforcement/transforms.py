@@ -65,11 +65,6 @@ DAY_OF = {"2.4.1": utc_date, "3.1.0": local_date}
 """By transform version: from an instant and a zone to the day it counts for."""
 
 
-def zones(rules: DataFrame) -> DataFrame:
-    """Return the time zone of each jurisdiction."""
-    return rules.select("jurisdiction", "time_zone").distinct()
-
-
 def case_sla_daily(inputs: Inputs, context: TransformContext) -> DataFrame:
     """Compute the rows of the context's chunks, one chunk a partition, sorted by key; see the module."""
     rules, calendar = context.references[RULES], context.references[CALENDAR]
