@@ -1,0 +1,140 @@
+"""The gates as asset checks: what people see of the verdicts that the ledger holds.
+
+One check a target judges chunks and is partitioned like it; the run-level gates are checks of the same asset that
+report once a run is complete. The judging is the executor's.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+from dagster import AssetCheckExecutionContext
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluation,
+    AssetCheckEvaluationTargetMaterializationData,
+)
+
+from backfill_assets.executor import CHUNK_GATE, gate_chunks, gate_run
+from backfill_assets.platform import Platform
+from backfill_assets.staging import asset_key, one_run, partition_key, partitions_of
+from backfill_assets.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, TargetTable
+from resources.ledger import Verdict
+
+_PLATFORM_GATES = {
+    ALL_CHUNKS_GATE: "Every planned chunk is staged and has passed its own gate.",
+    EXPECTED_ROWS_GATE: "The run wrote at most the rows its manifest expects.",
+}
+
+
+def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
+    """Make the blocking checks of a target."""
+    key = asset_key(target.name)
+    described = _PLATFORM_GATES | {item.name: f"{item.level.value}: {item.description}" for item in target.reconciliations}
+    specs = [
+        dg.AssetCheckSpec(
+            CHUNK_GATE, asset=key, blocking=True, partitions_def=partitions_of(target),
+            description="The pandera model on the chunk's staged files, read back: types, nulls, ranges, row rules, unique "
+            "key, days inside the chunk, constant lineage.",
+        ),
+        *(dg.AssetCheckSpec(name, asset=key, blocking=True, description=text) for name, text in described.items()),
+    ]
+
+    @dg.multi_asset_check(specs=specs, can_subset=True, name=f"{target.name.replace('.', '_')}_gates")
+    def gates(context: AssetCheckExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
+        op_context = context.op_execution_context
+        run_id, keys = one_run(op_context.partition_keys, target)
+        gate_chunks(platform, run_id, keys, tell=lambda event, chunks, _: context.log.info("%s: %d", event, len(chunks)))
+        wanted = set(keys)
+        chunk_verdicts = {
+            verdict.chunk: verdict
+            for verdict in platform.ledger.verdicts(run_id)
+            if verdict.gate == CHUNK_GATE and verdict.chunk in wanted
+        }
+        selected = {check.name for check in context.selected_asset_check_keys}
+        if CHUNK_GATE in selected:
+            yield from _chunk_evaluations(op_context, key, run_id, chunk_verdicts)
+            outputs = [output.name for output in op_context.op_def.output_defs]
+            yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
+        gate_run(platform, run_id)
+        run_verdicts = [verdict for verdict in platform.ledger.verdicts(run_id) if not verdict.chunk]
+        for verdict in run_verdicts:
+            if verdict.gate in selected:
+                yield dg.AssetCheckResult(
+                    passed=verdict.passed, check_name=verdict.gate, asset_key=key, description=verdict.summary,
+                    metadata={"run": run_id} | _metadata(verdict),
+                )
+
+    return gates
+
+
+def _chunk_evaluations(
+    context: Any, key: dg.AssetKey, run_id: str, verdicts: dict[str, Verdict]
+) -> Iterator[AssetCheckEvaluation]:
+    targets = _materializations(context.instance, key, [partition_key(run_id, chunk) for chunk in verdicts])
+    for chunk, verdict in sorted(verdicts.items()):
+        partition = partition_key(run_id, chunk)
+        yield AssetCheckEvaluation(
+            asset_key=key,
+            check_name=CHUNK_GATE,
+            passed=verdict.passed,
+            partition=partition,
+            blocking=True,
+            description=verdict.summary,
+            metadata=_metadata(verdict),
+            target_materialization_data=targets.get(partition),
+        )
+
+
+def _materializations(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]
+) -> dict[str, AssetCheckEvaluationTargetMaterializationData]:
+    found: dict[str, AssetCheckEvaluationTargetMaterializationData] = {}
+    cursor = None
+    records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=list(partitions))
+    while len(found) < len(partitions):
+        page = instance.fetch_materializations(records_filter, limit=1000, cursor=cursor)
+        for record in page.records:
+            if record.partition_key is not None:  # newest first
+                found.setdefault(
+                    record.partition_key,
+                    AssetCheckEvaluationTargetMaterializationData(
+                        storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+                    ),
+                )
+        if not page.has_more:
+            break
+        cursor = page.cursor
+    return found
+
+
+def _metadata(verdict: Verdict) -> dict[str, Any]:
+    details = dict(verdict.details)
+    shown: dict[str, Any] = {}
+    for name in ("rows", "digest"):
+        if name in details and not isinstance(details[name], dict):
+            shown[name] = details.pop(name)
+    violations = details.pop("violations", [])
+    if violations:
+        shown["violations"] = dg.MarkdownMetadataValue(_violations_table(violations))
+    sample = details.pop("sample", [])
+    if sample:
+        shown["rows that disagree"] = dg.MarkdownMetadataValue(_markdown_table(sample))
+    return shown | {name: value for name, value in details.items() if value is not None}
+
+
+def _violations_table(violations: Sequence[dict[str, Any]]) -> str:
+    parts = []
+    for violation in violations:
+        parts.append(f"**{violation['rule']}**: {violation['count']:,} row(s)")
+        if violation["sample"]:
+            parts.append(_markdown_table(violation["sample"]))
+    return "\n\n".join(parts)
+
+
+def _markdown_table(rows: Sequence[dict[str, Any]]) -> str:
+    columns = list(rows[0])
+    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    lines += [" | ".join(str(row.get(column, "")).replace("|", "\\|") for column in columns) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+

@@ -1,0 +1,45 @@
+"""What Dagster loads: one Definitions, built from the products and the platform. No logic."""
+
+from __future__ import annotations
+
+import warnings
+
+import dagster as dg
+
+# partitioned checks, multi-run policies and partition mappings are marked so; tests/test_upstream.py pins what is used
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
+warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+
+from backfill_assets.checks import gate_checks
+from backfill_assets.inputs import input_assets
+from backfill_assets.platform import Platform
+from backfill_assets.products.registry import PRODUCTS
+from backfill_assets.publish import publish_asset, publish_job, publish_sensor
+from backfill_assets.staging import staging_asset, staging_job
+from backfill_assets.target import TargetTable
+from resources.settings import load_settings
+
+
+def _of_target(target: TargetTable) -> dg.Definitions:
+    job = publish_job(target)
+    return dg.Definitions(
+        assets=[staging_asset(target), publish_asset(target)],
+        asset_checks=[gate_checks(target)],
+        jobs=[staging_job(target), job],
+        sensors=[publish_sensor(target, job)],
+    )
+
+
+def build_definitions(platform: Platform) -> dg.Definitions:
+    """Return the definitions of an installation."""
+    parts = [_of_target(target) for product in PRODUCTS for target in product.targets]
+    shared = dg.Definitions(
+        assets=[asset for product in PRODUCTS for table in product.inputs for asset in input_assets(table)],
+        resources={"platform": platform},
+        # a step in a process of its own would start a JVM of its own
+        executor=dg.in_process_executor,
+    )
+    return dg.Definitions.merge(shared, *parts)
+
+
+defs = build_definitions(Platform.of(load_settings()))

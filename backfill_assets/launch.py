@@ -1,0 +1,119 @@
+"""Running the assets through Dagster: what the command does is what a launch from the UI does.
+
+Put here the Dagster instance of an installation and the calls that run a job on it in this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.definitions.partitions.context import partition_loading_context
+
+from backfill_assets.definitions import build_definitions
+from backfill_assets.platform import Platform, target_named
+from backfill_assets.publish import publish_job
+from backfill_assets.staging import RUN_TAG, backfill_partitions, partition_key, staging_job_name
+from manifests.errors import EnvironmentRefused, Problem
+from resources.ledger import RunRecord
+
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+
+
+def initialise_instance(home: Path) -> None:
+    """Create DAGSTER_HOME and its databases once, before several processes could race for it."""
+    home.mkdir(parents=True, exist_ok=True)
+    target = home / "dagster.yaml"
+    if not target.exists():
+        shutil.copyfile(Path(__file__).with_name("dagster.yaml"), target)
+    with instance_at(home) as instance:
+        instance.get_runs(limit=1)
+        instance.all_asset_keys()
+
+
+@contextmanager
+def instance_at(home: Path) -> Iterator[dg.DagsterInstance]:
+    """Yield the Dagster instance of a DAGSTER_HOME.
+
+    Raises:
+        EnvironmentRefused: if it was not initialised.
+    """
+    if not (home / "dagster.yaml").is_file():
+        raise EnvironmentRefused(
+            Problem(f"{home} is no DAGSTER_HOME", "the installation is initialised first", "run `backfill init`")
+        )
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        yield instance
+
+
+def announce_approval(instance: dg.DagsterInstance, record: RunRecord) -> None:
+    """Offer an approved run in the launch dialog of its asset."""
+    name = backfill_partitions(target_named(record.target)).name
+    assert name is not None
+    if not instance.has_dynamic_partition(name, record.run_id):
+        instance.add_dynamic_partitions(name, [record.run_id])
+
+
+def run_chunks(
+    platform: Platform, instance: dg.DagsterInstance, record: RunRecord, chunks: Sequence[str],
+    *, started: Callable[[str], None] = lambda _: None,
+) -> bool:
+    """Stage and gate chunks of a run as Dagster runs in this process, one a stretch of chunks; return success.
+
+    A Dagster run takes a contiguous range; chunks with gaps between them take several.
+    """
+    job = build_definitions(platform).resolve_job_def(staging_job_name(target_named(record.target)))
+    success = True
+    for first, last in _stretches(record, chunks):
+        tags = {
+            RANGE_START: partition_key(record.run_id, first),
+            RANGE_END: partition_key(record.run_id, last),
+            RUN_TAG: record.run_id,
+        }
+        started(f"{first} to {last}")
+        with partition_loading_context(dynamic_partitions_store=instance):
+            result = job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
+        success &= result.success
+    return success
+
+
+def run_publication(platform: Platform, instance: dg.DagsterInstance, record: RunRecord) -> bool:
+    """Materialise the publish asset of a run in this process; return success."""
+    job = build_definitions(platform).resolve_job_def(publish_job(target_named(record.target)).name)
+    with partition_loading_context(dynamic_partitions_store=instance):
+        result = job.execute_in_process(
+            instance=instance, partition_key=record.run_id, tags={RUN_TAG: record.run_id}, raise_on_error=False
+        )
+    return result.success
+
+
+def report_loaded(instance: dg.DagsterInstance, key: dg.AssetKey, snapshot_id: int | None) -> None:
+    """Tell Dagster that an input table has a new version."""
+    tags = {"dagster/data_version": str(snapshot_id)}
+    instance.report_runless_asset_event(dg.AssetObservation(key, tags=tags, metadata={"snapshot": str(snapshot_id)}))
+
+
+def quiet() -> None:
+    """Keep Dagster's console log for what goes wrong: the event log has everything."""
+    logging.getLogger("dagster").setLevel(logging.CRITICAL)
+
+
+def _stretches(record: RunRecord, chunks: Sequence[str]) -> list[tuple[str, str]]:
+    wanted = set(chunks)
+    stretches: list[tuple[str, str]] = []
+    open_since: str | None = None
+    last = ""
+    for chunk in record.plan.chunks:
+        if chunk.key in wanted:
+            open_since = open_since or chunk.key
+            last = chunk.key
+        elif open_since is not None:
+            stretches.append((open_since, last))
+            open_since = None
+    if open_since is not None:
+        stretches.append((open_since, last))
+    return stretches

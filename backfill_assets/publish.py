@@ -1,0 +1,110 @@
+"""The publish asset and its sensor: how Dagster asks for a publication.
+
+The sensor requests, the publisher decides: the body verifies everything from the ledger again, whoever asked.
+"""
+
+from collections.abc import Iterator
+
+import dagster as dg
+from dagster import AssetExecutionContext
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from backfill_assets.platform import Platform
+from backfill_assets.publication import PUBLISH, publish
+from backfill_assets.staging import RUN_TAG, asset_key, backfill_partitions, column_schema
+from backfill_assets.target import TargetTable
+from manifests.errors import Refused
+from manifests.lifecycle import RunState
+
+SENSOR_SECONDS = 10
+_ATTEMPTS = 5
+"""Publications of one run that a sensor asks for before it leaves a failing one to people."""
+
+
+def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
+    """Make the publish asset of a target."""
+
+    @dg.asset(
+        key=asset_key(f"{target.name}_published"),
+        deps=[
+            dg.AssetDep(
+                asset_key(target.name), partition_mapping=dg.MultiToSingleDimensionPartitionMapping("backfill")
+            )
+        ],
+        partitions_def=backfill_partitions(target),
+        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
+        group_name="published",
+        owners=list(target.owners),
+        kinds={"iceberg"},
+        description=(
+            f"What readers of {target.name} see. A partition is a backfill run; materialising it publishes the run as one "
+            "Iceberg snapshot, if the ledger has every chunk staged, every gate passed and the approval; else it is refused."
+        ),
+        metadata={"dagster/column_schema": column_schema(target), "dagster/table_name": target.name},
+        tags={"backfill/stage": "publication"},
+    )
+    def published(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> dg.MaterializeResult[None]:
+        run_id = context.partition_key
+        try:
+            done = publish(platform, run_id)
+        except Refused as refusal:
+            raise dg.Failure(str(refusal), allow_retries=False) from refusal
+        chunks = platform.ledger.chunks(run_id)
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(str(done.snapshot_id)),
+            metadata={
+                "snapshot": str(done.snapshot_id),
+                "base snapshot": str(done.base_snapshot_id),
+                "files added": done.files_added,
+                "files removed": done.files_removed,
+                "chunks": len(chunks),
+                "dagster/row_count": sum(chunk.rows or 0 for chunk in chunks),
+                "evidence root": done.evidence_root,
+                "evidence": dg.MetadataValue.path(str(platform.evidence.path(run_id))),
+            },
+        )
+
+    return published
+
+
+def publish_job(target: TargetTable) -> UnresolvedAssetJobDefinition:
+    """Make the job that the sensor runs."""
+    return dg.define_asset_job(
+        f"publish_{target.name.replace('.', '_')}",
+        selection=[asset_key(f"{target.name}_published")],
+        description=f"Publishes validated backfill runs of {target.name}.",
+    )
+
+
+def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg.RunRequest]:
+    """Yield a request for each validated run that may be published without anybody saying so.
+
+    A run key fires once: it carries the number of publications tried, so that one that failed is asked for again.
+    """
+    for record in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED]):
+        if record.plan.manual_publish:
+            continue
+        tried = sum(entry["action"] == PUBLISH for entry in platform.ledger.publications(record.run_id))
+        if tried < _ATTEMPTS:
+            yield dg.RunRequest(
+                run_key=f"{record.run_id}:{tried}", partition_key=record.run_id, tags={RUN_TAG: record.run_id}
+            )
+
+
+def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+    """Make the sensor that asks for the publication of validated runs."""
+
+    @dg.sensor(
+        name=f"publish_{target.name.replace('.', '_')}_when_validated",
+        job=job,
+        minimum_interval_seconds=SENSOR_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Asks for the publication of each run whose chunks are staged and whose gates have passed.",
+    )
+    def when_validated(platform: dg.ResourceParam[Platform]) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        requests = list(publication_requests(platform, target))
+        if not requests:
+            yield dg.SkipReason(f"no validated run of {target.name} waits for its publication")
+        yield from requests
+
+    return when_validated

@@ -1,0 +1,175 @@
+"""The partitioned asset of a target: launched over backfill x chunk, it computes a batch of chunks into staging.
+
+Put here how the asset looks to Dagster and what it reports. What is done is the executor's.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+from dagster import AssetExecutionContext
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from backfill_assets.executor import stage_chunks
+from backfill_assets.platform import Platform
+from backfill_assets.schema import LINEAGE_COLUMNS, descriptions, dtypes, iceberg_schema
+from backfill_assets.target import InputTable, TargetTable
+from manifests.chunks import KEY_FORMAT, Chunking, first_day, following
+from manifests.errors import InputRefused, Problem
+
+BACKFILL, CHUNK = "backfill", "chunk"
+"""Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
+RUN_TAG = "backfill/run_id"
+"""Tag that ties a Dagster run to its backfill run."""
+
+
+def asset_key(table: str) -> dg.AssetKey:
+    """Return the asset key of a table: its namespace and its name."""
+    return dg.AssetKey(table.split("."))
+
+
+def backfill_partitions(target: TargetTable) -> dg.DynamicPartitionsDefinition:
+    """Return the dimension whose keys are the approved runs of a target."""
+    return dg.DynamicPartitionsDefinition(name=f"backfills_of_{target.name.replace('.', '_')}")
+
+
+def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
+    """Return the dimension whose keys are the target's chunks."""
+    chunking, fmt = target.chunking, KEY_FORMAT[target.chunking]
+    end = following(chunking, first_day(chunking, target.chunks_until)).strftime(fmt)
+    if chunking is Chunking.MONTH:
+        return dg.MonthlyPartitionsDefinition(start_date=target.chunks_from, end_date=end, fmt=fmt)
+    return dg.DailyPartitionsDefinition(start_date=target.chunks_from, end_date=end, fmt=fmt)
+
+
+def partitions_of(target: TargetTable) -> dg.MultiPartitionsDefinition:
+    """Return a target's partitions: backfill x chunk."""
+    return dg.MultiPartitionsDefinition({BACKFILL: backfill_partitions(target), CHUNK: chunk_partitions(target)})
+
+
+def partition_key(run_id: str, chunk: str) -> dg.MultiPartitionKey:
+    """Return the partition key of a chunk of a run."""
+    return dg.MultiPartitionKey({BACKFILL: run_id, CHUNK: chunk})
+
+
+def one_run(keys: Sequence[str], target: TargetTable) -> tuple[str, list[str]]:
+    """Return the backfill run and the chunks of partition keys.
+
+    Raises:
+        InputRefused: if the keys span several backfill runs: a Dagster run works for one.
+    """
+    split = [key.rsplit("|", 1) for key in keys]  # a run id holds no '|'
+    run_ids = sorted({run_id for run_id, _ in split})
+    if len(run_ids) != 1:
+        raise InputRefused(
+            Problem(
+                f"the launch spans {len(run_ids)} backfill runs of {target.name}: {', '.join(run_ids[:5])}",
+                "a Dagster run works for one backfill run",
+                "choose one key of the backfill dimension",
+            )
+        )
+    return run_ids[0], [chunk for _, chunk in split]
+
+
+def column_schema(table: TargetTable | InputTable) -> dg.TableSchema:
+    """Return the Dagster column schema of a declared table."""
+    docs = descriptions(table.model)
+    key = table.key if isinstance(table, TargetTable) else ()
+    checks = {name: column.nullable for name, column in table.model.to_schema().columns.items()}
+    types = {field.name: str(field.field_type) for field in iceberg_schema(table.model).fields}
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                name, types[name], docs[name], tags={"lineage": ""} if name in LINEAGE_COLUMNS else None,
+                constraints=dg.TableColumnConstraints(nullable=checks[name], other=["key"] if name in key else []),
+            )
+            for name in dtypes(table.model)
+        ]
+    )
+
+
+def column_lineage(target: TargetTable) -> dg.TableColumnLineage:
+    """Return the declared column lineage of a target."""
+    return dg.TableColumnLineage(
+        {
+            column: [dg.TableColumnDep(asset_key(origin.table), origin.column) for origin in origins]
+            for column, origins in target.column_origins.items()
+        }
+    )
+
+
+def staging_job_name(target: TargetTable) -> str:
+    """Return the name of the job that stages and gates chunks of a target."""
+    return f"stage_{target.name.replace('.', '_')}"
+
+
+def staging_job(target: TargetTable) -> UnresolvedAssetJobDefinition:
+    """Make the job that stages and gates chunks; the command runs it, and people may."""
+    return dg.define_asset_job(
+        staging_job_name(target),
+        selection=dg.AssetSelection.assets(asset_key(target.name)),
+        description=f"Computes chunks of {target.name} into staging and gates them.",
+    )
+
+
+def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
+    """Make the partitioned asset of a target."""
+
+    @dg.asset(
+        key=asset_key(target.name),
+        deps=[asset_key(target.source), *(asset_key(table) for table in target.references)],
+        partitions_def=partitions_of(target),
+        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=target.chunks_per_run),
+        group_name=target.name.split(".")[0],
+        owners=list(target.owners),
+        kinds={"pyspark", "iceberg"},
+        description=(
+            f"{target.description}\n\nA partition is a chunk ({target.chunking.value.lower()}) of one approved backfill "
+            "run. Materialising it computes the chunk into staging; readers see nothing of it before publication. "
+            f"Next: `{target.name}_published`."
+        ),
+        metadata={
+            "dagster/column_schema": column_schema(target),
+            "dagster/column_lineage": column_lineage(target),
+            "dagster/table_name": target.name,
+            "key": ", ".join(target.key),
+            "transform": f"{target.transform} ({', '.join(target.versions)})",
+        },
+        tags={"backfill/stage": "staging"},
+    )
+    def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> None:
+        run_id, keys = one_run(context.partition_keys, target)
+        outcome = stage_chunks(
+            platform, run_id, keys, dagster_run_id=context.run_id,
+            tell=lambda event, chunks, text: context.log.info("%s: %d chunk(s) %s", event, len(chunks), text),
+        )
+        if outcome.skipped:
+            context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))
+        staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
+        good = [key for key in keys if key not in outcome.failed]
+        metadata = {
+            key: {
+                "dagster/partition_row_count": staged[key].rows or 0,
+                "dagster/size_bytes": staged[key].bytes or 0,
+                "files": len(staged[key].files),
+                "attempt": staged[key].attempt,
+                "run": run_id,
+            }
+            for key in good
+        }
+        if outcome.failed:
+            # Dagster counts nothing of a failed range run: the chunks that are staged are reported one by one
+            for key in good:
+                context.log_event(
+                    dg.AssetMaterialization(asset_key(target.name), partition=partition_key(run_id, key), metadata=metadata[key])
+                )
+            lines = "\n".join(f"- {key}: {why}" for key, why in sorted(outcome.failed.items()))
+            raise dg.Failure(
+                f"{len(outcome.failed)} of {len(keys)} chunks failed; the others are staged and will not be computed again."
+                f"\n{lines}",
+                metadata={"failed": sorted(outcome.failed), "staged": len(good)},
+                allow_retries=False,
+            )
+        for key in good:
+            context.add_asset_metadata(metadata[key], partition_key=partition_key(run_id, key))
+
+    return stage
