@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import dagster as dg
@@ -18,6 +19,9 @@ from backfill_assets.publish import publish_asset, publish_job, publish_sensor
 from backfill_assets.staging import staging_asset, staging_job
 from backfill_assets.target import TargetTable
 from resources.settings import load_settings
+
+# the materialisations of a range run are written together, not 25 ms one by one
+os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", "500")
 
 
 def _of_target(target: TargetTable) -> dg.Definitions:

@@ -5,7 +5,6 @@ Put here the Dagster instance of an installation and the calls that run a job on
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,8 @@ from backfill_assets.staging import RUN_TAG, backfill_partitions, partition_key,
 from manifests.errors import EnvironmentRefused, Problem
 from resources.ledger import RunRecord
 
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+"""The event log has everything; a terminal that shows a progress bar needs none of it twice."""
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
@@ -76,7 +77,9 @@ def run_chunks(
         }
         started(f"{first} to {last}")
         with partition_loading_context(dynamic_partitions_store=instance):
-            result = job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
+            result = job.execute_in_process(
+                instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False
+            )
         success &= result.success
     return success
 
@@ -86,7 +89,8 @@ def run_publication(platform: Platform, instance: dg.DagsterInstance, record: Ru
     job = build_definitions(platform).resolve_job_def(publish_job(target_named(record.target)).name)
     with partition_loading_context(dynamic_partitions_store=instance):
         result = job.execute_in_process(
-            instance=instance, partition_key=record.run_id, tags={RUN_TAG: record.run_id}, raise_on_error=False
+            instance=instance, partition_key=record.run_id, tags={RUN_TAG: record.run_id}, run_config=_QUIET,
+            raise_on_error=False,
         )
     return result.success
 
@@ -95,11 +99,6 @@ def report_loaded(instance: dg.DagsterInstance, key: dg.AssetKey, snapshot_id: i
     """Tell Dagster that an input table has a new version."""
     tags = {"dagster/data_version": str(snapshot_id)}
     instance.report_runless_asset_event(dg.AssetObservation(key, tags=tags, metadata={"snapshot": str(snapshot_id)}))
-
-
-def quiet() -> None:
-    """Keep Dagster's console log for what goes wrong: the event log has everything."""
-    logging.getLogger("dagster").setLevel(logging.CRITICAL)
 
 
 def _stretches(record: RunRecord, chunks: Sequence[str]) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from resources.settings import Settings
 
-MODE_KEY = "backfill.mode"
+MODE_KEY = "spark.backfill.mode"
 """Runtime setting in which a session carries its mode."""
 JDBC_PROVIDERS = "basic,db2,databricks,mariadb,mssql,mysql,oracle,postgres"
 
@@ -88,7 +88,7 @@ class ModeSpark:
                 Problem(
                     f"the Spark session for {mode} says it is {session.conf.get(MODE_KEY)}",
                     "a session is used in the mode it was made for",
-                    "nothing else may change backfill.mode",
+                    f"nothing else may change {MODE_KEY}",
                 )
             )
         return session
@@ -116,6 +116,6 @@ class ModeSpark:
 
 def _set_runtime(session: SparkSession, wanted: Mapping[str, str]) -> None:
     for key, value in wanted.items():
-        if key.startswith(("spark.sql.", "backfill.")) and session.conf.isModifiable(key):
+        if key.startswith("spark.sql.") and session.conf.isModifiable(key):
             session.conf.set(key, value)
     session.conf.set(MODE_KEY, wanted[MODE_KEY])

@@ -1,0 +1,512 @@
+"""The `backfill` command: from the reason to the publication and back, on a terminal or for a script.
+
+Put here arguments, output and exit codes. What is done is done by the modules that Dagster uses as well. Exit codes:
+0 done, 1 something ran and did not succeed, 2 refused before anything was written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from manifests.canonical import plain
+from manifests.errors import InputRefused, Problem, Refused
+from manifests.lifecycle import RunState
+from manifests.model import load_manifest
+from resources.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
+    from backfill_assets.platform import Platform
+    from resources.ledger import RunRecord
+
+# Dagster, Spark and PyIceberg take seconds to import: commands that do not need them import them where they do.
+
+F = TypeVar("F", bound=Callable[..., Any])
+EXIT_FAILED, EXIT_REFUSED = 1, 2
+_POLL_SECONDS = 0.5
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+def _json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for a script.")(command)
+
+
+def _say(value: Any) -> None:
+    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+def _show(*renderables: Any) -> None:
+    from backfill_assets.console import make_console
+
+    console = make_console()
+    for renderable in renderables:
+        console.print(renderable)
+
+
+@contextmanager
+def _platform() -> Iterator[Platform]:
+    from backfill_assets.platform import open_platform
+
+    settings = load_settings()
+    if not settings.home.is_dir():
+        from manifests.errors import EnvironmentRefused
+
+        raise EnvironmentRefused(
+            Problem(f"{settings.home} does not exist", "the installation is initialised first", "run `backfill init`")
+        )
+    with open_platform(settings) as platform:
+        yield platform
+
+
+@contextmanager
+def _instance(settings: Settings) -> Iterator[DagsterInstance]:
+    from backfill_assets.launch import instance_at
+
+    with instance_at(settings.dagster_home) as instance:
+        yield instance
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(package_name="backfill-assets")
+def cli() -> None:
+    """Rewrite the history of data tables safely.
+
+    \b
+    The way of one run:
+      backfill init                      create home, ledger, tables, reference data
+      backfill load case-events FILE     bring raw input in
+      backfill plan MANIFEST.yaml        resolve a manifest: what would be read, computed and changed
+      backfill approve RUN --by NAME     somebody other than the requester agrees
+      backfill run RUN                   compute chunks into staging and gate them (as a launch from the UI does)
+      backfill status [RUN]              where every run and chunk stands
+      backfill publish RUN               one atomic snapshot, if every gate has passed
+      backfill rollback RUN              put back what the run replaced, as a new snapshot
+
+    `backfill demo` shows all of it; `backfill ui` opens Dagster. Settings: `backfill config`.
+    """
+
+
+@cli.command()
+@_json_option
+def init(as_json: bool) -> None:
+    """Create the home folder, the ledger, the tables and the Dagster instance; load reference data.
+
+    Safe to repeat: what exists is kept, an older ledger is upgraded.
+    """
+    from backfill_assets.launch import initialise_instance
+    from backfill_assets.loading import initialise
+    from backfill_assets.platform import Platform
+
+    settings = load_settings()
+    held = initialise(Platform.of(settings))
+    initialise_instance(settings.dagster_home)
+    if as_json:
+        _say({"home": str(settings.home), "references": held})
+    else:
+        click.echo(f"ready: {settings.home}")
+        for table, version in held.items():
+            click.echo(f"  {table}: {version}")
+
+
+@cli.group()
+def load() -> None:
+    """Bring raw input into the bronze tables. Rows that no rule can classify are quarantined, never dropped."""
+
+
+@load.command("case-events")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--cases", type=click.IntRange(1, 10_000_000), help="Generate this many cases instead of reading a file.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the generator; equal seeds give equal logs.")
+@_json_option
+def load_case_events_command(file: Path | None, cases: int | None, seed: int, as_json: bool) -> None:
+    """Load enforcement case events from FILE (Parquet or CSV), or generate them.
+
+    Safe to repeat: the same content is loaded once. A load with too many unknown rows is refused whole
+    (setting quarantine_limit).
+    """
+    from backfill_assets.launch import report_loaded
+    from backfill_assets.loading import enforcement, load_case_events
+    from backfill_assets.staging import asset_key
+
+    if (file is None) == (cases is None):
+        raise InputRefused(
+            Problem("give a FILE or --cases, one of them", "a load has one source", "see `backfill load case-events --help`")
+        )
+    with _platform() as platform, _instance(platform.settings) as instance:
+        source = enforcement.from_file(file) if file is not None else enforcement.generated(cases or 1, seed)
+        done = load_case_events(platform, source, platform.settings.quarantine_limit)
+        report_loaded(instance, asset_key(enforcement.EVENTS), done.snapshot_id)
+    if as_json:
+        _say(done)
+        return
+    click.echo(f"{source.source_file}: {done.counted.events:,} events, {done.counted.quarantined:,} quarantined"
+               + ("" if done.new else "; loaded before, nothing was appended"))
+    for reason, number in done.counted.by_reason.items():
+        click.echo(f"  quarantined {reason}: {number:,}")
+    click.echo(f"  {enforcement.EVENTS}: snapshot {done.snapshot_id}")
+
+
+@cli.command()
+@click.argument("manifest", type=click.Path(path_type=Path))
+@click.option("--preview", is_flag=True, help="Show the plan without recording it.")
+@_json_option
+def plan(manifest: Path, preview: bool, as_json: bool) -> None:
+    """Resolve MANIFEST (YAML or JSON) to a plan: pins, chunks, estimates, stages. Computes nothing.
+
+    A manifest may be planned again, on newer tables, until it is approved; after that its text is immutable.
+    """
+    from backfill_assets import planning
+    from backfill_assets.console import plan as show_plan
+
+    contract = load_manifest(manifest)
+    with _platform() as platform:
+        if preview:
+            planned, state = planning.preview(platform, contract), "PREVIEW, not recorded"
+        else:
+            record = planning.plan_run(platform, contract)
+            planned, state = record.plan, record.state.value
+    if as_json:
+        _say({"state": state, "planHash": planned.hash, "plan": planned, "stages": [s.describe() for s in planned.stages]})
+    else:
+        _show(show_plan(planned, state))
+
+
+def _decide(run_id: str, *, approve: bool, by: str, comment: str, plan_hash: str | None) -> None:
+    from backfill_assets.launch import announce_approval
+
+    with _platform() as platform:
+        record = platform.ledger.run(run_id)
+        platform.ledger.decide(
+            run_id, approve=approve, by=by, comment=comment, self_approval=platform.settings.self_approval,
+            plan_hash=plan_hash or record.plan_hash,
+        )
+        if approve:
+            with _instance(platform.settings) as instance:
+                announce_approval(instance, record)
+    click.echo(f"{run_id}: {'APPROVED' if approve else 'REJECTED'} by {by} (plan {record.plan_hash[:12]})")
+
+
+def _decision_options(command: F) -> F:
+    command = click.option("--plan-hash", help="Decide only if this is still the plan (from `plan --json`).")(command)
+    command = click.option("--comment", default="", help="Why.")(command)
+    return click.option("--by", required=True, help="Who decides.")(command)
+
+
+@cli.command()
+@click.argument("run_id")
+@_decision_options
+def approve(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
+    """Approve the plan of RUN_ID. The approver differs from the requester; manifest and plan are immutable from here."""
+    _decide(run_id, approve=True, by=by, comment=comment, plan_hash=plan_hash)
+
+
+@cli.command()
+@click.argument("run_id")
+@_decision_options
+def reject(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
+    """Reject RUN_ID for good; the same change needs a new run id."""
+    _decide(run_id, approve=False, by=by, comment=comment, plan_hash=plan_hash)
+
+
+@cli.command()
+@click.argument("run_id")
+@click.option("--chunks", "ranges", multiple=True, metavar="FROM[..TO]",
+              help="Only these chunks, e.g. 2012-01..2012-06; may be repeated. Default: all that are not staged.")
+@_json_option
+def run(run_id: str, ranges: tuple[str, ...], as_json: bool) -> None:
+    """Compute chunks of an approved RUN_ID into staging and gate them, as a launch from the UI does.
+
+    Safe to repeat: staged chunks are skipped. Once every chunk is staged and every gate has passed, the run is
+    published as the sensor would do it, unless its manifest requires a manual publish.
+    """
+    with _platform() as platform, _instance(platform.settings) as instance:
+        success = execute(platform, instance, run_id, ranges, progress=not as_json)
+        _report(platform, run_id, as_json)
+    if not success:
+        sys.exit(EXIT_FAILED)
+
+
+def execute(
+    platform: Platform, instance: DagsterInstance, run_id: str, ranges: Sequence[str], *, progress: bool
+) -> bool:
+    """Stage, gate and, where the manifest lets the sensor do it, publish a run; return success."""
+    from backfill_assets.executor import require_computable
+    from backfill_assets.launch import announce_approval, run_chunks, run_publication
+    from backfill_assets.platform import target_named
+    from backfill_assets.publish import publication_requests
+
+    record = platform.ledger.run(run_id)
+    keys = select_chunks(record, ranges)
+    target = target_named(record.target)
+    success = True
+    if record.state not in {RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED}:
+        require_computable(platform, run_id, keys, target=target)
+        announce_approval(instance, record)
+        with _progress(platform, run_id, keys) if progress else _nothing():
+            success = run_chunks(platform, instance, record, keys)
+    wanted = [request for request in publication_requests(platform, target) if request.partition_key == run_id]
+    if wanted:
+        success &= run_publication(platform, instance, record)
+    return success
+
+
+def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
+    """Return the planned chunks that ranges like `2012-01..2012-06` name; all of them without a range.
+
+    Raises:
+        InputRefused: for a malformed range, or one outside the plan.
+    """
+    from manifests.chunks import first_day
+
+    planned = [chunk.key for chunk in record.plan.chunks]
+    if not ranges:
+        return planned
+    chosen: set[str] = set()
+    for text in ranges:
+        first, separator, last = text.partition("..")
+        last = last if separator else first
+        for key in (first, last):
+            first_day(record.plan.chunking, key)
+        found = [key for key in planned if first <= key <= last]
+        if not found or first not in planned or last not in planned or last < first:
+            raise InputRefused(
+                Problem(f"--chunks {text} is not a range of the plan", f"'{record.run_id}' has {planned[0]} to {planned[-1]}",
+                        "correct the range")
+            )
+        chosen.update(found)
+    return [key for key in planned if key in chosen]
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
+    """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
+    from backfill_assets.console import make_console
+    from resources.ledger import ChunkState
+    from resources.ledger import Ledger
+
+    columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    stop = threading.Event()
+    wanted = set(keys)
+    ledger = Ledger(platform.ledger.url)
+    with Progress(*columns, console=make_console(stderr=True)) as bars:
+        computing = bars.add_task("computing", total=len(wanted))
+        gating = bars.add_task("gating", total=len(wanted))
+
+        def look() -> None:
+            chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
+            staged = sum(chunk.state in {ChunkState.STAGED, ChunkState.PASSED} for chunk in chunks)
+            under_way = [attempt["prefix"] for attempt in ledger.attempts(run_id) if attempt["state"] == "RUNNING"]
+            bars.update(computing, completed=min(len(wanted), staged + sum(map(written_chunks, under_way[-1:]))))
+            bars.update(gating, completed=sum(chunk.state is ChunkState.PASSED for chunk in chunks))
+
+        def watch() -> None:
+            while not stop.wait(_POLL_SECONDS):
+                look()
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            watcher.join()
+            look()
+            ledger.engine.dispose()
+
+
+def written_chunks(prefix: str) -> int:
+    """Return how many chunks the tasks of a running Spark job have finished; 0 where staging is no local folder."""
+    from resources.lakehouse import local_path
+
+    return len({folder.name for folder in Path(local_path(prefix)).glob("_temporary/*/task_*/chunk=*")})
+
+
+def _report(platform: Platform, run_id: str, as_json: bool) -> None:
+    from backfill_assets import console
+    from backfill_assets.executor import CHUNK_GATE
+
+    record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
+    verdicts = platform.ledger.verdicts(run_id)
+    publications = platform.ledger.publications(run_id)
+    if as_json:
+        _say(
+            {
+                "runId": run_id, "state": record.state, "why": record.state_reason, "target": record.target,
+                "planHash": record.plan_hash, "chunkStates": console.chunk_counts(chunks), "chunks": chunks,
+                "gates": [verdict for verdict in verdicts if not verdict.chunk],
+                "approvals": platform.ledger.approvals(run_id), "publications": publications,
+                "sinkRequests": platform.ledger.sink_attempts(run_id), "evidence": str(platform.evidence.path(run_id)),
+            }
+        )
+        return
+    pairs: list[tuple[str, object]] = [
+        ("state", record.state), ("why", record.state_reason), ("target", record.target), ("plan", record.plan_hash),
+    ]
+    pairs += [(f"{one['action']} {one['state'].lower()}", f"snapshot {one['snapshot_id']}") for one in publications]
+    _show(console.facts(pairs, run_id), console.grid(chunks))
+    failed = [chunk for chunk in chunks if chunk.error]
+    if failed:
+        _show(console.facts([(chunk.chunk, chunk.error) for chunk in failed[:10]], "failed chunks"))
+    if verdicts:
+        _show(console.gates(verdicts, CHUNK_GATE))
+
+
+@cli.command()
+@click.argument("run_id", required=False)
+@click.option("--watch", is_flag=True, help="Refresh until interrupted.")
+@_json_option
+def status(run_id: str | None, watch: bool, as_json: bool) -> None:
+    """Show all runs, or one run with its chunk grid and gates."""
+    from backfill_assets import console
+
+    with _platform() as platform:
+        if run_id is not None and not watch:
+            _report(platform, run_id, as_json)
+            return
+        if watch:
+            from rich.console import Group
+
+            shown = run_id
+
+            def view() -> Any:
+                if shown is None:
+                    return console.run_table(platform.ledger.runs())
+                record = platform.ledger.run(shown)
+                pairs = [("state", record.state), ("why", record.state_reason)]
+                return Group(console.facts(pairs, shown), console.grid(platform.ledger.chunks(shown)))
+
+            with Live(view(), console=console.make_console(), refresh_per_second=2) as live:
+                try:
+                    while True:
+                        time.sleep(_POLL_SECONDS)
+                        live.update(view())
+                except KeyboardInterrupt:
+                    return
+        records = platform.ledger.runs()
+        if as_json:
+            _say(
+                [
+                    {"runId": record.run_id, "kind": record.kind, "mode": record.mode, "target": record.target,
+                     "state": record.state, "why": record.state_reason, "planHash": record.plan_hash,
+                     "range": record.plan.publish_range, "transformVersion": record.plan.transform_version}
+                    for record in records
+                ]
+            )
+        elif records:
+            _show(console.run_table(records))
+        else:
+            click.echo("no runs yet: `backfill plan MANIFEST.yaml` makes the first")
+
+
+@cli.command()
+@click.argument("run_id")
+@_json_option
+def publish(run_id: str, as_json: bool) -> None:
+    """Publish the validated RUN_ID as one snapshot. Safe to repeat; refused if somebody else wrote into its scope."""
+    from backfill_assets import publication
+
+    with _platform() as platform:
+        done = publication.publish(platform, run_id)
+    _tell(done, "published", as_json)
+
+
+@cli.command()
+@click.argument("run_id")
+@_json_option
+def rollback(run_id: str, as_json: bool) -> None:
+    """Put back what the published RUN_ID replaced, as a new snapshot. Refused if a later run holds part of its scope."""
+    from backfill_assets import publication
+
+    with _platform() as platform:
+        done = publication.rollback(platform, run_id)
+    _tell(done, "rolled back", as_json)
+
+
+def _tell(done: Any, verb: str, as_json: bool) -> None:
+    from backfill_assets.console import published
+
+    if as_json:
+        _say(done)
+    else:
+        _show(published(done, verb))
+
+
+@cli.command()
+@_json_option
+def config(as_json: bool) -> None:
+    """Print the resolved settings, without secrets.
+
+    `catalog_name` and `catalog` are what `pyiceberg.catalog.load_catalog(name, **properties)` takes.
+    """
+    from backfill_assets.console import facts
+
+    shown = load_settings().shown()
+    if as_json:
+        _say(shown)
+    else:
+        _show(facts(((name, json.dumps(value) if isinstance(value, dict) else value) for name, value in shown.items()), "settings"))
+
+
+@cli.command()
+@click.option("--events", type=click.Path(path_type=Path), help="A log to use instead of generated cases.")
+@click.option("--cases", type=click.IntRange(100, 1_000_000), default=20_000, show_default=True, help="Cases to generate.")
+@click.option("--seed", type=int, default=1, show_default=True)
+def demo(events: Path | None, cases: int, seed: int) -> None:
+    """Show a whole restatement: history with a bug, the correction, its gates, what changed, and a refusal."""
+    from backfill_assets.demo import show
+
+    show(events, cases, seed)
+
+
+@cli.command()
+@click.option("--port", type=click.IntRange(1, 65_535), default=3000, show_default=True)
+def ui(port: int) -> None:
+    """Start Dagster (webserver and daemon) on this machine only, on this installation's instance."""
+    settings = load_settings()
+    with _platform(), _instance(settings):
+        click.echo(f"Dagster on http://127.0.0.1:{port} (stop with Ctrl-C)")
+    environment = os.environ | {
+        "DAGSTER_HOME": str(settings.dagster_home), "BACKFILL_HOME": str(settings.home), "DAGSTER_EVENT_BATCH_SIZE": "500",
+    }
+    arguments = [sys.executable, "-m", "dagster", "dev", "-m", "backfill_assets.definitions", "-h", "127.0.0.1", "-p", str(port)]
+    os.execve(sys.executable, arguments, environment)  # noqa: S606 - this process becomes Dagster
+
+
+def main() -> None:
+    """Run the command; a refusal is printed with its reasons and exits with 2."""
+    try:
+        cli(standalone_mode=False)
+    except Refused as error:
+        from backfill_assets.console import make_console, refusal
+
+        make_console(stderr=True).print(refusal(error))
+        sys.exit(EXIT_REFUSED)
+    except click.exceptions.Abort:
+        click.echo("interrupted; the same command again goes on from here", err=True)
+        sys.exit(EXIT_FAILED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_REFUSED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""What the command prints for people: tables, the chunk grid, bars. No decisions, and nothing a script should read."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from backfill_assets.publication import Published
+from manifests.errors import Refused
+from manifests.planner import Plan
+from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict
+
+STATE_STYLE = {
+    "PUBLISHED": "green", "VALIDATED": "green", "STAGED": "cyan", "RUNNING": "cyan", "APPROVED": "blue", "PLANNED": "blue",
+    "FAILED": "red", "REJECTED": "red", "ROLLED_BACK": "yellow", "SUPERSEDED": "dim", "CANCELLED": "dim", "DRAFT": "dim",
+}
+_CELL = {
+    ChunkState.PLANNED: ("·", "dim"), ChunkState.STAGED: ("▢", "cyan"), ChunkState.PASSED: ("■", "green"),
+    ChunkState.FAILED: ("✗", "bold red"),
+}
+_BAR = 40
+
+
+def refusal(error: Refused) -> RenderableType:
+    """Show every reason of a refusal: what, which rule, what to do."""
+    lines = Text()
+    for problem in error.problems:
+        lines.append(f"{problem.where}: " if problem.where else "", "bold")
+        lines.append(f"{problem.what}\n")
+        if problem.rule:
+            lines.append("  rule        ", "dim")
+            lines.append(f"{problem.rule}\n")
+        if problem.fix:
+            lines.append("  what to do  ", "dim")
+            lines.append(f"{problem.fix}\n")
+    lines.rstrip()
+    return Panel(lines, title=error.headline, border_style="red", title_align="left")
+
+
+def facts(pairs: Iterable[tuple[str, object]], title: str) -> Table:
+    """Show pairs of names and values."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        table.add_row(name, value if isinstance(value, Text) else Text(str(value)))
+    return table
+
+
+def plan(planned: Plan, state: str) -> RenderableType:
+    """Show a plan: what it reads, with which code, what it may change, and its stages."""
+    code = planned.code
+    who = f"git {code.git_commit[:12]}{' with uncommitted changes' if code.dirty else ''}" if code.git_commit else "no git"
+    references = [
+        (f"reference {pin.table}", f"snapshot {pin.snapshot_id}{f' ({pin.version})' if pin.version else ''}, {pin.semantics}")
+        for pin in planned.references
+    ]
+    look_back = planned.look_back
+    pairs: list[tuple[str, object]] = [
+        ("state", Text(state, STATE_STYLE.get(state, ""))),
+        ("may change", f"{planned.target}, {planned.publish_range.start} to {planned.publish_range.end} ({planned.publish_mode})"),
+        ("base", f"snapshot {planned.base_snapshot_id}" if planned.base_snapshot_id else "the target has no snapshot yet"),
+        ("reads", f"{planned.source}, snapshot {planned.source_snapshot_id}"),
+        ("input range", f"{planned.input_range.start} to {planned.input_range.end} ({planned.warm_up_days} days of warm-up)"),
+        ("to read", f"{planned.reads.rows:,} rows, {planned.reads.bytes / 1e6:,.1f} MB, {planned.reads.files:,} files"),
+        *([("look-back", f"{look_back.rows:,} earlier rows, {look_back.files:,} files, few columns")] if look_back else []),
+        *references,
+        ("transform", f"{planned.transform} {planned.transform_version}, mode {planned.mode}"),
+        ("code", f"{who}, package {code.package_version}, content {code.content_hash[:12]}"),
+        ("run clock", planned.run_clock.isoformat()),
+        ("run gates", ", ".join(planned.gates)),
+        ("plan hash", planned.hash),
+    ]
+    stages = Table(title="stages", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    stages.add_column(justify="right", style="dim")
+    stages.add_column()
+    for number, stage in enumerate(planned.stages, start=1):
+        stages.add_row(str(number), stage.describe())
+    return Group(facts(pairs, f"plan of {planned.run_id}"), Text(), stages)
+
+
+def grid(chunks: Sequence[ChunkRecord]) -> RenderableType:
+    """Show every chunk as a cell: a row a year (months) or a month (days)."""
+    rows: dict[str, list[ChunkRecord]] = defaultdict(list)
+    for chunk in chunks:
+        rows[chunk.chunk.rsplit("-", 1)[0]].append(chunk)
+    text = Text()
+    for name, members in rows.items():
+        text.append(f"{name}  ", "dim")
+        text.append(" " * 2 * (int(members[0].chunk.rsplit("-", 1)[1]) - 1))
+        for chunk in members:
+            symbol, style = _CELL[chunk.state]
+            text.append(f"{symbol} ", style)
+        text.append("\n")
+    counts = Counter(chunk.state for chunk in chunks)
+    for state, (symbol, style) in _CELL.items():
+        text.append(f"{symbol} ", style)
+        text.append(f"{state.value.lower()} {counts[state]}   ")
+    return text
+
+
+def run_table(records: Sequence[RunRecord]) -> Table:
+    """Show runs, newest last."""
+    table = Table("run", "kind", "target", "range", "version", "state", "why", title="runs", title_justify="left")
+    for record in records:
+        scope = record.plan.publish_range
+        table.add_row(
+            record.run_id, record.kind, record.target, f"{scope.start} to {scope.end}", record.plan.transform_version,
+            Text(record.state, STATE_STYLE.get(record.state, "")), record.state_reason,
+        )
+    return table
+
+
+def gates(verdicts: Sequence[Verdict], chunk_gate: str) -> Table:
+    """Show the gates of a run: one line for all chunks, one a run-level gate, and what disagrees."""
+    table = Table("gate", "verdict", "found", title="gates", title_justify="left")
+    chunked = [verdict for verdict in verdicts if verdict.chunk]
+    failed = [verdict for verdict in chunked if not verdict.passed]
+    if chunked:
+        table.add_row(chunk_gate, _mark(not failed), f"{len(chunked) - len(failed)} of {len(chunked)} chunks pass every rule")
+    for verdict in failed[:10]:
+        table.add_row(f"  {verdict.chunk}", _mark(passed=False), verdict.summary)
+    for verdict in verdicts:
+        if verdict.chunk:
+            continue
+        table.add_row(verdict.gate, _mark(verdict.passed), verdict.summary)
+        for row in list(verdict.details.get("sample", []))[:3]:
+            table.add_row("", "", Text("  " + ", ".join(f"{name}={value}" for name, value in row.items()), "dim"))
+    return table
+
+
+def _mark(passed: bool) -> Text:
+    return Text("passed", "green") if passed else Text("NOT PASSED", "bold red")
+
+
+def published(done: Published, verb: str) -> Table:
+    """Show what a publication or rollback did."""
+    return facts(
+        [
+            ("snapshot", f"{done.base_snapshot_id} -> {done.snapshot_id}"),
+            ("files", f"{done.files_added:,} added, {done.files_removed:,} removed, in one snapshot"),
+            ("evidence root", done.evidence_root),
+        ],
+        f"{done.run_id}: {verb}" + ("" if done.new else " before; nothing was done again"),
+    )
+
+
+def by_year(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]) -> Table:
+    """Show rows and breaches by year before and after, with a bar a year of the breaches that moved."""
+    table = Table(title="what changed", title_justify="left")
+    for name in ("year", "rows before", "rows after", "breaches before", "breaches after", "change"):
+        table.add_column(name, justify="left" if name == "year" else "right", no_wrap=True)
+    table.add_column("breaches after (bar)", no_wrap=True)
+    nothing = {"rows": 0, "breaches": 0}
+    years = sorted(before.keys() | after.keys())
+    most = max((after.get(year, nothing)["breaches"] for year in years), default=0) or 1
+    for year in years:
+        old, new = before.get(year, nothing), after.get(year, nothing)
+        change = new["breaches"] - old["breaches"]
+        table.add_row(
+            year, f"{old['rows']:,}", f"{new['rows']:,}", f"{old['breaches']:,}", f"{new['breaches']:,}",
+            Text(f"{change:+,}", "yellow" if change else "dim"), Text("█" * round(_BAR * new["breaches"] / most), "cyan"),
+        )
+    sums = {name: [sum(side.get(year, nothing)[name] for year in years) for side in (before, after)] for name in nothing}
+    table.add_section()
+    table.add_row(
+        "all", *(f"{value:,}" for value in sums["rows"]), *(f"{value:,}" for value in sums["breaches"]),
+        f"{sums['breaches'][1] - sums['breaches'][0]:+,}", "",
+    )
+    return table
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console; wide enough for tables where the output is not a terminal."""
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=140)
+
+
+def chunk_counts(chunks: Sequence[ChunkRecord]) -> dict[str, int]:
+    """Return how many chunks are in each state."""
+    counts: dict[str, Any] = Counter(chunk.state.value for chunk in chunks)
+    return {state.value: counts.get(state.value, 0) for state in ChunkState}

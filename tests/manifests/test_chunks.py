@@ -1,0 +1,132 @@
+"""Chunks cut a range of days without gap and without overlap, and their keys say which days they hold."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manifests.chunks import Chunking, aligned, cut, first_day, following, key_of, last_day
+from manifests.errors import InputRefused
+
+unhurried = settings(deadline=None)
+chunkings = st.sampled_from(Chunking)
+days = st.dates(date(1900, 1, 1), date(2100, 12, 31))
+
+
+@st.composite
+def whole_ranges(draw: st.DrawFn) -> tuple[Chunking, date, date]:
+    chunking = draw(chunkings)
+    start = draw(days)
+    end = start + timedelta(days=draw(st.integers(0, 1_500)))
+    return chunking, *aligned(chunking, start, end)
+
+
+@unhurried
+@given(whole_ranges())
+def test_a_cut_covers_every_day_of_the_range_exactly_once_and_in_order(whole: tuple[Chunking, date, date]) -> None:
+    chunking, start, end = whole
+    chunks = list(cut(chunking, start, end))
+
+    assert chunks[0].start == start
+    assert chunks[-1].end == end
+    assert all(chunk.start <= chunk.end for chunk in chunks)
+    assert all(before.end + timedelta(days=1) == after.start for before, after in zip(chunks, chunks[1:], strict=False))
+
+
+@unhurried
+@given(whole_ranges())
+def test_chunks_are_numbered_from_zero_and_their_keys_rise(whole: tuple[Chunking, date, date]) -> None:
+    chunks = list(cut(*whole))
+    keys = [chunk.key for chunk in chunks]
+
+    assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
+    assert keys == sorted(set(keys)), "as text, too: ledgers and launch dialogs sort keys as text"
+
+
+@unhurried
+@given(whole_ranges(), st.data())
+def test_every_day_of_a_chunk_has_its_key(whole: tuple[Chunking, date, date], data: st.DataObject) -> None:
+    chunk = data.draw(st.sampled_from(list(cut(*whole))))
+    day = data.draw(st.dates(chunk.start, chunk.end))
+
+    assert key_of(whole[0], day) == chunk.key
+
+
+@unhurried
+@given(chunkings, st.dates(max_value=date(9999, 12, 30)))
+def test_the_first_day_of_a_key_has_that_key(chunking: Chunking, day: date) -> None:
+    key = key_of(chunking, day)
+
+    assert first_day(chunking, key) <= day
+    assert key_of(chunking, first_day(chunking, key)) == key
+
+
+@unhurried
+@given(chunkings, days)
+def test_the_day_after_the_last_day_of_a_chunk_begins_the_next(chunking: Chunking, day: date) -> None:
+    start = first_day(chunking, key_of(chunking, day))
+
+    assert last_day(chunking, start) + timedelta(days=1) == following(chunking, start)
+    assert key_of(chunking, last_day(chunking, start)) == key_of(chunking, start)
+    assert key_of(chunking, following(chunking, start)) != key_of(chunking, start)
+
+
+@unhurried
+@given(chunkings, days, st.integers(0, 1_500))
+def test_alignment_widens_a_range_as_little_as_possible_and_once(chunking: Chunking, start: date, length: int) -> None:
+    end = start + timedelta(days=length)
+    whole = aligned(chunking, start, end)
+
+    assert whole[0] <= start <= end <= whole[1]
+    assert key_of(chunking, whole[0]) == key_of(chunking, start)
+    assert key_of(chunking, whole[1]) == key_of(chunking, end)
+    assert aligned(chunking, *whole) == whole
+
+
+def test_a_leap_february_is_one_chunk_of_29_days() -> None:
+    (chunk,) = cut(Chunking.MONTH, date(2012, 2, 1), date(2012, 2, 29))
+
+    assert (chunk.key, chunk.start, chunk.end) == ("2012-02", date(2012, 2, 1), date(2012, 2, 29))
+
+
+def test_the_turn_of_a_year_separates_two_months() -> None:
+    assert [chunk.key for chunk in cut(Chunking.MONTH, date(2011, 12, 1), date(2012, 1, 31))] == ["2011-12", "2012-01"]
+
+
+def test_a_month_takes_in_the_days_around_a_range() -> None:
+    assert aligned(Chunking.MONTH, date(2011, 12, 31), date(2012, 2, 1)) == (date(2011, 12, 1), date(2012, 2, 29))
+    assert aligned(Chunking.DAY, date(2011, 12, 31), date(2012, 2, 1)) == (date(2011, 12, 31), date(2012, 2, 1))
+
+
+@pytest.mark.parametrize("chunking", list(Chunking))
+def test_the_last_month_of_the_calendar_can_be_cut(chunking: Chunking) -> None:
+    start, end = aligned(chunking, date(9999, 12, 31), date(9999, 12, 31))
+
+    assert [chunk.end for chunk in cut(chunking, start, end)] == [date(9999, 12, 31)]
+
+
+@pytest.mark.parametrize(
+    ("chunking", "key"),
+    [
+        (Chunking.MONTH, "2012-03-01"),
+        (Chunking.MONTH, "2012-13"),
+        (Chunking.MONTH, "2012-00"),
+        (Chunking.MONTH, "2012-3"),
+        (Chunking.MONTH, "201203"),
+        (Chunking.MONTH, "2012-03 "),
+        (Chunking.MONTH, "2012-03\n"),
+        (Chunking.MONTH, ""),
+        (Chunking.MONTH, "0000-01"),
+        (Chunking.MONTH, "２０１２-03"),
+        (Chunking.DAY, "2012-03"),
+        (Chunking.DAY, "2012-02-30"),
+        (Chunking.DAY, "2012-W01-1"),
+        (Chunking.DAY, "20120301"),
+    ],
+)
+def test_what_is_no_key_of_the_chunking_is_refused_with_an_example(chunking: Chunking, key: str) -> None:
+    with pytest.raises(InputRefused, match=f"chunks are {chunking}s, written like 2012-03"):
+        first_day(chunking, key)
