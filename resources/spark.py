@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from dagster_pyspark import LazyPySparkResource
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
+from resources.lakehouse import local_path
 from resources.settings import Settings
 
 MODE_KEY = "spark.backfill.mode"
@@ -30,7 +32,7 @@ _STATIC = {
     "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
@@ -60,8 +62,28 @@ def session_settings(settings: Settings, mode: Mode) -> dict[str, str]:
     """Return the Spark settings of a mode: defaults, then the installation's, then what the mode forbids."""
     merged = _STATIC | _RUNTIME | settings.spark | settings.spark_by_mode.get(mode, {})
     if mode is not Mode.LIVE:
-        merged |= _DENIED
+        merged |= _DENIED | only_the_warehouse(settings)
     return merged | {MODE_KEY: mode.value}
+
+
+def only_the_warehouse(settings: Settings) -> dict[str, str]:
+    """Return the settings that leave a session no local path but the warehouse's.
+
+    Hadoop's view file system takes the place of the local one and has a single mount, so that a path elsewhere does not
+    exist, for reading or writing. Where the warehouse is no local folder, its credentials are the limit instead.
+    """
+    warehouse = settings.catalog.get("warehouse", "")
+    if not warehouse.startswith("file:"):
+        return {}
+    folder = local_path(warehouse).rstrip("/")
+    return {
+        "fs.file.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+        # otherwise the file system that another session of this JVM opened would be handed out
+        "fs.file.impl.disable.cache": "true",
+        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+        "fs.viewfs.rename.strategy": "SAME_FILESYSTEM_ACROSS_MOUNTPOINT",
+        f"fs.viewfs.mounttable.default.link.{folder}": f"file://{folder}",
+    }
 
 
 class ModeSpark:
@@ -100,7 +122,8 @@ class ModeSpark:
         os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
         wanted = session_settings(self._settings, mode)
         try:
-            root = LazyPySparkResource(spark_config=cast("dict[str, Any]", wanted)).spark_session
+            static = {key: value for key, value in wanted.items() if not key.startswith("fs.")}
+            root = LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session
         except Exception as error:
             raise EnvironmentRefused(
                 Problem(
@@ -116,6 +139,7 @@ class ModeSpark:
 
 def _set_runtime(session: SparkSession, wanted: Mapping[str, str]) -> None:
     for key, value in wanted.items():
-        if key.startswith("spark.sql.") and session.conf.isModifiable(key):
+        # "fs." settings reach Hadoop through the session, so that each session has its own view of the file system
+        if key.startswith("fs.") or (key.startswith("spark.sql.") and session.conf.isModifiable(key)):
             session.conf.set(key, value)
     session.conf.set(MODE_KEY, wanted[MODE_KEY])

@@ -227,7 +227,7 @@ def stage_file(table: Table, name: str, rows: pa.Table) -> StagedFile:
     path = Path(table.location().removeprefix("file://")) / "data" / "run=test" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows.cast(schema_to_pyarrow(table.schema())), path)
-    return StagedFile(path.as_uri(), rows.num_rows, path.stat().st_size)
+    return StagedFile(f"file://{path}", rows.num_rows, path.stat().st_size)
 
 
 def scope(start: str, end: str) -> Scope:

@@ -1,0 +1,42 @@
+# Two commands: `make demo` and `make test`. Each sets up all it needs: a virtual environment from the lock, nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+EVENTS ?= $(wildcard ../shared/data/road_traffic_fines.parquet)
+
+.PHONY: demo test lint types lock bench setup clean
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	@command -v java >/dev/null || { echo "Java 17 or later is needed (no 'java' on PATH)"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed: make PYTHON=python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/backfill demo $(if $(EVENTS),--events $(EVENTS))
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python benchmarks/restatement.py $(if $(EVENTS),--events $(EVENTS))
+
+# resolve again within pyproject's bounds; pyspark stays on 4.1.x, the newest line with an Iceberg runtime
+lock:
+	uv pip compile pyproject.toml --extra dev --constraint constraints.txt --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV)
