@@ -25,6 +25,7 @@ from manifests.chunks import Chunking, aligned
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
 from manifests.model import RunManifest, load_manifest, manifest_from
+from manifests.planner import ZONE_MARGIN
 from resources.code import code_identity
 from resources.ledger import RunRecord
 from resources.settings import load_settings
@@ -95,7 +96,9 @@ def _chapter(title: str) -> Iterator[None]:
 
 def _months_of_source(platform: Platform) -> tuple[date, date]:
     source = platform.lakehouse.source_state(enforcement.EVENTS, "event_at", None)
-    return aligned(Chunking.MONTH, min(f.first_day for f in source.files), max(f.last_day for f in source.files))
+    # the first UTC day may be the local day before: the log begins on the next one
+    first = min(file.first_day for file in source.files) + ZONE_MARGIN
+    return aligned(Chunking.MONTH, first, max(file.last_day for file in source.files))
 
 
 def _run_id(name: str, scope: tuple[date, date]) -> str:

@@ -204,6 +204,8 @@ class TargetTable:
             reads_look_back=bool(self.look_back_columns),
             gates=(ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *(item.name for item in self.reconciliations)),
             tolerances=self.tolerances,
+            first_chunk=self.chunks_from,
+            last_chunk=self.chunks_until,
         )
 
 

@@ -35,6 +35,7 @@ class TargetContract:
         warm_up_days: days before the publish range that the transform needs, with the pinned references.
         reads_look_back: whether rows before the warm-up are read as well (few columns of them).
         gates: the run-level gates it declares; `tolerances` are their names and default values.
+        first_chunk: key of the first chunk it can have, and `last_chunk` of the last; None for no limit.
     """
 
     table: str
@@ -47,6 +48,8 @@ class TargetContract:
     reads_look_back: bool
     gates: tuple[str, ...]
     tolerances: Mapping[str, float]
+    first_chunk: str | None = None
+    last_chunk: str | None = None
 
 
 @dataclass(frozen=True)
@@ -464,6 +467,15 @@ def _scope_problems(publish: DayRange, contract: TargetContract, source: SourceS
                 f"use {whole[0]} to {whole[1]}",
             )
         )
+    begins, ends = key_of(contract.chunking, publish.start), key_of(contract.chunking, publish.end)
+    if begins < (contract.first_chunk or begins) or ends > (contract.last_chunk or ends):
+        problems.append(
+            Problem(
+                f"target.publishRange is {publish.start} to {publish.end}",
+                f"{contract.table} is declared with chunks {contract.first_chunk} to {contract.last_chunk}",
+                "narrow the range, or widen chunks_from and chunks_until in the product",
+            )
+        )
     if not source.files:
         problems.append(
             Problem(
@@ -476,7 +488,7 @@ def _scope_problems(publish: DayRange, contract: TargetContract, source: SourceS
     first = min(file.first_day for file in source.files)
     last = max(file.last_day for file in source.files)
     covered = (key_of(contract.chunking, first - ZONE_MARGIN), key_of(contract.chunking, last + ZONE_MARGIN))
-    if key_of(contract.chunking, publish.start) < covered[0] or key_of(contract.chunking, publish.end) > covered[1]:
+    if begins < covered[0] or ends > covered[1]:
         problems.append(
             Problem(
                 f"target.publishRange is {publish.start} to {publish.end}",

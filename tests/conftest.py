@@ -1,0 +1,34 @@
+"""Fixtures that the Spark tests share: an installation of one's own, and the one JVM of the test process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from worlds import World, make_world
+
+os.environ.setdefault("TZ", "UTC")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """An initialised installation with 400 generated cases of two years."""
+    return make_world(tmp_path / "home", cases=400)
+
+
+@pytest.fixture(scope="module")
+def shared_world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Like `world`, one for all tests of a module: they use run ids of their own."""
+    return make_world(tmp_path_factory.mktemp("shared") / "home", cases=400)
+
+
+@pytest.fixture(scope="session")
+def real_log() -> Path:
+    """The real enforcement log; tests that need it are skipped, saying so, where it is absent."""
+    folder = os.environ.get("BACKFILL_TEST_DATA")
+    root = Path(folder) if folder else Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+    file = root / "road_traffic_fines.parquet"
+    if not file.is_file():
+        pytest.skip("the real enforcement log is not here (set BACKFILL_TEST_DATA to its folder): its totals are not checked")
+    return file

@@ -1,0 +1,181 @@
+"""Evidence is sealed once, never rewritten, and one changed byte in it is detected."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import a_plan
+
+from manifests.errors import PublicationRefused
+from resources.evidence import INDEX, EvidenceStore
+
+RUN = "restate-2012"
+FILES: dict[str, Any] = {
+    "plan.json": a_plan(),
+    "chunks.json": [{"chunk": "2012-01", "rows": 3}],
+    "approvals.json": [{"by": "Zoë", "at": datetime(2024, 5, 1, 12, tzinfo=UTC)}],
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EvidenceStore:
+    return EvidenceStore(tmp_path / "evidence")
+
+
+@pytest.fixture
+def root(store: EvidenceStore) -> str:
+    return store.seal(RUN, FILES)
+
+
+def writable(file: Path) -> Path:
+    file.chmod(0o644)
+    return file
+
+
+def test_a_sealed_bundle_holds_every_file_as_readable_json(store: EvidenceStore, root: str) -> None:
+    folder = store.path(RUN)
+
+    assert {file.name for file in folder.iterdir()} == {*FILES, INDEX}
+    assert json.loads((folder / "chunks.json").read_text()) == FILES["chunks.json"]
+    assert json.loads((folder / "approvals.json").read_text()) == [{"at": "2024-05-01T12:00:00Z", "by": "Zoë"}]
+    assert json.loads((folder / "plan.json").read_text())["run_id"] == RUN
+
+
+def test_a_sealed_bundle_is_verified_to_its_root(store: EvidenceStore, root: str) -> None:
+    assert len(root) == 64
+    assert store.verify(RUN) == root
+
+
+def test_the_same_content_has_the_same_root_wherever_it_is_sealed(store: EvidenceStore, root: str, tmp_path: Path) -> None:
+    backwards = dict(reversed(FILES.items()))
+
+    assert EvidenceStore(tmp_path / "elsewhere").seal(RUN, backwards) == root
+
+
+@pytest.mark.parametrize("change", [{"chunks.json": []}, {"more.json": 1}])
+def test_other_content_has_another_root(store: EvidenceStore, root: str, tmp_path: Path, change: dict[str, Any]) -> None:
+    assert EvidenceStore(tmp_path / "elsewhere").seal(RUN, FILES | change) != root
+
+
+def test_sealing_again_after_a_crash_keeps_the_first_bundle(store: EvidenceStore, root: str) -> None:
+    assert store.seal(RUN, FILES | {"chunks.json": ["computed again"]}) == root
+    assert json.loads((store.path(RUN) / "chunks.json").read_text()) == FILES["chunks.json"]
+
+
+def test_a_process_that_died_while_sealing_leaves_nothing_in_the_way(store: EvidenceStore) -> None:
+    for pid in (os.getpid(), 1):
+        partial = store.path(RUN).with_name(f"bundle.partial-{pid}")
+        partial.mkdir(parents=True)
+        (partial / "chunks.json").write_text("half a fi")
+
+    root = store.seal(RUN, FILES)
+    assert store.verify(RUN) == root
+
+
+def test_a_bundle_that_cannot_be_written_whole_is_not_there(store: EvidenceStore) -> None:
+    with pytest.raises(ValueError, match="has no time zone"):
+        store.seal(RUN, FILES | {"zone.json": datetime(2024, 5, 1)})  # noqa: DTZ001 - that is the point
+    assert not store.path(RUN).exists()
+
+
+def test_nobody_writes_into_a_sealed_file_by_accident(store: EvidenceStore, root: str) -> None:
+    assert all(file.stat().st_mode & 0o222 == 0 for file in store.path(RUN).iterdir())
+
+
+@pytest.mark.parametrize("name", [*FILES, INDEX])
+def test_one_changed_byte_anywhere_is_detected(store: EvidenceStore, root: str, name: str) -> None:
+    file = writable(store.path(RUN) / name)
+    raw = file.read_bytes()
+    unnoticed = []
+    for place in range(0, len(raw), max(1, len(raw) // 150)):
+        file.write_bytes(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+        try:
+            store.verify(RUN)
+        except PublicationRefused:
+            continue
+        unnoticed.append(raw[:place].decode()[-20:])
+    file.write_bytes(raw)
+
+    assert unnoticed == []
+    assert store.verify(RUN) == root
+
+
+def test_a_changed_file_is_named(store: EvidenceStore, root: str) -> None:
+    file = writable(store.path(RUN) / "chunks.json")
+    file.write_text(file.read_text().replace("3", "4"))
+
+    with pytest.raises(PublicationRefused, match=r"was changed after it was sealed: chunks\.json"):
+        store.verify(RUN)
+    with pytest.raises(PublicationRefused, match=r"was changed after it was sealed: chunks\.json"):
+        store.seal(RUN, FILES)
+
+
+def test_a_missing_file_is_named(store: EvidenceStore, root: str) -> None:
+    (store.path(RUN) / "plan.json").unlink()
+
+    with pytest.raises(PublicationRefused, match=r"plan\.json"):
+        store.verify(RUN)
+
+
+def test_an_added_file_is_named(store: EvidenceStore, root: str) -> None:
+    (store.path(RUN) / "excuse.json").write_text("{}")
+
+    with pytest.raises(PublicationRefused, match=r"excuse\.json"):
+        store.verify(RUN)
+
+
+def test_an_added_folder_is_named(store: EvidenceStore, root: str) -> None:
+    (store.path(RUN) / "more").mkdir()
+
+    with pytest.raises(PublicationRefused, match="more"):
+        store.verify(RUN)
+
+
+def test_a_missing_index_is_refused(store: EvidenceStore, root: str) -> None:
+    (store.path(RUN) / INDEX).unlink()
+
+    with pytest.raises(PublicationRefused, match=RUN):
+        store.verify(RUN)
+
+
+def test_a_bundle_that_was_never_sealed_is_refused(store: EvidenceStore) -> None:
+    with pytest.raises(PublicationRefused, match="never-sealed"):
+        store.verify("never-sealed")
+
+
+def test_the_bundle_of_another_run_does_not_pass_for_this_runs(store: EvidenceStore, root: str) -> None:
+    shutil.copytree(store.path(RUN), store.path("another-run"))
+
+    with pytest.raises(PublicationRefused):
+        store.verify("another-run")
+
+
+def test_a_change_that_was_hashed_again_has_another_root_than_the_published_one(
+    store: EvidenceStore, root: str, tmp_path: Path
+) -> None:
+    forged = EvidenceStore(tmp_path / "forged")
+    forged.seal(RUN, FILES | {"chunks.json": [{"chunk": "2012-01", "rows": 4}]})
+    shutil.rmtree(store.path(RUN))
+    shutil.copytree(forged.path(RUN), store.path(RUN))
+
+    assert store.verify(RUN) != root, "the root in the snapshot's summary gives it away"
+
+
+def test_what_happens_later_is_added_beside_the_bundle_and_leaves_it_alone(store: EvidenceStore, root: str) -> None:
+    file = store.append(RUN, "publish", {"snapshot_id": 5, "root": root})
+
+    assert json.loads(file.read_text()) == {"root": root, "snapshot_id": 5}
+    assert file.stat().st_mode & 0o222 == 0
+    assert store.verify(RUN) == root
+
+
+def test_a_record_is_never_rewritten(store: EvidenceStore, root: str) -> None:
+    first = store.append(RUN, "publish", {"at": 1}).read_bytes()
+
+    assert store.append(RUN, "publish", {"at": 2}).read_bytes() == first

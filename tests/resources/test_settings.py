@@ -1,0 +1,285 @@
+"""Settings come from arguments, the environment and a file, in this order; none of them shows a secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manifests.errors import EnvironmentRefused
+from manifests.model import Mode
+from resources.settings import REDACTED, Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, with no setting in the environment."""
+    for name in list(os.environ):
+        if name.startswith("BACKFILL_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def toml(folder: Path, text: str) -> None:
+    (folder / "backfill.toml").write_text(text, encoding="utf-8")
+
+
+def text_of(settings: Settings) -> str:
+    return json.dumps(settings.shown())
+
+
+# --- where settings come from -----------------------------------------------------------------------------------------
+
+
+def test_without_settings_everything_lives_below_one_home_folder(elsewhere: Path) -> None:
+    settings = load_settings()
+
+    assert settings.home == elsewhere / ".backfill"
+    assert settings.ledger_url == f"sqlite:///{elsewhere}/.backfill/ledger.db"
+    assert settings.catalog == {
+        "type": "sql",
+        "uri": f"sqlite:///{elsewhere}/.backfill/catalog.db",
+        "warehouse": f"file://{elsewhere}/.backfill/warehouse",
+    }
+    assert settings.evidence_folder == elsewhere / ".backfill" / "evidence"
+    assert settings.dagster_home == elsewhere / ".backfill" / "dagster"
+    assert settings.self_approval is False
+    assert settings.notification_webhook == ""
+    assert not (elsewhere / ".backfill").exists(), "settings make nothing"
+
+
+def test_a_file_in_the_working_folder_is_read(elsewhere: Path) -> None:
+    toml(
+        elsewhere,
+        'home = "/srv/backfill"\nquarantine_limit = 0.5\n[spark]\n"spark.sql.shuffle.partitions" = "8"\n'
+        '[spark_by_mode.LIVE]\n"spark.executor.memory" = "4g"\n',
+    )
+    settings = load_settings()
+
+    assert settings.home == Path("/srv/backfill")
+    assert settings.quarantine_limit == 0.5
+    assert settings.spark == {"spark.sql.shuffle.partitions": "8"}
+    assert settings.spark_by_mode == {Mode.LIVE: {"spark.executor.memory": "4g"}}
+
+
+def test_a_file_that_the_environment_names_is_read_instead(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toml(elsewhere, 'catalog_name = "here"\n')
+    other = elsewhere / "other.toml"
+    other.write_text('catalog_name = "there"\n')
+    monkeypatch.setenv("BACKFILL_CONFIG", str(other))
+
+    assert load_settings().catalog_name == "there"
+
+
+def test_the_environment_wins_over_the_file_and_an_argument_over_both(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toml(elsewhere, 'catalog_name = "file"\nledger_url = "sqlite:////file.db"\nhome = "/file"\n')
+    monkeypatch.setenv("BACKFILL_CATALOG_NAME", "environment")
+    monkeypatch.setenv("BACKFILL_HOME", "/environment")
+    settings = load_settings(home=Path("/argument"))
+
+    assert settings.home == Path("/argument")
+    assert settings.catalog_name == "environment"
+    assert settings.ledger_url == "sqlite:////file.db"
+
+
+def test_one_property_of_the_environment_wins_and_the_files_others_stay(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toml(elsewhere, '[catalog]\ntype = "rest"\nuri = "http://file"\n')
+    monkeypatch.setenv("BACKFILL_CATALOG__URI", "http://environment")
+
+    assert load_settings().catalog == {"type": "rest", "uri": "http://environment"}
+
+
+def test_a_home_with_a_tilde_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert load_settings(home=Path("~/lake")).home == tmp_path / "lake"
+
+
+def test_settings_are_not_changed_afterwards() -> None:
+    settings = load_settings()
+
+    with pytest.raises(ValueError, match="frozen"):
+        settings.self_approval = True  # type: ignore[misc]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("surprise = 1\n", "surprise"),
+        ("[surprise]\na = 1\n", "surprise"),
+        ("quarantine_limit = 2\n", "quarantine_limit"),
+        ("quarantine_limit = -0.1\n", "quarantine_limit"),
+        ('self_approval = "perhaps"\n', "self_approval"),
+        ('[spark_by_mode.SHADOW]\na = "b"\n', "spark_by_mode"),
+        ("[spark]\na = 1\n", "spark.a"),
+        ('ledger_url = "not a url"\n', "ledger_url"),
+    ],
+)
+def test_a_wrong_or_unknown_setting_is_refused_by_name(elsewhere: Path, text: str, named: str) -> None:
+    toml(elsewhere, text)
+
+    with pytest.raises(EnvironmentRefused, match=named):
+        load_settings()
+
+
+def test_all_wrong_settings_are_named_at_once(elsewhere: Path) -> None:
+    toml(elsewhere, 'surprise = 1\nquarantine_limit = 2\nself_approval = "perhaps"\n')
+
+    with pytest.raises(EnvironmentRefused, match="for 3 reasons"):
+        load_settings()
+
+
+def test_a_misspelt_variable_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_LEDGER_ULR", "sqlite:////ledger.db")
+
+    with pytest.raises(EnvironmentRefused, match="(?i)ledger_ulr"):
+        load_settings()
+
+
+def test_the_variables_that_are_no_settings_are_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_OPERATOR", "ada")
+
+    load_settings()
+
+
+def test_a_file_that_is_no_toml_is_refused(elsewhere: Path) -> None:
+    toml(elsewhere, "this is: not toml\n")
+
+    with pytest.raises(EnvironmentRefused, match="the settings cannot be read"):
+        load_settings()
+
+
+def test_a_named_file_that_is_missing_is_refused(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_CONFIG", str(elsewhere / "missing.toml"))
+
+    with pytest.raises(EnvironmentRefused, match=re.escape("BACKFILL_CONFIG names")):
+        load_settings()
+
+
+def test_a_variable_that_is_no_json_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_SPARK", "{not json hunter2")
+
+    with pytest.raises(EnvironmentRefused, match="spark") as refused:
+        load_settings()
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["BACKFILL_LEDGER_URL", "BACKFILL_QUARANTINE_LIMIT", "BACKFILL_SELF_APPROVAL"])
+def test_a_refusal_does_not_repeat_the_value_it_refuses(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "ada:hunter2@host")
+
+    with pytest.raises(EnvironmentRefused) as refused:
+        load_settings()
+    assert "hunter2" not in str(refused.value)
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "key"),
+    [
+        ("catalog", "s3.secret-access-key"),
+        ("catalog", "s3.access-key-id"),
+        ("catalog", "s3.session-token"),
+        ("catalog", "gcs.oauth2.token"),
+        ("catalog", "adls.account-key"),
+        ("catalog", "adls.sas-token"),
+        ("catalog", "adls.client-secret"),
+        ("catalog", "adls.connection-string"),
+        ("catalog", "credential"),
+        ("catalog", "token"),
+        ("catalog", "header.Authorization"),
+        ("spark", "spark.hadoop.fs.s3a.secret.key"),
+        ("spark", "spark.hadoop.fs.s3a.access.key"),
+        ("spark", "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net"),
+        ("spark", "spark.ssl.keyStorePassword"),
+        ("spark", "spark.authenticate.secret"),
+    ],
+)
+def test_a_property_that_holds_a_secret_is_not_shown(field: str, key: str) -> None:
+    settings = load_settings(**{field: {key: "hunter2"}})
+
+    assert "hunter2" not in text_of(settings)
+    assert settings.shown()[field][key] == REDACTED
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg2://ada:hunter2@host:5432/ledger",
+        "postgresql+psycopg2://:hunter2@host/ledger",
+        "postgresql+psycopg2://ada:hunter2%40x@host/ledger",
+        "postgresql+psycopg2://ada:x@hunter2@host/ledger",
+        "postgresql+psycopg2://ada:x/hunter2@host/ledger",
+        "postgresql+psycopg2://host/ledger?user=ada&password=hunter2",
+    ],
+)
+def test_the_password_of_a_url_is_not_shown_wherever_it_stands(url: str) -> None:
+    settings = load_settings(ledger_url=url, catalog={"type": "sql", "uri": url})
+    shown = settings.shown()
+
+    assert "hunter2" not in text_of(settings)
+    assert shown["ledger_url"].startswith("postgresql+psycopg2://")
+    assert "host" in shown["ledger_url"], "what is no secret is shown"
+
+
+@pytest.mark.parametrize("url", ["https://hooks.example/T0/hunter2", "https://ada:hunter2@hooks.example/"])
+def test_the_webhook_is_a_secret_as_a_whole(url: str) -> None:
+    assert load_settings(notification_webhook=url).shown()["notification_webhook"] == REDACTED
+
+
+def test_a_secret_of_one_mode_is_not_shown() -> None:
+    settings = load_settings(spark_by_mode={"LIVE": {"spark.hadoop.fs.s3a.secret.key": "hunter2"}})
+
+    assert "hunter2" not in text_of(settings)
+
+
+def test_what_is_no_secret_is_shown(elsewhere: Path) -> None:
+    shown = load_settings(spark={"spark.sql.shuffle.partitions": "8"}).shown()
+
+    assert shown["home"] == str(elsewhere / ".backfill")
+    assert shown["spark"] == {"spark.sql.shuffle.partitions": "8"}
+    assert shown["ledger_url"].startswith("sqlite:////")
+    assert shown["evidence_folder"].endswith("evidence")
+    assert shown["notification_webhook"] == ""
+
+
+def test_a_secret_that_is_not_set_is_seen_not_to_be_set() -> None:
+    assert load_settings().shown()["notification_webhook"] == ""
+
+
+# --- what can change the output ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other", [{"spark": {"spark.sql.ansi.enabled": "false"}}, {"spark_by_mode": {"BACKFILL": {"a": "b"}}}]
+)
+def test_a_setting_of_spark_changes_the_configuration_hash(other: dict[str, Any]) -> None:
+    assert load_settings(**other).output_hash() != load_settings().output_hash()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"home": Path("/elsewhere")},
+        {"ledger_url": "sqlite:////elsewhere.db"},
+        {"catalog": {"type": "rest"}},
+        {"self_approval": True},
+        {"notification_webhook": "https://hooks.example/x"},
+    ],
+)
+def test_where_things_live_does_not_change_the_configuration_hash(other: dict[str, Any]) -> None:
+    assert load_settings(**other).output_hash() == load_settings().output_hash()

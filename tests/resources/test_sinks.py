@@ -1,0 +1,302 @@
+"""Which mode may write where is one table, and every request is on record with its answer."""
+
+from __future__ import annotations
+
+import http.server
+import itertools
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import a_manifest
+
+from manifests.errors import SinkRefused
+from manifests.model import Mode, RunManifest
+from resources import sinks as module
+from resources.lakehouse import Lakehouse
+from resources.ledger import Ledger
+from resources.settings import Settings
+from resources.sinks import AUDIT_TABLE, DECLARED, AuditTable, Decision, SinkClass, SinkDeclaration, Sinks, Webhook, judge
+
+RUN = "restate-2012"
+AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
+SIDE_EFFECTS = {"EVENT_TOPIC", "NOTIFICATION", "TICKET", "EXTERNAL_API"}
+
+
+def granting(*names: str, side_effects: bool = False) -> RunManifest:
+    """Return a LIVE manifest (the only one that can be written with side effects) that grants these sinks."""
+    return a_manifest(RUN, kind="LIVE", safety={"sinks": list(names), "sideEffectsAllowed": side_effects})
+
+
+@pytest.fixture
+def sinks(tmp_path: Path, ledger: Ledger, lakehouse: Lakehouse) -> Sinks:
+    return Sinks(Settings(home=tmp_path, notification_webhook="http://127.0.0.1:9/none"), ledger, lakehouse)
+
+
+def decisions(ledger: Ledger) -> list[tuple[str, str, str, str]]:
+    return [(one["sink"], one["mode"], one["action"], one["decision"]) for one in ledger.sink_attempts(RUN)]
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def expected(sink_class: SinkClass, isolated: bool, mode: Mode, granted: bool, side_effects: bool) -> str:
+    """The policy, written down a second time."""
+    if not granted or mode in {Mode.DRY_RUN, Mode.RECONCILIATION}:
+        return "REFUSED"
+    if sink_class.value in SIDE_EFFECTS:
+        return "ALLOWED" if mode is Mode.LIVE and side_effects else "REFUSED"
+    if mode is Mode.LIVE:
+        return "ALLOWED"
+    return "ALLOWED_ISOLATED" if isolated else "REFUSED"
+
+
+@pytest.mark.parametrize("sink_class", list(SinkClass))
+def test_class_mode_and_grants_decide_and_nothing_else(
+    sink_class: SinkClass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    booleans = [False, True]
+    for isolated, mode, granted, side_effects in itertools.product(booleans, Mode, booleans, booleans):
+        monkeypatch.setitem(DECLARED, "tried", SinkDeclaration("tried", sink_class, isolated, "of this test"))
+        manifest = granting(*(["tried"] if granted else []), side_effects=side_effects)
+        answer = judge("tried", mode, manifest)
+
+        case = (isolated, mode, granted, side_effects)
+        assert answer.decision.value == expected(sink_class, isolated, mode, granted, side_effects), case
+        assert (answer.sink, answer.sink_class) == ("tried", sink_class.value)
+        assert answer.reason
+
+
+@pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.LIVE])
+@pytest.mark.parametrize("sink_class", sorted(SIDE_EFFECTS))
+def test_only_live_may_cause_side_effects_whatever_its_manifest_says(
+    sink_class: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declaration = SinkDeclaration("tried", SinkClass(sink_class), True, "of this test")
+    monkeypatch.setitem(DECLARED, "tried", declaration)
+
+    assert judge("tried", mode, granting("tried", side_effects=True)).decision is Decision.REFUSED
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_sink_that_nobody_declared_is_refused_in_every_mode(mode: Mode) -> None:
+    answer = judge("carrier_pigeon", mode, granting("carrier_pigeon", side_effects=True))
+
+    assert answer.decision is Decision.REFUSED
+    assert "no such sink is declared; declared are breach_notifications, run_audit" in answer.reason
+
+
+def test_the_shipped_sinks_are_classed_as_what_they_do() -> None:
+    assert DECLARED["breach_notifications"].sink_class is SinkClass.NOTIFICATION
+    assert DECLARED["run_audit"].sink_class is SinkClass.ANALYTICAL_TABLE
+    assert DECLARED["run_audit"].isolated
+    assert {sink_class.value for sink_class in module.SIDE_EFFECTS} == SIDE_EFFECTS
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_backfill_that_asks_for_a_webhook_is_refused_before_it_is_planned(sinks: Sinks, ledger: Ledger) -> None:
+    manifest = a_manifest(RUN, safety={"sinks": ["run_audit", "breach_notifications", "carrier_pigeon"]})
+
+    with pytest.raises(SinkRefused, match="for 2 reasons") as refused:
+        sinks.check_grants(manifest)
+    assert f"run '{RUN}' (BACKFILL) asks for the sink 'breach_notifications'" in str(refused.value)
+    assert "a NOTIFICATION has side effects, and only LIVE may cause any" in str(refused.value)
+    assert "carrier_pigeon" in str(refused.value)
+    assert decisions(ledger) == [
+        ("run_audit", "BACKFILL", "plan", "ALLOWED_ISOLATED"),
+        ("breach_notifications", "BACKFILL", "plan", "REFUSED"),
+        ("carrier_pigeon", "BACKFILL", "plan", "REFUSED"),
+    ]
+
+
+def test_a_manifest_that_asks_for_what_it_may_have_is_planned(sinks: Sinks, ledger: Ledger) -> None:
+    sinks.check_grants(a_manifest(RUN, safety={"sinks": ["run_audit"]}))
+    sinks.check_grants(a_manifest(RUN))
+
+    assert len(decisions(ledger)) == 1
+
+
+def test_a_refused_sink_is_not_handed_out_and_the_request_is_on_record(sinks: Sinks, ledger: Ledger) -> None:
+    manifest = a_manifest(RUN, safety={"sinks": ["breach_notifications"]})
+
+    with pytest.raises(SinkRefused, match="breach_notifications"):
+        sinks.open("breach_notifications", mode=Mode.BACKFILL, manifest=manifest, action="publish")
+    assert decisions(ledger) == [("breach_notifications", "BACKFILL", "publish", "REFUSED")]
+
+
+def test_a_sink_that_was_not_granted_is_not_handed_out(sinks: Sinks, ledger: Ledger) -> None:
+    with pytest.raises(SinkRefused, match=r"does not grant it in safety\.sinks"):
+        sinks.open("run_audit", mode=Mode.BACKFILL, manifest=a_manifest(RUN), action="publish")
+    assert decisions(ledger) == [("run_audit", "BACKFILL", "publish", "REFUSED")]
+
+
+def test_a_granted_sink_is_handed_out_and_the_request_is_on_record(sinks: Sinks, ledger: Ledger) -> None:
+    manifest = granting("run_audit", "breach_notifications", side_effects=True)
+
+    assert isinstance(sinks.open("run_audit", mode=Mode.LIVE, manifest=manifest, action="publish"), AuditTable)
+    assert isinstance(sinks.open("breach_notifications", mode=Mode.LIVE, manifest=manifest, action="publish"), Webhook)
+    assert [decision for *_, decision in decisions(ledger)] == ["ALLOWED", "ALLOWED"]
+
+
+def test_a_declared_sink_that_nobody_implements_is_never_taken_for_the_webhook(
+    sinks: Sinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DECLARED, "tried", SinkDeclaration("tried", SinkClass.CACHE, True, "declared, not implemented"))
+    manifest = a_manifest(RUN, safety={"sinks": ["tried"]})
+
+    with pytest.raises((SinkRefused, LookupError), match="tried"):
+        sinks.open("tried", mode=Mode.BACKFILL, manifest=manifest, action="publish")
+
+
+def test_what_came_of_a_write_is_on_record(sinks: Sinks, ledger: Ledger) -> None:
+    sinks.record_outcome(granting("run_audit"), "run_audit", "publish", "SENT", "")
+
+    assert decisions(ledger) == [("run_audit", "LIVE", "publish", "SENT")]
+
+
+# --- the audit table --------------------------------------------------------------------------------------------------
+
+
+def audit_rows(lakehouse: Lakehouse) -> list[dict[str, Any]]:
+    return list(lakehouse.table(AUDIT_TABLE).scan().to_arrow().to_pylist())
+
+
+def test_the_audit_table_has_a_row_a_run_and_action(lakehouse: Lakehouse) -> None:
+    audit = AuditTable(lakehouse)
+    audit.send(RUN, "publish", AT, {"snapshot_id": 5})
+    audit.send(RUN, "rollback", AT, {})
+    audit.send("another-run", "publish", AT, {})
+
+    rows = audit_rows(lakehouse)
+    assert {(row["run_id"], row["action"]) for row in rows} == {
+        (RUN, "publish"),
+        (RUN, "rollback"),
+        ("another-run", "publish"),
+    }
+    (first,) = [row for row in rows if (row["run_id"], row["action"]) == (RUN, "publish")]
+    assert (first["at"], json.loads(first["details"])) == (AT, {"snapshot_id": 5})
+
+
+def test_the_same_action_told_twice_is_one_row(lakehouse: Lakehouse) -> None:
+    for _ in range(2):
+        AuditTable(lakehouse).send(RUN, "publish", AT, {"snapshot_id": 5})
+
+    assert len(audit_rows(lakehouse)) == 1
+
+
+# --- the webhook ------------------------------------------------------------------------------------------------------
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    """Answers with what its server was told to, and keeps what it was sent."""
+
+    def do_POST(self) -> None:
+        server: Any = self.server
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        server.received.append((self.path, self.headers["Content-Type"], json.loads(body)))
+        if server.answer is None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.send_response(server.answer)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the base class's name
+        pass
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server: Any = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+    server.received, server.answer = [], 200
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def url_of(receiver: Any, userinfo: str = "") -> str:
+    return f"http://{userinfo}127.0.0.1:{receiver.server_address[1]}/breaches"
+
+
+def test_the_webhook_posts_what_was_done_with_what_recognises_a_repetition(receiver: Any) -> None:
+    Webhook(url_of(receiver)).send(RUN, "publish", AT, {"snapshot_id": 5})
+
+    ((path, content_type, body),) = receiver.received
+    assert (path, content_type) == ("/breaches", "application/json")
+    assert body == {"runId": RUN, "action": "publish", "at": "2024-05-01T12:00:00Z", "details": {"snapshot_id": 5}}
+
+
+@pytest.mark.parametrize("answer", [400, 401, 404, 500, 503])
+def test_a_receiver_that_answers_with_an_error_is_told_of(receiver: Any, answer: int) -> None:
+    receiver.answer = answer
+
+    with pytest.raises(SinkRefused, match=str(answer)):
+        Webhook(url_of(receiver)).send(RUN, "publish", AT, {})
+
+
+def test_a_receiver_that_is_not_there_is_told_of(receiver: Any) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+
+    with pytest.raises(SinkRefused, match="the webhook did not take the record"):
+        Webhook(f"http://127.0.0.1:{port}/").send(RUN, "publish", AT, {})
+
+
+def test_a_receiver_that_hangs_up_without_an_answer_is_told_of(receiver: Any) -> None:
+    receiver.answer = None
+
+    with pytest.raises(SinkRefused, match="the webhook did not take the record"):
+        Webhook(url_of(receiver)).send(RUN, "publish", AT, {})
+
+
+def test_a_receiver_that_does_not_speak_http_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def babble() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(b"220 mail.example ESMTP\r\n")
+
+        thread = threading.Thread(target=babble)
+        thread.start()
+        try:
+            with pytest.raises(SinkRefused, match="the webhook did not take the record"):
+                Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/").send(RUN, "publish", AT, {})
+        finally:
+            thread.join()
+
+
+def test_a_receiver_that_is_too_slow_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(module, "WEBHOOK_TIMEOUT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(SinkRefused, match="timed out"):
+        Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/").send(RUN, "publish", AT, {})
+
+
+def test_a_password_in_the_webhooks_url_is_never_shown(receiver: Any) -> None:
+    receiver.answer = 500
+
+    with pytest.raises(SinkRefused) as refused:
+        Webhook(url_of(receiver, "ada:hunter2@")).send(RUN, "publish", AT, {})
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["", "breaches.example", "file:///etc/passwd", "ftp://example/x", "/tmp/x"])
+def test_a_webhook_that_is_no_http_url_is_refused(url: str) -> None:
+    with pytest.raises(SinkRefused, match=r"not set to an http\(s\) URL"):
+        Webhook(url)

@@ -1,0 +1,457 @@
+"""The gate of a chunk reads its staged files back and says exactly what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import LINEAGE, RUN_CLOCK, sla_row
+
+from backfill_assets.gates import (
+    CHUNK_RULE,
+    FILES_RULE,
+    KEY_RULE,
+    READ_RULE,
+    ROWS_RULE,
+    SAMPLE_ROWS,
+    GateResult,
+    GateSpec,
+    GateTask,
+    gate_batches,
+    gate_chunk,
+    named,
+    reference_to,
+    result_from_json,
+    task_from_json,
+    task_to_json,
+)
+from backfill_assets.products.enforcement.schemas import CaseSlaDaily, measure_case_sla_daily
+from backfill_assets.schema import dtypes
+from manifests.canonical import plain
+
+unhurried = settings(deadline=None)
+SPEC = GateSpec(
+    model=reference_to(CaseSlaDaily),
+    key=("case_id", "clock", "business_date"),
+    day_column="business_date",
+    lineage=LINEAGE,
+    measure=reference_to(measure_case_sla_daily),
+)
+MARCH = (date(2012, 3, 1), date(2012, 3, 31))
+
+
+def frame(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    return pl.DataFrame(list(rows), schema=dtypes(CaseSlaDaily))
+
+
+def good_rows(count: int, first: int = 0) -> list[dict[str, Any]]:
+    return [sla_row(number) for number in range(first, first + count)]
+
+
+def breached(number: int, **changes: Any) -> dict[str, Any]:
+    """Return a valid row of a clock on the day of its breach."""
+    day = date(2012, 3, 10)
+    return sla_row(
+        number,
+        day,
+        **{"breach_on": day, "sla_state": "BREACHED", "breach_at": datetime(2012, 3, 9, 23, tzinfo=UTC), **changes},
+    )
+
+
+def task(folder: Path, *files: pl.DataFrame, rows: int | None = None) -> GateTask:
+    """Write each frame as a staged file of the chunk 2012-03."""
+    paths = []
+    for number, one in enumerate(files):
+        path = folder / f"part-{number}.parquet"
+        one.write_parquet(path)
+        paths.append(str(path))
+    return GateTask("2012-03", 1, *MARCH, tuple(paths), sum(one.height for one in files) if rows is None else rows)
+
+
+def gate(folder: Path, *files: pl.DataFrame, rows: int | None = None) -> GateResult:
+    return gate_chunk(SPEC, task(folder, *files, rows=rows))
+
+
+def found(result: GateResult) -> dict[str, int]:
+    """Return rule -> count of the violations, after checking what must hold of any failed gate."""
+    assert not result.passed
+    assert result.digest == ""
+    assert all(0 < len(violation.sample) <= SAMPLE_ROWS for violation in result.violations), result.violations
+    assert [violation.rule for violation in result.violations] == sorted({v.rule for v in result.violations})
+    json.dumps(plain(result))
+    return {violation.rule: violation.count for violation in result.violations}
+
+
+# --- good chunks ------------------------------------------------------------------------------------------------------
+
+
+def test_good_rows_pass_with_their_count_digest_and_measures(tmp_path: Path) -> None:
+    result = gate(tmp_path, frame([*good_rows(3), breached(3)]))
+
+    assert result.passed
+    assert result.violations == []
+    assert (result.chunk, result.attempt, result.rows) == ("2012-03", 1, 4)
+    assert result.digest.startswith("rows-sha256-v1:")
+    assert result.summary == "4 rows pass every rule"
+    assert result.measures == [
+        {"jurisdiction": "IT", "clock": "PAYMENT", "sla_state": "RUNNING", "rows": 3, "started": 0},
+        {"jurisdiction": "IT", "clock": "PAYMENT", "sla_state": "BREACHED", "rows": 1, "started": 0},
+    ]
+
+
+def test_an_empty_chunk_passes_and_has_the_digest_of_no_rows(tmp_path: Path) -> None:
+    without_file = gate(tmp_path)
+    empty_file = gate(tmp_path, frame([]))
+
+    assert without_file.passed
+    assert empty_file.passed
+    assert (without_file.rows, without_file.measures) == (0, [])
+    assert without_file.digest == empty_file.digest
+
+
+def test_rows_at_both_edges_of_the_chunk_are_in_it(tmp_path: Path) -> None:
+    assert gate(tmp_path, frame([sla_row(0, MARCH[0]), sla_row(1, MARCH[1])])).passed
+
+
+def test_nullable_columns_may_be_null(tmp_path: Path) -> None:
+    assert gate(tmp_path, frame([sla_row(0, amount=None)])).passed
+
+
+def test_an_unsorted_file_has_the_digest_of_the_sorted_one(tmp_path: Path) -> None:
+    rows = frame(good_rows(50))
+    unsorted = gate(tmp_path, rows.sample(fraction=1, shuffle=True, seed=7))
+
+    assert unsorted.passed
+    assert unsorted.digest == gate(tmp_path, rows).digest
+
+
+def test_the_digest_leaves_lineage_out_so_that_runs_can_be_compared(tmp_path: Path) -> None:
+    other = LINEAGE | {"run_id": "another-run", "produced_at": RUN_CLOCK + timedelta(days=1)}
+    first = gate(tmp_path, frame(good_rows(3)))
+    rows = frame([row | other for row in good_rows(3)])
+    second = gate_chunk(GateSpec(SPEC.model, SPEC.key, SPEC.day_column, other, None), task(tmp_path, rows))
+
+    assert second.passed
+    assert second.digest == first.digest
+    assert second.measures == []
+
+
+def test_a_chunk_in_several_files_has_the_digest_and_measures_of_one(tmp_path: Path) -> None:
+    rows = frame([*good_rows(20), *[breached(number) for number in range(20, 30)]])
+    whole = gate(tmp_path, rows)
+    parts = gate(tmp_path, rows[23:], rows[:8], frame([]), rows[8:23])
+
+    assert parts.passed
+    assert (parts.rows, parts.digest) == (30, whole.digest)
+    assert sorted(parts.measures, key=str) == sorted(whole.measures, key=str)
+
+
+def test_unsorted_files_with_disjoint_keys_pass(tmp_path: Path) -> None:
+    rows = frame(good_rows(20))
+    parts = gate(tmp_path, rows[10:].reverse(), rows[:10].reverse())
+
+    assert parts.passed
+    assert parts.digest == gate(tmp_path, rows).digest
+
+
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_neither_order_nor_split_of_good_rows_changes_the_digest(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("staged")
+    numbers = sorted(data.draw(st.sets(st.integers(0, 500), min_size=1, max_size=20)))
+    rows = frame([sla_row(number, amount=Decimal(number)) for number in numbers])
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(numbers)), max_size=3)))
+    parts = [rows[start:end] for start, end in zip([0, *cuts], [*cuts, len(numbers)], strict=True)]
+    shuffled = [part[data.draw(st.permutations(range(part.height)))] for part in data.draw(st.permutations(parts))]
+    result = gate(folder, *shuffled)
+
+    assert result.passed, result.summary
+    assert result.digest == gate(folder, rows).digest
+    assert result.rows == len(numbers)
+
+
+# --- each rule, with the exact count ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"case_id": ""}, "case_id: str_length(1, None)"),
+        ({"clock": "LUNCH"}, "clock: isin(('NOTIFICATION', 'PAYMENT', 'APPEAL'))"),
+        ({"jurisdiction": ""}, "jurisdiction: str_length(1, None)"),
+        ({"sla_state": "PAUSED"}, "sla_state: isin(('RUNNING', 'MET', 'BREACHED'))"),
+        ({"jurisdiction": None}, "jurisdiction: not_nullable"),
+        ({"days_open": 4}, "days_open counts from started_on"),
+        ({"breach_on": date(2012, 3, 9)}, "the day lies between start and deadline"),
+        ({"started_on": date(2012, 3, 11), "days_open": -1}, "the day lies between start and deadline"),
+        ({"breach_on": date(2012, 3, 10)}, "on the deadline a clock is BREACHED, and only then"),
+        ({"breach_at": datetime(2012, 3, 9, tzinfo=UTC)}, "breach_at is set exactly where the clock is BREACHED"),
+        ({"run_id": "another-run"}, "run_id: constant restate-2012"),
+        ({"processing_mode": "LIVE"}, "processing_mode: constant BACKFILL"),
+        ({"transform_version": "1"}, "transform_version: constant 2"),
+        ({"input_snapshot_id": 12}, "input_snapshot_id: constant 11"),
+        ({"produced_at": RUN_CLOCK + timedelta(microseconds=1)}, "produced_at: constant 2024-05-01T12:00:00+00:00"),
+        ({"run_id": None}, "run_id: not_nullable"),
+    ],
+)
+def test_a_rule_that_rows_break_has_their_exact_count_and_a_few_of_them(
+    tmp_path: Path, changes: dict[str, Any], rule: str
+) -> None:
+    bad = [sla_row(100 + number, **changes) for number in range(SAMPLE_ROWS + 2)]
+    if "case_id" in changes:  # the key would not be unique
+        bad = [sla_row(day=date(2012, 3, 10 + number), **changes) for number in range(SAMPLE_ROWS + 2)]
+    result = gate(tmp_path, frame([*good_rows(10), *bad]))
+
+    assert found(result)[rule] == len(bad)
+    (violation,) = [violation for violation in result.violations if violation.rule == rule]
+    assert len(violation.sample) == SAMPLE_ROWS
+    assert {row["case_id"] for row in violation.sample} <= {row["case_id"] for row in bad}
+    assert f"{rule}: {len(bad)}" in result.summary
+
+
+def test_a_negative_number_of_days_is_a_violation(tmp_path: Path) -> None:
+    rows = [sla_row(0, started_on=date(2012, 3, 12), days_open=-2)]
+
+    assert found(gate(tmp_path, frame(rows)))["days_open: greater_than_or_equal_to(0)"] == 1
+
+
+def test_a_breach_without_its_instant_is_a_violation(tmp_path: Path) -> None:
+    result = gate(tmp_path, frame([breached(0), breached(1, breach_at=None), breached(2, breach_at=None)]))
+
+    assert found(result) == {"breach_at is set exactly where the clock is BREACHED": 2}
+
+
+@pytest.mark.parametrize("day", [date(2012, 2, 29), date(2012, 4, 1)])
+def test_a_row_of_another_chunk_is_a_violation(tmp_path: Path, day: date) -> None:
+    result = gate(tmp_path, frame([*good_rows(3), sla_row(7, day), sla_row(8, day)]))
+
+    assert found(result) == {f"business_date: {CHUNK_RULE}, 2012-03-01 to 2012-03-31": 2}
+
+
+@pytest.mark.parametrize("column", ["business_date", "case_id", "clock"])
+def test_a_row_without_part_of_its_key_is_a_violation(tmp_path: Path, column: str) -> None:
+    result = gate(tmp_path, frame([*good_rows(3), sla_row(7, **{column: None})]))
+
+    assert found(result)[f"{column}: not_nullable"] == 1
+
+
+def test_rows_with_the_same_key_are_all_counted(tmp_path: Path) -> None:
+    twice = sla_row(1, amount=Decimal("1.00"))
+    result = gate(tmp_path, frame([sla_row(0), sla_row(1), twice, sla_row(2), sla_row(3), sla_row(3), sla_row(3)]))
+
+    assert found(result) == {KEY_RULE: 5}
+    (violation,) = result.violations
+    assert {row["case_id"] for row in violation.sample} == {"case-00001", "case-00003"}
+
+
+def test_duplicates_are_found_in_unsorted_files_and_after_a_good_chunk(tmp_path: Path) -> None:
+    assert gate(tmp_path, frame(good_rows(5))).passed
+    assert found(gate(tmp_path, frame([sla_row(3), sla_row(1), sla_row(2), sla_row(1)]))) == {KEY_RULE: 2}
+    assert gate(tmp_path, frame(good_rows(5))).passed
+
+
+def test_several_broken_rules_are_all_told_with_their_own_rows(tmp_path: Path) -> None:
+    rows = [*good_rows(5), sla_row(5, days_open=9), sla_row(6, run_id="x"), sla_row(7, run_id="x", days_open=9)]
+    result = gate(tmp_path, frame(rows))
+
+    assert found(result) == {"days_open counts from started_on": 2, "run_id: constant restate-2012": 2}
+    samples = {violation.rule: violation.sample for violation in result.violations}
+    assert [row["case_id"] for row in samples["run_id: constant restate-2012"]] == ["case-00006", "case-00007"]
+    assert result.rows == 8
+
+
+def test_violations_are_added_up_over_the_files_of_a_chunk(tmp_path: Path) -> None:
+    first = [sla_row(number, days_open=9) for number in range(4)]
+    second = [sla_row(number, days_open=9) for number in range(4, 8)]
+    result = gate(tmp_path, frame(first), frame(second))
+
+    assert found(result) == {"days_open counts from started_on": 8}
+    assert len(result.violations[0].sample) == SAMPLE_ROWS
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_column_that_is_missing_is_a_violation(tmp_path: Path) -> None:
+    result = gate(tmp_path, frame(good_rows(3)).drop("amount"))
+
+    assert found(result) == {"column_in_dataframe": 1}
+    assert result.violations[0].sample == [{"found": "amount"}]
+
+
+def test_a_column_that_a_rule_compares_and_is_missing_is_a_violation(tmp_path: Path) -> None:
+    assert "breach_on" in str(gate(tmp_path, frame(good_rows(3)).drop("breach_on")).violations)
+
+
+@pytest.mark.parametrize("column", ["case_id", "business_date"])
+def test_a_key_column_that_is_missing_is_a_violation(tmp_path: Path, column: str) -> None:
+    rows = frame(good_rows(4)).drop(column)
+
+    assert column in str(gate(tmp_path, rows).violations)
+    assert column in str(gate(tmp_path, rows[:2], rows[2:]).violations)
+
+
+def test_a_column_that_is_not_declared_is_a_violation(tmp_path: Path) -> None:
+    result = gate(tmp_path, frame(good_rows(3)).with_columns(chunk=pl.lit("2012-03-01")))
+
+    assert "chunk" in str(result.violations)
+    assert found(result)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("days_open", pl.Int64()),
+        ("days_open", pl.String()),
+        ("input_snapshot_id", pl.String()),
+        ("produced_at", pl.Datetime("us")),
+        ("produced_at", pl.Datetime("ms", "UTC")),
+        ("business_date", pl.Datetime("us")),
+        ("business_date", pl.String()),
+        ("case_id", pl.Categorical()),
+        ("amount", pl.Float64()),
+        ("amount", pl.Decimal(12, 3)),
+    ],
+)
+def test_a_column_of_another_type_is_a_violation(tmp_path: Path, column: str, kind: pl.DataType) -> None:
+    rows = frame(good_rows(3))
+    other = rows[column].dt.replace_time_zone(None) if kind == pl.Datetime("us") and column == "produced_at" else rows[column].cast(kind)
+    result = gate(tmp_path, rows.with_columns(other))
+
+    assert any(rule.startswith(f"{column}: dtype") for rule in found(result)), result.summary
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_files_with_overlapping_key_ranges_are_a_violation(tmp_path: Path) -> None:
+    rows = good_rows(20)
+    result = gate(tmp_path, frame(rows[:12:2]), frame(rows[1:12:2]), frame(rows[12:]))
+
+    assert found(result) == {FILES_RULE: 1}
+
+
+def test_the_same_key_in_two_files_is_a_violation(tmp_path: Path) -> None:
+    rows = good_rows(10)
+
+    assert found(gate(tmp_path, frame(rows[:6]), frame(rows[5:]))) == {FILES_RULE: 1}
+
+
+def test_the_same_file_twice_is_a_violation(tmp_path: Path) -> None:
+    rows = frame(good_rows(10))
+
+    assert FILES_RULE in found(gate(tmp_path, rows, rows))
+
+
+@pytest.mark.parametrize("column", ["business_date", "case_id", "clock"])
+def test_a_row_without_part_of_its_key_is_a_violation_in_a_chunk_of_several_files(tmp_path: Path, column: str) -> None:
+    # nulls sort first: the file's first key is the one without
+    first = [sla_row(0, **{column: None}), *good_rows(5, 1)]
+    result = gate(tmp_path, frame(first), frame(good_rows(5, 6)))
+
+    assert found(result)[f"{column}: not_nullable"] == 1
+
+
+def test_a_missing_file_is_a_violation(tmp_path: Path) -> None:
+    one = task(tmp_path, frame(good_rows(3)))
+    Path(one.paths[0]).unlink()
+    result = gate_chunk(SPEC, one)
+
+    assert found(result) == {READ_RULE: 1}
+    assert one.paths[0] in str(result.violations[0].sample)
+
+
+def test_a_missing_file_among_others_is_a_violation(tmp_path: Path) -> None:
+    rows = frame(good_rows(9))
+    one = task(tmp_path, rows[:3], rows[3:6], rows[6:])
+    Path(one.paths[1]).unlink()
+
+    assert found(gate_chunk(SPEC, one)) == {READ_RULE: 1}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("others", [False, True])
+def test_a_file_cut_short_is_a_violation(tmp_path: Path, share: float, others: bool) -> None:
+    rows = frame(good_rows(200))
+    one = task(tmp_path, rows[:100], *([rows[100:]] if others else []))
+    path = Path(one.paths[0])
+    raw = path.read_bytes()
+    path.write_bytes(raw[: int(len(raw) * share)])
+
+    assert found(gate_chunk(SPEC, one)) == {READ_RULE: 1}
+
+
+def test_a_file_that_is_no_parquet_is_a_violation(tmp_path: Path) -> None:
+    one = task(tmp_path, frame(good_rows(3)))
+    Path(one.paths[0]).write_text("case_id,clock\n")
+
+    assert found(gate_chunk(SPEC, one)) == {READ_RULE: 1}
+
+
+@pytest.mark.parametrize("staged", [0, 9, 11])
+def test_another_number_of_rows_than_was_staged_is_a_violation(tmp_path: Path, staged: int) -> None:
+    result = gate(tmp_path, frame(good_rows(10)), rows=staged)
+
+    assert found(result) == {ROWS_RULE: abs(staged - 10)}
+    assert result.violations[0].sample == [{"staged": staged, "read": 10}]
+
+
+def test_a_chunk_that_lost_all_its_files_is_a_violation(tmp_path: Path) -> None:
+    assert found(gate(tmp_path, rows=10)) == {ROWS_RULE: 10}
+
+
+def test_a_folder_name_of_the_staging_is_not_read_as_a_column(tmp_path: Path) -> None:
+    folder = tmp_path / "chunk=2012-03-01"
+    folder.mkdir()
+
+    assert gate(folder, frame(good_rows(3))).passed
+    assert gate(folder, frame(good_rows(3)), frame(good_rows(3, 3))).passed
+
+
+# --- to the workers and back ------------------------------------------------------------------------------------------
+
+
+def test_a_task_comes_back_from_json_as_it_was(tmp_path: Path) -> None:
+    one = task(tmp_path, frame(good_rows(1)))
+
+    assert task_from_json(task_to_json(one)) == one
+
+
+def test_a_worker_gates_the_tasks_of_its_batches_and_sends_a_result_each(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.mkdir()
+    bad.mkdir()
+    tasks = [task(good, frame(good_rows(3))), task(bad, frame([sla_row(0, days_open=9), breached(1, breach_at=None)]))]
+    batch = pa.RecordBatch.from_pydict(
+        {"chunk": [one.chunk for one in tasks], "task": [task_to_json(one) for one in tasks]}
+    )
+    (answer,) = gate_batches(SPEC, iter([batch]))
+
+    results = [result_from_json(text) for text in answer.column("result").to_pylist()]
+    assert answer.schema.names == ["chunk", "result"]
+    assert results == [gate_chunk(SPEC, one) for one in tasks]
+    assert [result.passed for result in results] == [True, False]
+
+
+def test_a_worker_imports_what_it_needs_by_name() -> None:
+    assert named(reference_to(CaseSlaDaily)) is CaseSlaDaily
+    assert named(reference_to(measure_case_sla_daily)) is measure_case_sla_daily
+
+
+def test_what_a_worker_could_not_import_is_refused() -> None:
+    def local(rows: pl.DataFrame) -> pl.DataFrame:
+        return rows
+
+    with pytest.raises((TypeError, AttributeError)):
+        reference_to(local)

@@ -1,0 +1,312 @@
+"""A restatement from the manifest to the published table, against an oracle that shares no code with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import polars as pl
+import pytest
+from pyspark.sql import functions as F
+from worlds import END, START, TARGET, World, generated, real_world, with_version
+
+from backfill_assets.executor import CHUNK_GATE
+from backfill_assets.loading import load_case_events
+from backfill_assets.planning import plan_run
+from backfill_assets.products.enforcement import raw, reference, transforms
+from backfill_assets.publication import publish, rollback
+from manifests.errors import PublicationRefused, TransitionRefused
+from manifests.lifecycle import RunState
+from resources.ledger import ChunkState
+
+
+def oracle(world: World, *, local: bool = True) -> set[tuple[object, ...]]:
+    """Every expected row, event by event in plain Python: (case, clock, day, started, breach, state)."""
+    events = world.platform.lakehouse.table("bronze.case_events").scan().to_arrow().to_pylist()
+    rules = reference.sla_rules()
+    business = reference.business_days_of(reference.jurisdiction_calendar())
+    cases = defaultdict(list)
+    for event in events:
+        zone = ZoneInfo(reference.TIME_ZONES[event["jurisdiction"]]) if local else UTC
+        cases[event["case_id"], event["jurisdiction"]].append((event["event_at"].astimezone(zone).date(), event["activity"]))
+    expected: set[tuple[object, ...]] = set()
+    for (case, place), seen in cases.items():
+        for clock in ("NOTIFICATION", "PAYMENT", "APPEAL"):
+            start_activity = next(r.start_activity for r in rules if (r.jurisdiction, r.clock) == (place, clock))
+            starts = [day for day, activity in seen if activity == start_activity]
+            if not starts:
+                continue
+            started = min(starts)
+            rule = reference.rule_for(rules, place, clock, started)
+            breach = reference.breach_date(started, rule, business[place])
+            stop = min((day for day, activity in seen if activity in rule.stop_activities and day >= started), default=None)
+            last = breach if stop is None else min(stop, breach)
+            ended = "MET" if stop is not None and stop < breach else "BREACHED"
+            day = started
+            while day <= last:
+                if world.start <= day <= world.end:
+                    expected.add((case, clock, day, started, breach, ended if day == last else "RUNNING"))
+                day += timedelta(days=1)
+    return expected
+
+
+def as_rows(frame: pl.DataFrame) -> set[tuple[object, ...]]:
+    return set(frame.select("case_id", "clock", "business_date", "started_on", "breach_on", "sla_state").rows())
+
+
+def test_history_and_restatement_are_published_as_one_snapshot_each_and_equal_the_oracle(world: World) -> None:
+    history = world.published(world.manifest("history", version="2.4.1"))
+    assert as_rows(world.rows()) == oracle(world, local=False)
+    fixed = world.published(world.manifest("fixed"))
+    rows = world.rows()
+    assert as_rows(rows) == oracle(world)
+    assert rows.height == len(oracle(world))  # no row twice
+    assert world.snapshots() == [history.snapshot_id, fixed.snapshot_id]
+    assert rows["run_id"].unique().to_list() == ["fixed"]
+    assert rows["produced_at"].unique().to_list() == [world.platform.ledger.run("fixed").plan.run_clock]
+    assert world.platform.ledger.run("history").state is RunState.SUPERSEDED
+    table = world.platform.lakehouse.table(TARGET)
+    summary = table.current_snapshot().summary.additional_properties
+    assert summary["backfill.run-id"] == "fixed"
+    assert summary["backfill.plan-hash"] == world.platform.ledger.run("fixed").plan_hash
+    assert summary["backfill.evidence-root"] == world.platform.evidence.verify("fixed") == fixed.evidence_root
+    assert table.refs()["before-fixed"].snapshot_id == history.snapshot_id
+    audit = world.platform.lakehouse.table("audit.run_audit").scan().to_arrow().to_pylist()
+    assert [(row["run_id"], row["action"]) for row in audit] == [("history", "publish"), ("fixed", "publish")]
+    # and back: the rows of the history, as a third snapshot, nothing deleted
+    undone = rollback(world.platform, "fixed")
+    assert as_rows(world.rows()) == oracle(world, local=False)
+    assert world.snapshots() == [history.snapshot_id, fixed.snapshot_id, undone.snapshot_id]
+    assert world.platform.ledger.run("fixed").state is RunState.ROLLED_BACK
+    assert world.platform.ledger.run("history").state is RunState.PUBLISHED
+    assert not rollback(world.platform, "fixed").new
+
+
+def test_chunking_never_changes_the_result(shared_world: World) -> None:
+    world = shared_world
+    one_batch = world.approved(world.manifest("one-batch"))
+    world.stage(one_batch)
+    sevens = world.approved(world.manifest("sevens", limits={"maxChunksPerJob": 7}))
+    world.stage(sevens)
+    alone = world.approved(world.manifest("alone", limits={"maxChunksPerJob": 1}))
+    # in another order, and with gaps between the chunks of a call
+    keys = [chunk.key for chunk in alone.plan.chunks]
+    world.stage(alone, keys[1::2][::-1])
+    world.stage(alone, keys[::2])
+    assert len({attempt["attempt"] for attempt in world.platform.ledger.attempts("sevens")}) == 4
+    assert len(world.platform.ledger.attempts("alone")) == len(keys) == 24
+    expected = world.digests("one-batch")
+    assert None not in expected.values()
+    assert world.digests("sevens") == expected
+    assert world.digests("alone") == expected
+    assert world.platform.ledger.run("alone").state is RunState.VALIDATED
+
+
+def test_a_narrow_range_gives_the_digests_of_the_whole(shared_world: World) -> None:
+    world = shared_world
+    whole = world.validated(world.manifest("whole"))
+    narrow = world.validated(world.manifest("narrow", target=world.scope(date(2011, 3, 1), date(2011, 4, 30))))
+    assert narrow.plan.input_range.start == date(2011, 3, 1) - timedelta(days=150)
+    expected = {key: digest for key, digest in world.digests(whole.run_id).items() if key in {"2011-03", "2011-04"}}
+    assert world.digests("narrow") == expected
+
+
+def test_the_time_zone_of_the_machine_changes_nothing(shared_world: World) -> None:
+    world = shared_world
+    here = world.validated(world.manifest("zone-here"))
+    there = world.approved(world.manifest("zone-there"))
+    script = (
+        "from resources.settings import load_settings\n"
+        "from backfill_assets.platform import Platform\n"
+        "from backfill_assets.executor import gate_chunks, stage_chunks\n"
+        "import time; assert time.tzname != ('UTC', 'UTC'), time.tzname\n"
+        f"platform = Platform.of(load_settings(home={str(world.home)!r}))\n"
+        f"keys = {[chunk.key for chunk in there.plan.chunks]!r}\n"
+        "stage_chunks(platform, 'zone-there', keys)\n"
+        "gate_chunks(platform, 'zone-there', keys)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"TZ": "America/New_York"}, timeout=300)
+    assert world.digests("zone-there") == world.digests(here.run_id)
+
+
+def test_nothing_outside_the_publish_range_changes(world: World) -> None:
+    world.published(world.manifest("all", version="2.4.1"))
+    before = world.rows()
+    world.published(world.manifest("part", target=world.scope(date(2010, 6, 1), date(2010, 8, 31))))
+    after = world.rows()
+    inside = pl.col("business_date").is_between(date(2010, 6, 1), date(2010, 8, 31))
+    assert before.filter(~inside).equals(after.filter(~inside))
+    assert after.filter(inside)["run_id"].unique().to_list() == ["part"]
+    ledger = world.platform.ledger
+    assert ledger.run("all").state is RunState.PUBLISHED  # it still holds the other chunks
+    with pytest.raises(PublicationRefused, match="held by later run"):
+        rollback(world.platform, "all")
+    assert world.rows().equals(after)
+
+
+def test_a_write_into_the_scope_since_the_plan_refuses_the_publication(world: World) -> None:
+    late = world.approved(world.manifest("late"))
+    world.published(world.manifest("first"))
+    world.stage(late)
+    before = world.snapshots()
+    with pytest.raises(PublicationRefused, match="no longer holds the plan's files"):
+        publish(world.platform, "late")
+    assert world.snapshots() == before
+    assert world.platform.ledger.run("late").state is RunState.REJECTED
+
+
+def test_a_poisoned_chunk_fails_alone_and_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def poisoned(inputs, context):
+        rows = transforms.case_sla_daily(inputs, context.__class__(**{**context.__dict__, "version": "3.1.0"}))
+        is_bad = F.date_format("business_date", "yyyy-MM") == "2010-05"
+        return rows.withColumn("amount", F.when(is_bad, F.raise_error(F.lit("poison"))).otherwise(F.col("amount")))
+
+    with_version(monkeypatch, "9.9.9", poisoned)
+    monkeypatch.setitem(transforms.DAY_OF, "9.9.9", transforms.local_date)
+    record = world.approved(world.manifest("poisoned", version="9.9.9"))
+    outcome = world.stage(record)
+    assert set(outcome.failed) == {"2010-05"}
+    assert "poison" in outcome.failed["2010-05"]
+    states = {chunk.chunk: chunk.state for chunk in world.platform.ledger.chunks("poisoned")}
+    assert {key for key, state in states.items() if state is ChunkState.PASSED} == set(states) - {"2010-05"}
+    run = world.platform.ledger.run("poisoned")
+    assert run.state is RunState.FAILED
+    assert "2010-05" in run.state_reason
+    with pytest.raises(PublicationRefused, match="2010-05"):
+        publish(world.platform, "poisoned")
+    # the same command once the cause is gone: only that chunk is computed
+    with_version(monkeypatch, "9.9.9", lambda inputs, context: transforms.case_sla_daily(inputs, context))
+    again = world.stage(record)
+    assert again.computed == ["2010-05"]
+    assert len(again.skipped) == 23
+    assert world.platform.ledger.run("poisoned").state is RunState.VALIDATED
+
+
+def test_a_broken_rule_is_counted_exactly_and_is_never_published(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(inputs, context):
+        rows = transforms.case_sla_daily(inputs, context)
+        is_wrong = (F.col("business_date") == F.lit(date(2010, 7, 14))) & (F.col("clock") == "NOTIFICATION")
+        return rows.withColumn("days_open", F.when(is_wrong, F.col("days_open") + 1).otherwise(F.col("days_open")))
+
+    with_version(monkeypatch, "9.9.8", wrong)
+    monkeypatch.setitem(transforms.DAY_OF, "9.9.8", transforms.local_date)
+    world.stage(world.approved(world.manifest("wrong", version="9.9.8")))
+    verdicts = {v.chunk: v for v in world.platform.ledger.verdicts("wrong") if v.gate == CHUNK_GATE}
+    assert {chunk for chunk, verdict in verdicts.items() if not verdict.passed} == {"2010-07"}
+    (violation,) = verdicts["2010-07"].details["violations"]
+    expected = sum(row[1] == "NOTIFICATION" and row[2] == date(2010, 7, 14) for row in oracle(world))
+    assert expected > 0
+    assert (violation["rule"], violation["count"]) == ("days_open counts from started_on", expected)
+    assert {row["business_date"] for row in violation["sample"]} == {"2010-07-14"}
+    assert world.platform.ledger.run("wrong").state is RunState.FAILED
+    with pytest.raises(PublicationRefused):
+        publish(world.platform, "wrong")
+    assert world.snapshots() == []
+
+
+def test_a_transform_that_lies_about_its_clustering_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lying(inputs, context):
+        return transforms.case_sla_daily(inputs, context).repartitionById(2, F.abs(F.hash("case_id")) % 2)
+
+    with_version(monkeypatch, "9.9.7", lying, clustered=True)
+    monkeypatch.setitem(transforms.DAY_OF, "9.9.7", transforms.local_date)
+    record = world.approved(world.manifest("lying", version="9.9.7", target=world.scope(date(2010, 3, 1), date(2010, 4, 30))))
+    world.stage(record)
+    rules = {
+        violation["rule"] for verdict in world.platform.ledger.verdicts("lying") if verdict.gate == CHUNK_GATE
+        for violation in verdict.details["violations"]
+    }
+    assert rules == {"files have disjoint key ranges"}
+    # said honestly, the platform clusters the same output itself
+    with_version(monkeypatch, "9.9.7", lying, clustered=False)
+    honest = world.validated(world.manifest("honest", version="9.9.7", target=world.scope(date(2010, 3, 1), date(2010, 4, 30))))
+    plain = world.validated(world.manifest("plain", target=world.scope(date(2010, 3, 1), date(2010, 4, 30))))
+    assert world.digests(honest.run_id) == world.digests(plain.run_id)
+
+
+def test_a_large_chunk_in_several_files_has_the_digest_of_one_file(world: World) -> None:
+    scope = world.scope(date(2010, 3, 1), date(2010, 3, 31))
+    one = world.validated(world.manifest("one-file", target=scope))
+    session = world.platform.spark.session(one.plan.mode)
+    session.conf.set("spark.sql.files.maxRecordsPerFile", "100")
+    many = world.validated(world.manifest("many-files", target=scope))
+    (chunk,) = world.platform.ledger.chunks(many.run_id)
+    assert len(chunk.files) > 3
+    assert world.digests(many.run_id) == world.digests(one.run_id)
+    publish(world.platform, many.run_id)
+    assert world.rows().height == chunk.rows
+
+
+def test_a_gate_that_would_have_found_the_bug_keeps_2_4_1_from_being_published(world: World) -> None:
+    manifest = world.manifest("strict", version="2.4.1", validation={})
+    record = world.approved(manifest)
+    world.stage(record)
+    failed = {verdict.gate: verdict for verdict in world.platform.ledger.verdicts("strict") if not verdict.passed}
+    assert set(failed) == {"payment_breaches_are_penalties"}
+    assert failed["payment_breaches_are_penalties"].details["sample"]
+    with pytest.raises(PublicationRefused, match="payment_breaches_are_penalties"):
+        publish(world.platform, "strict")
+
+
+def test_new_input_is_not_read_by_a_run_planned_before_it(world: World) -> None:
+    before = world.validated(world.manifest("pinned-1"))
+    waiting = world.approved(world.manifest("pinned-2"))
+    load_case_events(world.platform, generated(300, 99, START, END), 0.5)
+    world.stage(waiting)
+    assert world.digests("pinned-2") == world.digests(before.run_id)
+    after = world.validated(world.manifest("pinned-3"))
+    assert world.digests(after.run_id) != world.digests(before.run_id)
+
+
+def test_an_unapproved_run_is_not_computed(world: World) -> None:
+    record = plan_run(world.platform, world.manifest("unapproved"))
+    with pytest.raises(TransitionRefused, match="PLANNED"):
+        world.stage(record)
+    assert world.platform.ledger.attempts("unapproved") == []
+
+
+def test_a_maximum_of_written_rows_holds_a_run_back(world: World) -> None:
+    manifest = world.manifest("too-many", safety={"maxRowsExpected": 5_000}, validation={})
+    world.stage(world.approved(manifest))
+    failed = [verdict.gate for verdict in world.platform.ledger.verdicts("too-many") if not verdict.passed]
+    assert failed == ["rows_within_expected"]
+
+
+def test_the_real_log_gives_the_issue_s_totals_and_its_own_penalties(tmp_path: Path, real_log: Path) -> None:
+    world = real_world(tmp_path / "home", real_log)
+    record = world.validated(world.manifest("real"))
+    verdicts = {verdict.gate: verdict for verdict in world.platform.ledger.verdicts("real") if not verdict.chunk}
+    assert record.state is RunState.VALIDATED, record.state_reason
+    totals: dict[tuple[str, str], int] = defaultdict(int)
+    for chunk in world.platform.ledger.chunks("real"):
+        for row in chunk.measures["slices"]:
+            totals[row["clock"], row["sla_state"]] += row["rows"]
+    assert totals["NOTIFICATION", "RUNNING"] == 11_684_683
+    assert totals["NOTIFICATION", "MET"] == 117_254
+    assert totals["NOTIFICATION", "BREACHED"] == 32_414
+    assert totals["PAYMENT", "RUNNING"] == 4_661_432
+    assert totals["PAYMENT", "MET"] == 3_902
+    assert totals["PAYMENT", "BREACHED"] == 75_958
+    outcome = verdicts["payment_breaches_are_penalties"]
+    assert (outcome.details["compared"], outcome.details["wrong"]) == (79_860, 0)
+    # the log's own oracle, from the file and the staged rows, without Spark or any code of the product
+    events = pl.read_parquet(real_log).filter(pl.col("concept:name") == "Add penalty")
+    penalties = dict(
+        zip(events["case:concept:name"], (datetime.fromisoformat(t).date() for t in events["time:timestamp"]), strict=True)
+    )
+    files = [file.path.removeprefix("file://") for chunk in world.platform.ledger.chunks("real") for file in chunk.files]
+    payments = (
+        pl.scan_parquet(files, hive_partitioning=False)
+        .filter((pl.col("clock") == "PAYMENT") & (pl.col("business_date") == pl.col("started_on")))
+        .select("case_id", "breach_on")
+        .collect()
+    )
+    assert dict(payments.iter_rows()) == penalties
+    done = publish(world.platform, "real")
+    assert (done.files_added, done.files_removed) == (162, 0)
+    assert raw.ACTIVITIES

@@ -1,0 +1,138 @@
+"""Whole installations for tests: real ledger, real Iceberg tables, real Spark, generated or real events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from backfill_assets import platform as platform_module
+from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
+from backfill_assets.launch import announce_approval, initialise_instance, instance_at
+from backfill_assets.loading import RawLoad, enforcement, initialise, load_case_events
+from backfill_assets.planning import plan_run
+from backfill_assets.platform import Platform
+from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, generator, raw
+from backfill_assets.publication import Published, publish
+from backfill_assets.target import TargetTable, TransformVersion
+from manifests.model import RunManifest, manifest_from
+from resources.ledger import RunRecord
+from resources.settings import load_settings
+
+TARGET = "silver.case_sla_daily"
+START, END = date(2010, 1, 1), date(2011, 12, 31)
+HISTORY_GATES = ["all_chunks_staged", "every_started_case_is_present", "breach_totals_agree"]
+
+
+@dataclass
+class World:
+    platform: Platform
+    home: Path
+    start: date = START
+    end: date = END
+    counter: list[int] = field(default_factory=lambda: [0])
+
+    def manifest(self, run_id: str | None = None, *, version: str = "3.1.0", **changes: Any) -> RunManifest:
+        self.counter[0] += 1
+        text: dict[str, Any] = {
+            "runId": run_id or f"test-{self.counter[0]}",
+            "kind": "RESTATEMENT",
+            "requestedBy": "ana",
+            "reason": "a reason that is long enough",
+            "source": {"table": "bronze.case_events"},
+            "transform": {"name": "case_sla_daily", "version": version},
+            "target": {"table": TARGET, "publishRange": {"start": self.start, "end": self.end}},
+            "safety": {"sinks": ["run_audit"]},
+            "development": True,
+        }
+        if version == "2.4.1":
+            text["validation"] = {"gates": HISTORY_GATES}
+        return manifest_from(text | changes)
+
+    def scope(self, start: date, end: date) -> dict[str, Any]:
+        return {"table": TARGET, "publishRange": {"start": start, "end": end}}
+
+    def approved(self, manifest: RunManifest | None = None) -> RunRecord:
+        record = plan_run(self.platform, manifest or self.manifest())
+        self.platform.ledger.decide(
+            record.run_id, approve=True, by="bob", comment="", self_approval=False, plan_hash=record.plan_hash
+        )
+        return self.platform.ledger.run(record.run_id)
+
+    def stage(self, record: RunRecord, chunks: Sequence[str] | None = None) -> Any:
+        keys = list(chunks or [chunk.key for chunk in record.plan.chunks])
+        outcome = stage_chunks(self.platform, record.run_id, keys)
+        gate_chunks(self.platform, record.run_id, keys)
+        gate_run(self.platform, record.run_id)
+        return outcome
+
+    def validated(self, manifest: RunManifest | None = None) -> RunRecord:
+        record = self.approved(manifest)
+        self.stage(record)
+        return self.platform.ledger.run(record.run_id)
+
+    def published(self, manifest: RunManifest | None = None) -> Published:
+        return publish(self.platform, self.validated(manifest).run_id)
+
+    def digests(self, run_id: str) -> dict[str, str | None]:
+        return {chunk.chunk: chunk.digest for chunk in self.platform.ledger.chunks(run_id)}
+
+    def rows(self, snapshot_id: int | None = None) -> pl.DataFrame:
+        table = self.platform.lakehouse.table(TARGET)
+        frame = pl.from_arrow(table.scan(snapshot_id=snapshot_id).to_arrow())
+        assert isinstance(frame, pl.DataFrame)
+        return frame.sort("case_id", "clock", "business_date")
+
+    def snapshots(self) -> list[int]:
+        return [snapshot.snapshot_id for snapshot in self.platform.lakehouse.table(TARGET).snapshots()]
+
+    @contextmanager
+    def dagster(self):
+        with instance_at(self.platform.settings.dagster_home) as instance:
+            yield instance
+
+    def announced(self, manifest: RunManifest | None = None) -> RunRecord:
+        record = self.approved(manifest)
+        with self.dagster() as instance:
+            announce_approval(instance, record)
+        return record
+
+
+def make_world(home: Path, *, cases: int, seed: int = 7, start: date = START, end: date = END) -> World:
+    settings = load_settings(home=home)
+    platform = Platform.of(settings)
+    initialise(platform)
+    initialise_instance(settings.dagster_home)
+    load_case_events(platform, generated(cases, seed, start, end), 0.5)
+    return World(platform, home, start, end)
+
+
+def generated(cases: int, seed: int, start: date, end: date) -> RawLoad:
+    name = f"generated-{cases}-{seed}-{start}-{end}"
+    return RawLoad(name, name, lambda: raw.number_rows(generator.generate(cases, seed, start=start, end=end)))
+
+
+def real_world(home: Path, log: Path) -> World:
+    settings = load_settings(home=home)
+    platform = Platform.of(settings)
+    initialise(platform)
+    initialise_instance(settings.dagster_home)
+    load_case_events(platform, enforcement.from_file(log), 0.0)
+    return World(platform, home, date(2000, 1, 1), date(2013, 6, 30))
+
+
+def with_version(
+    monkeypatch: pytest.MonkeyPatch, version: str, function: Callable[..., Any], *, clustered: bool = True
+) -> TargetTable:
+    """Declare one more version of the transform for the length of a test."""
+    target = replace(
+        CASE_SLA_DAILY, versions={**CASE_SLA_DAILY.versions, version: TransformVersion(function, clustered=clustered)}
+    )
+    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+    return target
