@@ -19,6 +19,16 @@ from backfill_assets.target import (
 )
 
 __all__ = [
-    "ColumnOrigin", "Finding", "InputTable", "Inputs", "Level", "Product", "Published", "Reconciliation",
-    "ReconciliationContext", "TargetTable", "TransformContext", "TransformVersion",
+    "ColumnOrigin",
+    "Finding",
+    "InputTable",
+    "Inputs",
+    "Level",
+    "Product",
+    "Published",
+    "Reconciliation",
+    "ReconciliationContext",
+    "TargetTable",
+    "TransformContext",
+    "TransformVersion",
 ]

@@ -29,10 +29,15 @@ _PLATFORM_GATES = {
 def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
     """Make the blocking checks of a target."""
     key = asset_key(target.name)
-    described = _PLATFORM_GATES | {item.name: f"{item.level.value}: {item.description}" for item in target.reconciliations}
+    described = _PLATFORM_GATES | {
+        item.name: f"{item.level.value}: {item.description}" for item in target.reconciliations
+    }
     specs = [
         dg.AssetCheckSpec(
-            CHUNK_GATE, asset=key, blocking=True, partitions_def=partitions_of(target),
+            CHUNK_GATE,
+            asset=key,
+            blocking=True,
+            partitions_def=partitions_of(target),
             description="The pandera model on the chunk's staged files, read back: types, nulls, ranges, row rules, unique "
             "key, days inside the chunk, constant lineage.",
         ),
@@ -43,7 +48,9 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
     def gates(context: AssetCheckExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
         op_context = context.op_execution_context
         run_id, keys = one_run(op_context.partition_keys, target)
-        gate_chunks(platform, run_id, keys, tell=lambda event, chunks, _: context.log.info("%s: %d", event, len(chunks)))
+        gate_chunks(
+            platform, run_id, keys, tell=lambda event, chunks, _: context.log.info("%s: %d", event, len(chunks))
+        )
         wanted = set(keys)
         chunk_verdicts = {
             verdict.chunk: verdict
@@ -60,7 +67,10 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         for verdict in run_verdicts:
             if verdict.gate in selected:
                 yield dg.AssetCheckResult(
-                    passed=verdict.passed, check_name=verdict.gate, asset_key=key, description=verdict.summary,
+                    passed=verdict.passed,
+                    check_name=verdict.gate,
+                    asset_key=key,
+                    description=verdict.summary,
                     metadata={"run": run_id} | _metadata(verdict),
                 )
 
@@ -136,5 +146,3 @@ def _markdown_table(rows: Sequence[dict[str, Any]]) -> str:
     lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
     lines += [" | ".join(str(row.get(column, "")).replace("|", "\\|") for column in columns) for row in rows]
     return "\n".join(f"| {line} |" for line in lines)
-
-

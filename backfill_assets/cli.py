@@ -130,7 +130,9 @@ def load() -> None:
 @load.command("case-events")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--cases", type=click.IntRange(1, 10_000_000), help="Generate this many cases instead of reading a file.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the generator; equal seeds give equal logs.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Seed of the generator; equal seeds give equal logs."
+)
 @_json_option
 def load_case_events_command(file: Path | None, cases: int | None, seed: int, as_json: bool) -> None:
     """Load enforcement case events from FILE (Parquet or CSV), or generate them.
@@ -144,7 +146,9 @@ def load_case_events_command(file: Path | None, cases: int | None, seed: int, as
 
     if (file is None) == (cases is None):
         raise InputRefused(
-            Problem("give a FILE or --cases, one of them", "a load has one source", "see `backfill load case-events --help`")
+            Problem(
+                "give a FILE or --cases, one of them", "a load has one source", "see `backfill load case-events --help`"
+            )
         )
     with _platform() as platform, _instance(platform.settings) as instance:
         source = enforcement.from_file(file) if file is not None else enforcement.generated(cases or 1, seed)
@@ -153,8 +157,10 @@ def load_case_events_command(file: Path | None, cases: int | None, seed: int, as
     if as_json:
         _say(done)
         return
-    click.echo(f"{source.source_file}: {done.counted.events:,} events, {done.counted.quarantined:,} quarantined"
-               + ("" if done.new else "; loaded before, nothing was appended"))
+    click.echo(
+        f"{source.source_file}: {done.counted.events:,} events, {done.counted.quarantined:,} quarantined"
+        + ("" if done.new else "; loaded before, nothing was appended")
+    )
     for reason, number in done.counted.by_reason.items():
         click.echo(f"  quarantined {reason}: {number:,}")
     click.echo(f"  {enforcement.EVENTS}: snapshot {done.snapshot_id}")
@@ -180,7 +186,14 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
             record = planning.plan_run(platform, contract)
             planned, state = record.plan, record.state.value
     if as_json:
-        _say({"state": state, "planHash": planned.hash, "plan": planned, "stages": [s.describe() for s in planned.stages]})
+        _say(
+            {
+                "state": state,
+                "planHash": planned.hash,
+                "plan": planned,
+                "stages": [s.describe() for s in planned.stages],
+            }
+        )
     else:
         _show(show_plan(planned, state))
 
@@ -191,7 +204,11 @@ def _decide(run_id: str, *, approve: bool, by: str, comment: str, plan_hash: str
     with _platform() as platform:
         record = platform.ledger.run(run_id)
         platform.ledger.decide(
-            run_id, approve=approve, by=by, comment=comment, self_approval=platform.settings.self_approval,
+            run_id,
+            approve=approve,
+            by=by,
+            comment=comment,
+            self_approval=platform.settings.self_approval,
             plan_hash=plan_hash or record.plan_hash,
         )
         if approve:
@@ -224,8 +241,13 @@ def reject(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
 
 @cli.command()
 @click.argument("run_id")
-@click.option("--chunks", "ranges", multiple=True, metavar="FROM[..TO]",
-              help="Only these chunks, e.g. 2012-01..2012-06; may be repeated. Default: all that are not staged.")
+@click.option(
+    "--chunks",
+    "ranges",
+    multiple=True,
+    metavar="FROM[..TO]",
+    help="Only these chunks, e.g. 2012-01..2012-06; may be repeated. Default: all that are not staged.",
+)
 @_json_option
 def run(run_id: str, ranges: tuple[str, ...], as_json: bool) -> None:
     """Compute chunks of an approved RUN_ID into staging and gate them, as a launch from the UI does.
@@ -284,8 +306,11 @@ def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
         found = [key for key in planned if first <= key <= last]
         if not found or first not in planned or last not in planned or last < first:
             raise InputRefused(
-                Problem(f"--chunks {text} is not a range of the plan", f"'{record.run_id}' has {planned[0]} to {planned[-1]}",
-                        "correct the range")
+                Problem(
+                    f"--chunks {text} is not a range of the plan",
+                    f"'{record.run_id}' has {planned[0]} to {planned[-1]}",
+                    "correct the range",
+                )
             )
         chosen.update(found)
     return [key for key in planned if key in chosen]
@@ -350,16 +375,26 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
     if as_json:
         _say(
             {
-                "runId": run_id, "state": record.state, "why": record.state_reason, "target": record.target,
-                "planHash": record.plan_hash, "chunkStates": console.chunk_counts(chunks), "chunks": chunks,
+                "runId": run_id,
+                "state": record.state,
+                "why": record.state_reason,
+                "target": record.target,
+                "planHash": record.plan_hash,
+                "chunkStates": console.chunk_counts(chunks),
+                "chunks": chunks,
                 "gates": [verdict for verdict in verdicts if not verdict.chunk],
-                "approvals": platform.ledger.approvals(run_id), "publications": publications,
-                "sinkRequests": platform.ledger.sink_attempts(run_id), "evidence": str(platform.evidence.path(run_id)),
+                "approvals": platform.ledger.approvals(run_id),
+                "publications": publications,
+                "sinkRequests": platform.ledger.sink_attempts(run_id),
+                "evidence": str(platform.evidence.path(run_id)),
             }
         )
         return
     pairs: list[tuple[str, object]] = [
-        ("state", record.state), ("why", record.state_reason), ("target", record.target), ("plan", record.plan_hash),
+        ("state", record.state),
+        ("why", record.state_reason),
+        ("target", record.target),
+        ("plan", record.plan_hash),
     ]
     pairs += [(f"{one['action']} {one['state'].lower()}", f"snapshot {one['snapshot_id']}") for one in publications]
     _show(console.facts(pairs, run_id), console.grid(chunks))
@@ -405,9 +440,17 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
         if as_json:
             _say(
                 [
-                    {"runId": record.run_id, "kind": record.kind, "mode": record.mode, "target": record.target,
-                     "state": record.state, "why": record.state_reason, "planHash": record.plan_hash,
-                     "range": record.plan.publish_range, "transformVersion": record.plan.transform_version}
+                    {
+                        "runId": record.run_id,
+                        "kind": record.kind,
+                        "mode": record.mode,
+                        "target": record.target,
+                        "state": record.state,
+                        "why": record.state_reason,
+                        "planHash": record.plan_hash,
+                        "range": record.plan.publish_range,
+                        "transformVersion": record.plan.transform_version,
+                    }
                     for record in records
                 ]
             )
@@ -463,12 +506,19 @@ def config(as_json: bool) -> None:
     if as_json:
         _say(shown)
     else:
-        _show(facts(((name, json.dumps(value) if isinstance(value, dict) else value) for name, value in shown.items()), "settings"))
+        _show(
+            facts(
+                ((name, json.dumps(value) if isinstance(value, dict) else value) for name, value in shown.items()),
+                "settings",
+            )
+        )
 
 
 @cli.command()
 @click.option("--events", type=click.Path(path_type=Path), help="A log to use instead of generated cases.")
-@click.option("--cases", type=click.IntRange(100, 1_000_000), default=20_000, show_default=True, help="Cases to generate.")
+@click.option(
+    "--cases", type=click.IntRange(100, 1_000_000), default=20_000, show_default=True, help="Cases to generate."
+)
 @click.option("--seed", type=int, default=1, show_default=True)
 def demo(events: Path | None, cases: int, seed: int) -> None:
     """Show a whole restatement: history with a bug, the correction, its gates, what changed, and a refusal."""
@@ -485,9 +535,22 @@ def ui(port: int) -> None:
     with _platform(), _instance(settings):
         click.echo(f"Dagster on http://127.0.0.1:{port} (stop with Ctrl-C)")
     environment = os.environ | {
-        "DAGSTER_HOME": str(settings.dagster_home), "BACKFILL_HOME": str(settings.home), "DAGSTER_EVENT_BATCH_SIZE": "500",
+        "DAGSTER_HOME": str(settings.dagster_home),
+        "BACKFILL_HOME": str(settings.home),
+        "DAGSTER_EVENT_BATCH_SIZE": "500",
     }
-    arguments = [sys.executable, "-m", "dagster", "dev", "-m", "backfill_assets.definitions", "-h", "127.0.0.1", "-p", str(port)]
+    arguments = [
+        sys.executable,
+        "-m",
+        "dagster",
+        "dev",
+        "-m",
+        "backfill_assets.definitions",
+        "-h",
+        "127.0.0.1",
+        "-p",
+        str(port),
+    ]
     os.execve(sys.executable, arguments, environment)  # noqa: S606 - this process becomes Dagster
 
 

@@ -114,7 +114,11 @@ def compute_batch(
     if not version.clustered:
         rows = _clustered(rows, target, chunks)
     rows = _with_declared_columns(rows, platform.lakehouse.table(target.name).schema(), plan)
-    day = F.trunc(target.day_column, _TRUNC[plan.chunking]) if plan.chunking is Chunking.MONTH else F.col(target.day_column)
+    day = (
+        F.trunc(target.day_column, _TRUNC[plan.chunking])
+        if plan.chunking is Chunking.MONTH
+        else F.col(target.day_column)
+    )
     rows.withColumn(CHUNK_FOLDER, day).write.partitionBy(CHUNK_FOLDER).parquet(prefix)
     return staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
 
@@ -144,7 +148,9 @@ def staged_files(
                 files[key].append(file)
     unknown = sorted(set(files) - set(keys))
     if unknown:
-        raise InputRefused(Problem(f"{prefix} holds chunks {unknown}", "a batch writes its own chunks only", "report it"))
+        raise InputRefused(
+            Problem(f"{prefix} holds chunks {unknown}", "a batch writes its own chunks only", "report it")
+        )
     return dict(files)
 
 
@@ -215,5 +221,3 @@ def _with_declared_columns(rows: DataFrame, schema: Schema, plan: Plan) -> DataF
         value = F.lit(constants[field.name]) if field.name in constants else F.col(field.name)
         columns.append(value.cast(field.dataType).alias(field.name, metadata=field.metadata))
     return rows.select(*columns)
-
-

@@ -17,11 +17,23 @@ from manifests.planner import Plan
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict
 
 STATE_STYLE = {
-    "PUBLISHED": "green", "VALIDATED": "green", "STAGED": "cyan", "RUNNING": "cyan", "APPROVED": "blue", "PLANNED": "blue",
-    "FAILED": "red", "REJECTED": "red", "ROLLED_BACK": "yellow", "SUPERSEDED": "dim", "CANCELLED": "dim", "DRAFT": "dim",
+    "PUBLISHED": "green",
+    "VALIDATED": "green",
+    "STAGED": "cyan",
+    "RUNNING": "cyan",
+    "APPROVED": "blue",
+    "PLANNED": "blue",
+    "FAILED": "red",
+    "REJECTED": "red",
+    "ROLLED_BACK": "yellow",
+    "SUPERSEDED": "dim",
+    "CANCELLED": "dim",
+    "DRAFT": "dim",
 }
 _CELL = {
-    ChunkState.PLANNED: ("·", "dim"), ChunkState.STAGED: ("▢", "cyan"), ChunkState.PASSED: ("■", "green"),
+    ChunkState.PLANNED: ("·", "dim"),
+    ChunkState.STAGED: ("▢", "cyan"),
+    ChunkState.PASSED: ("■", "green"),
     ChunkState.FAILED: ("✗", "bold red"),
 }
 _BAR = 40
@@ -56,20 +68,40 @@ def facts(pairs: Iterable[tuple[str, object]], title: str) -> Table:
 def plan(planned: Plan, state: str) -> RenderableType:
     """Show a plan: what it reads, with which code, what it may change, and its stages."""
     code = planned.code
-    who = f"git {code.git_commit[:12]}{' with uncommitted changes' if code.dirty else ''}" if code.git_commit else "no git"
+    who = (
+        f"git {code.git_commit[:12]}{' with uncommitted changes' if code.dirty else ''}"
+        if code.git_commit
+        else "no git"
+    )
     references = [
-        (f"reference {pin.table}", f"snapshot {pin.snapshot_id}{f' ({pin.version})' if pin.version else ''}, {pin.semantics}")
+        (
+            f"reference {pin.table}",
+            f"snapshot {pin.snapshot_id}{f' ({pin.version})' if pin.version else ''}, {pin.semantics}",
+        )
         for pin in planned.references
     ]
     look_back = planned.look_back
     pairs: list[tuple[str, object]] = [
         ("state", Text(state, STATE_STYLE.get(state, ""))),
-        ("may change", f"{planned.target}, {planned.publish_range.start} to {planned.publish_range.end} ({planned.publish_mode})"),
-        ("base", f"snapshot {planned.base_snapshot_id}" if planned.base_snapshot_id else "the target has no snapshot yet"),
+        (
+            "may change",
+            f"{planned.target}, {planned.publish_range.start} to {planned.publish_range.end} ({planned.publish_mode})",
+        ),
+        (
+            "base",
+            f"snapshot {planned.base_snapshot_id}" if planned.base_snapshot_id else "the target has no snapshot yet",
+        ),
         ("reads", f"{planned.source}, snapshot {planned.source_snapshot_id}"),
-        ("input range", f"{planned.input_range.start} to {planned.input_range.end} ({planned.warm_up_days} days of warm-up)"),
+        (
+            "input range",
+            f"{planned.input_range.start} to {planned.input_range.end} ({planned.warm_up_days} days of warm-up)",
+        ),
         ("to read", f"{planned.reads.rows:,} rows, {planned.reads.bytes / 1e6:,.1f} MB, {planned.reads.files:,} files"),
-        *([("look-back", f"{look_back.rows:,} earlier rows, {look_back.files:,} files, few columns")] if look_back else []),
+        *(
+            [("look-back", f"{look_back.rows:,} earlier rows, {look_back.files:,} files, few columns")]
+            if look_back
+            else []
+        ),
         *references,
         ("transform", f"{planned.transform} {planned.transform_version}, mode {planned.mode}"),
         ("code", f"{who}, package {code.package_version}, content {code.content_hash[:12]}"),
@@ -111,8 +143,13 @@ def run_table(records: Sequence[RunRecord]) -> Table:
     for record in records:
         scope = record.plan.publish_range
         table.add_row(
-            record.run_id, record.kind, record.target, f"{scope.start} to {scope.end}", record.plan.transform_version,
-            Text(record.state, STATE_STYLE.get(record.state, "")), record.state_reason,
+            record.run_id,
+            record.kind,
+            record.target,
+            f"{scope.start} to {scope.end}",
+            record.plan.transform_version,
+            Text(record.state, STATE_STYLE.get(record.state, "")),
+            record.state_reason,
         )
     return table
 
@@ -123,7 +160,9 @@ def gates(verdicts: Sequence[Verdict], chunk_gate: str) -> Table:
     chunked = [verdict for verdict in verdicts if verdict.chunk]
     failed = [verdict for verdict in chunked if not verdict.passed]
     if chunked:
-        table.add_row(chunk_gate, _mark(not failed), f"{len(chunked) - len(failed)} of {len(chunked)} chunks pass every rule")
+        table.add_row(
+            chunk_gate, _mark(not failed), f"{len(chunked) - len(failed)} of {len(chunked)} chunks pass every rule"
+        )
     for verdict in failed[:10]:
         table.add_row(f"  {verdict.chunk}", _mark(passed=False), verdict.summary)
     for verdict in verdicts:
@@ -164,14 +203,24 @@ def by_year(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping
         old, new = before.get(year, nothing), after.get(year, nothing)
         change = new["breaches"] - old["breaches"]
         table.add_row(
-            year, f"{old['rows']:,}", f"{new['rows']:,}", f"{old['breaches']:,}", f"{new['breaches']:,}",
-            Text(f"{change:+,}", "yellow" if change else "dim"), Text("█" * round(_BAR * new["breaches"] / most), "cyan"),
+            year,
+            f"{old['rows']:,}",
+            f"{new['rows']:,}",
+            f"{old['breaches']:,}",
+            f"{new['breaches']:,}",
+            Text(f"{change:+,}", "yellow" if change else "dim"),
+            Text("█" * round(_BAR * new["breaches"] / most), "cyan"),
         )
-    sums = {name: [sum(side.get(year, nothing)[name] for year in years) for side in (before, after)] for name in nothing}
+    sums = {
+        name: [sum(side.get(year, nothing)[name] for year in years) for side in (before, after)] for name in nothing
+    }
     table.add_section()
     table.add_row(
-        "all", *(f"{value:,}" for value in sums["rows"]), *(f"{value:,}" for value in sums["breaches"]),
-        f"{sums['breaches'][1] - sums['breaches'][0]:+,}", "",
+        "all",
+        *(f"{value:,}" for value in sums["rows"]),
+        *(f"{value:,}" for value in sums["breaches"]),
+        f"{sums['breaches'][1] - sums['breaches'][0]:+,}",
+        "",
     )
     return table
 

@@ -47,18 +47,28 @@ def show(events: Path | None, cases: int, seed: int) -> None:
             done = load_case_events(platform, load, settings.quarantine_limit)
             if events is None:
                 click.echo("no log was given: the events are generated (the real log's totals are not checked here)")
-            click.echo(f"{load.source_file}: {done.counted.events:,} events, {done.counted.quarantined:,} quarantined with a reason")
+            click.echo(
+                f"{load.source_file}: {done.counted.events:,} events, {done.counted.quarantined:,} quarantined with a reason"
+            )
         scope = _months_of_source(platform)
         for title, name in (
             ("2. History, published by transform 2.4.1, which takes UTC dates for local ones", HISTORY),
-            ("3. The restatement: transform 3.1.0, local dates; planned, approved, computed, gated, published", RESTATEMENT),
+            (
+                "3. The restatement: transform 3.1.0, local dates; planned, approved, computed, gated, published",
+                RESTATEMENT,
+            ),
         ):
             with _chapter(title):
                 record = plan_run(platform, _manifest(platform, name, scope))
                 out.print(console.plan(record.plan, record.state.value))
                 if record.state is RunState.PLANNED:
                     platform.ledger.decide(
-                        record.run_id, approve=True, by=_APPROVER, comment="demo", self_approval=False, plan_hash=record.plan_hash
+                        record.run_id,
+                        approve=True,
+                        by=_APPROVER,
+                        comment="demo",
+                        self_approval=False,
+                        plan_hash=record.plan_hash,
                     )
                     announce_approval(instance, record)
                 if not execute(platform, instance, record.run_id, (), progress=True):

@@ -76,7 +76,10 @@ def _canonical_type(name: str, dtype: pl.DataType) -> pa.DataType:
     if isinstance(dtype, pl.Datetime):
         return pa.timestamp("us", tz="UTC")
     simple = {
-        pl.String: pa.large_string(), pl.Int32: pa.int32(), pl.Int64: pa.int64(), pl.Boolean: pa.bool_(),
+        pl.String: pa.large_string(),
+        pl.Int32: pa.int32(),
+        pl.Int64: pa.int64(),
+        pl.Boolean: pa.bool_(),
         pl.Date: pa.date32(),
     }
     found = simple.get(dtype.base_type())  # type: ignore[call-overload]

@@ -73,14 +73,18 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
     record = platform.ledger.run(run_id)
     if record.target != target.name:
         raise InputRefused(
-            Problem(f"run '{run_id}' is for {record.target}", f"this asset is {target.name}", "launch the run's own asset")
+            Problem(
+                f"run '{run_id}' is for {record.target}", f"this asset is {target.name}", "launch the run's own asset"
+            )
         )
     if record.state not in COMPUTABLE:
         raise TransitionRefused(
             Problem(
                 f"run '{run_id}' is {record.state}",
                 f"chunks are computed for runs that are {', '.join(sorted(COMPUTABLE))}",
-                "approve it first" if record.state is RunState.PLANNED else "nothing is left to compute; see `backfill status`",
+                "approve it first"
+                if record.state is RunState.PLANNED
+                else "nothing is left to compute; see `backfill status`",
             )
         )
     unknown = sorted(set(keys) - {chunk.key for chunk in record.plan.chunks})
@@ -130,12 +134,21 @@ def stage_chunks(
 
 
 def _stage_batch(
-    platform: Platform, target: TargetTable, plan: Plan, batch: Sequence[PlannedChunk], outcome: Staged,
-    dagster_run_id: str, tell: Listener,
+    platform: Platform,
+    target: TargetTable,
+    plan: Plan,
+    batch: Sequence[PlannedChunk],
+    outcome: Staged,
+    dagster_run_id: str,
+    tell: Listener,
 ) -> None:
     keys = [chunk.key for chunk in batch]
     attempt, prefix = platform.ledger.start_attempt(
-        plan.run_id, keys, actor=operator(), location=platform.lakehouse.location(target.name), dagster_run_id=dagster_run_id
+        plan.run_id,
+        keys,
+        actor=operator(),
+        location=platform.lakehouse.location(target.name),
+        dagster_run_id=dagster_run_id,
     )
     tell("attempt", keys, prefix)
     try:
@@ -181,7 +194,9 @@ def gate_chunks(platform: Platform, run_id: str, keys: Sequence[str], *, tell: L
     record = platform.ledger.run(run_id)
     plan, target = record.plan, target_named(record.target)
     waiting = [
-        chunk for chunk in platform.ledger.chunks(run_id) if chunk.chunk in set(keys) and chunk.state is ChunkState.STAGED
+        chunk
+        for chunk in platform.ledger.chunks(run_id)
+        if chunk.chunk in set(keys) and chunk.state is ChunkState.STAGED
     ]
     if waiting:
         results = run_gates(platform, target, plan, waiting)
@@ -191,14 +206,16 @@ def gate_chunks(platform: Platform, run_id: str, keys: Sequence[str], *, tell: L
     platform.ledger.settle(run_id, operator())
 
 
-def run_gates(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
-) -> list[GateResult]:
+def run_gates(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]) -> list[GateResult]:
     """Read the staged files of chunks back in Spark's workers and judge them; records nothing."""
     tasks = [
         GateTask(
-            chunk.chunk, chunk.attempt, plan.chunk(chunk.chunk).start, plan.chunk(chunk.chunk).end,
-            tuple(file.path.removeprefix("file://") for file in chunk.files), chunk.rows or 0,
+            chunk.chunk,
+            chunk.attempt,
+            plan.chunk(chunk.chunk).start,
+            plan.chunk(chunk.chunk).end,
+            tuple(file.path.removeprefix("file://") for file in chunk.files),
+            chunk.rows or 0,
         )
         for chunk in chunks
     ]

@@ -11,8 +11,14 @@ import signal
 VARIABLE = "BACKFILL_FAULT"
 POINTS = frozenset(
     {
-        "staging.written", "staging.recorded", "gating.judged", "gating.run_judged",
-        "publishing.sealed", "publishing.tagged", "publishing.committed", "publishing.recorded",
+        "staging.written",
+        "staging.recorded",
+        "gating.judged",
+        "gating.run_judged",
+        "publishing.sealed",
+        "publishing.tagged",
+        "publishing.committed",
+        "publishing.recorded",
     }
 )
 

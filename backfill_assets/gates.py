@@ -243,9 +243,7 @@ def _schema_for(spec: GateSpec, start: date, end: date) -> pa.DataFrameSchema:
     )
 
 
-def _check(
-    schema: pa.DataFrameSchema, frame: pl.DataFrame, *, ordered: bool, violations: dict[str, Violation]
-) -> None:
+def _check(schema: pa.DataFrameSchema, frame: pl.DataFrame, *, ordered: bool, violations: dict[str, Violation]) -> None:
     # keys that rise strictly are unique: only where they do not is pandera's own (slower) uniqueness needed
     schema.unique = None if ordered else schema.unique
     try:
@@ -263,9 +261,11 @@ def _read_failures(cases: pl.DataFrame, frame: pl.DataFrame, violations: dict[st
             rule = KEY_RULE
         rows = group["index"].drop_nulls().unique(maintain_order=True)
         count = rows.len() or group.height
-        sample = frame[rows.head(SAMPLE_ROWS).to_list()].to_dicts() if rows.len() else [
-            {"found": str(case)[:500]} for case in group["failure_case"].head(SAMPLE_ROWS)
-        ]
+        sample = (
+            frame[rows.head(SAMPLE_ROWS).to_list()].to_dicts()
+            if rows.len()
+            else [{"found": str(case)[:500]} for case in group["failure_case"].head(SAMPLE_ROWS)]
+        )
         _add(violations, rule, count, [_shown(row) for row in sample])
 
 

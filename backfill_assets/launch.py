@@ -60,8 +60,12 @@ def announce_approval(instance: dg.DagsterInstance, record: RunRecord) -> None:
 
 
 def run_chunks(
-    platform: Platform, instance: dg.DagsterInstance, record: RunRecord, chunks: Sequence[str],
-    *, started: Callable[[str], None] = lambda _: None,
+    platform: Platform,
+    instance: dg.DagsterInstance,
+    record: RunRecord,
+    chunks: Sequence[str],
+    *,
+    started: Callable[[str], None] = lambda _: None,
 ) -> bool:
     """Stage and gate chunks of a run as Dagster runs in this process, one a stretch of chunks; return success.
 
@@ -77,9 +81,7 @@ def run_chunks(
         }
         started(f"{first} to {last}")
         with partition_loading_context(dynamic_partitions_store=instance):
-            result = job.execute_in_process(
-                instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False
-            )
+            result = job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False)
         success &= result.success
     return success
 
@@ -89,7 +91,10 @@ def run_publication(platform: Platform, instance: dg.DagsterInstance, record: Ru
     job = build_definitions(platform).resolve_job_def(publish_job(target_named(record.target)).name)
     with partition_loading_context(dynamic_partitions_store=instance):
         result = job.execute_in_process(
-            instance=instance, partition_key=record.run_id, tags={RUN_TAG: record.run_id}, run_config=_QUIET,
+            instance=instance,
+            partition_key=record.run_id,
+            tags={RUN_TAG: record.run_id},
+            run_config=_QUIET,
             raise_on_error=False,
         )
     return result.success

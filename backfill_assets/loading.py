@@ -99,4 +99,6 @@ def _spec(schema: Schema, column: str | None, chunking: Chunking) -> PartitionSp
         return UNPARTITIONED_PARTITION_SPEC
     transform = MonthTransform() if chunking is Chunking.MONTH else DayTransform()
     source = schema.find_field(column).field_id
-    return PartitionSpec(PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{chunking.value.lower()}"))
+    return PartitionSpec(
+        PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{chunking.value.lower()}")
+    )

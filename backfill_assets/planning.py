@@ -60,9 +60,7 @@ def _reference_states(platform: Platform, target: TargetTable, manifest: RunMani
         if plan.publish_range.start <= scope.end and plan.publish_range.end >= scope.start:
             for pin in plan.references:
                 recorded[pin.table].add(pin.snapshot_id)
-    return {
-        table: platform.lakehouse.reference_state(table, frozenset(recorded[table])) for table in target.references
-    }
+    return {table: platform.lakehouse.reference_state(table, frozenset(recorded[table])) for table in target.references}
 
 
 def _pinned_rows(

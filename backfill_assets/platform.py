@@ -37,7 +37,11 @@ class Platform:
         ledger = Ledger(settings.ledger_url)
         lakehouse = Lakehouse(settings.catalog_name, settings.catalog)
         return cls(
-            settings, ledger, lakehouse, ModeSpark(settings), Sinks(settings, ledger, lakehouse),
+            settings,
+            ledger,
+            lakehouse,
+            ModeSpark(settings),
+            Sinks(settings, ledger, lakehouse),
             EvidenceStore(settings.evidence_folder),
         )
 
@@ -66,8 +70,11 @@ def target_named(name: str) -> TargetTable:
     targets = {target.name: target for product in PRODUCTS for target in product.targets}
     if name not in targets:
         raise InputRefused(
-            Problem(f"target {name} is not declared", f"declared are {', '.join(sorted(targets))}",
-                    "correct target.table, or declare it in a product")
+            Problem(
+                f"target {name} is not declared",
+                f"declared are {', '.join(sorted(targets))}",
+                "correct target.table, or declare it in a product",
+            )
         )
     return targets[name]
 

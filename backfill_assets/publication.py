@@ -57,17 +57,34 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
     problems = []
     if record.state is not RunState.VALIDATED:
         why = f" ({record.state_reason})" if record.state_reason else ""
-        problems.append(Problem(f"run '{run_id}' is {record.state}{why}", "only a VALIDATED run is published",
-                                "see `backfill status` for what it waits for"))
+        problems.append(
+            Problem(
+                f"run '{run_id}' is {record.state}{why}",
+                "only a VALIDATED run is published",
+                "see `backfill status` for what it waits for",
+            )
+        )
     if plan.mode is Mode.DRY_RUN:
-        problems.append(Problem(f"run '{run_id}' is a DRY_RUN", "a dry run is never published", "plan it as what it is"))
+        problems.append(
+            Problem(f"run '{run_id}' is a DRY_RUN", "a dry run is never published", "plan it as what it is")
+        )
     if plan.hash != record.plan_hash or record.manifest.hash != plan.manifest_hash:
-        problems.append(Problem(f"the recorded plan or manifest of '{run_id}' does not match its hash",
-                                "an approved plan is immutable", "the ledger was changed by hand; find out by whom"))
+        problems.append(
+            Problem(
+                f"the recorded plan or manifest of '{run_id}' does not match its hash",
+                "an approved plan is immutable",
+                "the ledger was changed by hand; find out by whom",
+            )
+        )
     decisions = platform.ledger.approvals(run_id)
     if not any(one["decision"] == "APPROVED" and one["plan_hash"] == record.plan_hash for one in decisions):
-        problems.append(Problem(f"no approval of plan {record.plan_hash} is on record", "a plan is approved before it runs",
-                                "have it approved"))
+        problems.append(
+            Problem(
+                f"no approval of plan {record.plan_hash} is on record",
+                "a plan is approved before it runs",
+                "have it approved",
+            )
+        )
     problems += _gate_problems(platform, run_id, plan, chunks)
     if problems:
         raise PublicationRefused(problems)
@@ -87,15 +104,27 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
     ]
     if open_chunks or len(chunks) != len(plan.chunks):
         shown = ", ".join(open_chunks[:10]) + (" …" if len(open_chunks) > 10 else "")  # noqa: PLR2004
-        problems.append(Problem(f"{len(open_chunks)} chunk(s) have not passed their gate: {shown}",
-                                "every planned chunk is staged and has passed", "run or repair them"))
+        problems.append(
+            Problem(
+                f"{len(open_chunks)} chunk(s) have not passed their gate: {shown}",
+                "every planned chunk is staged and has passed",
+                "run or repair them",
+            )
+        )
     missing = [gate for gate in plan.gates if ("", gate) not in verdicts]
     failed = [gate for gate in plan.gates if ("", gate) in verdicts and not verdicts["", gate].passed]
     if missing:
-        problems.append(Problem(f"no verdict of {', '.join(missing)}", "every run-level gate has judged", "run the gates"))
+        problems.append(
+            Problem(f"no verdict of {', '.join(missing)}", "every run-level gate has judged", "run the gates")
+        )
     if failed:
-        problems.append(Problem(f"not passed: {', '.join(failed)}", "every run-level gate passes",
-                                "see `backfill status` for the rows that disagree"))
+        problems.append(
+            Problem(
+                f"not passed: {', '.join(failed)}",
+                "every run-level gate passes",
+                "see `backfill status` for the rows that disagree",
+            )
+        )
     return problems
 
 
@@ -162,8 +191,11 @@ def rollback(platform: Platform, run_id: str) -> Published:
     published = platform.lakehouse.find_publication(target.name, run_id, PUBLISH)
     if published is None:
         raise PublicationRefused(
-            Problem(f"the publication of '{run_id}' is not in the history of {target.name}",
-                    "a rollback undoes what the target's history shows", "somebody moved the table; inspect its snapshots")
+            Problem(
+                f"the publication of '{run_id}' is not in the history of {target.name}",
+                "a rollback undoes what the target's history shows",
+                "somebody moved the table; inspect its snapshots",
+            )
         )
     plan = record.plan
     holders = platform.ledger.accepted(target.name, [chunk.key for chunk in plan.chunks])
@@ -235,12 +267,18 @@ def _properties(record: RunRecord, action: str, root: str) -> dict[str, str]:
 
 def _already(platform: Platform, record: RunRecord, snapshot_id: int, action: str) -> Published:
     entry = next(
-        one for one in reversed(platform.ledger.publications(record.run_id))
+        one
+        for one in reversed(platform.ledger.publications(record.run_id))
         if one["action"] == action and one["state"] == "COMMITTED"
     )
     done = Published(
-        record.run_id, snapshot_id, entry["base_snapshot_id"], entry["files_added"], entry["files_removed"],
-        entry["evidence_root"], new=False,
+        record.run_id,
+        snapshot_id,
+        entry["base_snapshot_id"],
+        entry["files_added"],
+        entry["files_removed"],
+        entry["evidence_root"],
+        new=False,
     )
     _tell_the_world(platform, record, done, action)  # in case the process died between recording and telling
     return done
@@ -251,7 +289,9 @@ def _tell_the_world(platform: Platform, record: RunRecord, done: Published, acti
     facts = {name: value for name, value in plain(done).items() if name != "new"}
     platform.evidence.append(record.run_id, action, facts | {"at": now()})
     done_before = {
-        (one["sink"], one["action"]) for one in platform.ledger.sink_attempts(record.run_id) if one["decision"] == "SENT"
+        (one["sink"], one["action"])
+        for one in platform.ledger.sink_attempts(record.run_id)
+        if one["decision"] == "SENT"
     }
     for name in record.manifest.safety.sinks:
         if (name, action) in done_before:

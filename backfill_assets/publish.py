@@ -27,9 +27,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
     @dg.asset(
         key=asset_key(f"{target.name}_published"),
         deps=[
-            dg.AssetDep(
-                asset_key(target.name), partition_mapping=dg.MultiToSingleDimensionPartitionMapping("backfill")
-            )
+            dg.AssetDep(asset_key(target.name), partition_mapping=dg.MultiToSingleDimensionPartitionMapping("backfill"))
         ],
         partitions_def=backfill_partitions(target),
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),

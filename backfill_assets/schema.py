@@ -86,8 +86,12 @@ def _iceberg_type(name: str, dtype: pl.DataType, nested_id: int) -> Any:
             raise TypeError(f"column {name}: instants are Datetime('us', 'UTC'), not {dtype}")
         return TimestamptzType()
     simple: dict[Any, PrimitiveType] = {
-        pl.String: StringType(), pl.Int32: IntegerType(), pl.Int64: LongType(), pl.Float64: DoubleType(),
-        pl.Boolean: BooleanType(), pl.Date: DateType(),
+        pl.String: StringType(),
+        pl.Int32: IntegerType(),
+        pl.Int64: LongType(),
+        pl.Float64: DoubleType(),
+        pl.Boolean: BooleanType(),
+        pl.Date: DateType(),
     }
     found = simple.get(dtype.base_type())
     if found is None:
@@ -96,8 +100,12 @@ def _iceberg_type(name: str, dtype: pl.DataType, nested_id: int) -> Any:
 
 
 _SPARK_TYPES: dict[type, spark.DataType] = {
-    StringType: spark.StringType(), IntegerType: spark.IntegerType(), LongType: spark.LongType(),
-    DoubleType: spark.DoubleType(), BooleanType: spark.BooleanType(), DateType: spark.DateType(),
+    StringType: spark.StringType(),
+    IntegerType: spark.IntegerType(),
+    LongType: spark.LongType(),
+    DoubleType: spark.DoubleType(),
+    BooleanType: spark.BooleanType(),
+    DateType: spark.DateType(),
     TimestamptzType: spark.TimestampType(),
 }
 

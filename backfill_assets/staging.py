@@ -79,7 +79,10 @@ def column_schema(table: TargetTable | InputTable) -> dg.TableSchema:
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
-                name, types[name], docs[name], tags={"lineage": ""} if name in LINEAGE_COLUMNS else None,
+                name,
+                types[name],
+                docs[name],
+                tags={"lineage": ""} if name in LINEAGE_COLUMNS else None,
                 constraints=dg.TableColumnConstraints(nullable=checks[name], other=["key"] if name in key else []),
             )
             for name in dtypes(table.model)
@@ -139,7 +142,10 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
     def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> None:
         run_id, keys = one_run(context.partition_keys, target)
         outcome = stage_chunks(
-            platform, run_id, keys, dagster_run_id=context.run_id,
+            platform,
+            run_id,
+            keys,
+            dagster_run_id=context.run_id,
             tell=lambda event, chunks, text: context.log.info("%s: %d chunk(s) %s", event, len(chunks), text),
         )
         if outcome.skipped:
@@ -160,7 +166,9 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
             # Dagster counts nothing of a failed range run: the chunks that are staged are reported one by one
             for key in good:
                 context.log_event(
-                    dg.AssetMaterialization(asset_key(target.name), partition=partition_key(run_id, key), metadata=metadata[key])
+                    dg.AssetMaterialization(
+                        asset_key(target.name), partition=partition_key(run_id, key), metadata=metadata[key]
+                    )
                 )
             lines = "\n".join(f"- {key}: {why}" for key, why in sorted(outcome.failed.items()))
             raise dg.Failure(

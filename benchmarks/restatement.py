@@ -82,7 +82,9 @@ def bare(platform: Platform, record: RunRecord) -> None:
     rows = target.versions[plan.transform_version].function(inputs, transform_context(platform, plan, plan.chunks))
     constants = [F.lit(value).alias(name) for name, value in executor.lineage(plan).items()]
     folder = f"{platform.settings.catalog['warehouse']}/bare"
-    rows.select("*", *constants, F.trunc(target.day_column, "MM").alias("chunk")).write.partitionBy("chunk").parquet(folder)
+    rows.select("*", *constants, F.trunc(target.day_column, "MM").alias("chunk")).write.partitionBy("chunk").parquet(
+        folder
+    )
 
 
 def main() -> None:
@@ -105,7 +107,9 @@ def main() -> None:
             def restate(name: str, run_id: str) -> RunRecord:
                 text = plain(demo._manifest(platform, name, scope).model_dump(mode="json", by_alias=True))
                 record = plan_run(platform, manifest_from(text | {"runId": run_id}))
-                platform.ledger.decide(run_id, approve=True, by="benchmark", comment="", self_approval=False, plan_hash=record.plan_hash)
+                platform.ledger.decide(
+                    run_id, approve=True, by="benchmark", comment="", self_approval=False, plan_hash=record.plan_hash
+                )
                 announce_approval(instance, record)
                 if not execute(platform, instance, run_id, (), progress=False):
                     raise SystemExit(f"{run_id}: {platform.ledger.run(run_id).state_reason}")
@@ -147,7 +151,12 @@ def _parts(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    named = [(executor, "compute_batch"), (executor, "run_gates"), (executor, "_run_verdicts"), (publication, "evidence_files")]
+    named = [
+        (executor, "compute_batch"),
+        (executor, "run_gates"),
+        (executor, "_run_verdicts"),
+        (publication, "evidence_files"),
+    ]
     kept = [getattr(module, name) for module, name in named]
 
     def timed(name: str, function):  # noqa: ANN001, ANN202

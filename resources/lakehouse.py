@@ -264,15 +264,22 @@ class Lakehouse:
                 that was gated; nothing has changed then.
         """
         table = self.table(name)
-        base = [] if base_snapshot_id is None else list(_live_files(table, _snapshot(table, base_snapshot_id), scope.filter))
+        base = (
+            []
+            if base_snapshot_id is None
+            else list(_live_files(table, _snapshot(table, base_snapshot_id), scope.filter))
+        )
         current = table.current_snapshot()
         present = [] if current is None else list(_live_files(table, current, scope.filter))
         require_same_files(name, scope, base, present)
         new = data_files(table, [file.path for file in staged])
         _require_as_staged(staged, new)
         self._commit(table, scope, present, new, properties)
-        return Commit(self._landed(name, RUN_PROPERTY, properties[RUN_PROPERTY], properties[ACTION_PROPERTY]).snapshot_id,
-                      len(new), len(present))
+        return Commit(
+            self._landed(name, RUN_PROPERTY, properties[RUN_PROPERTY], properties[ACTION_PROPERTY]).snapshot_id,
+            len(new),
+            len(present),
+        )
 
     def restore(
         self,
@@ -295,8 +302,11 @@ class Lakehouse:
         require_same_files(name, scope, published, present)
         old = [] if to_snapshot_id is None else list(_live_files(table, _snapshot(table, to_snapshot_id), scope.filter))
         self._commit(table, scope, present, old, properties)
-        return Commit(self._landed(name, RUN_PROPERTY, properties[RUN_PROPERTY], properties[ACTION_PROPERTY]).snapshot_id,
-                      len(old), len(present))
+        return Commit(
+            self._landed(name, RUN_PROPERTY, properties[RUN_PROPERTY], properties[ACTION_PROPERTY]).snapshot_id,
+            len(old),
+            len(present),
+        )
 
     def tag(self, name: str, tag: str, snapshot_id: int) -> None:
         """Tag a snapshot so that it is never expired; in a transaction of its own, and safe to repeat."""
@@ -306,8 +316,11 @@ class Lakehouse:
             return
         if reference is not None:
             raise PublicationRefused(
-                Problem(f"tag {tag} of {name} names snapshot {reference.snapshot_id}", "a tag is never moved",
-                        "look at the table's refs")
+                Problem(
+                    f"tag {tag} of {name} names snapshot {reference.snapshot_id}",
+                    "a tag is never moved",
+                    "look at the table's refs",
+                )
             )
         table.manage_snapshots().create_tag(snapshot_id, tag).commit()
 
@@ -344,7 +357,9 @@ class Lakehouse:
     def _landed(self, name: str, key: str, value: str, action: str | None = None) -> Snapshot:
         snapshot = _with_property(self.table(name), key, value, action)
         if snapshot is None:
-            raise RuntimeError(f"the commit of {key}={value} to {name} returned, but its snapshot is not in the history")
+            raise RuntimeError(
+                f"the commit of {key}={value} to {name} returned, but its snapshot is not in the history"
+            )
         return snapshot
 
 
@@ -388,7 +403,8 @@ def require_same_files(name: str, scope: Scope, base: Sequence[DataFile], presen
     shown = changes[:20] + ([f"… and {len(changes) - 20} more"] if len(changes) > 20 else [])  # noqa: PLR2004
     raise PublicationRefused(
         Problem(
-            f"{name} no longer holds the plan's files in {scope.start} to {scope.end}:\n      " + "\n      ".join(shown),
+            f"{name} no longer holds the plan's files in {scope.start} to {scope.end}:\n      "
+            + "\n      ".join(shown),
             "somebody else has written into the scope since the plan was made",
             "plan the change again, under a new run id, on the table as it is now",
         )
@@ -470,9 +486,11 @@ def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, date
         )
     decode: Callable[[bytes], datetime]
     if isinstance(field.field_type, DateType):
+
         def decode(raw: bytes) -> datetime:
             return datetime.combine(date(1970, 1, 1) + timedelta(days=from_bytes(field.field_type, raw)), time.min, UTC)
     elif isinstance(field.field_type, TimestamptzType):
+
         def decode(raw: bytes) -> datetime:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=from_bytes(field.field_type, raw))
     else:

@@ -55,9 +55,7 @@ class Decision(StrEnum):
     REFUSED = "REFUSED"
 
 
-SIDE_EFFECTS = frozenset(
-    {SinkClass.EVENT_TOPIC, SinkClass.NOTIFICATION, SinkClass.TICKET, SinkClass.EXTERNAL_API}
-)
+SIDE_EFFECTS = frozenset({SinkClass.EVENT_TOPIC, SinkClass.NOTIFICATION, SinkClass.TICKET, SinkClass.EXTERNAL_API})
 """Classes whose writes somebody outside sees at once and nobody can take back."""
 READ_ONLY_MODES = frozenset({Mode.DRY_RUN, Mode.RECONCILIATION})
 
@@ -76,7 +74,9 @@ DECLARED = {
     sink.name: sink
     for sink in (
         SinkDeclaration("run_audit", SinkClass.ANALYTICAL_TABLE, True, "append-only audit table, a row an action"),
-        SinkDeclaration("breach_notifications", SinkClass.NOTIFICATION, False, "webhook told of breaches by jurisdiction"),
+        SinkDeclaration(
+            "breach_notifications", SinkClass.NOTIFICATION, False, "webhook told of breaches by jurisdiction"
+        ),
     )
 }
 
@@ -95,7 +95,9 @@ def judge(name: str, mode: Mode, manifest: RunManifest) -> Answer:
     """Decide whether a run in `mode` with `manifest` may use the sink `name`."""
     sink = DECLARED.get(name)
     if sink is None:
-        return Answer(name, "", Decision.REFUSED, f"no such sink is declared; declared are {', '.join(sorted(DECLARED))}")
+        return Answer(
+            name, "", Decision.REFUSED, f"no such sink is declared; declared are {', '.join(sorted(DECLARED))}"
+        )
     if name not in manifest.safety.sinks:
         return _answer(sink, Decision.REFUSED, "the manifest does not grant it in safety.sinks")
     if mode in READ_ONLY_MODES:
@@ -165,14 +167,24 @@ class Sinks:
     def record_outcome(self, manifest: RunManifest, name: str, action: str, outcome: str, reason: str) -> None:
         """Record what came of a write to a granted sink: SENT or FAILED."""
         self._ledger.record_sink_attempt(
-            manifest.run_id, sink=name, sink_class=DECLARED[name].sink_class.value, mode=manifest.execution_mode.value,
-            action=action, decision=outcome, reason=reason,
+            manifest.run_id,
+            sink=name,
+            sink_class=DECLARED[name].sink_class.value,
+            mode=manifest.execution_mode.value,
+            action=action,
+            decision=outcome,
+            reason=reason,
         )
 
     def _record(self, run_id: str, mode: Mode, action: str, answer: Answer) -> None:
         self._ledger.record_sink_attempt(
-            run_id, sink=answer.sink, sink_class=answer.sink_class, mode=mode.value, action=action,
-            decision=answer.decision.value, reason=answer.reason,
+            run_id,
+            sink=answer.sink,
+            sink_class=answer.sink_class,
+            mode=mode.value,
+            action=action,
+            decision=answer.decision.value,
+            reason=answer.reason,
         )
 
 
@@ -213,8 +225,11 @@ class Webhook:
     def __init__(self, url: str) -> None:
         if urlsplit(url).scheme not in {"http", "https"}:
             raise SinkRefused(
-                Problem("notification_webhook is not set to an http(s) URL", "LIVE posts to a configured webhook",
-                        "set BACKFILL_NOTIFICATION_WEBHOOK for the LIVE deployment")
+                Problem(
+                    "notification_webhook is not set to an http(s) URL",
+                    "LIVE posts to a configured webhook",
+                    "set BACKFILL_NOTIFICATION_WEBHOOK for the LIVE deployment",
+                )
             )
         self._url = url
 
@@ -233,6 +248,9 @@ class Webhook:
                 return
         except (urllib.error.URLError, TimeoutError, json.JSONDecodeError) as error:
             raise SinkRefused(
-                Problem(f"the webhook did not take the record: {error}", "the receiver answers with success",
-                        "check the receiver, then publish again: it is safe to repeat")
+                Problem(
+                    f"the webhook did not take the record: {error}",
+                    "the receiver answers with success",
+                    "check the receiver, then publish again: it is safe to repeat",
+                )
             ) from error

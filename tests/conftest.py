@@ -30,5 +30,7 @@ def real_log() -> Path:
     root = Path(folder) if folder else Path(__file__).resolve().parent.parent.parent / "shared" / "data"
     file = root / "road_traffic_fines.parquet"
     if not file.is_file():
-        pytest.skip("the real enforcement log is not here (set BACKFILL_TEST_DATA to its folder): its totals are not checked")
+        pytest.skip(
+            "the real enforcement log is not here (set BACKFILL_TEST_DATA to its folder): its totals are not checked"
+        )
     return file

@@ -12,7 +12,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -152,7 +151,9 @@ def a_plan(manifest: RunManifest | None = None, **changes: Any) -> Plan:
 # --- the ledger -------------------------------------------------------------------------------------------------------
 
 
-def planned(ledger: Ledger, run_id: str, start: str = "2012-01-01", end: str = "2012-03-31", **changes: Any) -> RunRecord:
+def planned(
+    ledger: Ledger, run_id: str, start: str = "2012-01-01", end: str = "2012-03-31", **changes: Any
+) -> RunRecord:
     """Record the plan of a run over whole months."""
     manifest = a_manifest(run_id, target=publishing(start, end), **changes)
     return ledger.record_plan(manifest, a_plan(manifest), REQUESTER)

@@ -326,7 +326,11 @@ def test_a_column_that_is_not_declared_is_a_violation(tmp_path: Path) -> None:
 )
 def test_a_column_of_another_type_is_a_violation(tmp_path: Path, column: str, kind: pl.DataType) -> None:
     rows = frame(good_rows(3))
-    other = rows[column].dt.replace_time_zone(None) if kind == pl.Datetime("us") and column == "produced_at" else rows[column].cast(kind)
+    other = (
+        rows[column].dt.replace_time_zone(None)
+        if kind == pl.Datetime("us") and column == "produced_at"
+        else rows[column].cast(kind)
+    )
     result = gate(tmp_path, rows.with_columns(other))
 
     assert any(rule.startswith(f"{column}: dtype") for rule in found(result)), result.summary

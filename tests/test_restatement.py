@@ -33,7 +33,9 @@ def oracle(world: World, *, local: bool = True) -> set[tuple[object, ...]]:
     cases = defaultdict(list)
     for event in events:
         zone = ZoneInfo(reference.TIME_ZONES[event["jurisdiction"]]) if local else UTC
-        cases[event["case_id"], event["jurisdiction"]].append((event["event_at"].astimezone(zone).date(), event["activity"]))
+        cases[event["case_id"], event["jurisdiction"]].append(
+            (event["event_at"].astimezone(zone).date(), event["activity"])
+        )
     expected: set[tuple[object, ...]] = set()
     for (case, place), seen in cases.items():
         for clock in ("NOTIFICATION", "PAYMENT", "APPEAL"):
@@ -44,7 +46,9 @@ def oracle(world: World, *, local: bool = True) -> set[tuple[object, ...]]:
             started = min(starts)
             rule = reference.rule_for(rules, place, clock, started)
             breach = reference.breach_date(started, rule, business[place])
-            stop = min((day for day, activity in seen if activity in rule.stop_activities and day >= started), default=None)
+            stop = min(
+                (day for day, activity in seen if activity in rule.stop_activities and day >= started), default=None
+            )
             last = breach if stop is None else min(stop, breach)
             ended = "MET" if stop is not None and stop < breach else "BREACHED"
             day = started
@@ -215,16 +219,22 @@ def test_a_transform_that_lies_about_its_clustering_is_caught(world: World, monk
 
     with_version(monkeypatch, "9.9.7", lying, clustered=True)
     monkeypatch.setitem(transforms.DAY_OF, "9.9.7", transforms.local_date)
-    record = world.approved(world.manifest("lying", version="9.9.7", target=world.scope(date(2010, 3, 1), date(2010, 4, 30))))
+    record = world.approved(
+        world.manifest("lying", version="9.9.7", target=world.scope(date(2010, 3, 1), date(2010, 4, 30)))
+    )
     world.stage(record)
     rules = {
-        violation["rule"] for verdict in world.platform.ledger.verdicts("lying") if verdict.gate == CHUNK_GATE
+        violation["rule"]
+        for verdict in world.platform.ledger.verdicts("lying")
+        if verdict.gate == CHUNK_GATE
         for violation in verdict.details["violations"]
     }
     assert rules == {"files have disjoint key ranges"}
     # said honestly, the platform clusters the same output itself
     with_version(monkeypatch, "9.9.7", lying, clustered=False)
-    honest = world.validated(world.manifest("honest", version="9.9.7", target=world.scope(date(2010, 3, 1), date(2010, 4, 30))))
+    honest = world.validated(
+        world.manifest("honest", version="9.9.7", target=world.scope(date(2010, 3, 1), date(2010, 4, 30)))
+    )
     plain = world.validated(world.manifest("plain", target=world.scope(date(2010, 3, 1), date(2010, 4, 30))))
     assert world.digests(honest.run_id) == world.digests(plain.run_id)
 
@@ -297,9 +307,15 @@ def test_the_real_log_gives_the_issue_s_totals_and_its_own_penalties(tmp_path: P
     # the log's own oracle, from the file and the staged rows, without Spark or any code of the product
     events = pl.read_parquet(real_log).filter(pl.col("concept:name") == "Add penalty")
     penalties = dict(
-        zip(events["case:concept:name"], (datetime.fromisoformat(t).date() for t in events["time:timestamp"]), strict=True)
+        zip(
+            events["case:concept:name"],
+            (datetime.fromisoformat(t).date() for t in events["time:timestamp"]),
+            strict=True,
+        )
     )
-    files = [file.path.removeprefix("file://") for chunk in world.platform.ledger.chunks("real") for file in chunk.files]
+    files = [
+        file.path.removeprefix("file://") for chunk in world.platform.ledger.chunks("real") for file in chunk.files
+    ]
     payments = (
         pl.scan_parquet(files, hive_partitioning=False)
         .filter((pl.col("clock") == "PAYMENT") & (pl.col("business_date") == pl.col("started_on")))

@@ -57,7 +57,9 @@ def test_the_table_knows_every_state() -> None:
     assert reachable(RunState.DRAFT) == set(RunState)
 
 
-@pytest.mark.parametrize("gate", [RunState.PLANNED, RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED])
+@pytest.mark.parametrize(
+    "gate", [RunState.PLANNED, RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED]
+)
 def test_no_way_to_a_publication_goes_round_approval_staging_and_gates(gate: RunState) -> None:
     assert RunState.PUBLISHED not in reachable(RunState.DRAFT, without=gate)
 
@@ -77,5 +79,6 @@ def test_manifest_and_plan_can_change_before_approval_only() -> None:
 
 
 def test_only_an_approved_run_that_is_not_yet_validated_computes() -> None:
-    assert COMPUTABLE == {RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.FAILED}
+    computes = {RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.FAILED}
+    assert computes == COMPUTABLE
     assert COMPUTABLE <= APPROVED_OR_LATER

@@ -225,7 +225,11 @@ def test_as_recorded_then_takes_the_version_that_the_manifest_names() -> None:
     [
         ({"semantics": "AS_DECIDED", "version": "1999"}, {}, f"referenceData {RULES} version 1999 is unknown"),
         ({"semantics": "AS_DECIDED", "snapshotId": 5}, {}, f"referenceData {RULES} has no snapshot 5"),
-        ({"semantics": "AS_RECORDED_THEN"}, {}, f"referenceData {RULES} was recorded with 0 snapshots in the publish range"),
+        (
+            {"semantics": "AS_RECORDED_THEN"},
+            {},
+            f"referenceData {RULES} was recorded with 0 snapshots in the publish range",
+        ),
         (
             {"semantics": "AS_RECORDED_THEN"},
             {"recorded": frozenset({101, 102})},
@@ -270,7 +274,9 @@ def test_a_reference_that_cannot_be_pinned_refuses_the_plan(
         ({"safety": {"maxRowsExpected": 599}}, f"the run would read 600 rows of {SOURCE}"),
     ],
 )
-def test_a_manifest_that_does_not_fit_its_target_is_refused_with_the_reason(changes: dict[str, Any], reason: str) -> None:
+def test_a_manifest_that_does_not_fit_its_target_is_refused_with_the_reason(
+    changes: dict[str, Any], reason: str
+) -> None:
     assert reasons(refusal(a_manifest(**changes))) == [reason]
 
 
@@ -430,7 +436,7 @@ def test_a_tolerance_declared_as_a_whole_number_keeps_the_hash_of_its_plan() -> 
 @given(
     st.integers(0, 400),
     st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.floats(0, 1e9), max_size=3),
-    st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1), timezones=st.timezones()),
+    st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1), timezones=st.timezones()),  # noqa: DTZ001 - the zone is drawn
     st.integers(1, 2**63 - 1),
 )
 def test_any_plan_comes_back_from_json_equal_and_with_its_hash(

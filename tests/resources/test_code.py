@@ -15,9 +15,7 @@ from resources.code import code_identity
 
 def git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(
-        ["git", "-C", str(folder), *identity, *arguments], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(["git", "-C", str(folder), *identity, *arguments], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 

@@ -52,14 +52,18 @@ def test_a_sealed_bundle_is_verified_to_its_root(store: EvidenceStore, root: str
     assert store.verify(RUN) == root
 
 
-def test_the_same_content_has_the_same_root_wherever_it_is_sealed(store: EvidenceStore, root: str, tmp_path: Path) -> None:
+def test_the_same_content_has_the_same_root_wherever_it_is_sealed(
+    store: EvidenceStore, root: str, tmp_path: Path
+) -> None:
     backwards = dict(reversed(FILES.items()))
 
     assert EvidenceStore(tmp_path / "elsewhere").seal(RUN, backwards) == root
 
 
 @pytest.mark.parametrize("change", [{"chunks.json": []}, {"more.json": 1}])
-def test_other_content_has_another_root(store: EvidenceStore, root: str, tmp_path: Path, change: dict[str, Any]) -> None:
+def test_other_content_has_another_root(
+    store: EvidenceStore, root: str, tmp_path: Path, change: dict[str, Any]
+) -> None:
     assert EvidenceStore(tmp_path / "elsewhere").seal(RUN, FILES | change) != root
 
 

@@ -75,13 +75,12 @@ def publish(
     lakehouse: Lakehouse,
     base: int | None,
     staged: Sequence[StagedFile],
+    *,
     start: str = "2012-01-01",
     end: str = "2012-02-29",
     run_id: str = "run-one",
 ) -> Commit:
-    return lakehouse.replace(
-        DAYS, scope(start, end), base_snapshot_id=base, staged=staged, properties=of_run(run_id)
-    )
+    return lakehouse.replace(DAYS, scope(start, end), base_snapshot_id=base, staged=staged, properties=of_run(run_id))
 
 
 def two_months(table: Table, value: int = 1, prefix: str = "") -> list[StagedFile]:
@@ -141,7 +140,7 @@ def test_a_scope_without_rows_is_emptied_by_one_snapshot(lakehouse: Lakehouse, d
 
 
 def test_nothing_published_over_nothing_is_still_on_record_as_a_snapshot(lakehouse: Lakehouse, days: Table) -> None:
-    commit = publish(lakehouse, snapshots(lakehouse)[-1], [], "2015-01-01", "2015-12-31")
+    commit = publish(lakehouse, snapshots(lakehouse)[-1], [], start="2015-01-01", end="2015-12-31")
 
     assert lakehouse.snapshot_id(DAYS) == commit.snapshot_id
     assert rows(lakehouse) == dict.fromkeys([*JANUARY, *FEBRUARY, *MARCH], 0)
@@ -160,7 +159,9 @@ def test_a_live_write_in_scope_refuses_the_publication_and_changes_nothing(lakeh
     after = snapshots(lakehouse)
     (written,) = paths(lakehouse) - old
 
-    with pytest.raises(PublicationRefused, match="no longer holds the plan's files in 2012-01-01 to 2012-02-29") as refused:
+    with pytest.raises(
+        PublicationRefused, match="no longer holds the plan's files in 2012-01-01 to 2012-02-29"
+    ) as refused:
         publish(lakehouse, base, two_months(days))
     assert f"+ {written}" in str(refused.value)
     assert snapshots(lakehouse) == after
@@ -170,7 +171,7 @@ def test_a_live_write_in_scope_refuses_the_publication_and_changes_nothing(lakeh
 def test_a_file_that_left_the_scope_refuses_the_publication(lakehouse: Lakehouse, days: Table) -> None:
     base = snapshots(lakehouse)[-1]
     (january,) = [path for path in paths(lakehouse) if "2012-01" in path]
-    publish(lakehouse, base, [], "2012-01-01", "2012-01-31", "another-run")
+    publish(lakehouse, base, [], end="2012-01-31", run_id="another-run")
 
     with pytest.raises(PublicationRefused, match="no longer holds") as refused:
         publish(lakehouse, base, two_months(days))
@@ -242,8 +243,8 @@ def test_a_write_beside_the_scope_while_publishing_does_not_disturb_it(lakehouse
 def test_two_runs_of_disjoint_scopes_both_publish_on_the_same_base(lakehouse: Lakehouse, days: Table) -> None:
     base = snapshots(lakehouse)[-1]
     january, february = two_months(days)
-    publish(lakehouse, base, [january], "2012-01-01", "2012-01-31", "run-one")
-    publish(lakehouse, base, [february], "2012-02-01", "2012-02-29", "run-two")
+    publish(lakehouse, base, [january], end="2012-01-31")
+    publish(lakehouse, base, [february], start="2012-02-01", run_id="run-two")
 
     assert rows(lakehouse) == {**dict.fromkeys([*JANUARY, *FEBRUARY], 1), **dict.fromkeys(MARCH, 0)}
 

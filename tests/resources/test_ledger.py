@@ -566,7 +566,12 @@ def test_a_gated_chunk_has_its_digest_measures_and_verdict(ledger: Ledger) -> No
     ledger.record_gated(RUN, [gated("2012-01", attempt), gated("2012-02", attempt, passed=False)])
 
     first, second, third = ledger.chunks(RUN)
-    assert (first.state.value, first.digest, first.measures, first.error) == ("PASSED", "rows-sha256-v1:aa", {"slices": []}, "")
+    assert (first.state.value, first.digest, first.measures, first.error) == (
+        "PASSED",
+        "rows-sha256-v1:aa",
+        {"slices": []},
+        "",
+    )
     assert (second.state.value, second.error) == ("FAILED", "unique key: 2")
     assert third.state.value == "STAGED"
     found = {verdict.chunk: verdict for verdict in ledger.verdicts(RUN)}
@@ -787,8 +792,13 @@ def test_the_operator_is_who_the_environment_names(monkeypatch: pytest.MonkeyPat
 def test_sink_requests_are_on_record_even_of_a_run_that_was_never_planned(ledger: Ledger) -> None:
     for decision in ("REFUSED", "ALLOWED"):
         ledger.record_sink_attempt(
-            RUN, sink="run_audit", sink_class="ANALYTICAL_TABLE", mode="BACKFILL", action="plan",
-            decision=decision, reason="why",
+            RUN,
+            sink="run_audit",
+            sink_class="ANALYTICAL_TABLE",
+            mode="BACKFILL",
+            action="plan",
+            decision=decision,
+            reason="why",
         )
 
     assert [entry["decision"] for entry in ledger.sink_attempts(RUN)] == ["REFUSED", "ALLOWED"]

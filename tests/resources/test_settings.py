@@ -144,7 +144,7 @@ def test_all_wrong_settings_are_named_at_once(elsewhere: Path) -> None:
 def test_a_misspelt_variable_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKFILL_LEDGER_ULR", "sqlite:////ledger.db")
 
-    with pytest.raises(EnvironmentRefused, match="(?i)ledger_ulr"):
+    with pytest.raises(EnvironmentRefused, match=r"(?i)ledger_ulr"):
         load_settings()
 
 

@@ -21,7 +21,17 @@ from resources import sinks as module
 from resources.lakehouse import Lakehouse
 from resources.ledger import Ledger
 from resources.settings import Settings
-from resources.sinks import AUDIT_TABLE, DECLARED, AuditTable, Decision, SinkClass, SinkDeclaration, Sinks, Webhook, judge
+from resources.sinks import (
+    AUDIT_TABLE,
+    DECLARED,
+    AuditTable,
+    Decision,
+    SinkClass,
+    SinkDeclaration,
+    Sinks,
+    Webhook,
+    judge,
+)
 
 RUN = "restate-2012"
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -57,9 +67,7 @@ def expected(sink_class: SinkClass, isolated: bool, mode: Mode, granted: bool, s
 
 
 @pytest.mark.parametrize("sink_class", list(SinkClass))
-def test_class_mode_and_grants_decide_and_nothing_else(
-    sink_class: SinkClass, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_class_mode_and_grants_decide_and_nothing_else(sink_class: SinkClass, monkeypatch: pytest.MonkeyPatch) -> None:
     booleans = [False, True]
     for isolated, mode, granted, side_effects in itertools.product(booleans, Mode, booleans, booleans):
         monkeypatch.setitem(DECLARED, "tried", SinkDeclaration("tried", sink_class, isolated, "of this test"))

@@ -84,6 +84,4 @@ CASE_SLA_DAILY = TargetTable(
     },
 )
 
-PRODUCT = Product(
-    name="enforcement", inputs=(CASE_EVENTS, QUARANTINE, SLA_RULES, CALENDAR), targets=(CASE_SLA_DAILY,)
-)
+PRODUCT = Product(name="enforcement", inputs=(CASE_EVENTS, QUARANTINE, SLA_RULES, CALENDAR), targets=(CASE_SLA_DAILY,))

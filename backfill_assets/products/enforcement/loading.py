@@ -58,7 +58,9 @@ def from_file(path: Path) -> RawLoad:
             while block := stream.read(_READ):
                 total.update(block)
     except (raw.RawFileError, OSError) as error:
-        raise InputRefused(Problem(str(error), "a raw log is a readable Parquet or CSV file", "correct the file")) from error
+        raise InputRefused(
+            Problem(str(error), "a raw log is a readable Parquet or CSV file", "correct the file")
+        ) from error
     return RawLoad(f"case-events:{total.hexdigest()}", path.name, lambda: raw.read_batches(path, BATCH_ROWS))
 
 
@@ -101,7 +103,9 @@ def quarantine_tables(load: RawLoad, ingested_at: datetime) -> Iterator[pa.Table
 def reference_tables() -> Iterable[tuple[str, pa.Table, str]]:
     """Return each shipped reference table: its name, its rows and the name of this version of it."""
     rules = [asdict(rule) for rule in reference.sla_rules()]
-    listed = [{key: list(value) if isinstance(value, tuple) else value for key, value in rule.items()} for rule in rules]
+    listed = [
+        {key: list(value) if isinstance(value, tuple) else value for key, value in rule.items()} for rule in rules
+    ]
     yield transforms.RULES, _rows(listed, schemas.SlaRules), f"rules-{sha256_of(listed)[:12]}"
     days = [asdict(day) for day in reference.jurisdiction_calendar()]
     yield transforms.CALENDAR, _rows(days, schemas.JurisdictionCalendar), reference.calendar_version()
@@ -112,11 +116,16 @@ def _classified(load: RawLoad, ingested_at: datetime) -> Iterator[raw.Classified
     try:
         for batch in load.batches():
             yield raw.classify(
-                batch, source_file=load.source_file, ingested_at=ingested_at,
-                default_jurisdiction=DEFAULT_JURISDICTION, known_jurisdictions=known,
+                batch,
+                source_file=load.source_file,
+                ingested_at=ingested_at,
+                default_jurisdiction=DEFAULT_JURISDICTION,
+                known_jurisdictions=known,
             )
     except raw.RawFileError as error:
-        raise InputRefused(Problem(str(error), "a raw log is read to its end", "correct or fetch the file again")) from error
+        raise InputRefused(
+            Problem(str(error), "a raw log is read to its end", "correct or fetch the file again")
+        ) from error
 
 
 def _rows(rows: list[dict[str, object]], model: type) -> pa.Table:

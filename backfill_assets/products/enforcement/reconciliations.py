@@ -52,7 +52,10 @@ def _expected(context: ReconciliationContext) -> DataFrame:
         context.source.join(F.broadcast(by_place), "jurisdiction")
         .where(F.array_contains("used", F.col("activity")) | is_penalty)
         .select(
-            "case_id", "jurisdiction", "activity", day_of(F.col("event_at"), F.col("time_zone")).alias("day"),
+            "case_id",
+            "jurisdiction",
+            "activity",
+            day_of(F.col("event_at"), F.col("time_zone")).alias("day"),
             F.when(is_penalty, local_date(F.col("event_at"), F.col("time_zone"))).alias("penalty_day"),
         )
     )
@@ -72,8 +75,13 @@ def _expected(context: ReconciliationContext) -> DataFrame:
     )
     in_time = "e -> array_contains(stop_activities, e.activity) AND e.day >= started_on AND e.day < breach_on"
     return with_deadline(started, rules, context.transform.references[CALENDAR]).select(
-        "case_id", "clock", "jurisdiction", F.col("started_on").alias("expected_on"), F.col("breach_on").alias("deadline"),
-        (~F.expr(f"exists(seen, {in_time})")).alias("breached"), "penalty_on",
+        "case_id",
+        "clock",
+        "jurisdiction",
+        F.col("started_on").alias("expected_on"),
+        F.col("breach_on").alias("deadline"),
+        (~F.expr(f"exists(seen, {in_time})")).alias("breached"),
+        "penalty_on",
     )
 
 
@@ -131,8 +139,10 @@ def payment_breaches_are_penalties(context: ReconciliationContext) -> Finding:
     breach without a penalty is wrong in a jurisdiction that adds penalties, up to the last day the source knows.
     """
     clocks = context.shared("clocks", _clocks)
-    adding = [row["jurisdiction"] for row in
-              clocks.where("penalty_on IS NOT NULL").select("jurisdiction").distinct().collect()]
+    adding = [
+        row["jurisdiction"]
+        for row in clocks.where("penalty_on IS NOT NULL").select("jurisdiction").distinct().collect()
+    ]
     ends = clocks.where((F.col("clock") == "PAYMENT") & F.col("ended_as").isNotNull())
     known = (F.col("breach_on") <= F.lit(context.source_last_day.date())) & F.col("found_in").isin(adding)
     missing = (F.col("ended_as") == "BREACHED") & F.col("penalty_on").isNull() & known
@@ -180,27 +190,34 @@ def _percent(old: int, new: int) -> float:
 
 
 def _sample(frame: DataFrame) -> list[dict[str, Any]]:
-    return [{name: None if value is None else str(value) for name, value in row.asDict().items()} for row in frame.limit(SAMPLE).collect()]
+    return [
+        {name: None if value is None else str(value) for name, value in row.asDict().items()}
+        for row in frame.limit(SAMPLE).collect()
+    ]
 
 
 ALL = (
     Reconciliation(
-        "every_started_case_is_present", Level.RECORD,
+        "every_started_case_is_present",
+        Level.RECORD,
         "Each case and clock that starts in the publish range has its first row, and no other has one.",
         every_started_case_is_present,
     ),
     Reconciliation(
-        "breach_totals_agree", Level.STATE,
+        "breach_totals_agree",
+        Level.STATE,
         "Breaches by jurisdiction and month, recomputed from the source, equal the staged ones.",
         breach_totals_agree,
     ),
     Reconciliation(
-        "payment_breaches_are_penalties", Level.OUTCOME,
+        "payment_breaches_are_penalties",
+        Level.OUTCOME,
         "PAYMENT deadlines fall on the local day on which the penalty was added, where the log has penalties.",
         payment_breaches_are_penalties,
     ),
     Reconciliation(
-        "change_within_tolerance", Level.CHANGE,
+        "change_within_tolerance",
+        Level.CHANGE,
         "Rows and breaches changed against the accepted version by no more than the manifest tolerates.",
         change_within_tolerance,
     ),

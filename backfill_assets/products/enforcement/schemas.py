@@ -82,7 +82,9 @@ class CaseSlaDaily(Published):
     breach_on: pl.Date = pa.Field(description="Deadline, as known on that day.")
     days_open: pl.Int32 = pa.Field(ge=0, description="Days since started_on.")
     sla_state: str = pa.Field(isin=STATES, description="RUNNING; on the last day MET or BREACHED.")
-    breach_at: Instant = pa.Field(nullable=True, description="Instant at which breach_on began, on the day of a breach.")
+    breach_at: Instant = pa.Field(
+        nullable=True, description="Instant at which breach_on began, on the day of a breach."
+    )
     amount: Money = pa.Field(nullable=True, description="Latest amount stated in the case up to started_on.")
 
     class Config:

@@ -75,10 +75,10 @@ def case_sla_daily(inputs: Inputs, context: TransformContext) -> DataFrame:
 def _clocks(inputs: Inputs, rules: DataFrame, context: TransformContext) -> DataFrame:
     """One row per case and clock: its rule, when it started and stopped, and the amount known at the start."""
     day_of = DAY_OF[context.version]
-    activities = F.array_distinct(
-        F.flatten(F.collect_list(F.array_append("stop_activities", F.col("start_activity"))))
+    activities = F.array_distinct(F.flatten(F.collect_list(F.array_append("stop_activities", F.col("start_activity")))))
+    relevant = rules.groupBy("jurisdiction").agg(
+        activities.alias("activities"), F.first("time_zone").alias("time_zone")
     )
-    relevant = rules.groupBy("jurisdiction").agg(activities.alias("activities"), F.first("time_zone").alias("time_zone"))
     read = inputs.source.select(*LOOK_BACK_COLUMNS)
     if inputs.look_back is not None:
         # a clock starts once, and an amount lasts: neither can be told from the warm-up alone
@@ -87,8 +87,11 @@ def _clocks(inputs: Inputs, rules: DataFrame, context: TransformContext) -> Data
         read.join(F.broadcast(relevant), "jurisdiction")
         .where(F.array_contains("activities", F.col("activity")) | F.col("amount").isNotNull())
         .select(
-            "case_id", "jurisdiction",
-            F.struct(day_of(F.col("event_at"), F.col("time_zone")).alias("day"), "event_seq", "activity", "amount").alias("e"),
+            "case_id",
+            "jurisdiction",
+            F.struct(
+                day_of(F.col("event_at"), F.col("time_zone")).alias("day"), "event_seq", "activity", "amount"
+            ).alias("e"),
         )
     )
     cases = events.groupBy("case_id", "jurisdiction").agg(F.collect_list("e").alias("events"))
@@ -96,13 +99,21 @@ def _clocks(inputs: Inputs, rules: DataFrame, context: TransformContext) -> Data
     ruled = rules.withColumn("valid_until", F.lead("valid_from").over(window))
     clocks = (
         cases.join(F.broadcast(ruled), "jurisdiction")
-        .withColumn("started_on", F.expr("array_min(transform(filter(events, e -> e.activity = start_activity), e -> e.day))"))
+        .withColumn(
+            "started_on", F.expr("array_min(transform(filter(events, e -> e.activity = start_activity), e -> e.day))")
+        )
         .where("started_on >= valid_from AND (valid_until IS NULL OR started_on < valid_until)")
     )
     stops = "filter(events, e -> array_contains(stop_activities, e.activity) AND e.day >= started_on)"
     stated = "filter(events, e -> e.amount IS NOT NULL AND e.day <= started_on)"
     return clocks.select(
-        "case_id", "jurisdiction", "clock", "length", "unit", "time_zone", "started_on",
+        "case_id",
+        "jurisdiction",
+        "clock",
+        "length",
+        "unit",
+        "time_zone",
+        "started_on",
         F.expr(f"array_min(transform({stops}, e -> e.day))").alias("stopped_on"),
         F.expr(f"array_max(transform({stated}, e -> struct(e.day, e.event_seq, e.amount))).amount").alias("amount"),
     )
@@ -155,7 +166,12 @@ def _daily(clocks: DataFrame, context: TransformContext) -> DataFrame:
     is_last = F.col("business_date") == F.col("ended_on")
     is_breach = is_last & (F.col("last_state") == "BREACHED")
     return cut.withColumn("business_date", F.explode(days)).select(
-        "case_id", "clock", "jurisdiction", "business_date", "started_on", "breach_on",
+        "case_id",
+        "clock",
+        "jurisdiction",
+        "business_date",
+        "started_on",
+        "breach_on",
         F.datediff("business_date", "started_on").alias("days_open"),
         F.when(is_last, F.col("last_state")).otherwise("RUNNING").alias("sla_state"),
         F.when(is_breach, F.col("breach_at")).alias("breach_at"),

@@ -1,0 +1,103 @@
+"""Kill -9 anywhere and run the same command: the end state is that of a run that was never disturbed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import polars as pl
+import pytest
+from worlds import END, World, make_world
+
+from backfill_assets import faults
+from backfill_assets.publication import publish
+from manifests.lifecycle import RunState
+from resources.lakehouse import local_path
+
+KILLED = -9
+CHUNKS = (date(2010, 2, 1), date(2010, 7, 31))
+
+
+def command(world: World, *arguments: str, fault: str | None = None) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in os.environ.items() if name != faults.VARIABLE}
+    environment |= {"BACKFILL_HOME": str(world.home)} | ({faults.VARIABLE: fault} if fault else {})
+    return subprocess.Popen(
+        [sys.executable, "-m", "backfill_assets.cli", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def finish(process: subprocess.Popen[bytes], expected: int) -> None:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == expected, f"{process.returncode}\n{out.decode()[-2000:]}\n{err.decode()[-4000:]}"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = make_world(tmp_path_factory.mktemp("crash") / "home", cases=300, end=END)
+    world.published(world.manifest("history", version="2.4.1"))
+    return world
+
+
+def test_the_same_command_after_a_kill_at_every_point_ends_as_if_nothing_had_happened(world: World) -> None:
+    disturbed = world.announced(world.manifest("disturbed", target=world.scope(*CHUNKS)))
+    undisturbed = world.validated(world.manifest("undisturbed", target=world.scope(*CHUNKS)))
+    history = world.snapshots()
+    for point in (
+        "staging.written",
+        "staging.recorded",
+        "gating.judged",
+        "gating.run_judged",
+        "publishing.sealed",
+        "publishing.tagged",
+        "publishing.committed",
+    ):
+        finish(command(world, "run", "disturbed", fault=point), KILLED)
+        visible = set(world.rows()["run_id"].unique())
+        # readers see all of the history or all of the restatement, at every point
+        assert visible == ({"history", "disturbed"} if point == "publishing.committed" else {"history"})
+    assert world.platform.ledger.run("disturbed").state is RunState.VALIDATED  # it landed, nobody could say so
+    finish(command(world, "run", "disturbed"), 0)
+    ledger = world.platform.ledger
+    assert ledger.run("disturbed").state is RunState.PUBLISHED
+    assert world.digests("disturbed") == world.digests(undisturbed.run_id)
+    assert len(world.snapshots()) == len(history) + 1  # one publication, not one a try
+    # the kill before the ledger's commit cost that attempt; no later one computed a chunk again
+    assert [attempt["state"] for attempt in ledger.attempts("disturbed")] == ["RUNNING", "STAGED"]
+    inside = world.rows().filter(pl.col("run_id") == "disturbed")
+    assert inside.height == sum(chunk.rows or 0 for chunk in ledger.chunks("disturbed"))
+    assert inside.select("case_id", "clock", "business_date").is_duplicated().sum() == 0
+    assert publish(world.platform, "disturbed").new is False
+    assert [entry["state"] for entry in ledger.publications("disturbed")].count("COMMITTED") == 1
+    assert disturbed.plan_hash == ledger.run("disturbed").plan_hash
+
+
+def test_a_kill_in_the_middle_of_a_spark_write_loses_nothing(world: World) -> None:
+    scope = world.scope(date(2010, 8, 1), date(2011, 8, 31))
+    record = world.announced(world.manifest("mid-write", target=scope))
+    process = command(world, "run", "mid-write")
+    data = Path(local_path(world.platform.lakehouse.location(record.target)))
+    deadline = time.monotonic() + 240
+    while not list(data.glob("run=mid-write/attempt-1/_temporary/0/*/*/*.parquet")):
+        assert process.poll() is None, process.communicate()[1].decode()[-4000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    assert {chunk.state.value for chunk in world.platform.ledger.chunks("mid-write")} == {"PLANNED"}
+    finish(command(world, "run", "mid-write"), 0)
+    undisturbed = world.validated(world.manifest("mid-write-undisturbed", target=scope))
+    assert world.digests("mid-write") == world.digests(undisturbed.run_id)
+    assert world.platform.ledger.run("mid-write").state is RunState.PUBLISHED
+
+
+def test_every_named_point_is_passed_by_a_run() -> None:
+    root = Path(faults.__file__).parent
+    text = "".join(file.read_text() for file in root.glob("*.py"))
+    assert {point for point in faults.POINTS if f'faults.reach("{point}")' in text} == faults.POINTS

@@ -1,0 +1,284 @@
+"""As an operator does it: launches over GraphQL as the UI sends them, the daemon, the sensor, the refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+from worlds import World, make_world
+
+from backfill_assets.checks import CHUNK_GATE
+from backfill_assets.definitions import build_definitions
+from backfill_assets.launch import run_chunks, run_publication
+from backfill_assets.publish import publication_requests
+from backfill_assets.products.enforcement import CASE_SLA_DAILY
+from backfill_assets.staging import asset_key, backfill_partitions, chunk_partitions, one_run, partition_key
+from manifests.errors import InputRefused
+from manifests.lifecycle import RunState
+
+STAGING, PUBLISHED = "silver/case_sla_daily", "silver/case_sla_daily_published"
+MONTHS = ("2010-01", "2011-12")
+
+
+class Server:
+    """A real webserver and daemon on an installation."""
+
+    def __init__(self, world: World) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        environment = os.environ | {
+            "DAGSTER_HOME": str(world.platform.settings.dagster_home),
+            "BACKFILL_HOME": str(world.home),
+        }
+        self.log = (world.home / "server.log").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "backfill_assets.cli", "ui", "--port", str(self.port)],
+            env=environment,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def query(self, text: str, **variables: Any) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/graphql",
+            json.dumps({"query": text, "variables": variables}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            data = json.load(answer)
+        assert "errors" not in data, data
+        return data["data"]
+
+    def stop(self) -> None:
+        os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.log.close()
+
+
+def until(what: str, condition: Callable[[], Any], seconds: float = 300) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(1)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("dagster") / "home", cases=200)
+
+
+@pytest.fixture(scope="module")
+def server(world: World) -> Iterator[Server]:
+    server = Server(world)
+    try:
+
+        def answers() -> bool:
+            assert server.process.poll() is None, (world.home / "server.log").read_text()[-3000:]
+            try:
+                return bool(
+                    server.query(
+                        "{ repositoriesOrError { __typename ... on RepositoryConnection { nodes { name } } } }"
+                    )
+                )
+            except OSError:
+                return False
+
+        until("the webserver answers", answers, 120)
+        yield server
+    finally:
+        server.stop()
+
+
+LAUNCH = """
+mutation LaunchPartitionBackfill($backfillParams: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $backfillParams) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PythonError { message }
+  }
+}"""
+RUNS = """
+query($filter: RunsFilter!) { runsOrError(filter: $filter) { ... on Runs { results { runId status jobName } } } }"""
+RELAUNCH = """
+mutation($parentRunId: String!) {
+  launchRunReexecution(reexecutionParams: {parentRunId: $parentRunId, strategy: FROM_FAILURE}) {
+    __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
+  }
+}"""
+
+
+def launch(server: Server, assets: list[str], keys: list[str]) -> str:
+    params = {
+        "assetSelection": [{"path": name.split("/")} for name in assets],
+        "partitionNames": keys,
+        "tags": [],
+        "title": "test",
+    }
+    answer = server.query(LAUNCH, backfillParams=params)["launchPartitionBackfill"]
+    assert answer["__typename"] == "LaunchBackfillSuccess", answer
+    return answer["backfillId"]
+
+
+def finished_runs(server: Server, backfill: str) -> list[dict[str, str]]:
+    runs = server.query(RUNS, filter={"tags": [{"key": "dagster/backfill", "value": backfill}]})["runsOrError"][
+        "results"
+    ]
+    return runs if runs and all(run["status"] in {"SUCCESS", "FAILURE", "CANCELED"} for run in runs) else []
+
+
+def all_keys(run_id: str, world: World) -> list[str]:
+    return [str(partition_key(run_id, chunk.key)) for chunk in world.platform.ledger.run(run_id).plan.chunks]
+
+
+def test_a_range_launched_over_graphql_is_published_by_the_sensor_and_a_violated_gate_never_is(
+    world: World, server: Server
+) -> None:
+    ledger = world.platform.ledger
+    world.announced(world.manifest("good"))
+    world.announced(world.manifest("bad", version="2.4.1", validation={}))  # the penalties' gate will not pass
+    stop, seen = threading.Event(), []
+
+    def read() -> None:
+        while not stop.wait(0.2):
+            seen.append(tuple(sorted(world.rows()["run_id"].unique().to_list())) + (world.rows().height,))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        good = launch(server, [STAGING], all_keys("good", world))
+        bad = launch(server, [STAGING], all_keys("bad", world))
+        until("good is published by the sensor", lambda: ledger.run("good").state is RunState.PUBLISHED, 400)
+    finally:
+        stop.set()
+        reader.join()
+    rows = sum(chunk.rows or 0 for chunk in ledger.chunks("good"))
+    assert {state for state in seen if state} <= {(0,), ("good", rows)}  # nothing in between
+    (run,) = until("good's backfill ends", lambda: finished_runs(server, good))  # one Dagster run for 24 chunks
+    assert run["status"] == "SUCCESS"
+    (failed,) = until("bad's run ends", lambda: finished_runs(server, bad))
+    assert ledger.run("bad").state is RunState.FAILED
+    assert "payment_breaches_are_penalties" in ledger.run("bad").state_reason
+    # by hand, and by re-execution from failure: refused all the same
+    by_hand = launch(server, [PUBLISHED], ["bad"])
+    (hand,) = until("the publish asset materialised by hand ends", lambda: finished_runs(server, by_hand))
+    assert hand["status"] == "FAILURE"
+    again = server.query(RELAUNCH, parentRunId=hand["runId"])["launchRunReexecution"]
+    assert again["__typename"] == "LaunchRunSuccess", again
+
+    def ended() -> Any:
+        found = server.query(RUNS, filter={"runIds": [again["run"]["runId"]]})["runsOrError"]["results"]
+        return found[0]["status"] if found[0]["status"] in {"SUCCESS", "FAILURE"} else None
+
+    assert until("the re-execution ends", ended) == "FAILURE"
+    assert ledger.run("bad").state is RunState.FAILED
+    assert len(world.snapshots()) == 1
+    assert failed["jobName"]
+
+
+def test_chunks_and_checks_of_a_range_run_are_seen_per_partition(world: World) -> None:
+    record = world.announced(world.manifest("seen"))
+    with world.dagster() as instance:
+        chunks = [chunk.key for chunk in record.plan.chunks]
+        assert run_chunks(world.platform, instance, record, chunks[:3] + chunks[5:7])
+        materialized = instance.get_materialized_partitions(asset_key("silver.case_sla_daily"))
+        mine = {key for key in materialized if key.startswith("seen|")}
+        assert mine == {str(partition_key("seen", chunk)) for chunk in chunks[:3] + chunks[5:7]}
+        check = dg.AssetCheckKey(asset_key("silver.case_sla_daily"), CHUNK_GATE)
+        history = instance.event_log_storage.get_asset_check_execution_history(check, limit=100)
+        evaluated = {
+            record.event.dagster_event.event_specific_data.partition: record.status.value
+            for record in history
+            if record.event and record.event.dagster_event
+        }
+        assert {key for key in evaluated if key and key.startswith("seen|")} == mine
+        assert list(publication_requests(world.platform, CASE_SLA_DAILY)) == []
+        assert run_chunks(world.platform, instance, record, chunks)
+        requests = [request for request in publication_requests(world.platform, CASE_SLA_DAILY)]
+        assert [request.partition_key for request in requests] == ["seen"]
+
+
+def test_a_manual_publish_is_not_requested_by_the_sensor(world: World) -> None:
+    manifest = world.manifest(
+        "manual", safety={"requiresManualPublish": True}, target=world.scope(world.start, world.start.replace(day=31))
+    )
+    record = world.validated(manifest)
+    assert record.state is RunState.VALIDATED
+    assert "manual" not in [request.partition_key for request in publication_requests(world.platform, CASE_SLA_DAILY)]
+
+
+def test_the_publish_asset_refuses_a_run_that_is_not_validated(world: World) -> None:
+    record = world.announced(world.manifest("early"))
+    before = world.snapshots()
+    with world.dagster() as instance:
+        assert not run_publication(world.platform, instance, record)
+    assert world.snapshots() == before
+
+
+def test_a_launch_of_an_unapproved_key_is_refused_by_the_body(world: World) -> None:
+    with world.dagster() as instance:
+        name = backfill_partitions(CASE_SLA_DAILY).name
+        instance.add_dynamic_partitions(name, ["typed-by-hand"])  # as the launch dialog lets anybody do
+        job = build_definitions(world.platform).resolve_job_def("stage_silver_case_sla_daily")
+        result = job.execute_in_process(
+            instance=instance, partition_key=str(partition_key("typed-by-hand", "2010-01")), raise_on_error=False
+        )
+        assert not result.success
+    assert world.platform.ledger.find("typed-by-hand") is None
+
+
+def test_a_launch_that_spans_two_backfills_is_refused() -> None:
+    with pytest.raises(InputRefused, match="spans 2 backfill runs"):
+        one_run(["a|2010-01", "b|2010-01"], CASE_SLA_DAILY)
+
+
+def test_lineage_columns_owners_kinds_and_descriptions_are_there_for_people(world: World) -> None:
+    graph = build_definitions(world.platform).resolve_asset_graph()
+    staging = graph.get(asset_key("silver.case_sla_daily"))
+    assert {key.to_user_string() for key in staging.parent_keys} == {
+        "bronze/case_events",
+        "reference/sla_rules",
+        "reference/jurisdiction_calendar",
+    }
+    assert graph.get(asset_key("silver.case_sla_daily_published")).parent_keys == {staging.key}
+    assert staging.kinds == {"pyspark", "iceberg"}
+    assert staging.owners == ["team:enforcement-data"]
+    columns = staging.metadata["dagster/column_schema"].value.columns
+    assert [column.name for column in columns][:4] == ["case_id", "clock", "jurisdiction", "business_date"]
+    assert all(column.description for column in columns)
+    lineage = staging.metadata["dagster/column_lineage"].value.deps_by_column
+    assert {dep.column_name for dep in lineage["breach_on"]} >= {"event_at", "length", "is_business_day"}
+    keys = chunk_partitions(CASE_SLA_DAILY).get_partition_keys()
+    assert set(MONTHS) <= set(keys)
+    assert "2030-12" in keys
+
+
+def test_input_assets_carry_their_snapshot_as_data_version(world: World) -> None:
+    defs = build_definitions(world.platform)
+    with world.dagster() as instance:
+        result = dg.materialize  # observed, not materialised
+        assert result
+        job = defs.resolve_implicit_global_asset_job_def()
+        outcome = job.get_subset(asset_selection={asset_key("bronze.case_events")}).execute_in_process(
+            instance=instance
+        )
+        (event,) = outcome.get_asset_observation_events()
+        tags = event.asset_observation_data.asset_observation.tags
+    assert tags["dagster/data_version"] == str(world.platform.lakehouse.snapshot_id("bronze.case_events"))
