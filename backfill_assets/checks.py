@@ -48,9 +48,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
     def gates(context: AssetCheckExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
         op_context = context.op_execution_context
         run_id, keys = one_run(op_context.partition_keys, target)
-        gate_chunks(
-            platform, run_id, keys, tell=lambda event, chunks, _: context.log.info("%s: %d", event, len(chunks))
-        )
+        gate_chunks(platform, run_id, tell=lambda event, chunks, _: context.log.info("%s: %d", event, len(chunks)))
         wanted = set(keys)
         chunk_verdicts = {
             verdict.chunk: verdict

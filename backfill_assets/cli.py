@@ -83,7 +83,7 @@ def _instance(settings: Settings) -> Iterator[DagsterInstance]:
 @click.group(context_settings=CONTEXT)
 @click.version_option(package_name="backfill-assets")
 def cli() -> None:
-    """Rewrite the history of data tables safely.
+    r"""Rewrite the history of data tables safely.
 
     \b
     The way of one run:
@@ -140,9 +140,9 @@ def load_case_events_command(file: Path | None, cases: int | None, seed: int, as
     Safe to repeat: the same content is loaded once. A load with too many unknown rows is refused whole
     (setting quarantine_limit).
     """
-    from backfill_assets.launch import report_loaded
-    from backfill_assets.loading import enforcement, load_case_events
-    from backfill_assets.staging import asset_key
+    from backfill_assets.launch import report_inputs
+    from backfill_assets.loading import load_case_events
+    from backfill_assets.products.enforcement import loading as enforcement
 
     if (file is None) == (cases is None):
         raise InputRefused(
@@ -153,7 +153,7 @@ def load_case_events_command(file: Path | None, cases: int | None, seed: int, as
     with _platform() as platform, _instance(platform.settings) as instance:
         source = enforcement.from_file(file) if file is not None else enforcement.generated(cases or 1, seed)
         done = load_case_events(platform, source, platform.settings.quarantine_limit)
-        report_loaded(instance, asset_key(enforcement.EVENTS), done.snapshot_id)
+        report_inputs(platform, instance)
     if as_json:
         _say(done)
         return
@@ -241,6 +241,17 @@ def reject(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
 
 @cli.command()
 @click.argument("run_id")
+@click.option("--by", required=True, help="Who decides.")
+@click.option("--comment", default="", help="Why.")
+def cancel(run_id: str, by: str, comment: str) -> None:
+    """End RUN_ID without a publication. What is staged stays on disk and on record; readers have seen nothing of it."""
+    with _platform() as platform:
+        platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
+    click.echo(f"{run_id}: CANCELLED by {by}")
+
+
+@cli.command()
+@click.argument("run_id")
 @click.option(
     "--chunks",
     "ranges",
@@ -269,6 +280,7 @@ def execute(
     from backfill_assets.executor import require_computable
     from backfill_assets.launch import announce_approval, run_chunks, run_publication
     from backfill_assets.platform import target_named
+    from backfill_assets.publication import publish as publish_again
     from backfill_assets.publish import publication_requests
 
     record = platform.ledger.run(run_id)
@@ -280,6 +292,8 @@ def execute(
         announce_approval(instance, record)
         with _progress(platform, run_id, keys) if progress else _nothing():
             success = run_chunks(platform, instance, record, keys)
+    if platform.ledger.run(run_id).state is RunState.PUBLISHED:
+        publish_again(platform, run_id)  # nothing is published twice; what a crash left untold is told now
     wanted = [request for request in publication_requests(platform, target) if request.partition_key == run_id]
     if wanted:
         success &= run_publication(platform, instance, record)
@@ -325,8 +339,7 @@ def _nothing() -> Iterator[None]:
 def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
     """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
     from backfill_assets.console import make_console
-    from resources.ledger import ChunkState
-    from resources.ledger import Ledger
+    from resources.ledger import ChunkState, Ledger
 
     columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     stop = threading.Event()

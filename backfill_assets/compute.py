@@ -19,7 +19,7 @@ from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
-from backfill_assets.platform import Platform
+from backfill_assets.platform import Platform, target_named
 from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, spark_schema
 from backfill_assets.target import Inputs, TargetTable, TransformContext
 from manifests.chunks import Chunk, Chunking, key_of
@@ -52,6 +52,7 @@ def transform_context(platform: Platform, plan: Plan, chunks: Sequence[PlannedCh
             pin.table: read(spark, platform.lakehouse.pinned(pin.table, pin.snapshot_id)) for pin in plan.references
         },
         publish_range=plan.publish_range,
+        configuration=target_named(plan.target).configuration,
         chunks=tuple(Chunk(chunk.key, chunk.index, chunk.start, chunk.end) for chunk in chunks),
     )
 

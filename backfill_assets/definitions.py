@@ -12,7 +12,7 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
 from backfill_assets.checks import gate_checks
-from backfill_assets.inputs import input_assets
+from backfill_assets.inputs import input_asset, observe_inputs
 from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publish import publish_asset, publish_job, publish_sensor
@@ -38,7 +38,8 @@ def build_definitions(platform: Platform) -> dg.Definitions:
     """Return the definitions of an installation."""
     parts = [_of_target(target) for product in PRODUCTS for target in product.targets]
     shared = dg.Definitions(
-        assets=[asset for product in PRODUCTS for table in product.inputs for asset in input_assets(table)],
+        assets=[input_asset(table) for product in PRODUCTS for table in product.inputs],
+        sensors=[observe_inputs],
         resources={"platform": platform},
         # a step in a process of its own would start a JVM of its own
         executor=dg.in_process_executor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +14,13 @@ import click
 from rich.rule import Rule
 
 from backfill_assets import console
-from backfill_assets.cli import execute
+from backfill_assets.cli import EXIT_FAILED, execute
 from backfill_assets.executor import CHUNK_GATE
-from backfill_assets.launch import announce_approval, initialise_instance, instance_at
-from backfill_assets.loading import enforcement, initialise, load_case_events
+from backfill_assets.launch import announce_approval, initialise_instance, instance_at, report_inputs
+from backfill_assets.loading import initialise, load_case_events
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform, open_platform
-from backfill_assets.publication import require_publishable
+from backfill_assets.products.enforcement import loading as enforcement
 from manifests.canonical import plain
 from manifests.chunks import Chunking, aligned
 from manifests.errors import Refused
@@ -45,6 +46,7 @@ def show(events: Path | None, cases: int, seed: int) -> None:
         with _chapter("1. Raw events"):
             load = enforcement.from_file(events) if events else enforcement.generated(cases, seed)
             done = load_case_events(platform, load, settings.quarantine_limit)
+            report_inputs(platform, instance)
             if events is None:
                 click.echo("no log was given: the events are generated (the real log's totals are not checked here)")
             click.echo(
@@ -155,6 +157,5 @@ def _show_publication(platform: Platform, run_id: str) -> None:
 
 def _failed(platform: Platform, run_id: str) -> None:
     record = platform.ledger.run(run_id)
-    if record.state is RunState.VALIDATED:
-        require_publishable(platform, run_id)
-    raise click.ClickException(f"{run_id} is {record.state}: {record.state_reason}")
+    click.echo(f"{run_id} is {record.state}: {record.state_reason}", err=True)
+    sys.exit(EXIT_FAILED)

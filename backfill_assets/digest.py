@@ -82,7 +82,7 @@ def _canonical_type(name: str, dtype: pl.DataType) -> pa.DataType:
         pl.Boolean: pa.bool_(),
         pl.Date: pa.date32(),
     }
-    found = simple.get(dtype.base_type())  # type: ignore[call-overload]
+    found = simple.get(dtype.base_type())
     if found is None:
         raise TypeError(f"column {name}: {dtype} has no canonical encoding (floating point never has one)")
     return found

@@ -8,7 +8,7 @@ verdict keeps it.
 from __future__ import annotations
 
 import heapq
-import traceback
+import time as clock
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,6 +44,7 @@ CHUNK_GATE = "chunk_rules"
 """The gate that every chunk must pass: the target's pandera model on its staged files."""
 _STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 _ERROR_LENGTH = 2_000
+_WAIT_SECONDS = 2.0
 
 
 @dataclass
@@ -96,12 +97,20 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
                 "launch chunks of the plan only",
             )
         )
-    _require_same_code(record)
+    _require_same_code(platform, record)
     return record
 
 
-def _require_same_code(record: RunRecord) -> None:
+def _require_same_code(platform: Platform, record: RunRecord) -> None:
     planned, running = record.plan.code, code_identity()
+    if record.plan.configuration_hash != platform.settings.output_hash():
+        raise TransitionRefused(
+            Problem(
+                f"the Spark settings are not those that '{record.run_id}' was planned with",
+                "a run is computed with the configuration of its approved plan",
+                "restore the settings (`backfill config`), or plan the change again under a new run id",
+            )
+        )
     if planned.content_hash != running.content_hash and not record.manifest.development:
         raise TransitionRefused(
             Problem(
@@ -128,9 +137,17 @@ def stage_chunks(
     outcome.skipped = sorted(set(keys) - wanted)
     platform.ledger.resume(run_id, operator())
     for batch in record.plan.batches(wanted):
-        _stage_batch(platform, target, record.plan, batch, outcome, dagster_run_id, tell)
+        _wait_for_a_place(platform, record.plan, tell)
+        _stage_batch(platform, target, record.plan, batch, outcome, dagster_run_id=dagster_run_id, tell=tell)
     platform.ledger.settle(run_id, operator())
     return outcome
+
+
+def _wait_for_a_place(platform: Platform, plan: Plan, tell: Listener) -> None:
+    """Wait while as many batches of the run are computed on this machine as its manifest allows at once."""
+    while len(busy := platform.ledger.batches_under_way(plan.run_id)) >= plan.max_runs_in_parallel:
+        tell("waiting", [], f"limits.maxRunsInParallel is {plan.max_runs_in_parallel}; under way: {busy}")
+        clock.sleep(_WAIT_SECONDS)
 
 
 def _stage_batch(
@@ -139,6 +156,7 @@ def _stage_batch(
     plan: Plan,
     batch: Sequence[PlannedChunk],
     outcome: Staged,
+    *,
     dagster_run_id: str,
     tell: Listener,
 ) -> None:
@@ -156,8 +174,9 @@ def _stage_batch(
         faults.reach("staging.written")
         platform.ledger.stage(plan.run_id, attempt, files)
         faults.reach("staging.recorded")
-    except Refused:
-        platform.ledger.fail_attempt(plan.run_id, attempt, traceback.format_exc()[-_ERROR_LENGTH:])
+    except Refused as refusal:  # every chunk would be refused for the same reason
+        platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
+        platform.ledger.move(plan.run_id, RunState.FAILED, operator(), refusal.problems[0].what)
         raise
     except Exception as error:  # noqa: BLE001 - whatever a transform raises is the chunk's failure, and is recorded
         why = f"{type(error).__name__}: {str(error)[:_ERROR_LENGTH]}"
@@ -169,7 +188,7 @@ def _stage_batch(
         platform.ledger.fail_attempt(plan.run_id, attempt, why)
         middle = len(batch) // 2
         for half in (batch[:middle], batch[middle:]):
-            _stage_batch(platform, target, plan, half, outcome, dagster_run_id, tell)
+            _stage_batch(platform, target, plan, half, outcome, dagster_run_id=dagster_run_id, tell=tell)
         return
     outcome.computed += keys
     tell("staged", keys, prefix)
@@ -189,15 +208,14 @@ def gate_spec(target: TargetTable, plan: Plan) -> GateSpec:
     )
 
 
-def gate_chunks(platform: Platform, run_id: str, keys: Sequence[str], *, tell: Listener = _silent) -> None:
-    """Gate the staged chunks among `keys` that have no verdict yet: one pass over their files, spread by Spark."""
+def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = _silent) -> None:
+    """Gate every staged chunk of a run that has no verdict yet: one pass over their files, spread by Spark.
+
+    Also those that another launch staged: it may have ended before it could gate them.
+    """
     record = platform.ledger.run(run_id)
     plan, target = record.plan, target_named(record.target)
-    waiting = [
-        chunk
-        for chunk in platform.ledger.chunks(run_id)
-        if chunk.chunk in set(keys) and chunk.state is ChunkState.STAGED
-    ]
+    waiting = [chunk for chunk in platform.ledger.chunks(run_id) if chunk.state is ChunkState.STAGED]
     if waiting:
         results = run_gates(platform, target, plan, waiting)
         faults.reach("gating.judged")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandera.polars as pa
 import polars as pl
-import pyarrow
+import pyarrow as arrow
 from pandera.errors import SchemaError, SchemaErrors
 
 from backfill_assets.digest import RowDigest
@@ -160,7 +160,7 @@ def digest_columns(model: type[pa.DataFrameModel]) -> list[str]:
     return [name for name in dtypes(model) if name not in LINEAGE_COLUMNS]
 
 
-def gate_batches(spec: GateSpec, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+def gate_batches(spec: GateSpec, batches: Iterator[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
     """Gate the chunks of Arrow batches with columns `chunk` and `task` (JSON); one result row each."""
     for batch in batches:
         names, results = [], []
@@ -168,7 +168,7 @@ def gate_batches(spec: GateSpec, batches: Iterator[pyarrow.RecordBatch]) -> Iter
             result = gate_chunk(spec, task_from_json(row["task"]))
             names.append(result.chunk)
             results.append(json.dumps(plain(result)))
-        yield pyarrow.RecordBatch.from_pydict({"chunk": names, "result": results})
+        yield arrow.RecordBatch.from_pydict({"chunk": names, "result": results})
 
 
 def task_to_json(task: GateTask) -> str:
@@ -227,7 +227,8 @@ def _by_key(frame: pl.DataFrame, key: Sequence[str]) -> tuple[pl.DataFrame, bool
 
 @cache
 def _base_schema(model: str) -> pa.DataFrameSchema:
-    return named(model).to_schema()
+    declared: type[pa.DataFrameModel] = named(model)
+    return declared.to_schema()
 
 
 def _schema_for(spec: GateSpec, start: date, end: date) -> pa.DataFrameSchema:

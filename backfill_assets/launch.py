@@ -14,6 +14,7 @@ import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
 
 from backfill_assets.definitions import build_definitions
+from backfill_assets.inputs import observations
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publish import publish_job
 from backfill_assets.staging import RUN_TAG, backfill_partitions, partition_key, staging_job_name
@@ -100,10 +101,11 @@ def run_publication(platform: Platform, instance: dg.DagsterInstance, record: Ru
     return result.success
 
 
-def report_loaded(instance: dg.DagsterInstance, key: dg.AssetKey, snapshot_id: int | None) -> None:
-    """Tell Dagster that an input table has a new version."""
-    tags = {"dagster/data_version": str(snapshot_id)}
-    instance.report_runless_asset_event(dg.AssetObservation(key, tags=tags, metadata={"snapshot": str(snapshot_id)}))
+def report_inputs(platform: Platform, instance: dg.DagsterInstance) -> None:
+    """Tell Dagster the current version of every input table."""
+    changed, _ = observations(platform, {})
+    for event in changed:
+        instance.report_runless_asset_event(event)
 
 
 def _stretches(record: RunRecord, chunks: Sequence[str]) -> list[tuple[str, str]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import DayTransform, MonthTransform
+from pyiceberg.transforms import DayTransform, MonthTransform, Transform
 
+from backfill_assets.gates import named
 from backfill_assets.platform import Platform, input_tables
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.registry import PRODUCTS
@@ -54,7 +56,8 @@ def initialise(platform: Platform) -> dict[str, str]:
             spec = _spec(schema, target.day_column, target.chunking)
             platform.lakehouse.ensure(target.name, schema, spec, _PROPERTIES)
     held = {}
-    for name, rows, version in enforcement.reference_tables():
+    shipped = [product.references for product in PRODUCTS if product.references is not None]
+    for name, rows, version in chain.from_iterable(named(reference)() for reference in shipped):
         properties = {LOAD_PROPERTY: f"{name}:{version}", DATA_VERSION_PROPERTY: version}
         platform.lakehouse.overwrite_rows(name, rows, properties)
         held[name] = version
@@ -97,7 +100,7 @@ def load_case_events(platform: Platform, load: enforcement.RawLoad, limit: float
 def _spec(schema: Schema, column: str | None, chunking: Chunking) -> PartitionSpec:
     if column is None:
         return UNPARTITIONED_PARTITION_SPEC
-    transform = MonthTransform() if chunking is Chunking.MONTH else DayTransform()
+    transform: Transform[Any, int] = MonthTransform() if chunking is Chunking.MONTH else DayTransform()
     source = schema.find_field(column).field_id
     return PartitionSpec(
         PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{chunking.value.lower()}")

@@ -23,6 +23,7 @@ def preview(platform: Platform, manifest: RunManifest) -> Plan:
     Raises:
         Refused: if the manifest cannot be planned, with every reason the planner found.
     """
+    platform.sinks.check_grants(manifest)
     target = target_named(manifest.target.table)
     references = _reference_states(platform, target, manifest)
     return make_plan(
@@ -48,7 +49,6 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
     existing = platform.ledger.existing(manifest)
     if existing is not None:
         return existing
-    platform.sinks.check_grants(manifest)
     return platform.ledger.record_plan(manifest, preview(platform, manifest), operator())
 
 

@@ -41,7 +41,7 @@ class Platform:
             ledger,
             lakehouse,
             ModeSpark(settings),
-            Sinks(settings, ledger, lakehouse),
+            Sinks(ledger, lakehouse),
             EvidenceStore(settings.evidence_folder),
         )
 

@@ -17,7 +17,6 @@ from backfill_assets.target import TargetTable
 from manifests.canonical import plain
 from manifests.errors import Problem, PublicationRefused, Refused
 from manifests.lifecycle import RunState
-from manifests.model import Mode
 from manifests.planner import Plan
 from resources.lakehouse import (
     ACTION_PROPERTY,
@@ -64,9 +63,13 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
                 "see `backfill status` for what it waits for",
             )
         )
-    if plan.mode is Mode.DRY_RUN:
+    if not plan.publishes:
         problems.append(
-            Problem(f"run '{run_id}' is a DRY_RUN", "a dry run is never published", "plan it as what it is")
+            Problem(
+                f"run '{run_id}' has mode {plan.mode}",
+                "a run that only looks is never published",
+                "plan it as what it is",
+            )
         )
     if plan.hash != record.plan_hash or record.manifest.hash != plan.manifest_hash:
         problems.append(
@@ -160,7 +163,7 @@ def publish(platform: Platform, run_id: str) -> Published:
             )
         except PublicationRefused as refusal:
             platform.ledger.close_refused(entry, str(refusal))
-            platform.ledger.move(run_id, RunState.REJECTED, operator(), "the target changed in the run's scope")
+            platform.ledger.move(run_id, RunState.REJECTED, operator(), refusal.problems[0].what)
             raise
         snapshot_id, added, removed = commit.snapshot_id, commit.files_added, commit.files_removed
     else:  # it landed, and the process died before it could say so
@@ -296,10 +299,24 @@ def _tell_the_world(platform: Platform, record: RunRecord, done: Published, acti
     for name in record.manifest.safety.sinks:
         if (name, action) in done_before:
             continue
-        sink = platform.sinks.open(name, mode=record.plan.mode, manifest=record.manifest, action=action)
         try:
-            sink.send(record.run_id, action, now(), facts)
+            sink = platform.sinks.open(name, mode=record.plan.mode, manifest=record.manifest, action=action)
+            sink.send(
+                record.run_id, action, now(), facts | {"measured": _totals(platform.ledger.chunks(record.run_id))}
+            )
         except Refused as refusal:
             platform.sinks.record_outcome(record.manifest, name, action, "FAILED", str(refusal))
         else:
             platform.sinks.record_outcome(record.manifest, name, action, "SENT", "")
+
+
+def _totals(chunks: list[ChunkRecord]) -> list[dict[str, Any]]:
+    """Add up what the chunk gates measured, slice by slice: what a sink is told of a run."""
+    totals: dict[tuple[tuple[str, Any], ...], dict[str, int]] = {}
+    for chunk in chunks:
+        for row in chunk.measures.get("slices", []):
+            sums = {name: value for name, value in row.items() if isinstance(value, int)}
+            found = totals.setdefault(tuple((name, value) for name, value in row.items() if name not in sums), {})
+            for name, value in sums.items():
+                found[name] = found.get(name, 0) + value
+    return [dict(place) | sums for place, sums in sorted(totals.items(), key=repr)]

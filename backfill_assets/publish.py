@@ -80,7 +80,7 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
     A run key fires once: it carries the number of publications tried, so that one that failed is asked for again.
     """
     for record in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED]):
-        if record.plan.manual_publish:
+        if record.plan.manual_publish or not record.plan.publishes:
             continue
         tried = sum(entry["action"] == PUBLISH for entry in platform.ledger.publications(record.run_id))
         if tried < _ATTEMPTS:

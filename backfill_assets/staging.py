@@ -4,6 +4,7 @@ Put here how the asset looks to Dagster and what it reports. What is done is the
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import dagster as dg
 from dagster import AssetExecutionContext
@@ -152,7 +153,7 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
             context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))
         staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
         good = [key for key in keys if key not in outcome.failed]
-        metadata = {
+        metadata: dict[str, dict[str, Any]] = {
             key: {
                 "dagster/partition_row_count": staged[key].rows or 0,
                 "dagster/size_bytes": staged[key].bytes or 0,

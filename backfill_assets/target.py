@@ -165,6 +165,7 @@ class TargetTable:
         tolerances: names and default values of what the reconciliations tolerate.
         owners: users or teams, as Dagster writes them.
         column_origins: column lineage, for people.
+        configuration: constants of the product that its transform gets in its context.
         chunks_per_run: the most chunks one Dagster run takes.
     """
 
@@ -188,7 +189,7 @@ class TargetTable:
     reconciliations: tuple[Reconciliation, ...] = ()
     tolerances: Mapping[str, float] = field(default_factory=dict)
     column_origins: Mapping[str, tuple[ColumnOrigin, ...]] = field(default_factory=dict)
-    sinks: tuple[str, ...] = ()
+    configuration: Mapping[str, Any] = field(default_factory=dict)
     chunks_per_run: int = 240
 
     def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
@@ -206,6 +207,7 @@ class TargetTable:
             tolerances=self.tolerances,
             first_chunk=self.chunks_from,
             last_chunk=self.chunks_until,
+            required_gates=(ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE),
         )
 
 
@@ -226,8 +228,13 @@ class InputTable:
 
 @dataclass(frozen=True)
 class Product:
-    """Everything one domain declares."""
+    """Everything one domain declares.
+
+    `references` names, as `module:function`, what yields the shipped reference tables: name, Arrow rows, version. It is
+    called when an installation is initialised, and imported only then: Spark's workers import products, too.
+    """
 
     name: str
     inputs: tuple[InputTable, ...]
     targets: tuple[TargetTable, ...]
+    references: str | None = None

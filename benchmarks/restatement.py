@@ -27,9 +27,10 @@ from backfill_assets import demo, executor, publication
 from backfill_assets.cli import execute
 from backfill_assets.compute import pinned_inputs, transform_context
 from backfill_assets.launch import announce_approval, initialise_instance, instance_at
-from backfill_assets.loading import enforcement, initialise, load_case_events
+from backfill_assets.loading import initialise, load_case_events
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform, open_platform, target_named
+from backfill_assets.products.enforcement import loading as enforcement
 from manifests.canonical import plain
 from manifests.model import manifest_from
 from resources.ledger import RunRecord

@@ -35,6 +35,7 @@ class TargetContract:
         warm_up_days: days before the publish range that the transform needs, with the pinned references.
         reads_look_back: whether rows before the warm-up are read as well (few columns of them).
         gates: the run-level gates it declares; `tolerances` are their names and default values.
+        required_gates: those of the gates that no manifest can leave out.
         first_chunk: key of the first chunk it can have, and `last_chunk` of the last; None for no limit.
     """
 
@@ -50,6 +51,7 @@ class TargetContract:
     tolerances: Mapping[str, float]
     first_chunk: str | None = None
     last_chunk: str | None = None
+    required_gates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,11 @@ class Plan:
         """Return the plan as canonical JSON; `plan_from_json` reads it back."""
         return canonical_json(self)
 
+    @property
+    def publishes(self) -> bool:
+        """Whether the run may ever be published: a dry run and a reconciliation only look."""
+        return self.mode not in {Mode.DRY_RUN, Mode.RECONCILIATION}
+
     def chunk(self, key: str) -> PlannedChunk:
         """Return the chunk named `key`; KeyError where the plan has none."""
         return self._by_key[key]
@@ -261,7 +268,7 @@ class Plan:
             keys = tuple(chunk.key for chunk in batch)
             stages += [ComputeBatch(number, keys), GateBatch(number, keys)]
         stages.append(RunGates(self.gates))
-        if self.mode is not Mode.DRY_RUN:
+        if self.publishes:
             stages.append(
                 Publish(
                     self.publish_mode,
@@ -364,7 +371,7 @@ def make_plan(
         transform=contract.transform,
         transform_version=manifest.transform.version,
         chunks=tuple(_planned(chunk, source, warm_up) for chunk in cut(contract.chunking, publish.start, publish.end)),
-        gates=contract.gates if manifest.validation.gates is None else manifest.validation.gates,
+        gates=_gates(manifest, contract),
         tolerances=dict(contract.tolerances) | dict(manifest.validation.tolerances),
         max_chunks_per_job=manifest.limits.max_chunks_per_job,
         max_runs_in_parallel=manifest.limits.max_runs_in_parallel,
@@ -374,6 +381,13 @@ def make_plan(
         configuration_hash=configuration_hash,
         run_clock=run_clock.astimezone(UTC),
     )
+
+
+def _gates(manifest: RunManifest, contract: TargetContract) -> tuple[str, ...]:
+    chosen = manifest.validation.gates
+    if chosen is None:
+        return contract.gates
+    return tuple(gate for gate in contract.gates if gate in chosen or gate in contract.required_gates)
 
 
 def _planned(chunk: Chunk, source: SourceState, warm_up: int) -> PlannedChunk:

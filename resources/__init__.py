@@ -1,0 +1,1 @@
+"""What holds a connection or a lock: settings, ledger, lakehouse, Spark, sinks, evidence, code identity."""

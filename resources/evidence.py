@@ -62,6 +62,12 @@ class EvidenceStore:
             PublicationRefused: naming each file that is missing, added or changed.
         """
         folder = self.path(run_id)
+        if not (folder / INDEX).is_file():
+            raise PublicationRefused(
+                Problem(
+                    f"there is no evidence of '{run_id}'", "a published run has a sealed bundle", f"restore {folder}"
+                )
+            )
         index = json.loads((folder / INDEX).read_text())
         found = {
             file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir() if file.name != INDEX

@@ -7,10 +7,10 @@ whether a commit may happen is the publisher's. Every commit here is one snapsho
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -69,7 +69,8 @@ class Scope:
     def filter(self) -> BooleanExpression:
         """The scope as an Iceberg expression."""
         return And(
-            GreaterThanOrEqual(self.column, self.start.isoformat()), LessThanOrEqual(self.column, self.end.isoformat())
+            GreaterThanOrEqual(term=self.column, value=self.start.isoformat()),
+            LessThanOrEqual(term=self.column, value=self.end.isoformat()),
         )
 
 
@@ -218,7 +219,7 @@ class Lakehouse:
 
         Memory is bounded by one batch. Returns None if a snapshot with the same load id is in the table already.
         """
-        from pyiceberg.io.pyarrow import _dataframe_to_data_files  # noqa: PLC0415, PLC2701 - PyIceberg's own writer
+        from pyiceberg.io.pyarrow import _dataframe_to_data_files  # noqa: PLC0415 - PyIceberg's own writer
 
         table = self.table(name)
         load_id = properties[LOAD_PROPERTY]
@@ -227,16 +228,18 @@ class Lakehouse:
         files: list[DataFile] = []
         for batch in batches:
             files += _dataframe_to_data_files(table.metadata, batch, table.io)
-        with table.transaction() as transaction:
-            with transaction.update_snapshot(snapshot_properties=dict(properties)).fast_append() as update:
-                for file in files:
-                    update.append_data_file(file)
+        with (
+            table.transaction() as transaction,
+            transaction.update_snapshot(snapshot_properties=dict(properties)).fast_append() as update,
+        ):
+            for file in files:
+                update.append_data_file(file)
         landed = self._landed(name, LOAD_PROPERTY, load_id)
         return Commit(landed.snapshot_id, len(files), 0)
 
     def overwrite_rows(self, name: str, rows: Any, properties: Mapping[str, str]) -> Commit | None:
         """Make `rows` (an Arrow table) the whole content of a small table, as one snapshot with a named version."""
-        from pyiceberg.io.pyarrow import _dataframe_to_data_files  # noqa: PLC0415, PLC2701
+        from pyiceberg.io.pyarrow import _dataframe_to_data_files  # noqa: PLC0415
 
         table = self.table(name)
         load_id = properties[LOAD_PROPERTY]
@@ -375,13 +378,15 @@ def commit_replacement(
     The scope is given to the commit as its predicate: that is what limits conflict detection to it. Without it, any
     concurrent append anywhere in the table would abort the commit.
     """
-    with table.transaction() as transaction:
-        with transaction.update_snapshot(snapshot_properties=dict(properties)).overwrite() as update:
-            update.delete_by_predicate(scope)
-            for file in old:
-                update.delete_data_file(file)
-            for file in new:
-                update.append_data_file(file)
+    with (
+        table.transaction() as transaction,
+        transaction.update_snapshot(snapshot_properties=dict(properties)).overwrite() as update,
+    ):
+        update.delete_by_predicate(scope)
+        for file in old:
+            update.delete_data_file(file)
+        for file in new:
+            update.append_data_file(file)
 
 
 def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
@@ -433,12 +438,12 @@ def local_path(uri: str) -> str:
 
 def between(column: str, start: datetime, end: datetime) -> BooleanExpression:
     """Rows with start <= column < end."""
-    return And(GreaterThanOrEqual(column, start.isoformat()), LessThan(column, end.isoformat()))
+    return And(GreaterThanOrEqual(term=column, value=start.isoformat()), LessThan(term=column, value=end.isoformat()))
 
 
 def before(column: str, end: datetime) -> BooleanExpression:
     """Rows with column < end."""
-    return LessThan(column, end.isoformat())
+    return LessThan(term=column, value=end.isoformat())
 
 
 def _snapshot(table: Table, snapshot_id: int | None) -> Snapshot:
@@ -484,18 +489,15 @@ def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, date
                 f"set write.metadata.metrics.column.{column}=full and rewrite the file",
             )
         )
-    decode: Callable[[bytes], datetime]
-    if isinstance(field.field_type, DateType):
-
-        def decode(raw: bytes) -> datetime:
-            return datetime.combine(date(1970, 1, 1) + timedelta(days=from_bytes(field.field_type, raw)), time.min, UTC)
-    elif isinstance(field.field_type, TimestamptzType):
-
-        def decode(raw: bytes) -> datetime:
-            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=from_bytes(field.field_type, raw))
+    kind = field.field_type
+    if isinstance(kind, DateType):
+        unit = timedelta(days=1)
+    elif isinstance(kind, TimestamptzType):
+        unit = timedelta(microseconds=1)
     else:
-        raise TypeError(f"{column} of {table.name()} is {field.field_type}, not a date or timestamptz")
-    return decode(low), decode(high)
+        raise TypeError(f"{column} of {table.name()} is {kind}, not a date or timestamptz")
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    return epoch + int(from_bytes(kind, low)) * unit, epoch + int(from_bytes(kind, high)) * unit
 
 
 def _with_property(table: Table, key: str, value: str, action: str | None = None) -> Snapshot | None:

@@ -28,7 +28,7 @@ from sqlalchemy.engine import make_url
 
 from manifests.canonical import canonical_json
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, TransitionRefused
-from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
+from manifests.lifecycle import APPROVED_OR_LATER, RunState, check_transition
 from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
 
@@ -537,10 +537,24 @@ class Ledger:
         """
         at = now()
         with self.engine.begin() as connection:
+            record = self.run(run_id, connection=connection)
+            if record.state is not RunState.RUNNING:
+                raise TransitionRefused(
+                    Problem(
+                        f"run '{run_id}' became {record.state} while attempt {attempt} was computed",
+                        "chunks are staged while their run is RUNNING",
+                        "nothing of the attempt is used; see `backfill status`",
+                    )
+                )
             for chunk, staged in files.items():
+                # whoever staged a chunk first keeps it: two launches of the same chunk compute the same rows
                 connection.execute(
                     chunks.update()
-                    .where(chunks.c.run_id == run_id, chunks.c.chunk == chunk)
+                    .where(
+                        chunks.c.run_id == run_id,
+                        chunks.c.chunk == chunk,
+                        chunks.c.state.not_in([ChunkState.STAGED, ChunkState.PASSED]),
+                    )
                     .values(
                         state=ChunkState.STAGED,
                         attempt=attempt,
@@ -558,6 +572,13 @@ class Ledger:
                 .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt)
                 .values(state="STAGED", ended_at=at)
             )
+
+    def batches_under_way(self, run_id: str) -> list[int]:
+        """Return the attempts of a run that other living processes of this machine are computing."""
+        running = [
+            one for one in self.attempts(run_id) if one["state"] == "RUNNING" and one["host"] == socket.gethostname()
+        ]
+        return [one["attempt"] for one in running if one["pid"] != os.getpid() and Path(f"/proc/{one['pid']}").exists()]
 
     def fail_attempt(self, run_id: str, attempt: int, error: str, *, chunk: str | None = None) -> None:
         """Record that an attempt failed; with `chunk`, that this one chunk did and why."""
@@ -910,8 +931,3 @@ def _insert_accepted(connection: sa.Connection, target: str, keys: Sequence[str]
         accepted_versions.insert(),
         [{"target": target, "chunk": key, "run_id": run_id, "accepted_at": at} for key in keys],
     )
-
-
-def is_computable(record: RunRecord) -> bool:
-    """Whether chunks of the run may be computed and gated now."""
-    return record.state in COMPUTABLE

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
@@ -50,8 +50,8 @@ class Settings(BaseSettings):
     quarantine_limit: float = Field(
         0.05, ge=0, le=1, description="Share of a load's rows that may be quarantined before the load is refused."
     )
-    notification_webhook: str = Field(
-        "", description="URL that LIVE posts breach notifications to; no other mode is given it."
+    notification_webhook: SecretStr = Field(
+        SecretStr(""), description="URL that LIVE posts breach notifications to; no other mode is given it."
     )
 
     @classmethod

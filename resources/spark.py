@@ -24,6 +24,8 @@ from resources.settings import Settings
 
 MODE_KEY = "spark.backfill.mode"
 """Runtime setting in which a session carries its mode."""
+WEBHOOK_VARIABLE = "BACKFILL_NOTIFICATION_WEBHOOK"
+"""The credential of the one sink with side effects."""
 JDBC_PROVIDERS = "basic,db2,databricks,mariadb,mssql,mysql,oracle,postgres"
 
 # Every name here exists in classic Spark and in Spark Connect; static ones are set where the JVM is started.
@@ -116,6 +118,8 @@ class ModeSpark:
         return session
 
     def _start(self, mode: Mode) -> SparkSession:
+        if mode is not Mode.LIVE:
+            os.environ.pop(WEBHOOK_VARIABLE, None)  # or the JVM and its Python workers would inherit it
         os.environ["TZ"] = "UTC"  # collect() converts instants in the Python process's zone
         time.tzset()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -21,8 +21,8 @@ from worlds import World, make_world
 from backfill_assets.checks import CHUNK_GATE
 from backfill_assets.definitions import build_definitions
 from backfill_assets.launch import run_chunks, run_publication
-from backfill_assets.publish import publication_requests
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
+from backfill_assets.publish import publication_requests
 from backfill_assets.staging import asset_key, backfill_partitions, chunk_partitions, one_run, partition_key
 from manifests.errors import InputRefused
 from manifests.lifecycle import RunState

@@ -58,9 +58,7 @@ def read_page(page: Path) -> tuple[list[Block], list[tuple[int, str]]]:
             continue
         mark = _MARK.fullmatch(lines[number - 1]) if number else None
         first = number + 1
-        number = next(
-            (at for at in range(first, len(lines)) if lines[at].strip() == opening["fence"]), len(lines)
-        )
+        number = next((at for at in range(first, len(lines)) if lines[at].strip() == opening["fence"]), len(lines))
         indent = len(opening["indent"])
         text = "".join(f"{line[indent:]}\n" for line in lines[first:number])
         blocks.append(Block(page, first + 1, opening["language"], mark["kind"] if mark else "", text))
@@ -130,16 +128,16 @@ def test_the_shown_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> N
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), module.__dict__)
 
 
-@pytest.mark.parametrize(
-    ("page", "line", "to"), LINKS, ids=[f"{page.name}:{line}:{to}" for page, line, to in LINKS]
-)
+@pytest.mark.parametrize(("page", "line", "to"), LINKS, ids=[f"{page.name}:{line}:{to}" for page, line, to in LINKS])
 def test_a_link_leads_to_a_file_of_the_repository(page: Path, line: int, to: str) -> None:
-    target = (page.parent / to.split("#")[0]).resolve()
+    target = (page.parent / to.partition("#")[0]).resolve()
     assert target.is_relative_to(ROOT)
     assert target.exists()
 
 
-@pytest.mark.parametrize(("where", "words"), COMMANDS, ids=[f"{where} {' '.join(words[:2])}" for where, words in COMMANDS])
+@pytest.mark.parametrize(
+    ("where", "words"), COMMANDS, ids=[f"{where} {' '.join(words[:2])}" for where, words in COMMANDS]
+)
 def test_a_shown_command_exists_with_its_options(where: str, words: list[str]) -> None:
     command: click.Command = cli
     rest = list(words)

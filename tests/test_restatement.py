@@ -132,7 +132,7 @@ def test_the_time_zone_of_the_machine_changes_nothing(shared_world: World) -> No
         f"platform = Platform.of(load_settings(home={str(world.home)!r}))\n"
         f"keys = {[chunk.key for chunk in there.plan.chunks]!r}\n"
         "stage_chunks(platform, 'zone-there', keys)\n"
-        "gate_chunks(platform, 'zone-there', keys)\n"
+        "gate_chunks(platform, 'zone-there')\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"TZ": "America/New_York"}, timeout=300)
     assert world.digests("zone-there") == world.digests(here.run_id)

@@ -15,10 +15,12 @@ import pytest
 from backfill_assets import platform as platform_module
 from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
 from backfill_assets.launch import announce_approval, initialise_instance, instance_at
-from backfill_assets.loading import RawLoad, enforcement, initialise, load_case_events
+from backfill_assets.loading import initialise, load_case_events
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, generator, raw
+from backfill_assets.products.enforcement import loading as enforcement
+from backfill_assets.products.enforcement.loading import RawLoad
 from backfill_assets.publication import Published, publish
 from backfill_assets.target import TargetTable, TransformVersion
 from manifests.model import RunManifest, manifest_from
@@ -68,7 +70,7 @@ class World:
     def stage(self, record: RunRecord, chunks: Sequence[str] | None = None) -> Any:
         keys = list(chunks or [chunk.key for chunk in record.plan.chunks])
         outcome = stage_chunks(self.platform, record.run_id, keys)
-        gate_chunks(self.platform, record.run_id, keys)
+        gate_chunks(self.platform, record.run_id)
         gate_run(self.platform, record.run_id)
         return outcome
 

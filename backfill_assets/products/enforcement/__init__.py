@@ -68,7 +68,6 @@ CASE_SLA_DAILY = TargetTable(
     measure=schemas.measure_case_sla_daily,
     reconciliations=reconciliations.ALL,
     tolerances=reconciliations.TOLERANCES,
-    sinks=("run_audit", "breach_notifications"),
     owners=OWNERS,
     column_origins={
         "case_id": _from_events("case_id"),
@@ -84,4 +83,9 @@ CASE_SLA_DAILY = TargetTable(
     },
 )
 
-PRODUCT = Product(name="enforcement", inputs=(CASE_EVENTS, QUARANTINE, SLA_RULES, CALENDAR), targets=(CASE_SLA_DAILY,))
+PRODUCT = Product(
+    name="enforcement",
+    inputs=(CASE_EVENTS, QUARANTINE, SLA_RULES, CALENDAR),
+    targets=(CASE_SLA_DAILY,),
+    references="backfill_assets.products.enforcement.loading:reference_tables",
+)

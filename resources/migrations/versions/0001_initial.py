@@ -1,4 +1,4 @@
-"""The ledger as first shipped
+"""The ledger as first shipped.
 
 Revision: 0001, after None
 """

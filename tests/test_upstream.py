@@ -1,0 +1,378 @@
+"""What this project takes for granted of the libraries it stands on, each checked by running it.
+
+Put here a behaviour that no public documentation promises, or that is private, and that the code leans on. If an
+upgrade turns one of these red, look at the module that its comment names before anything is published with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandera.polars as pa
+import polars as pl
+import pyarrow
+import pyarrow.parquet as pq
+import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluation,
+    AssetCheckEvaluationTargetMaterializationData,
+)
+from dagster._core.definitions.partitions.context import partition_loading_context
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from pandera.errors import SchemaErrors
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
+from pyiceberg.io.pyarrow import (
+    _dataframe_to_data_files,
+    parquet_file_to_data_file,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import MonthTransform
+from pyiceberg.types import DateType, LongType, NestedField
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+from pyspark.sql import types as spark_types
+
+from backfill_assets.launch import RANGE_END, RANGE_START
+from manifests.model import Mode
+from resources.settings import load_settings
+from resources.spark import ModeSpark
+
+# --- PyIceberg: resources/lakehouse.py --------------------------------------------------------------------------------
+
+NAME = "test.days"
+SCHEMA = Schema(NestedField(1, "day", DateType(), required=False), NestedField(2, "value", LongType(), required=False))
+BY_MONTH = PartitionSpec(PartitionField(1, 1000, MonthTransform(), "day_month"))
+JANUARY = And(GreaterThanOrEqual("day", "2012-01-01"), LessThanOrEqual("day", "2012-01-31"))
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return load_catalog(
+        "lake", type="sql", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=(tmp_path / "warehouse").as_uri()
+    )
+
+
+@pytest.fixture
+def days(catalog: Catalog) -> Table:
+    """A table with a file in January and one in February, in one snapshot."""
+    catalog.create_namespace("test")
+    table = catalog.create_table(
+        NAME, SCHEMA, partition_spec=BY_MONTH, properties={"write.delete.isolation-level": "serializable"}
+    )
+    table.append(day_values({"2012-01-10": 1, "2012-02-10": 1}))
+    return catalog.load_table(NAME)
+
+
+def day_values(values: dict[str, int]) -> pyarrow.Table:
+    rows = [{"day": date.fromisoformat(day), "value": value} for day, value in values.items()]
+    return pyarrow.Table.from_pylist(rows, schema=schema_to_pyarrow(SCHEMA))
+
+
+def replace_january(
+    table: Table,
+    *,
+    scoped: bool = True,
+    before_commit: Callable[[], Any] = lambda: None,
+    properties: dict[str, str] | None = None,
+) -> None:
+    """Replace January's file by another one as `lakehouse.commit_replacement` does."""
+    old = [task.file for task in table.scan(row_filter=JANUARY).plan_files()]
+    new = list(_dataframe_to_data_files(table.metadata, day_values({"2012-01-10": 2}), table.io))
+    with table.transaction() as transaction:
+        with transaction.update_snapshot(snapshot_properties=properties or {}).overwrite() as update:
+            if scoped:
+                update.delete_by_predicate(JANUARY)
+            for file in old:
+                update.delete_data_file(file)
+            for file in new:
+                update.append_data_file(file)
+        before_commit()
+
+
+def values(catalog: Catalog) -> list[tuple[str, int]]:
+    rows = catalog.load_table(NAME).scan().to_arrow().to_pylist()
+    return sorted((row["day"].isoformat(), row["value"]) for row in rows)
+
+
+def newest(catalog: Catalog) -> Snapshot:
+    snapshot = catalog.load_table(NAME).current_snapshot()
+    assert snapshot is not None
+    return snapshot
+
+
+def test_pyiceberg_replaces_files_by_predicate_in_one_snapshot(catalog: Catalog, days: Table) -> None:
+    before = newest(catalog)
+    replace_january(days)
+    assert newest(catalog).parent_snapshot_id == before.snapshot_id
+    assert len(catalog.load_table(NAME).snapshots()) == 2
+    assert values(catalog) == [("2012-01-10", 2), ("2012-02-10", 1)]
+
+
+def test_pyiceberg_lets_a_concurrent_append_outside_the_predicate_through(catalog: Catalog, days: Table) -> None:
+    other = catalog.load_table(NAME)
+    replace_january(days, before_commit=lambda: other.append(day_values({"2012-03-10": 1})))
+    assert values(catalog) == [("2012-01-10", 2), ("2012-02-10", 1), ("2012-03-10", 1)]
+
+
+def test_pyiceberg_fails_the_commit_for_a_concurrent_append_inside_the_predicate(catalog: Catalog, days: Table) -> None:
+    other = catalog.load_table(NAME)
+    with pytest.raises(CommitFailedException):
+        replace_january(days, before_commit=lambda: other.append(day_values({"2012-01-20": 1})))
+    assert values(catalog) == [("2012-01-10", 1), ("2012-01-20", 1), ("2012-02-10", 1)]
+
+
+def test_pyiceberg_without_a_predicate_fails_the_commit_for_an_append_anywhere(catalog: Catalog, days: Table) -> None:
+    """Why the predicate is given although every file to delete is named."""
+    other = catalog.load_table(NAME)
+    with pytest.raises(CommitFailedException):
+        replace_january(days, scoped=False, before_commit=lambda: other.append(day_values({"2012-03-10": 1})))
+
+
+def test_pyiceberg_keeps_the_properties_of_a_snapshot_also_when_the_commit_was_repeated(
+    catalog: Catalog, days: Table
+) -> None:
+    other = catalog.load_table(NAME)
+    given = {"backfill.run-id": "run-one", "backfill.action": "publish"}
+    replace_january(days, before_commit=lambda: other.append(day_values({"2012-03-10": 1})), properties=given)
+    summary = newest(catalog).summary
+    assert summary is not None
+    found = summary.additional_properties
+    assert {name: found.get(name) for name in given} == given
+    # what `Lakehouse.changed_files` reads
+    assert (found["added-data-files"], found["deleted-data-files"]) == ("1", "1")
+
+
+def test_pyiceberg_has_the_private_functions_that_make_data_files(days: Table, tmp_path: Path) -> None:
+    written = list(_dataframe_to_data_files(days.metadata, day_values({"2012-01-05": 1, "2012-02-05": 1}), days.io))
+    assert [type(file) for file in written] == [DataFile, DataFile]
+    assert list(inspect.signature(parquet_file_to_data_file).parameters) == ["io", "table_metadata", "file_path"]
+    file = tmp_path / "staged.parquet"
+    pq.write_table(day_values({"2012-01-05": 1}), file)
+    found = parquet_file_to_data_file(days.io, days.metadata, file.as_uri())
+    assert (found.record_count, found.file_size_in_bytes) == (1, file.stat().st_size)
+    assert found.partition[0] == (2012 - 1970) * 12
+
+
+def test_pyiceberg_refuses_an_optional_parquet_column_for_a_required_one(catalog: Catalog, tmp_path: Path) -> None:
+    """Why `schema.iceberg_schema` declares every column optional: Spark writes computed columns as optional."""
+    catalog.create_namespace("test")
+    strict = catalog.create_table("test.strict", Schema(NestedField(1, "value", LongType(), required=True)))
+    file = tmp_path / "staged.parquet"
+    column = pyarrow.field("value", pyarrow.int64(), nullable=True, metadata={"PARQUET:field_id": "1"})
+    pq.write_table(pyarrow.table({"value": [1]}, schema=pyarrow.schema([column])), file)
+    with pytest.raises(ValueError, match=r"required|optional"):
+        parquet_file_to_data_file(strict.io, strict.metadata, file.as_uri())
+
+
+# --- Dagster: backfill_assets/{staging,checks,launch,definitions}.py --------------------------------------------------
+
+
+def test_dagster_takes_an_evaluation_for_one_partition_with_its_target() -> None:
+    key = dg.AssetKey(["silver", "case_sla_daily"])
+    target = AssetCheckEvaluationTargetMaterializationData(storage_id=7, run_id="a-run", timestamp=1.0)
+    evaluation = AssetCheckEvaluation(
+        asset_key=key,
+        check_name="chunk_rules",
+        passed=False,
+        partition="restate-2012|2012-03",
+        blocking=True,
+        description="3 rows break a rule",
+        metadata={"rows": dg.MetadataValue.int(3)},
+        target_materialization_data=target,
+    )
+    assert evaluation.partition == "restate-2012|2012-03"
+    assert evaluation.blocking
+    assert evaluation.target_materialization_data == target
+
+
+def test_dagster_orders_the_dimensions_of_a_partition_by_name() -> None:
+    key = dg.MultiPartitionKey({"chunk": "2012-03", "backfill": "restate-2012"})
+    assert str(key) == "restate-2012|2012-03"
+    months = dg.StaticPartitionsDefinition(["2012-03"])
+    runs = dg.StaticPartitionsDefinition(["restate-2012"])
+    both = dg.MultiPartitionsDefinition({"chunk": months, "backfill": runs})
+    assert list(both.get_partition_keys()) == ["restate-2012|2012-03"]
+
+
+def test_dagster_writes_months_and_days_as_chunk_keys() -> None:
+    months = dg.MonthlyPartitionsDefinition(start_date="2011-12", end_date="2012-04", fmt="%Y-%m")
+    assert list(months.get_partition_keys()) == ["2011-12", "2012-01", "2012-02", "2012-03"]
+    days = dg.DailyPartitionsDefinition(start_date="2012-02-28", end_date="2012-03-01", fmt="%Y-%m-%d")
+    assert list(days.get_partition_keys()) == ["2012-02-28", "2012-02-29"]
+
+
+def test_dagster_reads_the_size_of_event_batches_when_it_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`definitions` sets the variable after Dagster was imported."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "0")
+        assert not instance._is_batch_writing_enabled()
+        monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "500")
+        assert instance._is_batch_writing_enabled()
+        assert instance._get_event_batch_size() == 500
+
+
+def test_dagster_names_the_tags_of_a_range_as_the_launcher_does() -> None:
+    assert (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG) == (RANGE_START, RANGE_END)
+
+
+def test_dagster_finds_dynamic_partitions_of_the_instance_in_a_loading_context() -> None:
+    runs = dg.DynamicPartitionsDefinition(name="backfills_of_a_table")
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("backfills_of_a_table", ["restate-2012"])
+        assert instance.has_dynamic_partition("backfills_of_a_table", "restate-2012")
+        with partition_loading_context(dynamic_partitions_store=instance):
+            assert list(runs.get_partition_keys()) == ["restate-2012"]
+
+
+# --- pandera: backfill_assets/gates.py --------------------------------------------------------------------------------
+
+
+class Readings(pa.DataFrameModel):
+    meter: str
+    hour: pl.Int64 = pa.Field(ge=0, le=23)
+
+    class Config:
+        unique = ("meter", "hour")
+        strict = True
+
+
+def failures(schema: pa.DataFrameSchema, frame: pl.DataFrame) -> pl.DataFrame:
+    with pytest.raises(SchemaErrors) as caught:
+        schema.validate(frame, lazy=True)
+    found = caught.value.failure_cases
+    assert isinstance(found, pl.DataFrame)
+    return found
+
+
+def test_pandera_reports_failures_as_a_frame_of_known_columns() -> None:
+    found = failures(Readings.to_schema(), pl.DataFrame({"meter": ["a", "b"], "hour": [1, 99]}))
+    expected = {"failure_case", "schema_context", "column", "check", "check_number", "index"}
+    assert set(found.columns) == expected
+    [row] = found.to_dicts()
+    assert (row["schema_context"], row["column"], row["index"]) == ("Column", "hour", 1)
+    assert "less_than_or_equal_to(23)" in row["check"]
+
+
+def test_pandera_reports_a_key_that_is_not_unique_under_a_known_name() -> None:
+    found = failures(Readings.to_schema(), pl.DataFrame({"meter": ["a", "a", "b"], "hour": [1, 1, 1]}))
+    assert found["check"].unique().to_list() == ["multiple_fields_uniqueness"]
+    assert found["schema_context"].unique().to_list() == ["DataFrameSchema"]
+
+
+def test_pandera_updates_columns_in_a_copy_that_keeps_uniqueness() -> None:
+    """The gate caches the base schema and takes uniqueness from the copy where the rows are in key order."""
+    base = Readings.to_schema()
+    names = list(base.columns)
+    check = pa.Check.in_range(5, 6, name="in its chunk")
+    copy = base.update_columns({"hour": {"checks": [*base.columns["hour"].checks, check]}})
+    assert list(copy.unique) == ["meter", "hour"]
+    assert list(copy.columns) == names
+    assert copy.strict is True
+
+    copy.unique = None
+
+    assert list(base.unique) == ["meter", "hour"]
+    assert [one.name for one in base.columns["hour"].checks] == ["greater_than_or_equal_to", "less_than_or_equal_to"]
+    twice = pl.DataFrame({"meter": ["a", "a"], "hour": [7, 7]})
+    assert set(failures(copy, twice)["check"]) == {"in its chunk"}
+    assert set(failures(base, twice)["check"]) == {"multiple_fields_uniqueness"}
+
+
+# --- Spark, and Polars on what it writes: resources/spark.py, backfill_assets/{compute,executor,gates}.py -------------
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("upstream") / "home" / "warehouse"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def spark(warehouse: Path) -> SparkSession:
+    """A session made as the project makes them: other test modules share its JVM, so it is left running."""
+    return ModeSpark(load_settings(home=warehouse.parent)).session(Mode.BACKFILL)
+
+
+def written(frame: DataFrame, folder: Path, *by: str) -> list[Path]:
+    writer = frame.write.partitionBy(*by) if by else frame.write
+    writer.parquet(folder.as_uri())
+    return sorted(folder.rglob("*.parquet"))
+
+
+def test_polars_reads_a_timestamp_that_spark_wrote_as_utc_microseconds(spark: SparkSession, warehouse: Path) -> None:
+    instant = datetime(2012, 3, 25, 1, 30, 0, 123456, tzinfo=UTC)
+    [file] = written(spark.createDataFrame([(instant,)], "at timestamp").coalesce(1), warehouse / "timestamps")
+    frame = pl.read_parquet(file)
+    assert frame.schema["at"] == pl.Datetime("us", "UTC")
+    assert frame["at"].to_list() == [instant]
+
+
+def test_spark_puts_each_id_in_the_partition_of_that_number(spark: SparkSession) -> None:
+    frame = spark.range(40).withColumn("slot", (F.col("id") % 5).cast("int"))
+    placed = frame.repartitionById(5, F.col("slot")).withColumn("partition", F.spark_partition_id())
+    assert {tuple(row) for row in placed.select("slot", "partition").distinct().collect()} == {
+        (slot, slot) for slot in range(5)
+    }
+
+
+def test_spark_sessions_of_one_jvm_have_their_own_runtime_settings(spark: SparkSession) -> None:
+    other = spark.newSession()
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    other.conf.set("spark.sql.shuffle.partitions", "3")
+    other.conf.set("spark.backfill.test", "theirs")
+    assert other.conf.get("spark.sql.shuffle.partitions") == "3"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == before != "3"
+    assert spark.conf.get("spark.backfill.test", "unset") == "unset"
+
+
+def test_spark_writes_field_ids_from_metadata_that_is_attached_last(spark: SparkSession, warehouse: Path) -> None:
+    value = F.lit(1).cast("bigint")
+    attached = value.alias("kept", metadata={"parquet.field.id": 7})
+    lost = attached.cast("bigint").alias("lost")
+    frame = spark.range(1).select(attached, lost).coalesce(1)
+    [file] = written(frame, warehouse / "field-ids")
+    schema = pq.read_schema(file)
+    assert schema.field("kept").metadata[b"PARQUET:field_id"] == b"7"
+    assert b"PARQUET:field_id" not in (schema.field("lost").metadata or {})
+
+
+def test_spark_reads_columns_by_field_id_whatever_they_are_called(spark: SparkSession, warehouse: Path) -> None:
+    frame = spark.range(3).select(F.col("id").alias("before", metadata={"parquet.field.id": 1})).coalesce(1)
+    [file] = written(frame, warehouse / "renamed")
+    renamed = spark_types.StructType(
+        [spark_types.StructField("after", spark_types.LongType(), metadata={"parquet.field.id": 1})]
+    )
+    rows = spark.read.schema(renamed).parquet(file.as_uri()).collect()
+    assert sorted(row["after"] for row in rows) == [0, 1, 2]
+
+
+def test_spark_keeps_the_order_of_a_partition_that_it_writes_by_folder(spark: SparkSession, warehouse: Path) -> None:
+    """Chunks are clustered and sorted before; a sort by folder would be a second one, and need not keep the order."""
+    assert spark.conf.get("spark.sql.maxConcurrentOutputFileWriters") == "2"
+    # in one partition, by a key in which the two folders take turns
+    frame = (
+        spark.range(20_000)
+        .withColumn("chunk", F.when(F.col("id") % 2 == 0, "even").otherwise("odd"))
+        .withColumn("key", F.sha2(F.col("id").cast("string"), 256))
+        .repartition(1)
+        .sortWithinPartitions("key")
+    )
+    files = written(frame, warehouse / "in-order", "chunk")
+    assert [file.parent.name for file in files] == ["chunk=even", "chunk=odd"]
+    for file in files:
+        keys = pl.read_parquet(file, hive_partitioning=False)["key"]
+        assert len(keys) == 10_000
+        assert keys.is_sorted()
