@@ -273,7 +273,7 @@ class _StrictLoader(yaml.SafeLoader):
     """YAML without the parts that let two readers see two manifests: double keys, anchors, aliases."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise yaml.constructor.ConstructorError(None, None, "anchors and aliases are refused", event.start_mark)
         return super().compose_node(parent, index)

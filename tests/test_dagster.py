@@ -158,7 +158,7 @@ def test_a_range_launched_over_graphql_is_published_by_the_sensor_and_a_violated
 
     def read() -> None:
         while not stop.wait(0.2):
-            seen.append(tuple(sorted(world.rows()["run_id"].unique().to_list())) + (world.rows().height,))
+            seen.append((*tuple(sorted(world.rows()["run_id"].unique().to_list())), world.rows().height))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -211,7 +211,7 @@ def test_chunks_and_checks_of_a_range_run_are_seen_per_partition(world: World) -
         assert {key for key in evaluated if key and key.startswith("seen|")} == mine
         assert list(publication_requests(world.platform, CASE_SLA_DAILY)) == []
         assert run_chunks(world.platform, instance, record, chunks)
-        requests = [request for request in publication_requests(world.platform, CASE_SLA_DAILY)]
+        requests = list(publication_requests(world.platform, CASE_SLA_DAILY))
         assert [request.partition_key for request in requests] == ["seen"]
 
 

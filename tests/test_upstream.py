@@ -41,7 +41,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import DateType, LongType, NestedField
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
 
 from backfill_assets.launch import RANGE_END, RANGE_START
