@@ -26,7 +26,7 @@ import pytest
 from backfill_assets.cli import main
 
 REQUESTER, APPROVER = "ada", "grace"
-PLANNED, APPROVED, REJECTED = "planned-run", "approved-run", "rejected-run"
+PLANNED, APPROVED, REJECTED, SPARE = "planned-run", "approved-run", "rejected-run", "spare-run"
 START, END = "2011-01-01", "2011-03-31"
 REFUSED = 2
 CSV_HEADER = "case:concept:name,concept:name,time:timestamp,amount,_event_seq\n"
@@ -85,14 +85,14 @@ def run_command(*arguments: str) -> int | str | None:
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    """An initialised installation with 300 cases, one planned run, one approved and one rejected."""
+    """An initialised installation with 300 cases, two planned runs, one approved and one rejected."""
     folder = tmp_path_factory.mktemp("bad-inputs")
     home = folder / "home"
     with pytest.MonkeyPatch.context() as patch:
         own_environment(patch, home, folder)
         assert run_command("init") == 0
         assert run_command("load", "case-events", "--cases", "300") == 0
-        for run_id in (PLANNED, APPROVED, REJECTED):
+        for run_id in (PLANNED, APPROVED, REJECTED, SPARE):
             manifest = folder / f"{run_id}.json"
             manifest.write_text(json.dumps(base_manifest(run_id)))
             assert run_command("plan", str(manifest)) == 0
@@ -395,6 +395,9 @@ BAD_COMMANDS = [
         "rejected-twice", f"reject {REJECTED} --by {APPROVER}", f"'{REJECTED}' is REJECTED", "cannot become REJECTED"
     ),
     command("reject-unknown", f"reject no-such-run --by {APPROVER}", "run 'no-such-run' is unknown"),
+    command("cancel-after-rejection", f"cancel {REJECTED} --by {APPROVER}", f"'{REJECTED}' is REJECTED", "it is final"),
+    command("cancel-unknown", f"cancel no-such-run --by {APPROVER}", "run 'no-such-run' is unknown"),
+    Case("cancelled-by-nobody", ("cancel", SPARE, "--by", " "), ("nobody is named", "give --by")),
     command("run-before-approval", f"run {PLANNED}", f"'{PLANNED}' is PLANNED", "approve it first"),
     command(
         "run-after-rejection", f"run {REJECTED}", f"'{REJECTED}' is REJECTED", "chunks are computed for runs that are"

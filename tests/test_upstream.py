@@ -26,7 +26,7 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from pandera.errors import SchemaErrors
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
 from pyiceberg.io.pyarrow import (
     _dataframe_to_data_files,
@@ -128,15 +128,36 @@ def test_pyiceberg_lets_a_concurrent_append_outside_the_predicate_through(catalo
 
 def test_pyiceberg_fails_the_commit_for_a_concurrent_append_inside_the_predicate(catalog: Catalog, days: Table) -> None:
     other = catalog.load_table(NAME)
-    with pytest.raises(CommitFailedException):
+    with pytest.raises(ValidationException):
         replace_january(days, before_commit=lambda: other.append(day_values({"2012-01-20": 1})))
     assert values(catalog) == [("2012-01-10", 1), ("2012-01-20", 1), ("2012-02-10", 1)]
+
+
+def test_pyiceberg_fails_the_commit_when_a_file_to_replace_is_gone(catalog: Catalog, days: Table) -> None:
+    other = catalog.load_table(NAME)
+    with pytest.raises(ValidationException):
+        replace_january(days, before_commit=lambda: replace_january(other))
+    assert len(catalog.load_table(NAME).snapshots()) == 2
+
+
+def test_pyiceberg_has_two_exceptions_for_a_commit_that_lost() -> None:
+    """Neither is the other: a conflict found while repeating is no `CommitFailedException`. Both must be caught."""
+    assert not issubclass(ValidationException, CommitFailedException)
+    assert not issubclass(CommitFailedException, ValidationException)
+
+
+def test_pyiceberg_fails_the_commit_that_may_not_be_repeated(catalog: Catalog, days: Table) -> None:
+    with days.transaction() as transaction:
+        transaction.set_properties({"commit.retry.num-retries": "0"})
+    other = catalog.load_table(NAME)
+    with pytest.raises(CommitFailedException):
+        replace_january(days, before_commit=lambda: other.append(day_values({"2012-03-10": 1})))
 
 
 def test_pyiceberg_without_a_predicate_fails_the_commit_for_an_append_anywhere(catalog: Catalog, days: Table) -> None:
     """Why the predicate is given although every file to delete is named."""
     other = catalog.load_table(NAME)
-    with pytest.raises(CommitFailedException):
+    with pytest.raises(ValidationException):
         replace_january(days, scoped=False, before_commit=lambda: other.append(day_values({"2012-03-10": 1})))
 
 
@@ -271,11 +292,22 @@ def test_pandera_reports_a_key_that_is_not_unique_under_a_known_name() -> None:
     assert found["schema_context"].unique().to_list() == ["DataFrameSchema"]
 
 
+def test_pandera_reports_a_check_by_its_error_text_and_a_builtin_one_never_by_its_name() -> None:
+    checks = [
+        pa.Check.eq(1, name="by name"),
+        pa.Check.eq(1, error="by error"),
+        pa.Check(lambda data: data.lazyframe.select(pl.col(data.key) == 1), name="own check"),
+    ]
+    schema = pa.DataFrameSchema({"hour": pa.Column(pl.Int64, checks=checks)})
+    found = failures(schema, pl.DataFrame({"hour": [2]}))
+    assert found.sort("check_number")["check"].to_list() == ["equal_to(1)", "by error", "own check"]
+
+
 def test_pandera_updates_columns_in_a_copy_that_keeps_uniqueness() -> None:
     """The gate caches the base schema and takes uniqueness from the copy where the rows are in key order."""
     base = Readings.to_schema()
     names = list(base.columns)
-    check = pa.Check.in_range(5, 6, name="in its chunk")
+    check = pa.Check.in_range(5, 6, error="in its chunk")
     copy = base.update_columns({"hour": {"checks": [*base.columns["hour"].checks, check]}})
     assert list(copy.unique) == ["meter", "hour"]
     assert list(copy.columns) == names
