@@ -66,7 +66,11 @@ def _platform() -> Iterator[Platform]:
         from manifests.errors import EnvironmentRefused
 
         raise EnvironmentRefused(
-            Problem(f"{settings.home} does not exist", "the installation is initialised first", "run `backfill init`")
+            Problem(
+                f"{settings.home} {'is not a folder' if settings.home.exists() else 'does not exist'}",
+                "the installation is initialised first",
+                "run `backfill init`",
+            )
         )
     with open_platform(settings) as platform:
         yield platform

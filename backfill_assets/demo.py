@@ -39,12 +39,12 @@ _APPROVER = "data owner on duty"
 def show(events: Path | None, cases: int, seed: int) -> None:
     """Run the demo on a log, or on generated cases where none is given."""
     settings = load_settings()
+    load = enforcement.from_file(events) if events else enforcement.generated(cases, seed)
     out = console.make_console()
     initialise(Platform.of(settings))
     initialise_instance(settings.dagster_home)
     with open_platform(settings) as platform, instance_at(settings.dagster_home) as instance:
         with _chapter("1. Raw events"):
-            load = enforcement.from_file(events) if events else enforcement.generated(cases, seed)
             done = load_case_events(platform, load, settings.quarantine_limit)
             report_inputs(platform, instance)
             if events is None:

@@ -209,7 +209,9 @@ def _in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str
             continue
         if head.height:
             first_keys.append((head.row(0), path))
-    return [path for _, path in sorted(first_keys)]
+    # a null in a key is the row rules' to report; here it only must not stop the sorting
+    first_keys.sort(key=lambda pair: [(value is not None, value) for value in pair[0]])
+    return [path for _, path in first_keys]
 
 
 def _by_key(frame: pl.DataFrame, key: Sequence[str]) -> tuple[pl.DataFrame, bool]:
@@ -234,11 +236,11 @@ def _base_schema(model: str) -> pa.DataFrameSchema:
 def _schema_for(spec: GateSpec, start: date, end: date) -> pa.DataFrameSchema:
     schema = _base_schema(spec.model)
     additions: dict[str, pa.Check] = {
-        spec.day_column: pa.Check.in_range(start, end, name=f"{CHUNK_RULE}, {start} to {end}")
+        spec.day_column: pa.Check.in_range(start, end, error=f"{CHUNK_RULE}, {start} to {end}")
     }
     for column, value in spec.lineage.items():
         shown = value.isoformat() if isinstance(value, datetime) else value
-        additions[column] = pa.Check.eq(value, name=f"constant {shown}")
+        additions[column] = pa.Check.eq(value, error=f"constant {shown}")
     return schema.update_columns(
         {column: {"checks": [*schema.columns[column].checks, check]} for column, check in additions.items()}
     )

@@ -16,7 +16,7 @@ from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.schema import iceberg_schema
 from manifests.chunks import Chunking
-from manifests.errors import InputRefused, Problem
+from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY
 from resources.ledger import now
 
@@ -44,7 +44,17 @@ def initialise(platform: Platform) -> dict[str, str]:
     Raises:
         EnvironmentRefused: if something is in the way.
     """
-    platform.settings.home.mkdir(parents=True, exist_ok=True)
+    try:
+        platform.settings.home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"the home folder {platform.settings.home} cannot be made: {error.strerror}",
+                "home is a folder this user can write",
+                "set BACKFILL_HOME to one",
+            )
+        ) from error
+    platform.lakehouse.create_catalog()
     platform.ledger.migrate()
     for table in input_tables():
         column = table.partition_by

@@ -6,7 +6,9 @@ A chunk is one partition of the target and the unit of computing, checking, retr
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import StrEnum
@@ -37,7 +39,7 @@ KEY_FORMAT = {Chunking.MONTH: "%Y-%m", Chunking.DAY: "%Y-%m-%d"}
 
 def key_of(chunking: Chunking, day: date) -> str:
     """Return the key of the chunk that holds `day`."""
-    return day.strftime(KEY_FORMAT[chunking])
+    return day.isoformat() if chunking is Chunking.DAY else day.isoformat()[:7]
 
 
 def first_day(chunking: Chunking, key: str) -> date:
@@ -46,11 +48,12 @@ def first_day(chunking: Chunking, key: str) -> date:
     Raises:
         InputRefused: if `key` is not a key of this chunking.
     """
+    start = None
     if _KEY[chunking].fullmatch(key):
-        try:
-            return date.fromisoformat(key if chunking is Chunking.DAY else f"{key}-01")
-        except ValueError:
-            pass  # not a day of the calendar: refused below, with the rule
+        with suppress(ValueError):  # not a day of the calendar: refused below, with the rule
+            start = date.fromisoformat(key if chunking is Chunking.DAY else f"{key}-01")
+    if start is not None:
+        return start
     example = "2012-03" if chunking is Chunking.MONTH else "2012-03-31"
     raise InputRefused(
         Problem(f"'{key}' is not a chunk", f"chunks are {chunking}s, written like {example}", "correct the chunk key")
@@ -59,7 +62,9 @@ def first_day(chunking: Chunking, key: str) -> date:
 
 def last_day(chunking: Chunking, start: date) -> date:
     """Return the last day of the chunk that begins on `start`."""
-    return following(chunking, start) - timedelta(days=1)
+    if chunking is Chunking.DAY:
+        return start
+    return start.replace(day=monthrange(start.year, start.month)[1])
 
 
 def following(chunking: Chunking, start: date) -> date:
@@ -80,5 +85,8 @@ def cut(chunking: Chunking, start: date, end: date) -> Iterator[Chunk]:
     """Cut whole chunks from `start` to `end` (both inclusive and aligned), in order."""
     index, day = 0, start
     while day <= end:
-        yield Chunk(key_of(chunking, day), index, day, last_day(chunking, day))
+        last = last_day(chunking, day)
+        yield Chunk(key_of(chunking, day), index, day, last)
+        if last >= end:  # the day after may be beyond the calendar
+            return
         index, day = index + 1, following(chunking, day)

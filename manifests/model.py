@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from manifests.canonical import canonical_json, sha256_of
@@ -27,7 +36,7 @@ RUN_ID_RULE = (
 )
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}[a-z0-9]")
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
-_PERSON = re.compile(r"[^\s].*[^\s]|[^\s]")
+_EARLIEST, _LATEST = date(1000, 1, 1), date(9000, 12, 31)
 
 
 class Kind(StrEnum):
@@ -112,8 +121,14 @@ def _iso_date(value: Any) -> Any:
     raise ValueError("a day is written YYYY-MM-DD")
 
 
+def _in_reach(value: date) -> date:
+    if not _EARLIEST <= value <= _LATEST:
+        raise ValueError(f"a day lies between {_EARLIEST} and {_LATEST}, so that warm-up and time zones have room")
+    return value
+
+
 TableName = Annotated[str, BeforeValidator(_table_name)]
-Day = Annotated[date, BeforeValidator(_iso_date)]
+Day = Annotated[date, BeforeValidator(_iso_date), AfterValidator(_in_reach)]
 Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z._+-]{0,63}$")]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 SnapshotId = Annotated[int, Field(gt=0, lt=2**63, strict=True)]
@@ -294,6 +309,36 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _unordered(_loader: Any, node: Any) -> Any:
+    raise yaml.constructor.ConstructorError(
+        None, None, "sets are refused: order is part of a contract", node.start_mark
+    )
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:set", _unordered)
+
+
+def _read_json(text: str) -> dict[str, Any] | None:
+    """Return what JSON text says, or None if it is not JSON (a YAML flow mapping may look like it).
+
+    JSON is read by a JSON reader: YAML's escapes and white space are not quite JSON's.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            names = [name for name, _ in pairs]
+            double = next(name for name in names if names.count(name) > 1)
+            raise yaml.constructor.ConstructorError(None, None, f"the key '{double}' stands twice")
+        return found
+
+    try:
+        read: dict[str, Any] = json.loads(text, object_pairs_hook=once)
+    except json.JSONDecodeError:
+        return None
+    return read
+
+
 def parse_manifest(text: str, *, where: str = "manifest") -> RunManifest:
     """Parse and validate a manifest's YAML or JSON text.
 
@@ -301,8 +346,10 @@ def parse_manifest(text: str, *, where: str = "manifest") -> RunManifest:
         ManifestRefused: with every problem of the text at once.
     """
     try:
-        data = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader subclass
-    except (yaml.YAMLError, ValueError) as error:
+        data = _read_json(text) if text.lstrip().startswith("{") else None
+        if data is None:
+            data = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader subclass
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ManifestRefused(
             Problem(f"cannot be read: {error}", "a manifest is YAML or JSON", "correct the text", where)
         ) from error

@@ -331,7 +331,7 @@ def make_plan(
                 )
             )
         warm_up = max(manifest.warm_up.days, warm_up)
-    inputs = DayRange(start=publish.start - timedelta(days=warm_up), end=publish.end)
+    inputs = DayRange.model_construct(start=publish.start - timedelta(days=warm_up), end=publish.end)
     problems += _source_range_problems(manifest, inputs, source)
     pins, pin_problems = _pin_references(manifest, contract, references)
     problems += pin_problems
@@ -372,7 +372,10 @@ def make_plan(
         transform_version=manifest.transform.version,
         chunks=tuple(_planned(chunk, source, warm_up) for chunk in cut(contract.chunking, publish.start, publish.end)),
         gates=_gates(manifest, contract),
-        tolerances=dict(contract.tolerances) | dict(manifest.validation.tolerances),
+        tolerances={
+            name: float(value)
+            for name, value in (*contract.tolerances.items(), *manifest.validation.tolerances.items())
+        },
         max_chunks_per_job=manifest.limits.max_chunks_per_job,
         max_runs_in_parallel=manifest.limits.max_runs_in_parallel,
         max_rows_expected=limit,

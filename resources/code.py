@@ -30,7 +30,7 @@ def code_identity() -> CodeIdentity:
     commit = _git("rev-parse", "HEAD") if (_ROOT / ".git").exists() else None
     changes = None
     if commit is not None:
-        paths = [f"{package}/**.py" for package in PACKAGES] + ["pyproject.toml", LOCK_FILE]
+        paths = [f"{package}/**/*.py" for package in PACKAGES] + ["pyproject.toml", LOCK_FILE]
         changes = _git("status", "--porcelain", "--", *(f":(glob){path}" for path in paths))
     return CodeIdentity(
         package_version=package_version,

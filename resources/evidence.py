@@ -51,7 +51,7 @@ class EvidenceStore:
             _write(partial / name, raw)
             index[name] = hashlib.sha256(raw).hexdigest()
         root = sha256_of(index)
-        _write(partial / INDEX, (canonical_json({"runId": run_id, "files": index, "root": root}) + "\n").encode())
+        _write(partial / INDEX, _index_text(run_id, index).encode())
         partial.rename(final)
         return root
 
@@ -68,22 +68,28 @@ class EvidenceStore:
                     f"there is no evidence of '{run_id}'", "a published run has a sealed bundle", f"restore {folder}"
                 )
             )
-        index = json.loads((folder / INDEX).read_text())
         found = {
-            file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir() if file.name != INDEX
+            entry.name: hashlib.sha256(entry.read_bytes()).hexdigest() if entry.is_file() else "a folder"
+            for entry in folder.iterdir()
+            if entry.name != INDEX
         }
-        differing = sorted(set(found.items()) ^ set(index["files"].items()))
-        if differing or sha256_of(index["files"]) != index["root"]:
-            names = sorted({name for name, _ in differing}) or [INDEX]
+        text = (folder / INDEX).read_text(errors="replace")
+        names: set[str] = set()
+        try:
+            index = json.loads(text)
+            names = {name for name, _ in set(found.items()) ^ set(index["files"].items())}
+            whole = text == _index_text(run_id, index["files"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            whole = False  # no index of ours any more: named below
+        if names or not whole:
             raise PublicationRefused(
                 Problem(
-                    f"the evidence of '{run_id}' was changed after it was sealed: {', '.join(names)}",
+                    f"the evidence of '{run_id}' was changed after it was sealed: {', '.join(sorted(names) or [INDEX])}",
                     "evidence is immutable",
                     f"keep {folder} as it is and find out who changed it; the change needs a new run",
                 )
             )
-        root: str = index["root"]
-        return root
+        return sha256_of(found)
 
     def append(self, run_id: str, name: str, content: Mapping[str, Any]) -> Path:
         """Add a record beside the bundle; the same record again is not written twice."""
@@ -93,6 +99,10 @@ class EvidenceStore:
         if not file.exists():
             _write(file, (canonical_json(dict(content)) + "\n").encode())
         return file
+
+
+def _index_text(run_id: str, files: Mapping[str, str]) -> str:
+    return canonical_json({"runId": run_id, "files": dict(files), "root": sha256_of(dict(files))}) + "\n"
 
 
 def _write(file: Path, raw: bytes) -> None:

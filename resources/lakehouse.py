@@ -9,11 +9,12 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
+from pyarrow import ArrowException
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
@@ -21,6 +22,7 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchTableError,
     TableAlreadyExistsError,
+    ValidationException,
 )
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThan, LessThanOrEqual
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
@@ -30,6 +32,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import DateType, TimestamptzType
+from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused
 from manifests.planner import ReferenceState, SourceFile, SourceState, StagedFile
@@ -100,7 +103,8 @@ class Lakehouse:
         """
         if self._catalog is None:
             try:
-                self._catalog = load_catalog(self._name, **self._properties)
+                # its own tables are made by `backfill init` only: a refused command leaves nothing behind
+                self._catalog = load_catalog(self._name, **({"init_catalog_tables": "false"} | self._properties))
             except Exception as error:
                 raise EnvironmentRefused(
                     Problem(
@@ -110,6 +114,17 @@ class Lakehouse:
                     )
                 ) from error
         return self._catalog
+
+    def create_catalog(self) -> None:
+        """Create what the catalog itself needs (a SQL catalog's own tables); safe to repeat.
+
+        Raises:
+            EnvironmentRefused: if it cannot be reached.
+        """
+        self._properties["init_catalog_tables"] = "true"
+        self._catalog = None
+        with _reachable(self._name):
+            self.catalog.list_namespaces()
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
@@ -144,7 +159,8 @@ class Lakehouse:
             InputRefused: if there is none.
         """
         try:
-            return self.catalog.load_table(name)
+            with _reachable(self._name):
+                return self.catalog.load_table(name)
         except NoSuchTableError as error:
             raise InputRefused(
                 Problem(f"table {name} does not exist", "tables are made by `backfill init`", "run it, then load data")
@@ -348,7 +364,7 @@ class Lakehouse:
     ) -> None:
         try:
             commit_replacement(table, scope.filter, old, new, properties)
-        except CommitFailedException as error:
+        except (CommitFailedException, ValidationException) as error:  # lost for good, or found to conflict
             raise PublicationRefused(
                 Problem(
                     f"{'.'.join(table.name())} changed in {scope.start} to {scope.end} while publishing: {error}",
@@ -364,6 +380,21 @@ class Lakehouse:
                 f"the commit of {key}={value} to {name} returned, but its snapshot is not in the history"
             )
         return snapshot
+
+
+@contextmanager
+def _reachable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (SQLAlchemyError, OSError) as error:
+        why = str(error).partition("\n")[0]
+        raise EnvironmentRefused(
+            Problem(
+                f"the catalog '{name}' cannot be used: {type(error).__name__}: {why}",
+                "the catalog exists and can be reached",
+                "see `backfill config`; for the embedded default, run `backfill init`",
+            )
+        ) from error
 
 
 def commit_replacement(
@@ -391,8 +422,21 @@ def commit_replacement(
 
 def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
     """Make Iceberg data files of staged Parquet files, from their footers; order kept."""
+
+    def read(path: str) -> DataFile:
+        try:
+            return parquet_file_to_data_file(table.io, table.metadata, path)
+        except (OSError, ArrowException) as error:
+            raise PublicationRefused(
+                Problem(
+                    f"{path} cannot be read: {type(error).__name__}: {error}",
+                    "what is published is what was gated",
+                    "cancel the run: its staging was damaged after it was gated",
+                )
+            ) from error
+
     with ThreadPoolExecutor(_FOOTER_READERS) as pool:
-        return list(pool.map(lambda path: parquet_file_to_data_file(table.io, table.metadata, path), paths))
+        return list(pool.map(read, paths))
 
 
 def require_same_files(name: str, scope: Scope, base: Sequence[DataFile], present: Sequence[DataFile]) -> None:
@@ -433,7 +477,7 @@ def _require_as_staged(staged: Sequence[StagedFile], found: Sequence[DataFile]) 
 
 def local_path(uri: str) -> str:
     """Return the path of a file: URI, and anything else unchanged."""
-    return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+    return uri.removeprefix("file://").removeprefix("file:")
 
 
 def between(column: str, start: datetime, end: datetime) -> BooleanExpression:

@@ -279,23 +279,39 @@ class Ledger:
         self.url = url
         parsed = make_url(url)
         self._sqlite = parsed.get_backend_name() == "sqlite"
+        options: dict[str, Any] = {"connect_args": {"timeout": 60}} if self._sqlite else {"pool_pre_ping": True}
+        try:
+            self.engine = sa.create_engine(url, **options)
+        except (sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
+            raise EnvironmentRefused(
+                Problem(
+                    f"the ledger {parsed!r} needs a database driver that is not installed: {error}",
+                    "the ledger is SQLite or PostgreSQL, through a driver that SQLAlchemy knows",
+                    "correct BACKFILL_LEDGER_URL, or install the driver (the extra `postgres` brings psycopg2)",
+                )
+            ) from error
         if self._sqlite:
-            self.engine = sa.create_engine(url, connect_args={"timeout": 60})
             sa.event.listen(self.engine, "connect", _sqlite_connect)
             sa.event.listen(self.engine, "begin", _sqlite_begin)
-        else:
-            self.engine = sa.create_engine(url, pool_pre_ping=True)
 
     # --- schema ---------------------------------------------------------------------------------------------------
 
     def migrate(self) -> None:
-        """Bring the schema to this version of the code; safe to repeat."""
-        if self._sqlite and (file := make_url(self.url).database):
-            Path(file).parent.mkdir(parents=True, exist_ok=True)
-        with self.engine.begin() as connection:
-            config = _alembic_config()
-            config.attributes["connection"] = connection
-            alembic.upgrade(config, "head")
+        """Bring the schema to this version of the code; safe to repeat.
+
+        Raises:
+            EnvironmentRefused: if the database cannot be opened or was made by newer code.
+        """
+        try:
+            if self._sqlite and (file := make_url(self.url).database):
+                Path(file).parent.mkdir(parents=True, exist_ok=True)
+            self._refuse_newer(self._revision())
+            with self.engine.begin() as connection:
+                config = _alembic_config()
+                config.attributes["connection"] = connection
+                alembic.upgrade(config, "head")
+        except (sa.exc.DBAPIError, OSError) as error:
+            raise self._unusable(error) from error
 
     def require_current(self) -> None:
         """Refuse to work on a schema of another version.
@@ -304,20 +320,11 @@ class Ledger:
             EnvironmentRefused: if the ledger is missing, older or newer.
         """
         head = ScriptDirectory.from_config(_alembic_config()).get_current_head()
-        file = make_url(self.url).database if self._sqlite else None
-        found = None
-        if file is None or Path(file).exists():
-            try:
-                with self.engine.connect() as connection:
-                    found = MigrationContext.configure(connection).get_current_revision()
-            except sa.exc.DatabaseError as error:
-                raise EnvironmentRefused(
-                    Problem(
-                        f"the ledger {self.engine.url!r} cannot be opened: {error.orig}",
-                        "the ledger is a database this user can read and write",
-                        "check BACKFILL_LEDGER_URL, or restore the database from its backup",
-                    )
-                ) from error
+        try:
+            found = self._revision()
+        except sa.exc.DBAPIError as error:
+            raise self._unusable(error) from error
+        self._refuse_newer(found)
         if found != head:
             raise EnvironmentRefused(
                 Problem(
@@ -326,6 +333,33 @@ class Ledger:
                     "run `backfill init` (it creates or upgrades the ledger)",
                 )
             )
+
+    def _revision(self) -> str | None:
+        file = make_url(self.url).database if self._sqlite else None
+        if file is not None and not Path(file).exists():
+            return None  # looking must not create it
+        with self.engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+
+    def _refuse_newer(self, found: str | None) -> None:
+        known = {script.revision for script in ScriptDirectory.from_config(_alembic_config()).walk_revisions()}
+        if found is not None and found not in known:
+            raise EnvironmentRefused(
+                Problem(
+                    f"the ledger {self.engine.url!r} has schema {found}",
+                    f"this code knows the schemas {', '.join(sorted(known))}",
+                    "the ledger was made by newer code: upgrade this installation's code",
+                )
+            )
+
+    def _unusable(self, error: Exception) -> EnvironmentRefused:
+        return EnvironmentRefused(
+            Problem(
+                f"the ledger {self.engine.url!r} cannot be opened: {getattr(error, 'orig', None) or error}",
+                "the ledger is a database this user can read and write",
+                "check BACKFILL_LEDGER_URL, or restore the database from its backup",
+            )
+        )
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
@@ -427,6 +461,7 @@ class Ledger:
 
     def move(self, run_id: str, wanted: RunState, actor: str, reason: str = "") -> None:
         """Move a run to `wanted` from whatever state it is in, if the lifecycle allows it."""
+        _require_name(actor)
         with self.engine.begin() as connection:
             record = self.run(run_id, connection=connection)
             _move(connection, run_id, record.state, wanted, actor, reason)
@@ -456,8 +491,7 @@ class Ledger:
             wanted = RunState.APPROVED if approve else RunState.REJECTED
             check_transition(run_id, record.state, wanted)
             own = by.strip().casefold() == record.requested_by.strip().casefold()
-            if not by.strip():
-                raise TransitionRefused(Problem("nobody is named", "a decision has a name", "give --by"))
+            _require_name(by)
             if approve and own and not self_approval:
                 raise TransitionRefused(
                     Problem(
@@ -592,7 +626,11 @@ class Ledger:
             if chunk is not None:
                 connection.execute(
                     chunks.update()
-                    .where(chunks.c.run_id == run_id, chunks.c.chunk == chunk)
+                    .where(
+                        chunks.c.run_id == run_id,
+                        chunks.c.chunk == chunk,
+                        chunks.c.state.not_in([ChunkState.STAGED, ChunkState.PASSED]),
+                    )
                     .values(state=ChunkState.FAILED, attempt=attempt, error=error, updated_at=at)
                 )
 
@@ -802,6 +840,11 @@ def _alembic_config() -> AlembicConfig:
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.set_main_option("path_separator", "os")
     return config
+
+
+def _require_name(actor: str) -> None:
+    if not actor.strip():
+        raise TransitionRefused(Problem("nobody is named", "a decision has a name", "give --by"))
 
 
 def _require_same_text(run_id: str, state: str, recorded: str, given: str) -> None:

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -24,8 +30,10 @@ CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
 DEFAULT_CONFIG_FILE = "backfill.toml"
 REDACTED = "***"
 _SECRET = re.compile(
-    r"secret|password|passwd|token|credential|private|access-key|access_key|sas|webhook", re.IGNORECASE
+    r"secret|passw|token|credential|private|access.?key|account.?key|connection.?string|authorization|\bsas\b|webhook",
+    re.IGNORECASE,
 )
+_OTHER_VARIABLES = frozenset({"BACKFILL_CONFIG", "BACKFILL_OPERATOR", "BACKFILL_FAULT", "BACKFILL_TEST_DATA"})
 
 
 class Settings(BaseSettings):
@@ -64,8 +72,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, then the environment, then the TOML file."""
-        file = Path(os.environ.get(CONFIG_FILE_VARIABLE, DEFAULT_CONFIG_FILE))
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=_config_file())
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
@@ -78,7 +85,7 @@ class Settings(BaseSettings):
                 {
                     "type": "sql",
                     "uri": f"sqlite:///{home / 'catalog.db'}",
-                    "warehouse": (home / "warehouse").as_uri(),
+                    "warehouse": f"file://{home}/warehouse",  # PyIceberg takes a URI as it is written
                 },
             )
         if not self.ledger_url:
@@ -122,21 +129,46 @@ def load_settings(**overrides: Any) -> Settings:
         raise EnvironmentRefused(
             Problem(f"{CONFIG_FILE_VARIABLE} names '{named}'", "it names a readable TOML file", "correct or unset it")
         )
+    _refuse_misspelt()
     try:
         return Settings(**overrides)
     except ValidationError as error:
         raise EnvironmentRefused(
             Problem(
-                f"{'.'.join(str(part) for part in detail['loc']) or 'settings'}: {detail['msg']}",
-                "settings come from BACKFILL_* variables and backfill.toml; unknown ones are refused",
+                f"{'.'.join(str(part) for part in detail['loc']) or 'settings'}: {detail['msg'].removeprefix('Value error, ')}",
+                f"settings come from BACKFILL_* variables and {_config_file()}; unknown keys of the file are refused",
                 "correct or unset it",
             )
             for detail in error.errors(include_url=False, include_input=False)
         ) from error
+    except SettingsError as error:
+        raise EnvironmentRefused(
+            Problem(f"{error}", "a BACKFILL_* variable that holds a mapping is JSON", "correct or unset it")
+        ) from error
     except (ValueError, OSError) as error:
         raise EnvironmentRefused(
-            Problem(f"the settings cannot be read: {error}", "backfill.toml is valid TOML", "correct the file")
+            Problem(f"{_config_file()} cannot be read: {error}", "it is valid TOML", "correct the file")
         ) from error
+
+
+def _refuse_misspelt() -> None:
+    known = {f"BACKFILL_{field.upper()}" for field in Settings.model_fields}
+    wrong = sorted(
+        name
+        for name in os.environ
+        if name.startswith("BACKFILL_") and name not in _OTHER_VARIABLES and name.split("__")[0] not in known
+    )
+    if wrong:
+        raise EnvironmentRefused(
+            Problem(
+                f"the variable {name} is no setting", f"settings are {', '.join(sorted(known))}", "correct or unset it"
+            )
+            for name in wrong
+        )
+
+
+def _config_file() -> Path:
+    return Path(os.environ.get(CONFIG_FILE_VARIABLE, DEFAULT_CONFIG_FILE))
 
 
 def _redacted(value: Any, key: str = "") -> Any:
@@ -145,5 +177,6 @@ def _redacted(value: Any, key: str = "") -> Any:
     if isinstance(value, str) and value:
         if _SECRET.search(key):
             return REDACTED
-        return re.sub(r"(?<=://)([^/@:\s]*):[^/@\s]*@", rf"\1:{REDACTED}@", value)
+        shown = re.sub(r"(?<=://)([^:@/]*):.*@", rf"\1:{REDACTED}@", value)  # up to the last @: a password may hold one
+        return re.sub(r"((?:passw|secret|token|key)[^=&]*=)[^&]*", rf"\1{REDACTED}", shown, flags=re.IGNORECASE)
     return value

@@ -7,12 +7,11 @@ not use a sink never gets the object that holds its credential.
 
 from __future__ import annotations
 
-import json
-import urllib.error
+import http.client
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -161,6 +160,10 @@ class Sinks:
             raise SinkRefused(_problem(answer, manifest.run_id, mode))
         if name == "run_audit":
             return AuditTable(self._lakehouse)
+        if name != "breach_notifications":
+            raise SinkRefused(
+                Problem(f"the sink {name} is declared, but nothing implements it", "a sink has an adapter", "add it")
+            )
         # read here, after the policy has allowed it: no other mode's process ever holds the URL in an object of ours
         return Webhook(load_settings().notification_webhook.get_secret_value())
 
@@ -213,7 +216,7 @@ class AuditTable:
         """Append the row, once a run and action."""
         self._lakehouse.ensure(AUDIT_TABLE, self.SCHEMA, UNPARTITIONED_PARTITION_SPEC, {})
         row = pa.Table.from_pylist(
-            [{"run_id": run_id, "action": action, "at": at, "details": canonical_json(dict(details))}],
+            [{"run_id": run_id, "action": action, "at": at.astimezone(UTC), "details": canonical_json(dict(details))}],
             schema=self.SCHEMA.as_arrow(),
         )
         self._lakehouse.append(AUDIT_TABLE, [row], {LOAD_PROPERTY: f"{run_id}:{action}"})
@@ -246,7 +249,7 @@ class Webhook:
         try:
             with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_SECONDS):  # noqa: S310
                 return
-        except (urllib.error.URLError, TimeoutError, json.JSONDecodeError) as error:
+        except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
             raise SinkRefused(
                 Problem(
                     f"the webhook did not take the record: {error}",

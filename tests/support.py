@@ -210,11 +210,16 @@ BY_MONTH = PartitionSpec(PartitionField(2, 1000, MonthTransform(), "day_month"))
 
 
 def a_lakehouse(folder: Path) -> Lakehouse:
-    """Open a SQLite catalog with its files below `folder`."""
-    return Lakehouse(
-        "lake",
-        {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": (folder / "warehouse").as_uri()},
-    )
+    """Open a SQLite catalog with its files below `folder`, created if it is not there."""
+    lakehouse = Lakehouse("lake", catalog_properties(folder))
+    lakehouse.create_catalog()
+    lakehouse.create_catalog()
+    return lakehouse
+
+
+def catalog_properties(folder: Path) -> dict[str, str]:
+    """Return the properties of a SQLite catalog below `folder`."""
+    return {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": f"file://{folder}/warehouse"}
 
 
 def day_rows(*days: str, value: int = 0) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from worlds import END, World, make_world
+from worlds import END, SPARK, World, make_world
 
 from backfill_assets import faults
 from backfill_assets.publication import publish
@@ -24,7 +25,9 @@ CHUNKS = (date(2010, 2, 1), date(2010, 7, 31))
 
 def command(world: World, *arguments: str, fault: str | None = None) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if name != faults.VARIABLE}
-    environment |= {"BACKFILL_HOME": str(world.home)} | ({faults.VARIABLE: fault} if fault else {})
+    environment |= {"BACKFILL_HOME": str(world.home), "BACKFILL_SPARK": json.dumps(SPARK)} | (
+        {faults.VARIABLE: fault} if fault else {}
+    )
     return subprocess.Popen(
         [sys.executable, "-m", "backfill_assets.cli", *arguments],
         env=environment,

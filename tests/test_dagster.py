@@ -16,7 +16,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from worlds import World, make_world
+from worlds import SPARK, World, make_world
 
 from backfill_assets.checks import CHUNK_GATE
 from backfill_assets.definitions import build_definitions
@@ -41,6 +41,7 @@ class Server:
         environment = os.environ | {
             "DAGSTER_HOME": str(world.platform.settings.dagster_home),
             "BACKFILL_HOME": str(world.home),
+            "BACKFILL_SPARK": json.dumps(SPARK),
         }
         self.log = (world.home / "server.log").open("wb")
         self.process = subprocess.Popen(

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from backfill_assets.digest import BLOCK_ROWS, RowDigest
 
 # How long an example takes says nothing about the domain, only about the machine.
-unhurried = settings(deadline=None)
+unhurried = settings(deadline=None, max_examples=50)
 
 COLUMNS: dict[str, pl.DataType] = {
     "name": pl.String(),

@@ -27,6 +27,8 @@ from manifests.model import RunManifest, manifest_from
 from resources.ledger import RunRecord
 from resources.settings import load_settings
 
+# a test's data are small: the JVM's optimising compiler would cost more than it saves
+SPARK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "2"}
 TARGET = "silver.case_sla_daily"
 START, END = date(2010, 1, 1), date(2011, 12, 31)
 HISTORY_GATES = ["all_chunks_staged", "every_started_case_is_present", "breach_totals_agree"]
@@ -107,7 +109,7 @@ class World:
 
 
 def make_world(home: Path, *, cases: int, seed: int = 7, start: date = START, end: date = END) -> World:
-    settings = load_settings(home=home)
+    settings = load_settings(home=home, spark=SPARK)
     platform = Platform.of(settings)
     initialise(platform)
     initialise_instance(settings.dagster_home)
@@ -121,7 +123,7 @@ def generated(cases: int, seed: int, start: date, end: date) -> RawLoad:
 
 
 def real_world(home: Path, log: Path) -> World:
-    settings = load_settings(home=home)
+    settings = load_settings(home=home, spark=SPARK)
     platform = Platform.of(settings)
     initialise(platform)
     initialise_instance(settings.dagster_home)

@@ -31,7 +31,7 @@ from manifests.model import (
 )
 
 # How long an example takes says nothing about the domain, only about the machine.
-unhurried = settings(deadline=None)
+unhurried = settings(deadline=None, max_examples=50)
 
 FULL = """\
 apiVersion: backfill/v1
@@ -202,7 +202,7 @@ def test_an_unordered_yaml_set_is_refused_where_order_is_part_of_the_hash() -> N
     # a Python set has another order in every process: the same text would get another hash in each
     text = FULL.replace("sinks: [run_audit]", "sinks: !!set {run_audit, breach_notifications}")
 
-    assert "safety.sinks" in fields(refusal(text))
+    assert "sets are refused" in str(refusal(text))
 
 
 @pytest.mark.parametrize("reason", ["a reason with a wide 😀 character", "a reason with \u2028 a line separator in it"])
@@ -371,6 +371,24 @@ def test_a_publish_range_that_ends_before_it_starts_is_refused() -> None:
     assert "the range ends (2012-01-01) before it starts (2012-03-31)" in str(refused)
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "taken"),
+    [
+        ("1000-01-01", "9000-12-31", True),
+        ("0999-12-31", "2012-01-01", False),
+        ("2012-01-01", "9001-01-01", False),
+        ("0001-01-01", "0001-01-31", False),
+        ("9999-12-01", "9999-12-31", False),
+    ],
+)
+def test_a_day_that_leaves_no_room_for_warm_up_and_time_zones_is_refused(start: str, end: str, taken: bool) -> None:
+    data = manifest_data(target=publishing(start, end))
+    if taken:
+        assert manifest_from(data).target.publish_range.start == date.fromisoformat(start)
+    else:
+        assert "a day lies between 1000-01-01 and 9000-12-31" in str(refusal(data))
+
+
 def test_a_range_of_one_day_is_a_range() -> None:
     manifest = manifest_from(manifest_data(target=publishing("2012-01-01", "2012-01-01")))
 
@@ -534,7 +552,7 @@ def names() -> st.SearchStrategy[str]:
 
 @st.composite
 def day_ranges(draw: st.DrawFn) -> dict[str, str]:
-    days = sorted(draw(st.tuples(st.dates(), st.dates())))
+    days = sorted(draw(st.lists(st.dates(date(1000, 1, 1), date(9000, 12, 31)), min_size=2, max_size=2)))
     return {"start": days[0].isoformat(), "end": days[1].isoformat()}
 
 

@@ -135,6 +135,25 @@ def test_a_daily_target_is_cut_by_day() -> None:
     assert [chunk.key for chunk in plan.chunks] == ["2012-02-28", "2012-02-29", "2012-03-01"]
 
 
+def test_a_manifest_may_choose_gates_but_not_leave_out_a_required_one() -> None:
+    contract = a_contract(gates=("all_chunks_staged", "counts", "states"), required_gates=("all_chunks_staged",))
+
+    assert a_plan(contract=contract).gates == ("all_chunks_staged", "counts", "states")
+    for chosen, gates in ((["states"], ("all_chunks_staged", "states")), ([], ("all_chunks_staged",))):
+        assert a_plan(a_manifest(validation={"gates": chosen}), contract=contract).gates == gates
+
+
+def test_the_first_and_last_chunk_of_a_target_may_be_published() -> None:
+    contract = a_contract(first_chunk="2012-01", last_chunk="2012-03")
+
+    assert [chunk.key for chunk in a_plan(contract=contract).chunks] == ["2012-01", "2012-02", "2012-03"]
+
+
+@pytest.mark.parametrize("limits", [{"first_chunk": "2012-02"}, {"last_chunk": "2012-02"}])
+def test_chunks_that_the_target_does_not_declare_are_refused(limits: dict[str, str]) -> None:
+    assert reasons(refusal(contract=a_contract(**limits))) == ["target.publishRange is 2012-01-01 to 2012-03-31"]
+
+
 # --- estimates --------------------------------------------------------------------------------------------------------
 
 
@@ -315,9 +334,11 @@ def test_all_reasons_against_a_plan_are_given_at_once() -> None:
     assert "the plan is refused, for 8 reasons" in str(refused)
 
 
-@pytest.mark.parametrize(("first", "last"), [("0001-01-01", "0001-01-31"), ("9999-12-01", "9999-12-31")])
+@pytest.mark.parametrize(("first", "last"), [("1000-01-01", "1000-01-31"), ("9000-12-01", "9000-12-31")])
 def test_a_range_at_the_edge_of_the_calendar_is_refused_and_does_not_crash(first: str, last: str) -> None:
-    assert f"target.publishRange is {first} to {last}" in reasons(refusal(a_manifest(target=publishing(first, last))))
+    manifest = a_manifest(target=publishing(first, last), warmUp={"days": 36_500})
+
+    assert f"target.publishRange is {first} to {last}" in reasons(refusal(manifest))
 
 
 def test_the_rows_expected_may_be_reached_but_not_exceeded() -> None:
@@ -364,10 +385,12 @@ def test_the_stages_of_a_plan_are_its_batches_computed_and_gated_then_the_run_ga
     ]
 
 
-def test_a_dry_run_has_every_stage_but_the_publication() -> None:
-    dry, real = a_plan(a_manifest(mode="DRY_RUN")), a_plan()
+@pytest.mark.parametrize("changes", [{"mode": "DRY_RUN"}, {"kind": "RECONCILIATION"}])
+def test_a_run_that_only_looks_has_every_stage_but_the_publication(changes: dict[str, Any]) -> None:
+    looks, publishes = a_plan(a_manifest(**changes)), a_plan()
 
-    assert dry.stages == real.stages[:-1]
+    assert looks.stages == publishes.stages[:-1]
+    assert (looks.publishes, publishes.publishes) == (False, True)
 
 
 def test_a_stage_says_in_one_line_what_it_does() -> None:

@@ -49,7 +49,7 @@ def test_without_settings_everything_lives_below_one_home_folder(elsewhere: Path
     assert settings.evidence_folder == elsewhere / ".backfill" / "evidence"
     assert settings.dagster_home == elsewhere / ".backfill" / "dagster"
     assert settings.self_approval is False
-    assert settings.notification_webhook == ""
+    assert settings.notification_webhook.get_secret_value() == ""
     assert not (elsewhere / ".backfill").exists(), "settings make nothing"
 
 
@@ -141,13 +141,6 @@ def test_all_wrong_settings_are_named_at_once(elsewhere: Path) -> None:
         load_settings()
 
 
-def test_a_misspelt_variable_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BACKFILL_LEDGER_ULR", "sqlite:////ledger.db")
-
-    with pytest.raises(EnvironmentRefused, match=r"(?i)ledger_ulr"):
-        load_settings()
-
-
 def test_the_variables_that_are_no_settings_are_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKFILL_OPERATOR", "ada")
 
@@ -157,7 +150,7 @@ def test_the_variables_that_are_no_settings_are_let_be(monkeypatch: pytest.Monke
 def test_a_file_that_is_no_toml_is_refused(elsewhere: Path) -> None:
     toml(elsewhere, "this is: not toml\n")
 
-    with pytest.raises(EnvironmentRefused, match="the settings cannot be read"):
+    with pytest.raises(EnvironmentRefused, match=r"backfill\.toml cannot be read"):
         load_settings()
 
 
@@ -238,7 +231,11 @@ def test_the_password_of_a_url_is_not_shown_wherever_it_stands(url: str) -> None
 
 @pytest.mark.parametrize("url", ["https://hooks.example/T0/hunter2", "https://ada:hunter2@hooks.example/"])
 def test_the_webhook_is_a_secret_as_a_whole(url: str) -> None:
-    assert load_settings(notification_webhook=url).shown()["notification_webhook"] == REDACTED
+    settings = load_settings(notification_webhook=url)
+
+    assert settings.shown()["notification_webhook"] == REDACTED
+    assert "hunter2" not in repr(settings)
+    assert settings.notification_webhook.get_secret_value() == url
 
 
 def test_a_secret_of_one_mode_is_not_shown() -> None:

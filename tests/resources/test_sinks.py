@@ -20,7 +20,6 @@ from manifests.model import Mode, RunManifest
 from resources import sinks as module
 from resources.lakehouse import Lakehouse
 from resources.ledger import Ledger
-from resources.settings import Settings
 from resources.sinks import (
     AUDIT_TABLE,
     DECLARED,
@@ -44,8 +43,11 @@ def granting(*names: str, side_effects: bool = False) -> RunManifest:
 
 
 @pytest.fixture
-def sinks(tmp_path: Path, ledger: Ledger, lakehouse: Lakehouse) -> Sinks:
-    return Sinks(Settings(home=tmp_path, notification_webhook="http://127.0.0.1:9/none"), ledger, lakehouse)
+def sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, lakehouse: Lakehouse) -> Sinks:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BACKFILL_CONFIG", raising=False)
+    monkeypatch.setenv("BACKFILL_NOTIFICATION_WEBHOOK", "http://127.0.0.1:9/none")
+    return Sinks(ledger, lakehouse)
 
 
 def decisions(ledger: Ledger) -> list[tuple[str, str, str, str]]:
@@ -190,6 +192,17 @@ def test_the_audit_table_has_a_row_a_run_and_action(lakehouse: Lakehouse) -> Non
     }
     (first,) = [row for row in rows if (row["run_id"], row["action"]) == (RUN, "publish")]
     assert (first["at"], json.loads(first["details"])) == (AT, {"snapshot_id": 5})
+
+
+def test_an_instant_of_another_zone_is_told_as_the_same_instant(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # importing pandera sets this for the whole process; pyarrow then takes local clock time for UTC
+    monkeypatch.setenv("PYARROW_IGNORE_TIMEZONE", "1")
+    at = datetime.fromisoformat("2024-05-02T01:30:00+13:30")
+    AuditTable(lakehouse).send(RUN, "publish", at, {})
+
+    assert [row["at"] for row in audit_rows(lakehouse)] == [at]
 
 
 def test_the_same_action_told_twice_is_one_row(lakehouse: Lakehouse) -> None:
