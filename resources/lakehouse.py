@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from pyarrow import ArrowException
@@ -102,6 +103,7 @@ class Lakehouse:
             EnvironmentRefused: if it cannot be reached.
         """
         if self._catalog is None:
+            self._require_database()
             try:
                 # its own tables are made by `backfill init` only: a refused command leaves nothing behind
                 self._catalog = load_catalog(self._name, **({"init_catalog_tables": "false"} | self._properties))
@@ -114,6 +116,18 @@ class Lakehouse:
                     )
                 ) from error
         return self._catalog
+
+    def _require_database(self) -> None:
+        """Refuse a SQLite catalog whose file is missing: opening it would create it."""
+        file = self._properties.get("uri", "").partition("sqlite:///")[2]
+        if file and self._properties.get("init_catalog_tables") != "true" and not Path(file).exists():
+            raise EnvironmentRefused(
+                Problem(
+                    f"the catalog '{self._name}' cannot be used: {file} does not exist",
+                    "the catalog exists and can be reached",
+                    "see `backfill config`; for the embedded default, run `backfill init`",
+                )
+            )
 
     def create_catalog(self) -> None:
         """Create what the catalog itself needs (a SQL catalog's own tables); safe to repeat.

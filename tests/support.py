@@ -213,7 +213,6 @@ def a_lakehouse(folder: Path) -> Lakehouse:
     """Open a SQLite catalog with its files below `folder`, created if it is not there."""
     lakehouse = Lakehouse("lake", catalog_properties(folder))
     lakehouse.create_catalog()
-    lakehouse.create_catalog()
     return lakehouse
 
 
