@@ -20,7 +20,8 @@ from worlds import SPARK, World, make_world
 
 from backfill_assets.checks import CHUNK_GATE
 from backfill_assets.definitions import build_definitions
-from backfill_assets.launch import run_chunks, run_publication
+from backfill_assets.inputs import observations
+from backfill_assets.launch import report_inputs, run_chunks, run_publication
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.publish import publication_requests
 from backfill_assets.staging import asset_key, backfill_partitions, chunk_partitions, one_run, partition_key
@@ -261,10 +262,10 @@ def test_lineage_columns_owners_kinds_and_descriptions_are_there_for_people(worl
     assert graph.get(asset_key("silver.case_sla_daily_published")).parent_keys == {staging.key}
     assert staging.kinds == {"pyspark", "iceberg"}
     assert staging.owners == ["team:enforcement-data"]
-    columns = staging.metadata["dagster/column_schema"].value.columns
+    columns = staging.metadata["dagster/column_schema"].columns
     assert [column.name for column in columns][:4] == ["case_id", "clock", "jurisdiction", "business_date"]
     assert all(column.description for column in columns)
-    lineage = staging.metadata["dagster/column_lineage"].value.deps_by_column
+    lineage = staging.metadata["dagster/column_lineage"].deps_by_column
     assert {dep.column_name for dep in lineage["breach_on"]} >= {"event_at", "length", "is_business_day"}
     keys = chunk_partitions(CASE_SLA_DAILY).get_partition_keys()
     assert set(MONTHS) <= set(keys)
@@ -272,14 +273,13 @@ def test_lineage_columns_owners_kinds_and_descriptions_are_there_for_people(worl
 
 
 def test_input_assets_carry_their_snapshot_as_data_version(world: World) -> None:
-    defs = build_definitions(world.platform)
+    changed, known = observations(world.platform, {})
+    versions = {event.asset_key.to_user_string(): event.tags["dagster/data_version"] for event in changed}
+    lakehouse = world.platform.lakehouse
+    assert versions["bronze/case_events"] == str(lakehouse.snapshot_id("bronze.case_events"))
+    assert {"reference/sla_rules", "reference/jurisdiction_calendar"} <= set(versions)
+    assert observations(world.platform, known)[0] == []  # nothing new since
     with world.dagster() as instance:
-        result = dg.materialize  # observed, not materialised
-        assert result
-        job = defs.resolve_implicit_global_asset_job_def()
-        outcome = job.get_subset(asset_selection={asset_key("bronze.case_events")}).execute_in_process(
-            instance=instance
-        )
-        (event,) = outcome.get_asset_observation_events()
-        tags = event.asset_observation_data.asset_observation.tags
-    assert tags["dagster/data_version"] == str(world.platform.lakehouse.snapshot_id("bronze.case_events"))
+        report_inputs(world.platform, instance)
+        (record,) = instance.fetch_observations(asset_key("reference.sla_rules"), limit=1).records
+        assert record.asset_observation.tags["dagster/data_version"] == versions["reference/sla_rules"]
