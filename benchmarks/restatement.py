@@ -124,13 +124,15 @@ def main() -> None:
             run_bare(record)
             memory = PeakMemory()
             memory.start()
-            table = Table("round", "bare job (s)", "plan to published (s)", "ratio")
+            table = Table("round", "bare job (s)", "plan to published (s)", "ratio", "publication (s)")
             for number in range(1, options.rounds + 1):
                 with _timed() as alone:
                     run_bare(record)
                 with _timed() as whole, _parts(options.parts):
                     restate(demo.RESTATEMENT, f"restatement-{number}")
-                table.add_row(str(number), f"{alone[0]:.1f}", f"{whole[0]:.1f}", f"{whole[0] / alone[0]:.2f}")
+                (entry,) = platform.ledger.publications(f"restatement-{number}")
+                commit = (entry["ended_at"] - entry["started_at"]).total_seconds()
+                table.add_row(str(number), f"{alone[0]:.1f}", f"{whole[0]:.1f}", f"{whole[0] / alone[0]:.2f}", f"{commit:.2f}")
             memory.stop.set()
             rows = sum(chunk.rows or 0 for chunk in platform.ledger.chunks("restatement-1"))
     Console().print(f"{load.source_file}: {rows:,} rows in {len(record.plan.chunks)} chunks")
