@@ -132,7 +132,9 @@ def main() -> None:
                     restate(demo.RESTATEMENT, f"restatement-{number}")
                 (entry,) = platform.ledger.publications(f"restatement-{number}")
                 commit = (entry["ended_at"] - entry["started_at"]).total_seconds()
-                table.add_row(str(number), f"{alone[0]:.1f}", f"{whole[0]:.1f}", f"{whole[0] / alone[0]:.2f}", f"{commit:.2f}")
+                table.add_row(
+                    str(number), f"{alone[0]:.1f}", f"{whole[0]:.1f}", f"{whole[0] / alone[0]:.2f}", f"{commit:.2f}"
+                )
             memory.stop.set()
             rows = sum(chunk.rows or 0 for chunk in platform.ledger.chunks("restatement-1"))
     Console().print(f"{load.source_file}: {rows:,} rows in {len(record.plan.chunks)} chunks")

@@ -24,7 +24,6 @@ from manifests.errors import PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from resources.ledger import ChunkState
 
-
 SPRING = (date(2010, 3, 1), date(2010, 5, 31))
 
 
