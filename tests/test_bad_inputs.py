@@ -604,7 +604,7 @@ BAD_ENVIRONMENTS = [
         "catalog-cannot-be-opened",
         "plan {files}/manifest.yaml",
         "'lake'",
-        "unable to open database file",
+        "/nonexistent/folder/catalog.db does not exist",
         files={"manifest.yaml": valid_yaml()},
         BACKFILL_CATALOG="sqlite:////nonexistent/folder/catalog.db",
     ),
