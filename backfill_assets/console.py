@@ -138,8 +138,11 @@ def grid(chunks: Sequence[ChunkRecord]) -> RenderableType:
 
 
 def run_table(records: Sequence[RunRecord]) -> Table:
-    """Show runs, newest last."""
-    table = Table("run", "kind", "target", "range", "version", "state", "why", title="runs", title_justify="left")
+    """Show runs, newest last; a run id is never cut, since it is what the next command takes."""
+    table = Table(title="runs", title_justify="left")
+    table.add_column("run", no_wrap=True, min_width=max((len(record.run_id) for record in records), default=3))
+    for name in ("kind", "target", "range", "version", "state", "why"):
+        table.add_column(name)
     for record in records:
         scope = record.plan.publish_range
         table.add_row(
