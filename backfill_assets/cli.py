@@ -87,7 +87,7 @@ def _instance(settings: Settings) -> Iterator[DagsterInstance]:
 @click.group(context_settings=CONTEXT)
 @click.version_option(package_name="backfill-assets")
 def cli() -> None:
-    r"""Rewrite the history of data tables safely.
+    """Rewrite the history of data tables safely.
 
     \b
     The way of one run:
@@ -101,7 +101,7 @@ def cli() -> None:
       backfill rollback RUN              put back what the run replaced, as a new snapshot
 
     `backfill demo` shows all of it; `backfill ui` opens Dagster. Settings: `backfill config`.
-    """
+    """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
 
 
 @cli.command()
