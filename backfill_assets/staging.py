@@ -37,9 +37,10 @@ def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
     """Return the dimension whose keys are the target's chunks."""
     chunking, fmt = target.chunking, KEY_FORMAT[target.chunking]
     end = following(chunking, first_day(chunking, target.chunks_until)).strftime(fmt)
+    # Dagster lists the windows that are over; the offset adds the present one, which the source may reach into
     if chunking is Chunking.MONTH:
-        return dg.MonthlyPartitionsDefinition(start_date=target.chunks_from, end_date=end, fmt=fmt)
-    return dg.DailyPartitionsDefinition(start_date=target.chunks_from, end_date=end, fmt=fmt)
+        return dg.MonthlyPartitionsDefinition(start_date=target.chunks_from, end_date=end, fmt=fmt, end_offset=1)
+    return dg.DailyPartitionsDefinition(start_date=target.chunks_from, end_date=end, fmt=fmt, end_offset=1)
 
 
 def partitions_of(target: TargetTable) -> dg.MultiPartitionsDefinition:
