@@ -38,6 +38,7 @@ from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.planner import Plan, PlannedChunk
 from resources.code import code_identity
+from resources.lakehouse import local_path
 from resources.ledger import ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
 
 CHUNK_GATE = "chunk_rules"
@@ -232,7 +233,7 @@ def run_gates(platform: Platform, target: TargetTable, plan: Plan, chunks: Seque
             chunk.attempt,
             plan.chunk(chunk.chunk).start,
             plan.chunk(chunk.chunk).end,
-            tuple(file.path.removeprefix("file://") for file in chunk.files),
+            tuple(local_path(file.path) for file in chunk.files),
             chunk.rows or 0,
         )
         for chunk in chunks
