@@ -26,6 +26,7 @@ from manifests.chunks import Chunk, Chunking, key_of
 from manifests.errors import InputRefused, Problem
 from manifests.planner import Plan, PlannedChunk, StagedFile
 from resources.lakehouse import PinnedRead, before, between, local_path
+from resources.ledger import ChunkRecord
 
 CHUNK_FOLDER = "chunk"
 _FOOTER_READERS = 8
@@ -155,10 +156,16 @@ def staged_files(
     return dict(files)
 
 
-def staged_frame(platform: Platform, target: TargetTable, plan: Plan, paths: Sequence[str]) -> DataFrame:
-    """Return staged files as a frame with the target's columns."""
+def staged_frame(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]) -> DataFrame:
+    """Return the outlines of gated chunks as a frame, or all their rows where the target declares no outline."""
     spark = platform.spark.session(plan.mode)
-    return read(spark, PinnedRead(target.name, None, platform.lakehouse.table(target.name).schema(), tuple(paths)))
+    schema = platform.lakehouse.table(target.name).schema()
+    if target.outline is None:
+        paths = tuple(file.path for chunk in chunks for file in chunk.files)
+        return read(spark, PinnedRead(target.name, None, schema, paths))
+    columns = spark_schema(schema, target.outline.columns, field_ids=False)
+    outlines = [chunk.measures["outline"] for chunk in chunks if chunk.measures["outline"]]
+    return spark.read.schema(columns).parquet(*outlines) if outlines else spark.createDataFrame([], columns)
 
 
 def _filesystem(platform: Platform, target: TargetTable, uri: str) -> tuple[pafs.FileSystem, str, str]:

@@ -65,7 +65,8 @@ class RowDigest:
             array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
             if isinstance(array, pa.ChunkedArray):
                 array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
-            self._hash.update(np.asarray(array.is_null(), dtype=np.uint8).tobytes())
+            nulls = np.asarray(array.is_null(), dtype=np.uint8).tobytes() if array.null_count else bytes(len(array))
+            self._hash.update(nulls)
             for part in _values(array):
                 self._hash.update(part)
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import heapq
 import time as clock
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets import faults
@@ -206,6 +205,8 @@ def gate_spec(target: TargetTable, plan: Plan) -> GateSpec:
         day_column=target.day_column,
         lineage=lineage(plan),
         measure=None if target.measure is None else reference_to(target.measure),
+        outline=None if target.outline is None else reference_to(target.outline.rows),
+        outline_columns=() if target.outline is None else target.outline.columns,
     )
 
 
@@ -227,6 +228,7 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = _silent) ->
 
 def run_gates(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]) -> list[GateResult]:
     """Read the staged files of chunks back in Spark's workers and judge them; records nothing."""
+    outlines = f"{platform.lakehouse.location(target.name)}/run={plan.run_id}/outlines"
     tasks = [
         GateTask(
             chunk.chunk,
@@ -235,6 +237,7 @@ def run_gates(platform: Platform, target: TargetTable, plan: Plan, chunks: Seque
             plan.chunk(chunk.chunk).end,
             tuple(local_path(file.path) for file in chunk.files),
             chunk.rows or 0,
+            local_path(f"{outlines}/{chunk.chunk}-{uuid4().hex}.parquet"),
         )
         for chunk in chunks
     ]
@@ -266,7 +269,8 @@ def balanced(sizes: Sequence[int], slots: int) -> list[int]:
 def _gated(result: GateResult) -> GatedChunk:
     details = {"rows": result.rows, "digest": result.digest, "violations": plain(result.violations)}
     verdict = Verdict(CHUNK_GATE, result.passed, result.summary, details, result.chunk, result.attempt)
-    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, {"slices": result.measures}, verdict)
+    measures = {"slices": result.measures, "outline": result.outline}
+    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, measures, verdict)
 
 
 def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
@@ -305,21 +309,20 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
             {"rows": rows, "limit": limit},
         ),
     }
-    with reconciliation_context(platform, target, plan, chunks) as context:
-        findings |= {item.name: partial(item.check, context) for item in target.reconciliations}
-        verdicts = []
-        for gate in plan.gates:
-            finding = findings[gate]()
-            details: dict[str, Any] = dict(finding.details) | {"sample": list(finding.sample)}
-            verdicts.append(Verdict(gate, finding.passed, finding.summary, plain(details)))
+    context = reconciliation_context(platform, target, plan, chunks)
+    findings |= {item.name: partial(item.check, context) for item in target.reconciliations}
+    verdicts = []
+    for gate in plan.gates:
+        finding = findings[gate]()
+        details: dict[str, Any] = dict(finding.details) | {"sample": list(finding.sample)}
+        verdicts.append(Verdict(gate, finding.passed, finding.summary, plain(details)))
     return verdicts
 
 
-@contextmanager
 def reconciliation_context(
     platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
-) -> Iterator[ReconciliationContext]:
-    """Yield what the reconciliations of a run look at; frames they share are kept until the last has looked."""
+) -> ReconciliationContext:
+    """Return what the reconciliations of a run look at."""
     source = platform.lakehouse.source_state(target.source, target.source_time_column, plan.source_snapshot_id)
     last = max(file.last_day for file in source.files)
     holders = platform.ledger.accepted(target.name, [chunk.key for chunk in plan.chunks])
@@ -328,25 +331,21 @@ def reconciliation_context(
         for chunk in platform.ledger.chunks(run_id):
             if holders.get(chunk.chunk) == run_id:
                 accepted[chunk.chunk] = chunk.measures.get("slices", [])
-    kept: dict[str, DataFrame] = {}
+    kept: dict[str, Any] = {}
 
-    def shared(name: str, build: Callable[[ReconciliationContext], DataFrame]) -> DataFrame:
+    def shared(name: str, find: Callable[[ReconciliationContext], Any]) -> Any:
         if name not in kept:
-            kept[name] = build(context).persist()
+            kept[name] = find(context)
         return kept[name]
 
     context = ReconciliationContext(
         transform=transform_context(platform, plan, plan.chunks),
         source=history_until_end(platform, target, plan),
         source_last_day=datetime.combine(last, time.min, UTC),
-        staged=staged_frame(platform, target, plan, [file.path for chunk in chunks for file in chunk.files]),
+        staged=staged_frame(platform, target, plan, chunks),
         measures=[{"chunk": chunk.chunk, **row} for chunk in chunks for row in chunk.measures.get("slices", [])],
         accepted=accepted,
         tolerances=plan.tolerances,
         shared=shared,
     )
-    try:
-        yield context
-    finally:
-        for frame in kept.values():
-            frame.unpersist()
+    return context

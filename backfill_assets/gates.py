@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cache
@@ -25,6 +26,27 @@ from manifests.canonical import plain
 
 SAMPLE_ROWS = 5
 """Offending rows shown per rule."""
+BUNDLE_ROWS = 500_000
+"""Rows of small chunks that are judged together: some 60 MB."""
+_VALUE_CHECKS = frozenset(
+    {
+        "equal_to",
+        "not_equal_to",
+        "greater_than",
+        "greater_than_or_equal_to",
+        "less_than",
+        "less_than_or_equal_to",
+        "in_range",
+        "isin",
+        "notin",
+        "str_matches",
+        "str_contains",
+        "str_startswith",
+        "str_endswith",
+        "str_length",
+    }
+)
+"""pandera's own checks of one value at a time; whatever else a model declares may look at several rows."""
 CHUNK_RULE = "in its chunk"
 KEY_RULE = "unique key"
 FILES_RULE = "files have disjoint key ranges"
@@ -38,8 +60,8 @@ RESULT_SCHEMA = "chunk string, result string"
 class GateSpec:
     """What the files of every chunk of one run are held against.
 
-    `model` and `measure` are named `module:attribute`, so that a worker imports them from the same installed package.
-    `lineage` has the planned value of each lineage column.
+    `model`, `measure` and `outline` are named `module:attribute`, so that a worker imports them from the same installed
+    package. `lineage` has the planned value of each lineage column.
     """
 
     model: str
@@ -47,11 +69,16 @@ class GateSpec:
     day_column: str
     lineage: Mapping[str, Any]
     measure: str | None
+    outline: str | None = None
+    outline_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class GateTask:
-    """The staged files of one chunk; `rows` as counted from their footers when they were staged."""
+    """The staged files of one chunk; `rows` as counted from their footers when they were staged.
+
+    `outline` is the path that its outline is written to: a new one each time, so that nothing is ever overwritten.
+    """
 
     chunk: str
     attempt: int
@@ -59,6 +86,7 @@ class GateTask:
     end: date
     paths: tuple[str, ...]
     rows: int
+    outline: str = ""
 
 
 @dataclass
@@ -74,7 +102,8 @@ class Violation:
 class GateResult:
     """What the gate saw of one chunk.
 
-    `measures` are rows of slice columns and sums; `digest` is empty where the rows could not be put in key order.
+    `measures` are rows of slice columns and sums; `digest` is empty where the rows could not be put in key order;
+    `outline` is the path of the outline, empty where none was written.
     """
 
     chunk: str
@@ -83,6 +112,7 @@ class GateResult:
     digest: str
     measures: list[dict[str, Any]]
     violations: list[Violation]
+    outline: str = ""
 
     @property
     def passed(self) -> bool:
@@ -110,25 +140,65 @@ def reference_to(thing: type | Callable[..., Any]) -> str:
     return f"{thing.__module__}:{thing.__qualname__}"
 
 
-def gate_chunk(spec: GateSpec, task: GateTask) -> GateResult:
+def gate_chunks(spec: GateSpec, tasks: Iterable[GateTask]) -> Iterator[GateResult]:
+    """Judge chunks, small ones in bundles of up to BUNDLE_ROWS rows.
+
+    A call of pandera costs more than a hundred thousand rows do. So rules that look at one value at a time are applied to
+    a whole bundle first; where all its rows pass them, each chunk is held against the other rules only.
+    """
+    bundle: list[GateTask] = []
+    for task in tasks:
+        if len(task.paths) != 1:
+            yield gate_chunk(spec, task)
+            continue
+        if bundle and sum(one.rows for one in bundle) + task.rows > BUNDLE_ROWS:
+            yield from _gate_bundle(spec, bundle)
+            bundle = []
+        bundle.append(task)
+    yield from _gate_bundle(spec, bundle)
+
+
+def _gate_bundle(spec: GateSpec, tasks: Sequence[GateTask]) -> Iterator[GateResult]:
+    frames = [_read(task.paths[0], {}) for task in tasks]
+    known = [frame for frame in frames if frame is not None]
+    broken: dict[str, Violation] = {}
+    if len(known) == len(tasks) > 1 and all(frame.schema == known[0].schema for frame in known):
+        _check(_value_rules(spec), pl.concat(known, rechunk=False), broken)
+        values_pass = not broken
+    else:
+        values_pass = False
+    for task, frame in zip(tasks, frames, strict=True):
+        yield gate_chunk(spec, task, frame=frame, values_pass=values_pass)
+
+
+def gate_chunk(
+    spec: GateSpec, task: GateTask, *, frame: pl.DataFrame | None = None, values_pass: bool = False
+) -> GateResult:
     """Read the files of a chunk, one at a time, and judge them.
 
     Memory is one file's. Files are taken in key order; a chunk in several files is right only if their key ranges are
-    disjoint, and then uniqueness and digest need no more than one file at once.
+    disjoint, and then uniqueness and digest need no more than one file at once. `frame` is the content of its one file
+    if it was read already, and `values_pass` whether that passed the rules about single values.
     """
+    in_hand = frame
     model: type[pa.DataFrameModel] = named(spec.model)
     digest = RowDigest({name: kind for name, kind in dtypes(model).items() if name not in LINEAGE_COLUMNS})
     violations: dict[str, Violation] = {}
     measures: pl.DataFrame | None = None
+    outlines: list[pl.DataFrame] = []
     last_key: tuple[Any, ...] | None = None
     in_order = True
     for path in _in_key_order(task.paths, spec.key, violations):
-        frame = _read(path, violations)
+        frame = _read(path, violations) if in_hand is None else in_hand
         if frame is None:
             in_order = False
             continue
         frame, ordered = _by_key(frame, spec.key)
-        _check(_schema_for(spec, task.start, task.end), frame, ordered=ordered, violations=violations)
+        # keys that rise strictly are unique: only where they do not is pandera's own (slower) uniqueness needed
+        schema = _schema_for(spec, task.start, task.end, values_pass=values_pass)
+        if ordered:
+            schema.unique = None
+        _check(schema, frame, violations)
         if not set(digest_columns(model)) <= set(frame.columns):
             in_order = False
             continue
@@ -142,6 +212,8 @@ def gate_chunk(spec: GateSpec, task: GateTask) -> GateResult:
             digest.update(frame)
         if spec.measure is not None and not violations:
             measures = _merged(measures, named(spec.measure)(frame))
+        if spec.outline is not None and not violations:
+            outlines.append(named(spec.outline)(frame).select(spec.outline_columns))
     if not violations and digest.rows != task.rows:
         _add(violations, ROWS_RULE, abs(digest.rows - task.rows), [{"staged": task.rows, "read": digest.rows}])
     sound = in_order and not violations
@@ -152,6 +224,7 @@ def gate_chunk(spec: GateSpec, task: GateTask) -> GateResult:
         digest.result() if sound else "",
         [] if measures is None else plain(measures.to_dicts()),
         sorted(violations.values(), key=lambda violation: violation.rule),
+        _written(outlines, task.outline) if sound else "",
     )
 
 
@@ -163,12 +236,9 @@ def digest_columns(model: type[pa.DataFrameModel]) -> list[str]:
 def gate_batches(spec: GateSpec, batches: Iterator[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
     """Gate the chunks of Arrow batches with columns `chunk` and `task` (JSON); one result row each."""
     for batch in batches:
-        names, results = [], []
-        for row in batch.to_pylist():
-            result = gate_chunk(spec, task_from_json(row["task"]))
-            names.append(result.chunk)
-            results.append(json.dumps(plain(result)))
-        yield arrow.RecordBatch.from_pydict({"chunk": names, "result": results})
+        results = list(gate_chunks(spec, map(task_from_json, batch.column("task").to_pylist())))
+        texts = [json.dumps(plain(result)) for result in results]
+        yield arrow.RecordBatch.from_pydict({"chunk": [result.chunk for result in results], "result": texts})
 
 
 def task_to_json(task: GateTask) -> str:
@@ -195,6 +265,14 @@ def _read(path: str, violations: dict[str, Violation]) -> pl.DataFrame | None:
     except (OSError, pl.exceptions.PolarsError) as error:
         _add(violations, READ_RULE, 1, [{"file": path, "error": f"{type(error).__name__}: {error}"[:500]}])
         return None
+
+
+def _written(outlines: Sequence[pl.DataFrame], path: str) -> str:
+    """Write the outline of a chunk, if there is any, and return where it is."""
+    if not outlines:
+        return ""
+    pl.concat(outlines).write_parquet(path, compression="zstd", mkdir="://" not in path)
+    return path
 
 
 def _in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str, Violation]) -> list[str]:
@@ -233,22 +311,60 @@ def _base_schema(model: str) -> pa.DataFrameSchema:
     return declared.to_schema()
 
 
-def _schema_for(spec: GateSpec, start: date, end: date) -> pa.DataFrameSchema:
-    schema = _base_schema(spec.model)
-    additions: dict[str, pa.Check] = {
-        spec.day_column: pa.Check.in_range(start, end, error=f"{CHUNK_RULE}, {start} to {end}")
-    }
-    for column, value in spec.lineage.items():
+def _schema_for(spec: GateSpec, start: date, end: date, *, values_pass: bool) -> pa.DataFrameSchema:
+    """Return the model's schema with what is true of this run and chunk; without the rules about single values if they pass.
+
+    A shallow copy, made for every file.
+    """
+    schema = _with_run_rules(spec)
+    day = schema.columns[spec.day_column]
+    in_chunk = pa.Check.in_range(start, end, error=f"{CHUNK_RULE}, {start} to {end}")
+    if values_pass:
+        schema.strict = False
+        others = {
+            name: [one for one in column.checks if not _is_value_rule(one)] for name, column in schema.columns.items()
+        }
+        others[spec.day_column] += [in_chunk]
+        schema.columns = {
+            name: _column(schema.columns[name], checks, nullable=True) for name, checks in others.items() if checks
+        }
+    else:
+        schema.columns[spec.day_column] = _column(day, [*day.checks, in_chunk], nullable=day.nullable)
+    return schema
+
+
+def _value_rules(spec: GateSpec) -> pa.DataFrameSchema:
+    """Return the model's columns, types and rules about single values: the part that several chunks can share."""
+    schema = _with_run_rules(spec)
+    schema.checks, schema.unique = [], None
+    for name, column in schema.columns.items():
+        schema.columns[name] = _column(column, filter(_is_value_rule, column.checks), nullable=column.nullable)
+    return schema
+
+
+def _is_value_rule(check: pa.Check) -> bool:
+    name = check.name
+    return name in _VALUE_CHECKS and check._check_fn is pa.Check.get_builtin_check_fn(name)
+
+
+def _with_run_rules(spec: GateSpec) -> pa.DataFrameSchema:
+    schema = copy(_base_schema(spec.model))
+    schema.columns = dict(schema.columns)
+    for name, value in spec.lineage.items():
         shown = value.isoformat() if isinstance(value, datetime) else value
-        additions[column] = pa.Check.eq(value, error=f"constant {shown}")
-    return schema.update_columns(
-        {column: {"checks": [*schema.columns[column].checks, check]} for column, check in additions.items()}
-    )
+        column = schema.columns[name]
+        constant = pa.Check.eq(value, error=f"constant {shown}")
+        schema.columns[name] = _column(column, [*column.checks, constant], nullable=column.nullable)
+    return schema
 
 
-def _check(schema: pa.DataFrameSchema, frame: pl.DataFrame, *, ordered: bool, violations: dict[str, Violation]) -> None:
-    # keys that rise strictly are unique: only where they do not is pandera's own (slower) uniqueness needed
-    schema.unique = None if ordered else schema.unique
+def _column(column: Any, checks: Iterable[pa.Check], *, nullable: bool) -> Any:
+    changed = copy(column)
+    changed.checks, changed.nullable = list(checks), nullable
+    return changed
+
+
+def _check(schema: pa.DataFrameSchema, frame: pl.DataFrame, violations: dict[str, Violation]) -> None:
     try:
         schema.validate(frame, lazy=True)
     except SchemaErrors as errors:

@@ -5,7 +5,7 @@ Put here the Dagster instance of an installation and the calls that run a job on
 
 from __future__ import annotations
 
-import shutil
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +31,8 @@ def initialise_instance(home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     target = home / "dagster.yaml"
     if not target.exists():
-        shutil.copyfile(Path(__file__).with_name("dagster.yaml"), target)
+        text = Path(__file__).with_name("dagster.yaml").read_text(encoding="utf-8")
+        target.write_text(text.replace('"HISTORY"', json.dumps(str(home / "history" / "runs"))), encoding="utf-8")
     with instance_at(home) as instance:
         instance.get_runs(limit=1)
         instance.all_asset_keys()

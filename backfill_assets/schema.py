@@ -119,12 +119,17 @@ def spark_type(kind: Any) -> spark.DataType:
     return _SPARK_TYPES[type(kind)]
 
 
-def spark_schema(schema: Schema, columns: Sequence[str] | None = None) -> spark.StructType:
+def spark_schema(schema: Schema, columns: Sequence[str] | None = None, *, field_ids: bool = True) -> spark.StructType:
     """Return the Spark schema of an Iceberg schema, with the field ids by which Parquet columns are found."""
     wanted = [field for field in schema.fields if columns is None or field.name in columns]
     return spark.StructType(
         [
-            spark.StructField(field.name, spark_type(field.field_type), True, {"parquet.field.id": field.field_id})
+            spark.StructField(
+                field.name,
+                spark_type(field.field_type),
+                True,
+                {"parquet.field.id": field.field_id} if field_ids else None,
+            )
             for field in wanted
         ]
     )

@@ -107,11 +107,11 @@ class ReconciliationContext:
         transform: the context the chunks were computed with (all chunks of the run).
         source: every source row up to the end of the publish range, at the pinned snapshot.
         source_last_day: the last day (UTC) the source knows.
-        staged: the staged rows of the run.
+        staged: the outlines of the staged chunks, or all their rows where the target declares no outline.
         measures: what the chunk gates measured: rows of slice columns and sums, each with its `chunk`.
         accepted: the same of the version accepted today; None for a chunk that has none.
         tolerances: by name.
-        shared: returns the frame of that name, built at its first use and kept until the last gate has looked at it.
+        shared: returns what a function of the context found, under a name; gates that share it have it found once.
     """
 
     transform: TransformContext
@@ -121,7 +121,7 @@ class ReconciliationContext:
     measures: Sequence[Mapping[str, Any]]
     accepted: Mapping[str, Sequence[Mapping[str, Any]] | None]
     tolerances: Mapping[str, float]
-    shared: Callable[[str, Callable[[ReconciliationContext], DataFrame]], DataFrame]
+    shared: Callable[[str, Callable[[ReconciliationContext], Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,17 @@ class Reconciliation:
     level: Level
     description: str
     check: Callable[[ReconciliationContext], Finding]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What the reconciliations look at of a chunk: `columns` of the rows that `rows` leaves of one of its files.
+
+    The chunk gate keeps it beside the staged files while it reads those, so that no run-level gate reads every row again.
+    """
+
+    columns: tuple[str, ...]
+    rows: Callable[[pl.DataFrame], pl.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -161,6 +172,7 @@ class TargetTable:
         transform: its name; `versions` are those that can be run.
         measure: from the rows of one file of a chunk to a small frame of slice columns and integer sums; those of
             several files are added up.
+        outline: the few rows and columns of a chunk that the reconciliations look at; None if they need all of them.
         reconciliations: run-level gates.
         tolerances: names and default values of what the reconciliations tolerate.
         owners: users or teams, as Dagster writes them.
@@ -186,6 +198,7 @@ class TargetTable:
     owners: tuple[str, ...]
     look_back_columns: tuple[str, ...] = ()
     measure: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    outline: Outline | None = None
     reconciliations: tuple[Reconciliation, ...] = ()
     tolerances: Mapping[str, float] = field(default_factory=dict)
     column_origins: Mapping[str, tuple[ColumnOrigin, ...]] = field(default_factory=dict)

@@ -27,11 +27,12 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThan, LessThanOrEqual
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
-from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import DateType, TimestamptzType
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -411,6 +412,22 @@ def _reachable(name: str) -> Iterator[None]:
         ) from error
 
 
+class _Replacement(_OverwriteFiles):
+    """PyIceberg's overwrite, which leaves manifests behind that hold nothing but files deleted in earlier snapshots.
+
+    PyIceberg itself hands them on for ever: each replacement would read one more of them than the one before.
+    """
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        return [
+            manifest
+            for manifest in manifests
+            if manifest.added_snapshot_id == self.snapshot_id
+            or manifest.has_added_files()
+            or manifest.has_existing_files()
+        ]
+
+
 def commit_replacement(
     table: Table,
     scope: BooleanExpression,
@@ -423,9 +440,10 @@ def commit_replacement(
     The scope is given to the commit as its predicate: that is what limits conflict detection to it. Without it, any
     concurrent append anywhere in the table would abort the commit.
     """
+    operation = Operation.APPEND if table.current_snapshot() is None else Operation.OVERWRITE
     with (
         table.transaction() as transaction,
-        transaction.update_snapshot(snapshot_properties=dict(properties)).overwrite() as update,
+        _Replacement(operation, transaction, table.io, snapshot_properties=dict(properties)) as update,
     ):
         update.delete_by_predicate(scope)
         for file in old:

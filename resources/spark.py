@@ -37,6 +37,7 @@ _STATIC = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.hadoop.parquet.enable.summary-metadata": "false",
@@ -56,7 +57,10 @@ _RUNTIME = {
     # files are named to Spark one by one: on a local disk the driver looks them up faster than a job would
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.sources.partitionOverwriteMode": "static",
+    # column chunks of a few kilobytes are read faster in this thread than by handing them to others
+    "parquet.hadoop.vectored.io.enabled": "false",
 }
+_HADOOP = ("fs.", "parquet.")
 _DENIED = {"spark.sql.sources.disabledJdbcConnProviderList": JDBC_PROVIDERS}
 
 
@@ -82,8 +86,10 @@ def only_the_warehouse(settings: Settings) -> dict[str, str]:
         "fs.file.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
         # otherwise the file system that another session of this JVM opened would be handed out
         "fs.file.impl.disable.cache": "true",
-        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "fs.viewfs.rename.strategy": "SAME_FILESYSTEM_ACROSS_MOUNTPOINT",
+        # a view's listing with localities forks `ls` for every file, to learn permissions that nobody asks for
+        "spark.sql.sources.ignoreDataLocality": "true",
         f"fs.viewfs.mounttable.default.link.{folder}": f"file://{folder}",
     }
 
@@ -126,7 +132,7 @@ class ModeSpark:
         os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
         wanted = session_settings(self._settings, mode)
         try:
-            static = {key: value for key, value in wanted.items() if not key.startswith("fs.")}
+            static = {key: value for key, value in wanted.items() if not key.startswith(_HADOOP)}
             root = LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session
         except Exception as error:
             raise EnvironmentRefused(
@@ -143,7 +149,7 @@ class ModeSpark:
 
 def _set_runtime(session: SparkSession, wanted: Mapping[str, str]) -> None:
     for key, value in wanted.items():
-        # "fs." settings reach Hadoop through the session, so that each session has its own view of the file system
-        if key.startswith("fs.") or (key.startswith("spark.sql.") and session.conf.isModifiable(key)):
+        # Hadoop's settings reach it through the session, so that each session has its own view of the file system
+        if key.startswith(_HADOOP) or (key.startswith("spark.sql.") and session.conf.isModifiable(key)):
             session.conf.set(key, value)
     session.conf.set(MODE_KEY, wanted[MODE_KEY])

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.products.enforcement.transforms import CALENDAR, DAY_OF, RULES, local_date, with_deadline
@@ -21,98 +21,123 @@ ROW_CHANGE = "row_change_percent"
 BREACH_CHANGE = "breach_change_percent"
 TOLERANCES = {ROW_CHANGE: 20.0, BREACH_CHANGE: 20.0}
 PENALTY = "Add penalty"
+_CLOCK = ("case_id", "jurisdiction", "clock")
+_CONDITIONS = ("misplaced", "recomputed", "penalised", "compared", "displaced", "unpenalised")
+"""Of a clock: its first row is missing, extra or on another day; it breaches in range; it has a penalty; its penalty can be
+compared with its deadline; they differ; its breach has no penalty."""
 
 
 def _clocks(context: ReconciliationContext) -> DataFrame:
-    """One row per case and clock, expected and found side by side; computed once for the gates that share it.
+    """One row per case, jurisdiction and clock, expected and found side by side, and what is wrong with it.
 
-    Expected, from the source: `expected_on` (first start), `deadline`, `breached` (no stop before the deadline) and
-    `penalty_on` (local day of the penalty: a fact of the world, local whatever the run takes for a day). Found, from
-    the staged rows: `started_on` and, where its last row is staged, `ended_as` and `breach_on`.
+    Expected, from the source: `expected_on` (first start, if in the publish range), `deadline`, `breached` (no stop
+    before the deadline) and `penalty_on` (local day of the penalty: a fact of the world, local whatever the run takes
+    for a day). Found, from the staged rows: `started_on` and, where its last row is staged, `breached_as` (whether it
+    says BREACHED) and `breach_on`. The conditions are those of `_CONDITIONS`.
     """
-    expected = _expected(context)
-    ends = context.staged.where("business_date = started_on OR sla_state <> 'RUNNING'")
+    scope = context.transform.publish_range
     is_last = F.col("sla_state") != "RUNNING"
-    found = ends.groupBy("case_id", "clock").agg(
-        F.first("jurisdiction").alias("found_in"),
+    found = context.staged.groupBy(*_CLOCK).agg(
         F.min(F.when(F.col("business_date") == F.col("started_on"), F.col("started_on"))).alias("started_on"),
-        F.max(F.when(is_last, F.col("sla_state"))).alias("ended_as"),
+        F.max(F.when(is_last, F.col("sla_state") == "BREACHED")).alias("breached_as"),
         F.max(F.when(is_last, F.col("breach_on"))).alias("breach_on"),
     )
-    return expected.join(found, ["case_id", "clock"], "full_outer")
+    clocks = (
+        _expected(context)
+        .join(found.hint("shuffle_hash"), list(_CLOCK), "full_outer")
+        .withColumn("expected_on", F.when(F.col("expected_on").between(scope.start, scope.end), F.col("expected_on")))
+    )
+    is_ended_payment = (F.col("clock") == "PAYMENT") & F.col("breached_as").isNotNull()
+    is_known = F.col("breach_on") <= F.lit(context.source_last_day.date())
+    return clocks.withColumns(
+        {
+            "misplaced": ~F.col("expected_on").eqNullSafe(F.col("started_on")),
+            "recomputed": F.col("breached") & F.col("deadline").between(scope.start, scope.end),
+            "penalised": F.col("penalty_on").isNotNull(),
+            "compared": is_ended_payment & F.col("penalty_on").isNotNull(),
+            "displaced": is_ended_payment & (F.col("penalty_on") != F.col("breach_on")),
+            "unpenalised": is_ended_payment & F.col("breached_as") & F.col("penalty_on").isNull() & is_known,
+        }
+    )
 
 
 def _expected(context: ReconciliationContext) -> DataFrame:
+    """Every event once for each clock it matters to, and all else in one shuffle by case and clock."""
     rules = context.transform.references[RULES]
     day_of = DAY_OF[context.transform.version]
-    used = F.array_distinct(F.flatten(F.collect_list(F.array_append("stop_activities", F.col("start_activity")))))
-    by_place = rules.groupBy("jurisdiction").agg(used.alias("used"), F.first("time_zone").alias("time_zone"))
+    start, stops, penalty = F.col("start_activity"), F.col("stop_activities"), F.lit(PENALTY)
+    matters = (
+        rules.withColumn("activity", F.explode(F.array_distinct(F.concat(stops, F.array(start, penalty)))))
+        .groupBy("jurisdiction", "activity", "clock")
+        .agg(
+            F.first("time_zone").alias("time_zone"),
+            F.bool_or(F.col("activity") == start).alias("starts"),
+            F.bool_or(F.array_contains(stops, F.col("activity"))).alias("stops"),
+        )
+        .groupBy("jurisdiction", "activity")
+        .agg(F.first("time_zone").alias("time_zone"), F.collect_list(F.struct("clock", "starts", "stops")).alias("for"))
+    )
     is_penalty = F.col("activity") == PENALTY
+    instant, zone = F.col("event_at"), F.col("time_zone")
     events = (
-        context.source.join(F.broadcast(by_place), "jurisdiction")
-        .where(F.array_contains("used", F.col("activity")) | is_penalty)
+        context.source.join(F.broadcast(matters), ["jurisdiction", "activity"])
         .select(
             "case_id",
             "jurisdiction",
-            "activity",
-            day_of(F.col("event_at"), F.col("time_zone")).alias("day"),
-            F.when(is_penalty, local_date(F.col("event_at"), F.col("time_zone"))).alias("penalty_day"),
+            day_of(instant, zone).alias("day"),
+            F.when(is_penalty, local_date(instant, zone)).alias("penalty_day"),
+            F.explode("for").alias("for"),
         )
+        .select("case_id", "jurisdiction", "for.*", "day", "penalty_day")
     )
-    cases = events.groupBy("case_id", "jurisdiction").agg(
-        F.collect_set(F.struct("activity", "day")).alias("seen"), F.min("penalty_day").alias("penalty_on")
-    )
-    rule = F.struct("valid_from", "length", "unit", "stop_activities")
-    newest_first = rules.groupBy("jurisdiction", "clock", "start_activity").agg(
-        F.sort_array(F.collect_list(rule), asc=False).alias("rules")
+    first_start = F.min(F.when(F.col("starts"), F.col("day"))).over(Window.partitionBy(*_CLOCK))
+    since = Window.partitionBy("jurisdiction", "clock").orderBy("valid_from")
+    ruled = rules.select(
+        "jurisdiction", "clock", "length", "unit", "valid_from", F.lead("valid_from").over(since).alias("valid_until")
     )
     started = (
-        cases.join(F.broadcast(newest_first), "jurisdiction")
-        .withColumn("started_on", F.expr("array_min(filter(seen, e -> e.activity = start_activity).day)"))
-        .withColumn("rule", F.expr("get(filter(rules, r -> r.valid_from <= started_on), 0)"))
-        .where("rule IS NOT NULL")
-        .select("case_id", "jurisdiction", "clock", "started_on", "seen", "penalty_on", "rule.*")
+        events.withColumn("expected_on", first_start)
+        .join(F.broadcast(ruled), ["jurisdiction", "clock"])
+        .where("expected_on >= valid_from AND (valid_until IS NULL OR expected_on < valid_until)")
+        .withColumn("started_on", F.col("expected_on"))
     )
-    in_time = "e -> array_contains(stop_activities, e.activity) AND e.day >= started_on AND e.day < breach_on"
-    return with_deadline(started, rules, context.transform.references[CALENDAR]).select(
-        "case_id",
-        "clock",
-        "jurisdiction",
-        F.col("started_on").alias("expected_on"),
-        F.col("breach_on").alias("deadline"),
-        (~F.expr(f"exists(seen, {in_time})")).alias("breached"),
-        "penalty_on",
+    in_time = F.col("stops") & (F.col("day") >= F.col("expected_on")) & (F.col("day") < F.col("breach_on"))
+    return (
+        with_deadline(started, rules, context.transform.references[CALENDAR])
+        .groupBy(*_CLOCK, "expected_on", F.col("breach_on").alias("deadline"))
+        .agg((~F.bool_or(in_time)).alias("breached"), F.min("penalty_day").alias("penalty_on"))
     )
+
+
+def _counts(context: ReconciliationContext) -> list[Row]:
+    """Count all that the gates ask of clocks, in one job: by jurisdiction, and by month where it is of deadlines.
+
+    A deadline that was met may have a penalty all the same (the payment was short); its day must be right, too. A
+    breach without a penalty is wrong in a jurisdiction that adds penalties, up to the last day the source knows.
+    """
+    clocks = _clocks(context)
+    month = F.when(F.col("recomputed"), F.date_format("deadline", "yyyy-MM"))
+    judged = clocks.select("jurisdiction", month.alias("month"), "expected_on", *_CONDITIONS)
+    counts = [F.count_if(F.col(name)).alias(name) for name in _CONDITIONS]
+    return judged.groupBy("jurisdiction", "month").agg(F.count("expected_on").alias("expected"), *counts).collect()
 
 
 def every_started_case_is_present(context: ReconciliationContext) -> Finding:
     """Record: each case and clock that starts in the publish range has its first row, and no other has one."""
-    scope = context.transform.publish_range
-    in_range = F.col("expected_on").between(scope.start, scope.end)
-    expected_on = F.when(in_range, F.col("expected_on"))
-    clocks = context.shared("clocks", _clocks).withColumn("expected_on", expected_on)
-    wrong = ~F.col("expected_on").eqNullSafe(F.col("started_on"))
-    counted = clocks.agg(F.count("expected_on").alias("expected"), F.count_if(wrong).alias("wrong")).collect()[0]
-    shown = clocks.where(wrong).select("case_id", "clock", "expected_on", "started_on").orderBy("case_id", "clock")
+    counts = context.shared("counts", _counts)
+    expected, wrong = (sum(row[name] for row in counts) for name in ("expected", "misplaced"))
     return Finding(
-        counted["wrong"] == 0,
-        f"{counted['expected']:,} clocks started in the range; {counted['wrong']:,} are missing, extra or on another day",
-        {"expected": counted["expected"], "wrong": counted["wrong"]},
-        _sample(shown) if counted["wrong"] else [],
+        wrong == 0,
+        f"{expected:,} clocks started in the range; {wrong:,} are missing, extra or on another day",
+        {"expected": expected, "wrong": wrong},
+        _sample(context, F.col("misplaced"), "expected_on", "started_on") if wrong else [],
     )
 
 
 def breach_totals_agree(context: ReconciliationContext) -> Finding:
     """State: breaches by jurisdiction and month, recomputed without days, equal those the chunk gates counted."""
-    scope = context.transform.publish_range
-    recomputed = (
-        context.shared("clocks", _clocks)
-        .where(F.col("breached") & F.col("deadline").between(scope.start, scope.end))
-        .groupBy("jurisdiction", F.date_format("deadline", "yyyy-MM").alias("month"))
-        .count()
-        .collect()
-    )
-    expected = {(row["jurisdiction"], row["month"]): row["count"] for row in recomputed}
+    counts = context.shared("counts", _counts)
+    expected = {(row["jurisdiction"], row["month"]): row["recomputed"] for row in counts if row["recomputed"]}
     found: dict[tuple[str, str], int] = defaultdict(int)
     for row in context.measures:
         if row["sla_state"] == "BREACHED":
@@ -133,27 +158,18 @@ def breach_totals_agree(context: ReconciliationContext) -> Finding:
 
 
 def payment_breaches_are_penalties(context: ReconciliationContext) -> Finding:
-    """Outcome: a PAYMENT deadline falls on the local day the penalty was really added, where the log has penalties.
-
-    A deadline that was met may have a penalty all the same (the payment was short); its day must be right, too. A
-    breach without a penalty is wrong in a jurisdiction that adds penalties, up to the last day the source knows.
-    """
-    clocks = context.shared("clocks", _clocks)
-    adding = [
-        row["jurisdiction"]
-        for row in clocks.where("penalty_on IS NOT NULL").select("jurisdiction").distinct().collect()
-    ]
-    ends = clocks.where((F.col("clock") == "PAYMENT") & F.col("ended_as").isNotNull())
-    known = (F.col("breach_on") <= F.lit(context.source_last_day.date())) & F.col("found_in").isin(adding)
-    missing = (F.col("ended_as") == "BREACHED") & F.col("penalty_on").isNull() & known
-    wrong = missing | F.coalesce(F.col("penalty_on") != F.col("breach_on"), F.lit(False))
-    counted = ends.agg(F.count("penalty_on").alias("compared"), F.count_if(wrong).alias("wrong")).collect()[0]
-    shown = ends.where(wrong).select("case_id", "found_in", "ended_as", "breach_on", "penalty_on").orderBy("case_id")
+    """Outcome: a PAYMENT deadline falls on the local day the penalty was really added, where the log has penalties."""
+    counts = context.shared("counts", _counts)
+    adding = sorted({row["jurisdiction"] for row in counts if row["penalised"]})
+    compared, displaced = (sum(row[name] for row in counts) for name in ("compared", "displaced"))
+    missing = sum(row["unpenalised"] for row in counts if row["jurisdiction"] in adding)
+    wrong = displaced + missing
+    condition = F.col("displaced") | (F.col("unpenalised") & F.col("jurisdiction").isin(adding))
     return Finding(
-        counted["wrong"] == 0,
-        f"{counted['compared']:,} PAYMENT deadlines compared with penalties; {counted['wrong']:,} on another day or missing",
-        {"compared": counted["compared"], "wrong": counted["wrong"], "jurisdictions": sorted(adding)},
-        _sample(shown) if counted["wrong"] else [],
+        wrong == 0,
+        f"{compared:,} PAYMENT deadlines compared with penalties; {wrong:,} on another day or missing",
+        {"compared": compared, "wrong": wrong, "jurisdictions": adding},
+        _sample(context, condition, "breached_as", "breach_on", "penalty_on") if wrong else [],
     )
 
 
@@ -189,10 +205,11 @@ def _percent(old: int, new: int) -> float:
     return (new - old) * 100.0 / old
 
 
-def _sample(frame: DataFrame) -> list[dict[str, Any]]:
+def _sample(context: ReconciliationContext, condition: Column, *columns: str) -> list[dict[str, Any]]:
+    """Return a few of the clocks that are wrong; they are computed again, which only a failed gate has to pay for."""
+    shown = _clocks(context).where(condition).select(*_CLOCK, *columns).orderBy(*_CLOCK).limit(SAMPLE)
     return [
-        {name: None if value is None else str(value) for name, value in row.asDict().items()}
-        for row in frame.limit(SAMPLE).collect()
+        {name: None if value is None else str(value) for name, value in row.asDict().items()} for row in shown.collect()
     ]
 
 

@@ -118,3 +118,11 @@ def measure_case_sla_daily(rows: pl.DataFrame) -> pl.DataFrame:
         rows=pl.len().cast(pl.Int64),
         started=(pl.col("business_date") == pl.col("started_on")).sum().cast(pl.Int64),
     )
+
+
+ENDS = ("case_id", "clock", "jurisdiction", "business_date", "started_on", "breach_on", "sla_state")
+
+
+def ends_of_clocks(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the first and the last day of each clock."""
+    return rows.filter((pl.col("business_date") == pl.col("started_on")) | (pl.col("sla_state") != "RUNNING"))

@@ -1,0 +1,87 @@
+"""Dagster's SQLite event log, with one open connection for its index and one transaction for a batch of events.
+
+Dagster opens, commits and closes a database (and makes an engine for it) for every event, two or three times for one of an
+asset: a run over 162 chunks spends more time on that than on its gates. What is stored, and where, is Dagster's. The
+database of a run is still opened and closed for each event outside a batch: the UI follows a run by watching that file.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import get_ident
+from typing import Any
+
+import sqlalchemy as sa
+from dagster._core.events.log import EventLogEntry
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
+from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
+from dagster._serdes import ConfigurableClassData
+
+
+class PooledSqliteEventLog(SqliteEventLogStorage):
+    """The event log of the embedded default; `dagster.yaml` names it."""
+
+    def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
+        self._index_engine: sa.Engine | None = None
+        self._batch: dict[str, sa.Connection] | None = None
+        self._batch_thread = 0
+        self._tables: set[str] = set()
+        super().__init__(base_dir, inst_data)
+
+    @classmethod
+    def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Any) -> "PooledSqliteEventLog":
+        """Make one from `dagster.yaml`."""
+        return cls(inst_data=inst_data, **config_value)
+
+    def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
+        """Store events in one transaction a database; Dagster stores them singly if this fails."""
+        with self._db_lock, ExitStack() as transactions:
+            batch: dict[str, sa.Connection] = {}
+            for shard in (INDEX_SHARD_NAME, *sorted({event.run_id for event in events})):
+                engine = self._engine(shard)
+                if shard != INDEX_SHARD_NAME:
+                    transactions.callback(engine.dispose)
+                batch[shard] = transactions.enter_context(engine.begin())
+            self._batch, self._batch_thread = batch, get_ident()
+            transactions.callback(self._end_batch)
+            for event in events:
+                self.store_event(event)
+
+    def _end_batch(self) -> None:
+        self._batch, self._batch_thread = None, 0
+
+    @contextmanager
+    def _connect(self, shard: str) -> Iterator[sa.Connection]:
+        if self._batch is not None and self._batch_thread == get_ident():
+            yield self._batch[shard]
+        elif shard == INDEX_SHARD_NAME and shard in self._initialized_dbs:
+            with self._db_lock, self._engine(shard).begin() as connection:
+                yield connection
+        else:
+            with super()._connect(shard) as connection:
+                yield connection
+
+    def has_table(self, table_name: str) -> bool:
+        """Return whether the index has a table; Dagster asks at every event, and none ever goes away."""
+        if table_name not in self._tables and super().has_table(table_name):
+            self._tables.add(table_name)
+        return table_name in self._tables
+
+    def _engine(self, shard: str) -> sa.Engine:
+        """Return an engine for a database, made ready by Dagster if it is new; that of the index is kept."""
+        if shard == INDEX_SHARD_NAME and self._index_engine is not None:
+            return self._index_engine
+        engine = sa.create_engine(
+            self.conn_string_for_shard(shard), pool_size=1, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_SECONDS}
+        )
+        if shard not in self._initialized_dbs:
+            self._initdb(engine)
+            self._initialized_dbs.add(shard)
+        if shard == INDEX_SHARD_NAME:
+            self._index_engine = engine
+        return engine
+
+    def dispose(self) -> None:
+        """Close the index."""
+        super().dispose()
+        if self._index_engine is not None:
+            self._index_engine.dispose()
