@@ -22,7 +22,7 @@ demo: $(READY)
 	$(BIN)/backfill demo $(if $(EVENTS),--events $(EVENTS))
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check .

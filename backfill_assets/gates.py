@@ -180,52 +180,74 @@ def gate_chunk(
     disjoint, and then uniqueness and digest need no more than one file at once. `frame` is the content of its one file
     if it was read already, and `values_pass` whether that passed the rules about single values.
     """
-    in_hand = frame
-    model: type[pa.DataFrameModel] = named(spec.model)
-    digest = RowDigest({name: kind for name, kind in dtypes(model).items() if name not in LINEAGE_COLUMNS})
-    violations: dict[str, Violation] = {}
-    measures: pl.DataFrame | None = None
-    outlines: list[pl.DataFrame] = []
-    last_key: tuple[Any, ...] | None = None
-    in_order = True
-    for path in _in_key_order(task.paths, spec.key, violations):
-        frame = _read(path, violations) if in_hand is None else in_hand
-        if frame is None:
-            in_order = False
-            continue
+    judge = _Judge(spec, task, values_pass)
+    if frame is not None:
+        judge.add(frame)
+        return judge.result()
+    for path in _in_key_order(task.paths, spec.key, judge.violations):
+        read = _read(path, judge.violations)
+        if read is not None:
+            judge.add(read)
+    return judge.result()
+
+
+class _Judge:
+    """What is known of a chunk after some of its files."""
+
+    def __init__(self, spec: GateSpec, task: GateTask, values_pass: bool) -> None:
+        self._spec, self._task = spec, task
+        self._schema = _schema_for(spec, task.start, task.end, values_pass=values_pass)
+        self._columns = digest_columns(named(spec.model))
+        self._digest = RowDigest(
+            {name: kind for name, kind in dtypes(named(spec.model)).items() if name in self._columns}
+        )
+        self._measures: pl.DataFrame | None = None
+        self._outlines: list[pl.DataFrame] = []
+        self._last_key: tuple[Any, ...] | None = None
+        self.violations: dict[str, Violation] = {}
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Judge the next file."""
+        spec = self._spec
         frame, ordered = _by_key(frame, spec.key)
-        # keys that rise strictly are unique: only where they do not is pandera's own (slower) uniqueness needed
-        schema = _schema_for(spec, task.start, task.end, values_pass=values_pass)
-        if ordered:
+        schema = copy(self._schema)
+        if ordered:  # keys that rise strictly are unique: only where they do not is pandera's own (slower) check needed
             schema.unique = None
-        _check(schema, frame, violations)
-        if not set(digest_columns(model)) <= set(frame.columns):
-            in_order = False
-            continue
-        if frame.height:
-            first = frame.select(spec.key).row(0)
-            if last_key is not None and first <= last_key:
-                _add(violations, FILES_RULE, 1, [dict(zip(spec.key, first, strict=True))])
-                in_order = False
-            last_key = frame.select(spec.key).row(-1)
-        if not violations:
-            digest.update(frame)
-        if spec.measure is not None and not violations:
-            measures = _merged(measures, named(spec.measure)(frame))
-        if spec.outline is not None and not violations:
-            outlines.append(named(spec.outline)(frame).select(spec.outline_columns))
-    if not violations and digest.rows != task.rows:
-        _add(violations, ROWS_RULE, abs(digest.rows - task.rows), [{"staged": task.rows, "read": digest.rows}])
-    sound = in_order and not violations
-    return GateResult(
-        task.chunk,
-        task.attempt,
-        digest.rows if sound else task.rows,
-        digest.result() if sound else "",
-        [] if measures is None else plain(measures.to_dicts()),
-        sorted(violations.values(), key=lambda violation: violation.rule),
-        _written(outlines, task.outline) if sound else "",
-    )
+        _check(schema, frame, self.violations)
+        if set(self._columns) <= set(frame.columns):
+            self._follow(frame)
+        if self.violations:
+            return
+        self._digest.update(frame)
+        if spec.measure is not None:
+            self._measures = _merged(self._measures, named(spec.measure)(frame))
+        if spec.outline is not None:
+            self._outlines.append(named(spec.outline)(frame).select(spec.outline_columns))
+
+    def _follow(self, frame: pl.DataFrame) -> None:
+        """Require that a file begins after the one before it ended."""
+        if not frame.height:
+            return
+        first = frame.select(self._spec.key).row(0)
+        if self._last_key is not None and first <= self._last_key:
+            _add(self.violations, FILES_RULE, 1, [dict(zip(self._spec.key, first, strict=True))])
+        self._last_key = frame.select(self._spec.key).row(-1)
+
+    def result(self) -> GateResult:
+        """Return the verdict; an outline is written of a chunk that passes."""
+        rows = self._digest.rows
+        if not self.violations and rows != self._task.rows:
+            _add(self.violations, ROWS_RULE, abs(rows - self._task.rows), [{"staged": self._task.rows, "read": rows}])
+        passes = not self.violations
+        return GateResult(
+            self._task.chunk,
+            self._task.attempt,
+            rows if passes else self._task.rows,
+            self._digest.result() if passes else "",
+            [] if self._measures is None else plain(self._measures.to_dicts()),
+            sorted(self.violations.values(), key=lambda violation: violation.rule),
+            _written(self._outlines, self._task.outline) if passes else "",
+        )
 
 
 def digest_columns(model: type[pa.DataFrameModel]) -> list[str]:
@@ -235,6 +257,8 @@ def digest_columns(model: type[pa.DataFrameModel]) -> list[str]:
 
 def gate_batches(spec: GateSpec, batches: Iterator[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
     """Gate the chunks of Arrow batches with columns `chunk` and `task` (JSON); one result row each."""
+    # one worker a core, and frames in memory already: the streaming engine would only pass them between threads
+    pl.Config.set_engine_affinity("in-memory")
     for batch in batches:
         results = list(gate_chunks(spec, map(task_from_json, batch.column("task").to_pylist())))
         texts = [json.dumps(plain(result)) for result in results]
@@ -344,7 +368,8 @@ def _value_rules(spec: GateSpec) -> pa.DataFrameSchema:
 
 def _is_value_rule(check: pa.Check) -> bool:
     name = check.name
-    return name in _VALUE_CHECKS and check._check_fn is pa.Check.get_builtin_check_fn(name)
+    # a check of the product's own may have the same name
+    return name in _VALUE_CHECKS and check._check_fn is pa.Check.get_builtin_check_fn(name)  # noqa: SLF001
 
 
 def _with_run_rules(spec: GateSpec) -> pa.DataFrameSchema:

@@ -36,6 +36,7 @@ _STATIC = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "backfill_assets.worker_daemon",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandera.polars as pandera
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import LINEAGE, RUN_CLOCK, sla_row
 
+from backfill_assets import gates
 from backfill_assets.gates import (
     CHUNK_RULE,
     FILES_RULE,
@@ -28,14 +31,15 @@ from backfill_assets.gates import (
     GateTask,
     gate_batches,
     gate_chunk,
+    gate_chunks,
     named,
     reference_to,
     result_from_json,
     task_from_json,
     task_to_json,
 )
-from backfill_assets.products.enforcement.schemas import CaseSlaDaily, measure_case_sla_daily
-from backfill_assets.schema import dtypes
+from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
+from backfill_assets.schema import Published, dtypes
 from manifests.canonical import plain
 
 unhurried = settings(deadline=None)
@@ -46,6 +50,7 @@ SPEC = GateSpec(
     lineage=LINEAGE,
     measure=reference_to(measure_case_sla_daily),
 )
+OUTLINED = replace(SPEC, outline=reference_to(ends_of_clocks), outline_columns=ENDS)
 MARCH = (date(2012, 3, 1), date(2012, 3, 31))
 
 
@@ -459,3 +464,106 @@ def test_what_a_worker_could_not_import_is_refused() -> None:
 
     with pytest.raises((TypeError, AttributeError)):
         reference_to(local)
+
+
+# --- several chunks at once -------------------------------------------------------------------------------------------
+
+
+class Summed(Published):
+    """A table with rules that look at all rows of a chunk, one of them under the name of a rule about one value."""
+
+    case_id: str
+    clock: str
+    business_date: pl.Date
+    amount: pl.Int64 = pandera.Field(ge=0)
+
+    @pandera.check("amount", name="isin")
+    def _at_least_ten_in_all(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+        return data.lazyframe.select(pl.col("amount").sum() >= 10)
+
+    @pandera.dataframe_check(name="at most twenty in all")
+    def _at_most_twenty_in_all(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+        return data.lazyframe.select(pl.col("amount").sum() <= 20)
+
+
+def tasks(folder: Path, frames: Sequence[pl.DataFrame]) -> list[GateTask]:
+    made = []
+    for number, one in enumerate(frames):
+        (folder / str(number)).mkdir()
+        made.append(replace(task(folder / str(number), one), outline=str(folder / "outlines" / f"{number}.parquet")))
+    return made
+
+
+OTHERS = {
+    "value": [sla_row(0, clock="LUNCH"), sla_row(1)],
+    "null": [sla_row(0, jurisdiction=None)],
+    "lineage": [sla_row(0), sla_row(1, run_id="another-run")],
+    "row": [sla_row(0, days_open=4)],
+    "chunk": [sla_row(0, date(2012, 4, 1))],
+    "twice": [sla_row(0), sla_row(0)],
+    "unsorted": [sla_row(1), sla_row(0)],
+    "empty": [],
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_chunk_is_judged_among_others_as_it_is_alone(tmp_path: Path, other: str) -> None:
+    frames = [frame(good_rows(5)), frame(OTHERS[other]), frame([*good_rows(3), breached(3)])]
+    made = tasks(tmp_path, frames)
+    together = list(gate_chunks(OUTLINED, made))
+    alone = [gate_chunk(OUTLINED, one) for one in made]
+
+    assert together == alone
+    assert [result.passed for result in together] == [True, other in {"unsorted", "empty"}, True]
+    assert [bool(result.outline) for result in together] == [result.passed for result in together]
+
+
+def test_a_chunk_that_cannot_be_read_or_has_other_columns_is_judged_among_others_as_alone(tmp_path: Path) -> None:
+    made = tasks(tmp_path, [frame(good_rows(5)), frame(good_rows(4)), frame(good_rows(3)).drop("amount")])
+    Path(made[1].paths[0]).write_bytes(b"no parquet")
+    first, unreadable, other = gate_chunks(SPEC, made)
+
+    assert first == gate_chunk(SPEC, made[0])
+    assert found(unreadable) == {READ_RULE: 1}
+    assert other == gate_chunk(SPEC, made[2])
+    assert not other.passed
+
+
+def test_bundles_are_bounded_and_chunks_of_several_files_stand_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundles: list[int] = []
+    whole = gates._gate_bundle
+    monkeypatch.setattr(gates, "BUNDLE_ROWS", 10)
+    monkeypatch.setattr(gates, "_gate_bundle", lambda spec, bundle: bundles.append(len(bundle)) or whole(spec, bundle))
+    made = tasks(tmp_path, [frame(good_rows(number)) for number in (4, 6, 1, 30, 2, 3)])
+    (tmp_path / "two").mkdir()
+    made.append(task(tmp_path / "two", frame(good_rows(3)), frame(good_rows(3, 3))))
+    results = list(gate_chunks(SPEC, made))
+
+    assert sorted(result.rows for result in results) == [1, 2, 3, 4, 6, 6, 30]
+    assert all(result.passed for result in results)
+    assert bundles == [2, 1, 1, 2]
+
+
+def test_a_rule_about_several_rows_is_never_applied_to_several_chunks(tmp_path: Path) -> None:
+    spec = GateSpec(reference_to(Summed), SPEC.key, SPEC.day_column, LINEAGE, None)
+
+    def chunk(*amounts: int) -> pl.DataFrame:
+        rows = [{**sla_row(number), "amount": amount} for number, amount in enumerate(amounts)]
+        return pl.DataFrame(rows, schema_overrides=dtypes(Summed)).select(list(dtypes(Summed)))
+
+    low, right, high = gate_chunks(spec, tasks(tmp_path, [chunk(4, 5), chunk(8, 9), chunk(20, 1)]))
+    assert found(low) == {"amount: isin": 1}
+    assert right.passed
+    assert set(found(high)) == {"at most twenty in all"}
+
+
+def test_the_outline_has_the_first_and_last_day_of_each_clock(tmp_path: Path) -> None:
+    first = sla_row(0, date(2012, 3, 1), started_on=date(2012, 3, 1), days_open=0)
+    one = tasks(tmp_path, [frame([first, sla_row(1), breached(2)])])[0]
+    result = gate_chunk(OUTLINED, one)
+
+    outline = pl.read_parquet(result.outline)
+    assert outline.columns == list(ENDS)
+    assert outline["case_id"].to_list() == [first["case_id"], breached(2)["case_id"]]

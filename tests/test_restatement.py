@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -18,7 +21,7 @@ from worlds import END, SPARK, START, TARGET, World, generated, real_world, with
 from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.loading import load_case_events
 from backfill_assets.planning import plan_run
-from backfill_assets.products.enforcement import reference, transforms
+from backfill_assets.products.enforcement import CASE_SLA_DAILY, reference, transforms
 from backfill_assets.publication import publish, rollback
 from manifests.errors import PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
@@ -294,6 +297,27 @@ def test_a_maximum_of_written_rows_holds_a_run_back(world: World) -> None:
     assert failed == ["rows_within_expected"]
 
 
+@contextmanager
+def polled(world: World) -> Iterator[list[tuple[int, int]]]:
+    """Read the target's `main` at 20 Hz meanwhile: files and rows."""
+    states, stop = [], threading.Event()
+
+    def read() -> None:
+        while True:
+            tasks = list(world.platform.lakehouse.table(CASE_SLA_DAILY.name).scan().plan_files())
+            states.append((len(tasks), sum(task.file.record_count for task in tasks)))
+            if stop.wait(0.05):
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield states
+    finally:
+        stop.set()
+        reader.join()
+
+
 def test_the_real_log_gives_the_issue_s_totals_and_its_own_penalties(tmp_path: Path, real_log: Path) -> None:
     world = real_world(tmp_path / "home", real_log)
     record = world.validated(world.manifest("real"))
@@ -330,5 +354,12 @@ def test_the_real_log_gives_the_issue_s_totals_and_its_own_penalties(tmp_path: P
         .collect()
     )
     assert dict(payments.iter_rows()) == penalties
-    done = publish(world.platform, "real")
-    assert (done.files_added, done.files_removed) == (162, 0)
+    total = sum(totals.values())
+    with polled(
+        world
+    ) as states:  # what a reader's plan of the table finds, all through 162 chunks' publication and undoing
+        done = publish(world.platform, "real")
+        assert (done.files_added, done.files_removed) == (162, 0)
+        undone = rollback(world.platform, "real")
+        assert (undone.files_added, undone.files_removed) == (0, 162)
+    assert {(0, 0), (162, total)} == set(states)

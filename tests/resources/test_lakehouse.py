@@ -108,6 +108,22 @@ def test_a_publication_is_one_snapshot_with_the_files_of_its_scope_replaced_and_
     assert rows(lakehouse) == {**dict.fromkeys([*JANUARY, *FEBRUARY], 1), **dict.fromkeys(MARCH, 0)}
 
 
+def test_a_publication_reads_no_more_manifests_than_the_one_before(lakehouse: Lakehouse, days: Table) -> None:
+    """PyIceberg by itself hands on manifests of files deleted long ago; old snapshots keep theirs."""
+    listed = []
+    for number in range(6):
+        commit = publish(
+            lakehouse, snapshots(lakehouse)[-1], two_months(days, number, f"{number}-"), run_id=f"run-{number}"
+        )
+        table = lakehouse.table(DAYS)
+        snapshot = table.snapshot_by_id(commit.snapshot_id)
+        assert snapshot is not None
+        listed.append(len(snapshot.manifests(table.io)))
+    assert listed == [3] * 6  # kept, added, and what this one deleted
+    for number, snapshot_id in enumerate(snapshots(lakehouse)[1:]):
+        assert rows(lakehouse, snapshot_id)["2012-01-05"] == number
+
+
 def test_readers_of_the_old_snapshot_still_see_the_old_rows(lakehouse: Lakehouse, days: Table) -> None:
     (base,) = snapshots(lakehouse)
     publish(lakehouse, base, two_months(days))
