@@ -7,10 +7,12 @@ database of a run is still opened and closed for each event outside a batch: the
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 
 import sqlalchemy as sa
+from dagster import StringSource
 from dagster._core.events.log import EventLogEntry
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
 from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
@@ -18,14 +20,19 @@ from dagster._serdes import ConfigurableClassData
 
 
 class PooledSqliteEventLog(SqliteEventLogStorage):
-    """The event log of the embedded default; `dagster.yaml` names it."""
+    """The event log of the embedded default; `dagster.yaml` names it, and `home` is DAGSTER_HOME."""
 
-    def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
+    def __init__(self, home: str, inst_data: ConfigurableClassData | None = None) -> None:
         self._index_engine: sa.Engine | None = None
         self._batch: dict[str, sa.Connection] | None = None
         self._batch_thread = 0
         self._tables: set[str] = set()
-        super().__init__(base_dir, inst_data)
+        super().__init__(str(Path(home, "history", "runs")), inst_data)
+
+    @classmethod
+    def config_type(cls) -> dict[str, Any]:
+        """Return what `dagster.yaml` says of it."""
+        return {"home": StringSource}
 
     @classmethod
     def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Any) -> "PooledSqliteEventLog":

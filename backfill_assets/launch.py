@@ -5,7 +5,8 @@ Put here the Dagster instance of an installation and the calls that run a job on
 
 from __future__ import annotations
 
-import json
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,8 +32,7 @@ def initialise_instance(home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     target = home / "dagster.yaml"
     if not target.exists():
-        text = Path(__file__).with_name("dagster.yaml").read_text(encoding="utf-8")
-        target.write_text(text.replace('"HISTORY"', json.dumps(str(home / "history" / "runs"))), encoding="utf-8")
+        shutil.copyfile(Path(__file__).with_name("dagster.yaml"), target)
     with instance_at(home) as instance:
         instance.get_runs(limit=1)
         instance.all_asset_keys()
@@ -49,6 +49,7 @@ def instance_at(home: Path) -> Iterator[dg.DagsterInstance]:
         raise EnvironmentRefused(
             Problem(f"{home} is no DAGSTER_HOME", "the installation is initialised first", "run `backfill init`")
         )
+    os.environ["DAGSTER_HOME"] = str(home)  # the instance's own configuration refers to it
     with dg.DagsterInstance.from_config(str(home)) as instance:
         yield instance
 

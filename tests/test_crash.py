@@ -66,6 +66,7 @@ def test_the_same_command_after_a_kill_at_every_point_ends_as_if_nothing_had_hap
         # readers see all of the history or all of the restatement, at every point
         assert visible == ({"history", "disturbed"} if point == "publishing.committed" else {"history"})
     assert world.platform.ledger.run("disturbed").state is RunState.VALIDATED  # it landed, nobody could say so
+    finish(command(world, "run", "disturbed", fault="publishing.recorded"), KILLED)
     finish(command(world, "run", "disturbed"), 0)
     ledger = world.platform.ledger
     assert ledger.run("disturbed").state is RunState.PUBLISHED

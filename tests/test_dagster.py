@@ -161,7 +161,8 @@ def test_a_range_launched_over_graphql_is_published_by_the_sensor_and_a_violated
 
     def read() -> None:
         while not stop.wait(0.2):
-            seen.append((*tuple(sorted(world.rows()["run_id"].unique().to_list())), world.rows().height))
+            rows = world.rows()
+            seen.append((*sorted(rows["run_id"].unique()), rows.height))
 
     reader = threading.Thread(target=read)
     reader.start()
