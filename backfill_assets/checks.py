@@ -5,7 +5,6 @@ report once a run is complete. The judging is the executor's.
 """
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dagster as dg
@@ -57,13 +56,11 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             if verdict.gate == CHUNK_GATE and verdict.chunk in wanted
         }
         selected = {check.name for check in context.selected_asset_check_keys}
-        with ThreadPoolExecutor(1) as background:  # Spark judges the run while Dagster records the chunks
-            judging = background.submit(gate_run, platform, run_id)
-            if CHUNK_GATE in selected:
-                yield from _chunk_evaluations(op_context, key, run_id, chunk_verdicts)
-                outputs = [output.name for output in op_context.op_def.output_defs]
-                yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
-            judging.result()
+        if CHUNK_GATE in selected:
+            yield from _chunk_evaluations(op_context, key, run_id, chunk_verdicts)
+            outputs = [output.name for output in op_context.op_def.output_defs]
+            yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
+        gate_run(platform, run_id)
         run_verdicts = [verdict for verdict in platform.ledger.verdicts(run_id) if not verdict.chunk]
         for verdict in run_verdicts:
             if verdict.gate in selected:

@@ -40,7 +40,7 @@ class Platform:
             settings,
             ledger,
             lakehouse,
-            ModeSpark(settings),
+            ModeSpark(settings, worker_daemon="backfill_assets.worker_daemon"),
             Sinks(ledger, lakehouse),
             EvidenceStore(settings.evidence_folder),
         )

@@ -36,7 +36,6 @@ _STATIC = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "backfill_assets.worker_daemon",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
@@ -96,10 +95,14 @@ def only_the_warehouse(settings: Settings) -> dict[str, str]:
 
 
 class ModeSpark:
-    """The Spark sessions of one process, one a mode, made at first use."""
+    """The Spark sessions of one process, one a mode, made at first use.
 
-    def __init__(self, settings: Settings) -> None:
+    `worker_daemon` is the module that Python workers are forked from; None for PySpark's own.
+    """
+
+    def __init__(self, settings: Settings, worker_daemon: str | None = None) -> None:
         self._settings = settings
+        self._workers = {} if worker_daemon is None else {"spark.python.daemon.module": worker_daemon}
         self._sessions: dict[Mode, SparkSession] = {}
 
     def session(self, mode: Mode) -> SparkSession:
@@ -131,7 +134,7 @@ class ModeSpark:
         time.tzset()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
-        wanted = session_settings(self._settings, mode)
+        wanted = self._workers | session_settings(self._settings, mode)
         try:
             static = {key: value for key, value in wanted.items() if not key.startswith(_HADOOP)}
             root = LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session
