@@ -62,20 +62,19 @@ def _clocks(context: ReconciliationContext) -> DataFrame:
 
 
 def _expected(context: ReconciliationContext) -> DataFrame:
-    """Every event once for each clock it matters to, and all else in one shuffle by case and clock."""
+    """Every event once for each rule of a clock it matters to, and all else in one shuffle by case, clock and rule."""
     rules = context.transform.references[RULES]
     day_of = DAY_OF[context.transform.version]
     start, stops, penalty = F.col("start_activity"), F.col("stop_activities"), F.lit(PENALTY)
     matters = (
         rules.withColumn("activity", F.explode(F.array_distinct(F.concat(stops, F.array(start, penalty)))))
-        .groupBy("jurisdiction", "activity", "clock")
+        .withColumn("starts", F.col("activity") == start)
+        .withColumn("stops", F.array_contains(stops, F.col("activity")))
+        .groupBy("jurisdiction", "activity")
         .agg(
             F.first("time_zone").alias("time_zone"),
-            F.bool_or(F.col("activity") == start).alias("starts"),
-            F.bool_or(F.array_contains(stops, F.col("activity"))).alias("stops"),
+            F.collect_list(F.struct("clock", "valid_from", "starts", "stops")).alias("for"),
         )
-        .groupBy("jurisdiction", "activity")
-        .agg(F.first("time_zone").alias("time_zone"), F.collect_list(F.struct("clock", "starts", "stops")).alias("for"))
     )
     is_penalty = F.col("activity") == PENALTY
     instant, zone = F.col("event_at"), F.col("time_zone")
@@ -90,14 +89,14 @@ def _expected(context: ReconciliationContext) -> DataFrame:
         )
         .select("case_id", "jurisdiction", "for.*", "day", "penalty_day")
     )
-    first_start = F.min(F.when(F.col("starts"), F.col("day"))).over(Window.partitionBy(*_CLOCK))
+    first_start = F.min(F.when(F.col("starts"), F.col("day"))).over(Window.partitionBy(*_CLOCK, "valid_from"))
     since = Window.partitionBy("jurisdiction", "clock").orderBy("valid_from")
     ruled = rules.select(
         "jurisdiction", "clock", "length", "unit", "valid_from", F.lead("valid_from").over(since).alias("valid_until")
     )
     started = (
         events.withColumn("expected_on", first_start)
-        .join(F.broadcast(ruled), ["jurisdiction", "clock"])
+        .join(F.broadcast(ruled), ["jurisdiction", "clock", "valid_from"])
         .where("expected_on >= valid_from AND (valid_until IS NULL OR expected_on < valid_until)")
         .withColumn("started_on", F.col("expected_on"))
     )
