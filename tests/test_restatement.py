@@ -14,6 +14,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 from worlds import END, SPARK, START, TARGET, World, generated, real_world, with_version
@@ -25,6 +26,7 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY, reference, tran
 from backfill_assets.publication import publish, rollback
 from manifests.errors import PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
+from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY
 from resources.ledger import ChunkState
 
 SPRING = (date(2010, 3, 1), date(2010, 5, 31))
@@ -271,6 +273,23 @@ def test_a_gate_that_would_have_found_the_bug_keeps_2_4_1_from_being_published(w
     assert failed["payment_breaches_are_penalties"].details["sample"]
     with pytest.raises(PublicationRefused, match="payment_breaches_are_penalties"):
         publish(world.platform, "strict")
+
+
+def test_the_gates_judge_a_clock_by_the_rule_valid_at_its_start(world: World) -> None:
+    """Rules change what stops a clock, too: from 2010-08-13 a payment no longer stops NOTIFICATION."""
+    lakehouse = world.platform.lakehouse
+    rules = lakehouse.table("reference.sla_rules").scan().to_arrow()
+    changed = [
+        row | {"stop_activities": [row["stop_activities"][0]]}
+        if row["clock"] == "NOTIFICATION" and row["valid_from"] >= date(2010, 8, 13)
+        else row
+        for row in rules.to_pylist()
+    ]
+    assert changed != rules.to_pylist()
+    table = pa.Table.from_pylist(changed, schema=rules.schema)
+    lakehouse.overwrite_rows("reference.sla_rules", table, {LOAD_PROPERTY: "rules", DATA_VERSION_PROPERTY: "changed"})
+    record = world.validated(world.manifest("changed-rules"))
+    assert record.state is RunState.VALIDATED, record.state_reason
 
 
 def test_new_input_is_not_read_by_a_run_planned_before_it(world: World) -> None:
