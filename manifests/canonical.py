@@ -9,17 +9,26 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
+
+LATER: Mapping[str, Any] = MappingProxyType({"later": True})
+"""Metadata of a dataclass field that came after the first records were hashed: its default is not in the text."""
 
 
 def plain(value: Any) -> Any:
     """Return `value` as JSON-ready data: dataclasses as mappings, dates as ISO text, instants in UTC."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if not (field.metadata.get("later") and getattr(value, field.name) == field.default)
+        }
     if isinstance(value, BaseModel):
         return plain(value.model_dump(by_alias=True))
     if isinstance(value, dict):

@@ -11,7 +11,7 @@ import re
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import (
@@ -20,8 +20,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -64,9 +66,56 @@ class Mode(StrEnum):
 
 
 class PublishMode(StrEnum):
-    """How a publication changes the target."""
+    """How a publication changes the target; each is one commit."""
 
+    APPEND_ONLY = "APPEND_ONLY"
+    """First rows of a target or of empty partitions."""
     REPLACE_PARTITIONS = "REPLACE_PARTITIONS"
+    """The files of the publish range are replaced by the staged ones."""
+    MERGE_BY_KEY = "MERGE_BY_KEY"
+    """Changed rows of chosen entities are merged by key into copies of the files that hold them."""
+    SHADOW_SWAP = "SHADOW_SWAP"
+    """The candidate waits on a branch, for anybody to query; publication makes it main."""
+    VERSIONED = "VERSIONED"
+    """The candidate stays under a name of its own beside earlier versions; main is the accepted one."""
+    CORRECTION_EVENTS = "CORRECTION_EVENTS"
+    """Differences to the accepted rows are appended to the corrections table."""
+
+
+class OlderVersion(StrEnum):
+    """What becomes of a row that a merge would replace by one of an older version."""
+
+    REFUSE = "REFUSE"
+    """The run fails: somebody knows more than it does."""
+    KEEP = "KEEP"
+    """The newer row stays; the stale one loses."""
+    OVERWRITE = "OVERWRITE"
+    """The version goes backwards, because somebody decided so."""
+
+
+class Acceptance(StrEnum):
+    """When a version that was published under its own name becomes what main shows."""
+
+    ON_PUBLICATION = "ON_PUBLICATION"
+    LATER = "LATER"
+    """By `backfill accept`; until then only those who ask for the version by name see it."""
+
+
+class Corrections(StrEnum):
+    """Whether correction events stand for the change, or go with a replacement of the rows."""
+
+    INSTEAD = "INSTEAD"
+    BESIDE = "BESIDE"
+
+
+class OnConflict(StrEnum):
+    """What becomes of a run when somebody else has changed part of its scope since it was planned."""
+
+    REFUSE = "REFUSE"
+    REPLAN = "REPLAN"
+    """The chunks in conflict are planned on the table as it is now, computed and gated again."""
+    WAIT = "WAIT"
+    """The run waits for the other change to be undone."""
 
 
 class Semantics(StrEnum):
@@ -104,6 +153,17 @@ class _Part(BaseModel):
         validate_by_alias=True,
         str_strip_whitespace=True,
     )
+    _later: ClassVar[frozenset[str]] = frozenset()
+    """Fields that came after the first manifests were hashed: where they have their default they are not in the text."""
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        kept: dict[str, Any] = handler(self)
+        for name in self._later:
+            if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):
+                kept.pop(name, None)
+                kept.pop(to_camel(name), None)
+        return kept
 
 
 def _table_name(value: Any) -> Any:
@@ -182,12 +242,90 @@ class ReferenceData(_Part):
         return self
 
 
+class Merge(_Part):
+    """Which entities a merge recomputes: those with rows that came into the source after `changedSince`, or the named ones."""
+
+    changed_since: SnapshotId | None = None
+    entities: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] | None = Field(
+        default=None, max_length=10_000
+    )
+    on_older_version: OlderVersion = OlderVersion.REFUSE
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        if (self.changed_since is None) == (self.entities is None):
+            raise ValueError("give changedSince or entities, one of them: a merge recomputes chosen entities")
+        if self.entities is not None and len(set(self.entities)) != len(self.entities):
+            raise ValueError("an entity is named once")
+        return self
+
+
 class Target(_Part):
-    """What may change, and how."""
+    """What may change, and how.
+
+    `merge` belongs to MERGE_BY_KEY, `version` and `acceptance` to VERSIONED, `corrections` to CORRECTION_EVENTS.
+    """
 
     table: TableName
     publish_mode: PublishMode = PublishMode.REPLACE_PARTITIONS
     publish_range: DayRange
+    _later = frozenset({"merge", "version", "acceptance", "corrections"})
+
+    merge: Merge | None = None
+    version: Annotated[str, Field(pattern=r"^v[0-9]{1,6}$")] | None = None
+    acceptance: Acceptance | None = None
+    corrections: Corrections | None = None
+
+    @model_validator(mode="after")
+    def _options_fit_mode(self) -> Self:
+        mode = self.publish_mode
+        for name, value, owner in (
+            ("merge", self.merge, PublishMode.MERGE_BY_KEY),
+            ("version", self.version, PublishMode.VERSIONED),
+            ("acceptance", self.acceptance, PublishMode.VERSIONED),
+            ("corrections", self.corrections, PublishMode.CORRECTION_EVENTS),
+        ):
+            if value is not None and mode is not owner:
+                raise ValueError(f"{name} belongs to publishMode {owner}, not {mode}")
+        if mode is PublishMode.MERGE_BY_KEY and self.merge is None:
+            raise ValueError("MERGE_BY_KEY needs merge: which entities it recomputes")
+        if mode is PublishMode.VERSIONED and self.version is None:
+            raise ValueError("VERSIONED needs version, a name like v3")
+        return self
+
+
+class Conflict(_Part):
+    """What to do when live or another run has changed part of the scope."""
+
+    on_conflict: OnConflict = OnConflict.REFUSE
+    max_replans: Annotated[int, Field(ge=1, le=20, strict=True)] = 3
+    wait_minutes: Annotated[int, Field(ge=1, le=10_080, strict=True)] = 60
+
+
+class Freeze(_Part):
+    """Live writes to the publish range wait from approval until the run has ended, at most so long."""
+
+    hours: Annotated[int, Field(ge=1, le=168, strict=True)]
+
+
+class Progressive(_Part):
+    """Publish range by range: the manifest is planned as a series of runs, each gated, each after the one before it."""
+
+    chunks_per_step: Annotated[int, Field(ge=1, le=10_000, strict=True)]
+
+
+class Series(_Part):
+    """Which step of a progressive run this is; written by the planner. Step 1 has no step before it."""
+
+    of: str
+    step: Annotated[int, Field(ge=1, strict=True)]
+    steps: Annotated[int, Field(ge=1, strict=True)]
+
+
+class Sample(_Part):
+    """Of a dry run: compute and check these chunks only."""
+
+    chunks: tuple[Annotated[str, Field(pattern=r"^[0-9-]{7,10}$")], ...] = Field(min_length=1, max_length=1_000)
 
 
 class WarmUp(_Part):
@@ -229,6 +367,8 @@ class Limits(_Part):
 class RunManifest(_Part):
     """The contract of one run: what, why, by whom, from which input, with which code, allowed to change what."""
 
+    _later = frozenset({"conflict", "freeze", "sample", "progressive", "series"})
+
     api_version: Literal["backfill/v1"] = "backfill/v1"
     run_id: str
     kind: Kind
@@ -243,6 +383,11 @@ class RunManifest(_Part):
     safety: Safety = Safety()
     validation: Validation = Validation()
     limits: Limits = Limits()
+    conflict: Conflict = Conflict()
+    freeze: Freeze | None = None
+    sample: Sample | None = None
+    progressive: Progressive | None = None
+    series: Series | None = None
     development: bool = False
 
     @field_validator("run_id")
@@ -267,6 +412,8 @@ class RunManifest(_Part):
             raise ValueError(f"a run of kind {self.kind} has mode {natural} or DRY_RUN, not {self.mode}")
         if self.safety.side_effects_allowed and self.execution_mode is not Mode.LIVE:
             raise ValueError(f"sideEffectsAllowed is for LIVE only; this run's mode is {self.execution_mode}")
+        if self.sample is not None and self.execution_mode is not Mode.DRY_RUN:
+            raise ValueError(f"sample is for mode DRY_RUN; this run's mode is {self.execution_mode}")
         return self
 
     @property

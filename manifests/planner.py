@@ -7,17 +7,31 @@ that a plan can be made and tested without a catalog. The plan is what a preview
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
 from itertools import islice
 
 from pydantic import TypeAdapter
 
-from manifests.canonical import canonical_json, sha256_of
+from manifests.canonical import LATER, canonical_json, sha256_of
 from manifests.chunks import Chunk, Chunking, aligned, cut, key_of
 from manifests.errors import PlanRefused, Problem
-from manifests.model import DayRange, Mode, PublishMode, ReferenceData, RunManifest, Semantics
+from manifests.model import (
+    Acceptance,
+    Conflict,
+    Corrections,
+    DayRange,
+    Mode,
+    OlderVersion,
+    OnConflict,
+    PublishMode,
+    ReferenceData,
+    RunManifest,
+    Sample,
+    Semantics,
+    manifest_from,
+)
 
 ZONE_MARGIN = timedelta(days=1)
 """Read beyond the input range on both sides: a local day lies up to 14 hours off the UTC day of the same date."""
@@ -36,6 +50,9 @@ class TargetContract:
         reads_look_back: whether rows before the warm-up are read as well (few columns of them).
         gates: the run-level gates it declares; `tolerances` are their names and default values.
         required_gates: those of the gates that no manifest can leave out.
+        entity: the source and target column whose values a merge recomputes whole; None where it cannot be merged into.
+        version_column: the target column that says which of two rows of a key is newer.
+        has_corrections: whether it has a corrections table.
         first_chunk: key of the first chunk it can have, and `last_chunk` of the last; None for no limit.
     """
 
@@ -52,6 +69,9 @@ class TargetContract:
     first_chunk: str | None = None
     last_chunk: str | None = None
     required_gates: tuple[str, ...] = ()
+    entity: str | None = None
+    version_column: str = "produced_at"
+    has_corrections: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +104,15 @@ class ReferenceState:
     versions: Mapping[str, int]
     recorded: frozenset[int] = frozenset()
     """Snapshots with which the runs accepted today in the publish range were made."""
+
+
+@dataclass(frozen=True)
+class BaseState:
+    """The target at the plan's base: how many rows the publish range holds, and the names of the table's refs."""
+
+    rows_in_scope: int = 0
+    refs: frozenset[str] = frozenset()
+    source_snapshots: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -191,6 +220,26 @@ Stage = ComputeBatch | GateBatch | RunGates | Publish
 
 
 @dataclass(frozen=True)
+class MergeTerms:
+    """What a merge recomputes: the entities with source rows that came after a snapshot, or the named ones."""
+
+    entity: str
+    changed_since: int | None
+    entities: tuple[str, ...] | None
+    version_column: str
+    on_older_version: OlderVersion
+
+
+@dataclass(frozen=True)
+class ConflictTerms:
+    """What becomes of the run when part of its scope has changed since the plan; None in a plan means: it is refused."""
+
+    on_conflict: OnConflict
+    max_replans: int
+    wait_minutes: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """A manifest resolved: everything that decides the output of the run, and nothing else.
 
@@ -229,6 +278,11 @@ class Plan:
     code: CodeIdentity
     configuration_hash: str
     run_clock: datetime
+    merge: MergeTerms | None = field(default=None, metadata=LATER)
+    version: str | None = field(default=None, metadata=LATER)
+    acceptance: Acceptance | None = field(default=None, metadata=LATER)
+    corrections: Corrections | None = field(default=None, metadata=LATER)
+    conflict: ConflictTerms | None = field(default=None, metadata=LATER)
 
     @cached_property
     def hash(self) -> str:
@@ -299,6 +353,7 @@ def make_plan(
     code: CodeIdentity,
     configuration_hash: str,
     run_clock: datetime,
+    base: BaseState | None = None,
 ) -> Plan:
     """Resolve `manifest` against the tables as they are.
 
@@ -308,6 +363,7 @@ def make_plan(
         source: its source, at the snapshot to be read.
         references: the state of each reference table the target reads.
         base_snapshot_id: the target's current snapshot.
+        base: what the planner must know of the target there; None where nothing was looked up.
         code: the identity of the running code.
         configuration_hash: hash of the settings that can change the output.
         run_clock: the instant the run takes for "now".
@@ -320,6 +376,7 @@ def make_plan(
     problems += _code_problems(manifest, code)
     publish = manifest.target.publish_range
     problems += _scope_problems(publish, contract, source)
+    problems += _mode_problems(manifest, contract, base or BaseState())
     warm_up = contract.warm_up_days
     if manifest.warm_up is not None:
         if manifest.warm_up.days < warm_up:
@@ -336,6 +393,10 @@ def make_plan(
     pins, pin_problems = _pin_references(manifest, contract, references)
     problems += pin_problems
     reads = _estimate(source, inputs.start, inputs.end)
+    chunks = tuple(_planned(chunk, source, warm_up) for chunk in cut(contract.chunking, publish.start, publish.end))
+    if manifest.sample is not None:
+        chunks, sample_problems = _sampled(manifest.sample, chunks)
+        problems += sample_problems
     limit = manifest.safety.max_rows_expected
     if limit is not None and reads.rows > limit:
         problems.append(
@@ -370,7 +431,7 @@ def make_plan(
         references=pins,
         transform=contract.transform,
         transform_version=manifest.transform.version,
-        chunks=tuple(_planned(chunk, source, warm_up) for chunk in cut(contract.chunking, publish.start, publish.end)),
+        chunks=chunks,
         gates=_gates(manifest, contract),
         tolerances={
             name: float(value)
@@ -383,7 +444,113 @@ def make_plan(
         code=code,
         configuration_hash=configuration_hash,
         run_clock=run_clock.astimezone(UTC),
+        merge=_merge_terms(manifest, contract),
+        version=manifest.target.version,
+        acceptance=manifest.target.acceptance,
+        corrections=manifest.target.corrections,
+        conflict=None
+        if manifest.conflict == Conflict()
+        else ConflictTerms(
+            manifest.conflict.on_conflict, manifest.conflict.max_replans, manifest.conflict.wait_minutes
+        ),
     )
+
+
+def series_of(manifest: RunManifest, chunking: Chunking) -> tuple[RunManifest, ...]:
+    """Return the steps of a progressive manifest, in order; the manifest itself where it is not progressive.
+
+    A step is a manifest like any other, with a part of the publish range and a run id that ends in its number.
+    """
+    if manifest.progressive is None:
+        return (manifest,)
+    publish = manifest.target.publish_range
+    chunks = list(cut(chunking, *aligned(chunking, publish.start, publish.end)))
+    size = manifest.progressive.chunks_per_step
+    parts = [chunks[first : first + size] for first in range(0, len(chunks), size)]
+    data = manifest.model_dump(mode="json", by_alias=True)
+    steps = []
+    for number, part in enumerate(parts, start=1):
+        target = data["target"] | {
+            "publishRange": {
+                "start": max(part[0].start, publish.start).isoformat(),
+                "end": min(part[-1].end, publish.end).isoformat(),
+            }
+        }
+        series = {"of": manifest.run_id, "step": number, "steps": len(parts)}
+        changes = {"runId": f"{manifest.run_id}.s{number:03}", "progressive": None, "series": series, "target": target}
+        steps.append(manifest_from(data | changes))
+    return tuple(steps)
+
+
+def _sampled(sample: Sample, chunks: tuple[PlannedChunk, ...]) -> tuple[tuple[PlannedChunk, ...], list[Problem]]:
+    unknown = sorted(set(sample.chunks) - {chunk.key for chunk in chunks})
+    if unknown:
+        return chunks, [
+            Problem(
+                f"sample.chunks names {', '.join(unknown)}",
+                f"the publish range has chunks {chunks[0].key} to {chunks[-1].key}",
+                "correct the chunk keys",
+            )
+        ]
+    return tuple(chunk for chunk in chunks if chunk.key in sample.chunks), []
+
+
+def _merge_terms(manifest: RunManifest, contract: TargetContract) -> MergeTerms | None:
+    merge = manifest.target.merge
+    if merge is None or contract.entity is None:
+        return None
+    return MergeTerms(
+        contract.entity, merge.changed_since, merge.entities, contract.version_column, merge.on_older_version
+    )
+
+
+def _mode_problems(manifest: RunManifest, contract: TargetContract, base: BaseState) -> list[Problem]:
+    """Return what a publish mode must refuse already when it is planned."""
+    target, problems = manifest.target, []
+    publish = target.publish_range
+    if target.publish_mode is PublishMode.APPEND_ONLY and base.rows_in_scope:
+        problems.append(
+            Problem(
+                f"{contract.table} holds {base.rows_in_scope:,} rows in files of {publish.start} to {publish.end}",
+                "APPEND_ONLY writes first rows only: never beside those of another run",
+                "narrow the publish range to empty chunks, or choose REPLACE_PARTITIONS",
+            )
+        )
+    if target.version is not None and target.version in base.refs:
+        problems.append(
+            Problem(
+                f"{contract.table} has a version {target.version} already",
+                "a version is never overwritten",
+                "give target.version the next name",
+            )
+        )
+    if target.merge is not None:
+        since = target.merge.changed_since
+        if contract.entity is None:
+            problems.append(
+                Problem(
+                    f"{contract.table} declares no entity",
+                    "MERGE_BY_KEY recomputes whole entities",
+                    "declare `entity` in the product, or choose REPLACE_PARTITIONS",
+                )
+            )
+        if since is not None and since not in base.source_snapshots:
+            problems.append(
+                Problem(
+                    f"merge.changedSince names snapshot {since}",
+                    f"it is a snapshot in the history of {contract.source}",
+                    "see the table's snapshots",
+                )
+            )
+    if target.publish_mode is PublishMode.CORRECTION_EVENTS and not contract.has_corrections:
+        problems.append(
+            Problem(
+                f"{contract.table} declares no corrections table",
+                "CORRECTION_EVENTS are appended to the table that the product declares for them",
+                "declare `corrections` in the product, or choose another publishMode",
+            )
+        )
+    return problems
 
 
 def _gates(manifest: RunManifest, contract: TargetContract) -> tuple[str, ...]:

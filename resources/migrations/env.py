@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from resources.ledger import metadata
+from resources.tables import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
 with context.begin_transaction():

@@ -34,7 +34,8 @@ from support import (
 from manifests.errors import EnvironmentRefused, InputRefused, Refused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.planner import StagedFile
-from resources.ledger import ChunkState, Ledger, RunRecord, Verdict, metadata, open_ledger, operator
+from resources.ledger import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
+from resources.tables import metadata
 from resources.ledger import runs as runs_table
 
 RUN = "restate-2012"

@@ -80,14 +80,15 @@ def _expected(context: ReconciliationContext) -> DataFrame:
     instant, zone = F.col("event_at"), F.col("time_zone")
     events = (
         context.source.join(F.broadcast(matters), ["jurisdiction", "activity"])
+        # days before the explosion: Spark parses the zone's name again for each row
         .select(
             "case_id",
             "jurisdiction",
             day_of(instant, zone).alias("day"),
             F.when(is_penalty, local_date(instant, zone)).alias("penalty_day"),
-            F.explode("for").alias("for"),
+            "for",
         )
-        .select("case_id", "jurisdiction", "for.*", "day", "penalty_day")
+        .select("case_id", "jurisdiction", "day", "penalty_day", F.inline("for"))
     )
     first_start = F.min(F.when(F.col("starts"), F.col("day"))).over(Window.partitionBy(*_CLOCK, "valid_from"))
     since = Window.partitionBy("jurisdiction", "clock").orderBy("valid_from")
