@@ -23,11 +23,11 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
+from backfill_assets.gates import merged_measures, named
 from backfill_assets.schema import LINEAGE_COLUMNS
 from manifests.canonical import plain
 from manifests.model import OlderVersion
 
-RESULT_SCHEMA = "chunk string, result string"
 ADDED, CHANGED, REMOVED = "ADDED", "CHANGED", "REMOVED"
 OLDER_RULE = "no version goes backwards"
 TIE_RULE = "one version says one thing"
@@ -117,6 +117,7 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
         derived.counts.update(counts)
         return derived
     matched = 0
+    newer = _newer_keys(spec, [path for _, path in touched], entities, computed)
     for number, (_, path) in enumerate(touched):
         begins = touched[number][0] if number else None
         ends = touched[number + 1][0] if number + 1 < len(touched) else None
@@ -127,7 +128,7 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
         kept = _newer(spec, old, computed)
         merged = [rest, kept]
         if mine is not None:
-            merged.append(mine if not kept.height else mine.join(kept.select(spec.key), on=spec.key, how="anti"))
+            merged.append(mine if newer is None else mine.join(newer, on=spec.key, how="anti"))
         found = 0 if computed is None else old.join(computed.select(spec.key), on=spec.key, how="semi").height
         matched += found
         counts["replaced"] += found
@@ -139,6 +140,18 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
     counts["inserted"] = (0 if computed is None else computed.height) - matched
     derived.counts.update(counts)
     return Derived(task.chunk, [file for file in derived.files if file[1]], derived.replaced, derived.counts)
+
+
+def _newer_keys(
+    spec: MergeSpec, paths: Sequence[str], entities: pl.DataFrame, computed: pl.DataFrame | None
+) -> pl.DataFrame | None:
+    """Return the keys of today's rows that win over computed ones; None where none can."""
+    if spec.on_older_version is not OlderVersion.KEEP:
+        return None
+    columns = [*spec.key, spec.version_column]
+    read = (pl.read_parquet(path, hive_partitioning=False, columns=[*{*columns, spec.entity}]) for path in paths)
+    old = (frame.join(entities, on=spec.entity, how="semi") for frame in read)
+    return pl.concat([_newer(spec, frame, computed).select(spec.key) for frame in old])
 
 
 def _newer(spec: MergeSpec, old: pl.DataFrame, computed: pl.DataFrame | None) -> pl.DataFrame:
@@ -164,6 +177,16 @@ def merge_violations(spec: MergeSpec, task: DeriveTask, merged: Sequence[str]) -
     computed = _rows(task.computed)
     before = [pl.read_parquet(path, hive_partitioning=False) for path in task.base]
     after = [pl.read_parquet(path, hive_partitioning=False) for path in merged]
+    return _broken(spec, entities, computed, before, after)
+
+
+def _broken(
+    spec: MergeSpec,
+    entities: pl.DataFrame,
+    computed: pl.DataFrame | None,
+    before: Sequence[pl.DataFrame],
+    after: Sequence[pl.DataFrame],
+) -> dict[str, list[dict[str, Any]]]:
     broken: dict[str, list[dict[str, Any]]] = {}
 
     def require(rule: str, wrong: pl.DataFrame) -> None:
@@ -205,8 +228,11 @@ def _fingerprint(frame: pl.DataFrame) -> int:
     """Return a sum over the hashes of rows: equal for equal rows in any order, within one process."""
     if not frame.height:
         return 0
-    hashes = frame.hash_rows()
-    return int((hashes >> 32).sum() or 0) * 2**64 + int((hashes & 0xFFFFFFFF).sum() or 0) + frame.height * 2**128
+    halves = pl.DataFrame({"hash": frame.hash_rows()}).select(
+        high=(pl.col("hash") // 2**32).sum(), low=(pl.col("hash") % 2**32).sum()
+    )
+    high, low = halves.row(0)
+    return int(high) * 2**64 + int(low) + frame.height * 2**128
 
 
 def _between(rows: pl.DataFrame, key: Sequence[str], begins: Any, ends: Any) -> pl.DataFrame:
@@ -297,9 +323,7 @@ def _write(rows: pl.DataFrame, schema: str, folder: str) -> tuple[str, int, int]
     wanted = schema_to_pyarrow(Schema.model_validate_json(schema))
     table = rows.select(wanted.names).to_arrow().cast(wanted)
     path = f"{folder}/part-{uuid4().hex}.parquet"
-    filesystem, name = (
-        pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
-    )
+    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
     filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
     pq.write_table(table, name, filesystem=filesystem, compression="zstd")
     return path, rows.height, filesystem.get_file_info(name).size
@@ -319,3 +343,24 @@ def derive_batches(
         results = [merge(spec, task) if isinstance(spec, MergeSpec) else correct(spec, task) for task in tasks]
         texts = [json.dumps(plain(result)) for result in results]
         yield arrow.RecordBatch.from_pydict({"chunk": [result.chunk for result in results], "result": texts})
+
+
+def judge_merges(
+    spec: MergeSpec, measure: str | None, batches: Iterator[arrow.RecordBatch]
+) -> Iterator[arrow.RecordBatch]:
+    """Judge merged chunks of Arrow batches with columns `chunk` and `task`; measure them as readers would see them."""
+    pl.Config.set_engine_affinity("in-memory")
+    for batch in batches:
+        chunks, texts = batch.column("chunk").to_pylist(), []
+        for text in batch.column("task").to_pylist():
+            data = json.loads(text)
+            merged = data.pop("merged")
+            broken = merge_violations(spec, DeriveTask(**data), merged)
+            slices: pl.DataFrame | None = None
+            if measure is not None and not broken:
+                for path in merged:
+                    more = named(measure)(pl.read_parquet(path, hive_partitioning=False))
+                    slices = merged_measures(slices, more)
+            found = [] if slices is None else plain(slices.to_dicts())
+            texts.append(json.dumps({"chunk": data["chunk"], "broken": broken, "slices": found}))
+        yield arrow.RecordBatch.from_pydict({"chunk": chunks, "result": texts})
