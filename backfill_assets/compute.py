@@ -78,8 +78,8 @@ def pinned_inputs(platform: Platform, target: TargetTable, plan: Plan, chunks: S
 
 
 def entities_folder(prefix: str) -> str:
-    """Return where an attempt keeps the entities that it merges."""
-    return f"{prefix}/_entities"
+    """Return where an attempt keeps the entities that it merges: beside its rows, whose folder Spark makes."""
+    return f"{prefix}-entities"
 
 
 def of_entities(platform: Platform, plan: Plan, prefix: str, inputs: Inputs) -> Inputs:
