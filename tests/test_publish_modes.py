@@ -106,9 +106,7 @@ def test_a_merge_recomputes_its_entities_and_leaves_every_other_row_alone(publis
     assert after.filter(~inside).equals(before.filter(~inside))
     # the merged rows are what a replacement by the same version would give them
     world.validated(world.manifest("whole", target=target("REPLACE_PARTITIONS")))
-    whole = pl.concat(
-        [pl.read_parquet(f.path) for chunk in world.platform.ledger.chunks("whole") for f in chunk.files]
-    )
+    whole = pl.concat([pl.read_parquet(f.path) for chunk in world.platform.ledger.chunks("whole") for f in chunk.files])
     assert values(after.filter(inside)).equals(values(whole.filter(pl.col("case_id").is_in(cases))))
     assert set(after.filter(inside)["run_id"]) == {"merge"}
     # only files that hold rows of the entities were copied
@@ -277,9 +275,7 @@ def test_corrections_say_what_a_replacement_would_change_and_are_issued_once(pub
     events = corrections(world)
     assert events.height > 0
     assert done.files_removed == 0
-    new = pl.concat(
-        [pl.read_parquet(f.path) for chunk in world.platform.ledger.chunks("correct") for f in chunk.files]
-    )
+    new = pl.concat([pl.read_parquet(f.path) for chunk in world.platform.ledger.chunks("correct") for f in chunk.files])
     old = month_of(before, *SCOPE)
     names = [name for name in old.columns if name not in (*KEY, *LINEAGE)]
     both = old.join(new, on=KEY, how="inner", suffix="_new")
@@ -414,3 +410,22 @@ def test_a_dry_run_computes_and_checks_a_sample_and_is_never_published(published
     )
     with pytest.raises(PlanRefused, match="2012-01"):
         preview(world.platform, unknown)
+
+
+def test_every_publish_mode_has_an_example_that_can_be_planned(published: World) -> None:
+    from manifests.model import PublishMode, load_manifest, manifest_from
+
+    files = sorted((Path(__file__).resolve().parent.parent / "manifests").glob("*.yaml"))
+    examples = [load_manifest(file) for file in files if file.stem != "refused-webhook"]
+    assert {example.target.publish_mode for example in examples} == set(PublishMode)
+    for example in examples:
+        data = example.model_dump(mode="json", by_alias=True) | {"development": True}
+        data["target"] = data["target"] | {"publishRange": {"start": str(SCOPE[0]), "end": str(SCOPE[1])}}
+        if data.get("sample"):
+            data["sample"] = {"chunks": ["2010-04"]}
+        if example.target.publish_mode is PublishMode.APPEND_ONLY:
+            with pytest.raises(PlanRefused, match="first rows only"):
+                preview(published.platform, manifest_from(data))
+            continue
+        plan = preview(published.platform, manifest_from(data))
+        assert plan.publish_mode is example.target.publish_mode
