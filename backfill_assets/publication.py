@@ -12,10 +12,11 @@ from typing import Any
 
 from backfill_assets import faults
 from backfill_assets.executor import CHUNK_GATE
+from backfill_assets.leasing import leases_of, publishing_lease
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.target import TargetTable
 from manifests.canonical import plain
-from manifests.errors import Problem, PublicationRefused, Refused
+from manifests.errors import LeaseLost, Problem, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.planner import Plan
 from resources.lakehouse import (
@@ -26,6 +27,7 @@ from resources.lakehouse import (
     VERSION_PROPERTY,
     Scope,
 )
+from resources.leases import Lease
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
 
 PUBLISH, ROLLBACK = "publish", "rollback"
@@ -137,30 +139,48 @@ def publish(platform: Platform, run_id: str) -> Published:
     Safe to repeat: a publication that landed, recorded or not, is found in the target and not made twice.
 
     Raises:
+        LeaseHeld: if somebody else is publishing into the scope.
+        LeaseLost: if this process was paused for so long that somebody else has taken the scope over.
         PublicationRefused: if anything that must precede it is missing, or somebody else wrote into the scope.
     """
-    record = platform.ledger.run(run_id)
-    target = target_named(record.target)
-    landed = platform.lakehouse.find_publication(target.name, run_id, PUBLISH)
-    if landed is not None and record.state in {RunState.PUBLISHED, RunState.SUPERSEDED}:
-        return _already(platform, record, landed.snapshot_id, PUBLISH)
+    done = _done(platform, run_id, PUBLISH)
+    if done is None:
+        record, _ = require_publishable(platform, run_id)
+        with publishing_lease(platform, record, PUBLISH) as lease:
+            # another process may have published it just before this one got the lease
+            done = _done(platform, run_id, PUBLISH) or _publish(platform, run_id, lease)
+    _tell_the_world(platform, platform.ledger.run(run_id), done, PUBLISH)
+    return done
+
+
+def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     record, chunks = require_publishable(platform, run_id)
+    target = target_named(record.target)
     root = platform.evidence.seal(run_id, evidence_files(platform, record, chunks))
     faults.reach("publishing.sealed")
     plan = record.plan
-    entry = platform.ledger.open_publication(run_id, PUBLISH, plan.base_snapshot_id, root, operator())
+    entry = platform.ledger.open_publication(
+        run_id, PUBLISH, plan.base_snapshot_id, root, operator(), token=lease.token
+    )
+    landed = platform.lakehouse.find_publication(target.name, run_id, PUBLISH)
     if landed is None:
         if plan.base_snapshot_id is not None:
             platform.lakehouse.tag(target.name, f"before-{run_id}", plan.base_snapshot_id)
         faults.reach("publishing.tagged")
         try:
+            leases_of(platform).renew(lease)
+            faults.reach("publishing.leased")
             commit = platform.lakehouse.replace(
                 target.name,
                 scope_of(target, plan),
                 base_snapshot_id=plan.base_snapshot_id,
                 staged=[file for chunk in chunks for file in chunk.files],
                 properties=_properties(record, PUBLISH, root),
+                token=lease.token,
             )
+        except LeaseLost as refusal:  # the run is as good as before
+            platform.ledger.close_refused(entry, str(refusal))
+            raise
         except PublicationRefused as refusal:
             platform.ledger.close_refused(entry, str(refusal))
             platform.ledger.move(run_id, RunState.REJECTED, operator(), refusal.problems[0].what)
@@ -171,22 +191,29 @@ def publish(platform: Platform, run_id: str) -> Published:
     faults.reach("publishing.committed")
     platform.ledger.accept(run_id, entry, snapshot_id=snapshot_id, added=added, removed=removed, actor=operator())
     faults.reach("publishing.recorded")
-    done = Published(run_id, snapshot_id, plan.base_snapshot_id, added, removed, root, new=True)
-    _tell_the_world(platform, record, done, PUBLISH)
-    return done
+    return Published(run_id, snapshot_id, plan.base_snapshot_id, added, removed, root, new=True)
 
 
 def rollback(platform: Platform, run_id: str) -> Published:
     """Put back what a published run replaced, as a new snapshot.
 
     Raises:
+        LeaseHeld: if somebody else is publishing into the scope.
+        LeaseLost: if this process was paused for so long that somebody else has taken the scope over.
         PublicationRefused: if the run is not published, a later run holds part of its scope, or somebody else wrote there.
     """
+    done = _done(platform, run_id, ROLLBACK)
+    if done is None:
+        with publishing_lease(platform, platform.ledger.run(run_id), ROLLBACK) as lease:
+            done = _done(platform, run_id, ROLLBACK) or _roll_back(platform, run_id, lease)
+    _tell_the_world(platform, platform.ledger.run(run_id), done, ROLLBACK)
+    return done
+
+
+def _roll_back(platform: Platform, run_id: str, lease: Lease) -> Published:
     record = platform.ledger.run(run_id)
     target = target_named(record.target)
     undone = platform.lakehouse.find_publication(target.name, run_id, ROLLBACK)
-    if undone is not None and record.state is RunState.ROLLED_BACK:
-        return _already(platform, record, undone.snapshot_id, ROLLBACK)
     if record.state is not RunState.PUBLISHED:
         raise PublicationRefused(
             Problem(f"run '{run_id}' is {record.state}", "only a PUBLISHED run is rolled back", "see `backfill status`")
@@ -213,17 +240,21 @@ def rollback(platform: Platform, run_id: str) -> Published:
             )
         )
     root = platform.evidence.verify(run_id)
-    entry = platform.ledger.open_publication(run_id, ROLLBACK, published.snapshot_id, root, operator())
+    entry = platform.ledger.open_publication(
+        run_id, ROLLBACK, published.snapshot_id, root, operator(), token=lease.token
+    )
     if undone is None:
         try:
+            leases_of(platform).renew(lease)
             commit = platform.lakehouse.restore(
                 target.name,
                 scope_of(target, plan),
                 from_snapshot_id=published.snapshot_id,
                 to_snapshot_id=published.parent_snapshot_id,
                 properties=_properties(record, ROLLBACK, root),
+                token=lease.token,
             )
-        except PublicationRefused as refusal:
+        except (LeaseLost, PublicationRefused) as refusal:
             platform.ledger.close_refused(entry, str(refusal))
             raise
         snapshot_id, added, removed = commit.snapshot_id, commit.files_added, commit.files_removed
@@ -231,9 +262,7 @@ def rollback(platform: Platform, run_id: str) -> Published:
         snapshot_id, added, removed = undone.snapshot_id, *platform.lakehouse.changed_files(target.name, undone)
     faults.reach("publishing.committed")
     platform.ledger.undo(run_id, entry, snapshot_id=snapshot_id, added=added, removed=removed, actor=operator())
-    done = Published(run_id, snapshot_id, published.snapshot_id, added, removed, root, new=True)
-    _tell_the_world(platform, record, done, ROLLBACK)
-    return done
+    return Published(run_id, snapshot_id, published.snapshot_id, added, removed, root, new=True)
 
 
 def scope_of(target: TargetTable, plan: Plan) -> Scope:
@@ -268,23 +297,29 @@ def _properties(record: RunRecord, action: str, root: str) -> dict[str, str]:
     }
 
 
-def _already(platform: Platform, record: RunRecord, snapshot_id: int, action: str) -> Published:
+def _done(platform: Platform, run_id: str, action: str) -> Published | None:
+    """Return an action that is in the target's history and on record; the world may not have been told of it yet."""
+    recorded = {PUBLISH: {RunState.PUBLISHED, RunState.SUPERSEDED}, ROLLBACK: {RunState.ROLLED_BACK}}
+    record = platform.ledger.run(run_id)
+    if record.state not in recorded[action]:
+        return None
+    landed = platform.lakehouse.find_publication(record.target, run_id, action)
+    if landed is None:
+        return None
     entry = next(
         one
-        for one in reversed(platform.ledger.publications(record.run_id))
+        for one in reversed(platform.ledger.publications(run_id))
         if one["action"] == action and one["state"] == "COMMITTED"
     )
-    done = Published(
-        record.run_id,
-        snapshot_id,
+    return Published(
+        run_id,
+        landed.snapshot_id,
         entry["base_snapshot_id"],
         entry["files_added"],
         entry["files_removed"],
         entry["evidence_root"],
         new=False,
     )
-    _tell_the_world(platform, record, done, action)  # in case the process died between recording and telling
-    return done
 
 
 def _tell_the_world(platform: Platform, record: RunRecord, done: Published, action: str) -> None:

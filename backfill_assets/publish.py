@@ -13,12 +13,13 @@ from backfill_assets.platform import Platform
 from backfill_assets.publication import PUBLISH, publish
 from backfill_assets.staging import RUN_TAG, asset_key, backfill_partitions, column_schema
 from backfill_assets.target import TargetTable
-from manifests.errors import Refused
+from manifests.errors import LeaseHeld, Refused
 from manifests.lifecycle import RunState
 
 SENSOR_SECONDS = 10
 _ATTEMPTS = 5
 """Publications of one run that a sensor asks for before it leaves a failing one to people."""
+_LEASE_WAIT_SECONDS = 15
 
 
 def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
@@ -45,6 +46,9 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         run_id = context.partition_key
         try:
             done = publish(platform, run_id)
+        except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
+            retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
+            raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
         except Refused as refusal:
             raise dg.Failure(str(refusal), allow_retries=False) from refusal
         chunks = platform.ledger.chunks(run_id)

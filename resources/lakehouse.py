@@ -7,7 +7,9 @@ whether a commit may happen is the publisher's. Every commit here is one snapsho
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,13 +33,18 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.table.update import AssertRefSnapshotId, UpdatesAndRequirements
+from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
 from pyiceberg.types import DateType, TimestamptzType
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused
+from manifests.errors import EnvironmentRefused, InputRefused, LeaseLost, Problem, PublicationRefused
 from manifests.planner import ReferenceState, SourceFile, SourceState, StagedFile
+from resources.leases import lost
 
 RUN_PROPERTY = "backfill.run-id"
 """Snapshot summary key of the run that a publication belongs to."""
@@ -49,7 +56,10 @@ LOAD_PROPERTY = "backfill.load-id"
 """Snapshot summary key of a load: the same load is never appended twice."""
 DATA_VERSION_PROPERTY = "backfill.data-version"
 """Snapshot summary key of a reference table's named version."""
+FENCE_ACTION = "fence"
 _FOOTER_READERS = 8
+_CONTENTION_SECONDS = 60.0
+"""How long a commit is tried again because commits elsewhere in the table came between."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,9 @@ class Lakehouse:
             self._require_database()
             try:
                 # its own tables are made by `backfill init` only: a refused command leaves nothing behind
-                self._catalog = load_catalog(self._name, **({"init_catalog_tables": "false"} | self._properties))
+                self._catalog = load_catalog(
+                    self._name, **({"init_catalog_tables": "false"} | _patient(self._properties))
+                )
             except Exception as error:
                 raise EnvironmentRefused(
                     Problem(
@@ -290,14 +302,19 @@ class Lakehouse:
         base_snapshot_id: int | None,
         staged: Sequence[StagedFile],
         properties: Mapping[str, str],
+        token: int | None = None,
     ) -> Commit:
         """Replace the files of a scope at the plan's base by staged ones, as one snapshot.
 
+        `token` is that of the publisher's lease; without one nothing fences the commit.
+
         Raises:
+            LeaseLost: if the token is fenced.
             PublicationRefused: if the scope's files are no longer those of the base, or a staged file is not the one
                 that was gated; nothing has changed then.
         """
         table = self.table(name)
+        require_unfenced(table, token)
         base = (
             []
             if base_snapshot_id is None
@@ -308,7 +325,7 @@ class Lakehouse:
         require_same_files(name, scope, base, present)
         new = data_files(table, [file.path for file in staged])
         _require_as_staged(staged, new)
-        self._commit(table, scope, present, new, properties)
+        self._commit(table, scope, present, new, properties, token)
         return Commit(
             self._landed(name, RUN_PROPERTY, properties[RUN_PROPERTY], properties[ACTION_PROPERTY]).snapshot_id,
             len(new),
@@ -323,19 +340,22 @@ class Lakehouse:
         from_snapshot_id: int,
         to_snapshot_id: int | None,
         properties: Mapping[str, str],
+        token: int | None = None,
     ) -> Commit:
         """Put the files that a scope had at `to_snapshot_id` back in place of those of `from_snapshot_id`.
 
         Raises:
+            LeaseLost: if the token is fenced.
             PublicationRefused: if the scope's files are no longer those of `from_snapshot_id`.
         """
         table = self.table(name)
+        require_unfenced(table, token)
         published = list(_live_files(table, _snapshot(table, from_snapshot_id), scope.filter))
         current = table.current_snapshot()
         present = [] if current is None else list(_live_files(table, current, scope.filter))
         require_same_files(name, scope, published, present)
         old = [] if to_snapshot_id is None else list(_live_files(table, _snapshot(table, to_snapshot_id), scope.filter))
-        self._commit(table, scope, present, old, properties)
+        self._commit(table, scope, present, old, properties, token)
         return Commit(
             self._landed(name, RUN_PROPERTY, properties[RUN_PROPERTY], properties[ACTION_PROPERTY]).snapshot_id,
             len(old),
@@ -344,19 +364,36 @@ class Lakehouse:
 
     def tag(self, name: str, tag: str, snapshot_id: int) -> None:
         """Tag a snapshot so that it is never expired; in a transaction of its own, and safe to repeat."""
-        table = self.table(name)
-        reference = table.refs().get(tag)
-        if reference is not None and reference.snapshot_id == snapshot_id:
-            return
-        if reference is not None:
-            raise PublicationRefused(
-                Problem(
-                    f"tag {tag} of {name} names snapshot {reference.snapshot_id}",
-                    "a tag is never moved",
-                    "look at the table's refs",
+
+        def create(table: Table) -> None:
+            reference = table.refs().get(tag)
+            if reference is None:
+                table.manage_snapshots().create_tag(snapshot_id, tag).commit()
+            elif reference.snapshot_id != snapshot_id:
+                raise PublicationRefused(
+                    Problem(
+                        f"tag {tag} of {name} names snapshot {reference.snapshot_id}",
+                        "a tag is never moved",
+                        "look at the table's refs",
+                    )
                 )
-            )
-        table.manage_snapshots().create_tag(snapshot_id, tag).commit()
+
+        self._retrying(name, create)
+
+    def fence(self, name: str, token: int) -> None:
+        """Keep the holder of a lost lease out: from here on a commit that carries its token fails in the catalog.
+
+        The fence is a tag. Nothing reads the snapshot it names: one that another tag keeps anyway, else the current
+        one. A table without snapshots is given an empty one first, on no branch; readers never see it.
+        Safe to repeat.
+        """
+
+        def create(table: Table) -> None:
+            if fence_of(token) not in table.refs():
+                table.manage_snapshots().create_tag(_cheapest_to_keep(table), fence_of(token)).commit()
+
+        self._retrying(name, _ensure_snapshot)
+        self._retrying(name, create)
 
     def find_publication(self, name: str, run_id: str, action: str) -> Snapshot | None:
         """Return the snapshot in which a run's action landed, if it is in the history of the table's current one."""
@@ -376,17 +413,62 @@ class Lakehouse:
         old: Sequence[DataFile],
         new: Sequence[DataFile],
         properties: Mapping[str, str],
+        token: int | None = None,
     ) -> None:
+        """Commit a replacement; it is tried again while commits elsewhere in the table come between.
+
+        A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first.
+        """
+        name = ".".join(table.name())
+        tried = False
+
+        def replace_files(table: Table) -> None:
+            nonlocal tried
+            require_unfenced(table, token)
+            if tried:
+                if _with_property(table, RUN_PROPERTY, properties[RUN_PROPERTY], properties[ACTION_PROPERTY]):
+                    return
+                current = table.current_snapshot()
+                present = [] if current is None else list(_live_files(table, current, scope.filter))
+                require_same_files(name, scope, old, present)
+            tried = True
+            commit_replacement(table, scope.filter, old, new, properties, token)
+
         try:
-            commit_replacement(table, scope.filter, old, new, properties)
-        except (CommitFailedException, ValidationException) as error:  # lost for good, or found to conflict
+            self._retrying(name, replace_files, table)
+        except ValidationException as error:
+            require_unfenced(self.table(name), token)
             raise PublicationRefused(
                 Problem(
-                    f"{'.'.join(table.name())} changed in {scope.start} to {scope.end} while publishing: {error}",
+                    f"{name} changed in {scope.start} to {scope.end} while publishing: {error}",
                     "nobody else may write into the scope of a publication",
                     "plan the change again, under a new run id, on the table as it is now",
                 )
             ) from error
+
+    def _retrying(self, name: str, commit: Callable[[Table], None], table: Table | None = None) -> None:
+        """Make a commit on fresh metadata, again if another one came between, for a bounded time.
+
+        Raises:
+            EnvironmentRefused: if others never let it through; nothing has changed then.
+        """
+        give_up = time.monotonic() + _CONTENTION_SECONDS
+        pause = 0.05
+        while True:
+            try:
+                return commit(table or self.table(name))
+            except CommitFailedException as error:
+                if time.monotonic() > give_up:
+                    raise EnvironmentRefused(
+                        Problem(
+                            f"{name} could not be committed to for {_CONTENTION_SECONDS:.0f} s: {error}",
+                            "a commit lands if nobody else commits to the table at the same moment",
+                            "nothing has changed; run the same command again when fewer others write",
+                        )
+                    ) from error
+            table = None
+            time.sleep(random.uniform(0, pause))  # noqa: S311 - to part those who collided
+            pause = min(2 * pause, 1.0)
 
     def _landed(self, name: str, key: str, value: str, action: str | None = None) -> Snapshot:
         snapshot = _with_property(self.table(name), key, value, action)
@@ -412,11 +494,24 @@ def _reachable(name: str) -> Iterator[None]:
         ) from error
 
 
-class _Replacement(_OverwriteFiles):
-    """PyIceberg's overwrite, which leaves manifests behind that hold nothing but files deleted in earlier snapshots.
+class _NotFenced(AssertRefSnapshotId):
+    """Iceberg's requirement that a ref does not exist, by the rule of the specification.
 
-    PyIceberg itself hands them on for ever: each replacement would read one more of them than the one before.
+    PyIceberg's own refuses any ref but main in a table without snapshots; the first publication carries a token, too.
     """
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as in PyIceberg
+        if base_metadata is None or base_metadata.snapshots:
+            super().validate(base_metadata)
+
+
+class _Replacement(_OverwriteFiles):
+    """PyIceberg's overwrite, fenced, and without manifests that hold nothing but files deleted in earlier snapshots.
+
+    PyIceberg itself hands those on for ever: each replacement would read one more of them than the one before.
+    """
+
+    token: int | None = None
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         return [
@@ -427,6 +522,56 @@ class _Replacement(_OverwriteFiles):
             or manifest.has_existing_files()
         ]
 
+    def _commit(self) -> UpdatesAndRequirements:
+        updates, requirements = super()._commit()  # again for each retry: what is required is always in it
+        if self.token is None:
+            return updates, requirements
+        return updates, (*requirements, _NotFenced(ref=fence_of(self.token), snapshot_id=None))
+
+
+class _Nothing(_FastAppendFiles):
+    """A snapshot of no files at all."""
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        return []
+
+
+def fence_of(token: int) -> str:
+    """Return the name of the tag that fences a lease."""
+    return f"fence-{token}"
+
+
+def require_unfenced(table: Table, token: int | None) -> None:
+    """Refuse if a lease was taken over by somebody else.
+
+    Raises:
+        LeaseLost: if the table has the fence of its token.
+    """
+    if token is not None and fence_of(token) in table.refs():
+        raise LeaseLost(lost(".".join(table.name()), token))
+
+
+def _ensure_snapshot(table: Table) -> None:
+    if not table.snapshots():
+        with (
+            table.transaction() as transaction,
+            _Nothing(
+                Operation.APPEND,
+                transaction,
+                table.io,
+                snapshot_properties={ACTION_PROPERTY: FENCE_ACTION},
+                branch=None,
+            ),
+        ):
+            pass
+
+
+def _cheapest_to_keep(table: Table) -> int:
+    """Return a snapshot that a tag names, or the current one, or the only one."""
+    tagged = [ref.snapshot_id for ref in table.refs().values() if ref.snapshot_ref_type is SnapshotRefType.TAG]
+    current = table.current_snapshot() or table.snapshots()[0]
+    return tagged[-1] if tagged else current.snapshot_id
+
 
 def commit_replacement(
     table: Table,
@@ -434,22 +579,23 @@ def commit_replacement(
     old: Iterable[DataFile],
     new: Iterable[DataFile],
     properties: Mapping[str, str],
+    token: int | None = None,
 ) -> None:
-    """Commit one snapshot that has `new` in place of `old`.
+    """Commit one snapshot that has `new` in place of `old`, if the lease of `token` is not fenced.
 
     The scope is given to the commit as its predicate: that is what limits conflict detection to it. Without it, any
     concurrent append anywhere in the table would abort the commit.
     """
     operation = Operation.APPEND if table.current_snapshot() is None else Operation.OVERWRITE
-    with (
-        table.transaction() as transaction,
-        _Replacement(operation, transaction, table.io, snapshot_properties=dict(properties)) as update,
-    ):
-        update.delete_by_predicate(scope)
-        for file in old:
-            update.delete_data_file(file)
-        for file in new:
-            update.append_data_file(file)
+    with table.transaction() as transaction:
+        replacement = _Replacement(operation, transaction, table.io, snapshot_properties=dict(properties))
+        replacement.token = token
+        with replacement as update:
+            update.delete_by_predicate(scope)
+            for file in old:
+                update.delete_data_file(file)
+            for file in new:
+                update.append_data_file(file)
 
 
 def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
@@ -577,10 +723,22 @@ def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, date
 
 
 def _with_property(table: Table, key: str, value: str, action: str | None = None) -> Snapshot | None:
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
     snapshot = table.current_snapshot()
     while snapshot is not None:
         found = snapshot.summary.additional_properties if snapshot.summary else {}
         if found.get(key) == value and (action is None or found.get(ACTION_PROPERTY) == action):
             return snapshot
-        snapshot = None if snapshot.parent_snapshot_id is None else table.snapshot_by_id(snapshot.parent_snapshot_id)
+        snapshot = None if snapshot.parent_snapshot_id is None else by_id.get(snapshot.parent_snapshot_id)
     return None
+
+
+def _patient(properties: Mapping[str, str]) -> dict[str, str]:
+    """Let a SQLite catalog wait for its lock as long as the ledger does; the driver's own 5 s are short for a crowd."""
+    uri = properties.get("uri", "")
+    if not uri.startswith("sqlite") or "timeout" in make_url(uri).query:
+        return dict(properties)
+    return {
+        **properties,
+        "uri": make_url(uri).update_query_dict({"timeout": "60"}).render_as_string(hide_password=False),
+    }

@@ -560,8 +560,10 @@ class Ledger:
 
     # --- publication ----------------------------------------------------------------------------------------------
 
-    def open_publication(self, run_id: str, action: str, base: int | None, evidence_root: str, actor: str) -> int:
-        """Record the intent to change the target, before it is changed; return its id."""
+    def open_publication(
+        self, run_id: str, action: str, base: int | None, evidence_root: str, actor: str, *, token: int | None = None
+    ) -> int:
+        """Record the intent to change the target under a lease's token, before it is changed; return its id."""
         with self.engine.begin() as connection:
             result = connection.execute(
                 publications.insert().values(
@@ -570,6 +572,7 @@ class Ledger:
                     state="INTENT",
                     base_snapshot_id=base,
                     evidence_root=evidence_root,
+                    token=token,
                     actor=actor,
                     started_at=now(),
                 )
@@ -592,8 +595,8 @@ class Ledger:
         with self.engine.begin() as connection:
             record = self.run(run_id, connection=connection)
             _close_publication(connection, publication, snapshot_id, added, removed, at)
-            if record.state is RunState.PUBLISHED:
-                return
+            if record.state in {RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK}:
+                return  # it is on record already, and perhaps what came after it, too
             keys = [chunk.key for chunk in record.plan.chunks]
             before = _holders(connection, record.target, keys)
             _end_accepted(connection, record.target, keys, run_id, "SUPERSEDED", at)
@@ -637,6 +640,23 @@ class Ledger:
     def publications(self, run_id: str) -> list[dict[str, Any]]:
         """Return the publications and rollbacks of a run, in order."""
         return self._rows(sa.select(publications).where(publications.c.run_id == run_id).order_by(publications.c.id))
+
+    def interrupted_publications(self, target: str) -> list[tuple[int, str, str]]:
+        """Return id, run and action of each publication of a target that may have landed and is not on record.
+
+        Of several tries of the same run, the newest.
+        """
+        expected = {"publish": RunState.VALIDATED, "rollback": RunState.PUBLISHED}
+        query = (
+            sa.select(sa.func.max(publications.c.id), publications.c.run_id, publications.c.action)
+            .join(runs, runs.c.run_id == publications.c.run_id)
+            .where(runs.c.target == target, publications.c.state == "INTENT")
+            .where(sa.or_(*(sa.and_(publications.c.action == a, runs.c.state == s) for a, s in expected.items())))
+            .group_by(publications.c.run_id, publications.c.action)
+            .order_by(sa.func.max(publications.c.id))
+        )
+        with self.engine.connect() as connection:
+            return [(row[0], row[1], row[2]) for row in connection.execute(query)]
 
     # --- sinks ----------------------------------------------------------------------------------------------------
 
