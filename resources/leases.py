@@ -165,7 +165,8 @@ def _instant(connection: sa.Connection, target: str) -> datetime:
     present: datetime = (
         connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one() if server else now()
     )
-    return max(present, *(one for one in newest if one is not None))
+    instants: list[datetime] = [present, *(one for one in newest if one is not None)]
+    return max(instants)
 
 
 def _is_gone(holder: sa.Row[tuple[object, ...]]) -> bool:
