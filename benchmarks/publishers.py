@@ -103,6 +103,7 @@ def opened(settings: dict[str, Any]) -> Platform:
 
 def initialise(platform: Platform) -> None:
     """Make ledger, catalog and tables; the source has an event a month."""
+    platform.settings.home.mkdir(parents=True, exist_ok=True)
     platform.lakehouse.create_catalog()
     platform.ledger.migrate()
     schema = iceberg_schema(Day)
@@ -254,7 +255,9 @@ def disagreements(platform: Platform, tallies: list[Tally]) -> list[str]:
         found.append("the table's publications are not those that the publishers were told had landed")
     if platform.ledger.accepted(DAYS) != holders:
         found.append("the ledger's accepted versions are not those of the replay")
-    wanted = {run_id: RunState.SUPERSEDED for _, run_id in history} | dict.fromkeys(holders.values(), RunState.PUBLISHED)
+    wanted = {run_id: RunState.SUPERSEDED for _, run_id in history} | dict.fromkeys(
+        holders.values(), RunState.PUBLISHED
+    )
     others = {RunState.REJECTED, RunState.VALIDATED}
     for run in platform.ledger.runs(target=DAYS):
         if (run.state != wanted[run.run_id]) if run.run_id in wanted else (run.state not in others):
