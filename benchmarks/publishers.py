@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,7 @@ def _publish_one(platform: Platform, record: RunRecord, until: float, tally: Tal
             if time.monotonic() > until:
                 tally.waiting += 1  # it stays VALIDATED, on record
                 return
-            time.sleep(random.uniform(0, 0.1))
+            time.sleep(random.uniform(0.1, 0.5))
         except PublicationRefused:
             tally.changed += 1
             return
@@ -220,62 +221,82 @@ def _publish_one(platform: Platform, record: RunRecord, until: float, tally: Tal
 def disagreements(platform: Platform, tallies: list[Tally]) -> list[str]:
     """Compare the table with a serial replay of its snapshots, and both with the ledger and what publishers saw."""
     table = platform.lakehouse.table(DAYS)
+    history = publications_of(table)
+    rows, holders = replay(platform, [run_id for _, run_id in history])
+    present = sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["day"])
+    with platform.ledger.engine.connect() as connection:
+        recorded = connection.execute(sa.select(publications).where(publications.c.state == "COMMITTED")).all()
+    told = [run_id for tally in tallies for run_id in tally.landed]
+    agreements = {
+        "the table is what the serial replay makes": present == rows,
+        "the ledger's publications are the table's snapshots": sorted(history)
+        == sorted((one.snapshot_id, one.run_id) for one in recorded),
+        "what the publishers were told had landed is in the table": sorted(told) == sorted(run for _, run in history),
+        "the ledger's accepted versions are those of the replay": platform.ledger.accepted(DAYS) == holders,
+    }
+    return [
+        *(f"not so: {agreement}" for agreement, holds in agreements.items() if not holds),
+        *_wrong_states(platform, [run_id for _, run_id in history], set(holders.values())),
+        *_wrong_order(platform, [run_id for _, run_id in history], {one.run_id: one.token for one in recorded}),
+        *(f"{tally.name}: {tally.failure}" for tally in tallies if tally.failure),
+        *(
+            f"{tally.name}: alone in its scope, and refused or without a publication"
+            for tally in tallies
+            if tally.name.startswith("own-") and (tally.changed or tally.held or tally.waiting or not tally.landed)
+        ),
+    ]
+
+
+def publications_of(table: Any) -> list[tuple[int, str]]:
+    """Return snapshot and run of each publication of a table, oldest first."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
-    history: list[tuple[int, str]] = []
+    found = []
     snapshot = table.current_snapshot()
     while snapshot is not None:
-        history.append((snapshot.snapshot_id, snapshot.summary.additional_properties[RUN_PROPERTY]))
+        found.append((snapshot.snapshot_id, snapshot.summary.additional_properties[RUN_PROPERTY]))
         snapshot = by_id.get(snapshot.parent_snapshot_id)
-    history.reverse()
-    found = []
+    return found[::-1]
 
-    replayed: dict[date, dict[str, Any]] = {}
+
+def replay(platform: Platform, run_ids: list[str]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the rows, by day, and each chunk's run, after publishing runs one after another from their staged files."""
+    rows: dict[date, dict[str, Any]] = {}
     holders: dict[str, str] = {}
-    for _, run_id in history:
+    for run_id in run_ids:
         days = platform.ledger.run(run_id).plan.publish_range
-        replayed = {day: row for day, row in replayed.items() if not days.start <= day <= days.end}
+        rows = {day: row for day, row in rows.items() if not days.start <= day <= days.end}
         for chunk in platform.ledger.chunks(run_id):
             holders[chunk.chunk] = run_id
             for file in chunk.files:
-                replayed |= {row["day"]: row for row in pq.read_table(local_path(file.path)).to_pylist()}
-    present = sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["day"])
-    if present != [replayed[day] for day in sorted(replayed)]:
-        found.append("the table differs from the serial replay")
+                rows |= {row["day"]: row for row in pq.read_table(local_path(file.path)).to_pylist()}
+    return [rows[day] for day in sorted(rows)], holders
 
-    with platform.ledger.engine.connect() as connection:
-        recorded = connection.execute(
-            sa.select(publications.c.snapshot_id, publications.c.run_id, publications.c.token).where(
-                publications.c.state == "COMMITTED"
-            )
-        ).all()
-        held = connection.execute(sa.select(leases).order_by(leases.c.id)).all()
-    if sorted((row.snapshot_id, row.run_id) for row in recorded) != sorted(history):
-        found.append("the ledger's publications are not the table's snapshots")
-    if sorted(run_id for _, run_id in history) != sorted(run_id for tally in tallies for run_id in tally.landed):
-        found.append("the table's publications are not those that the publishers were told had landed")
-    if platform.ledger.accepted(DAYS) != holders:
-        found.append("the ledger's accepted versions are not those of the replay")
-    wanted = {run_id: RunState.SUPERSEDED for _, run_id in history} | dict.fromkeys(
-        holders.values(), RunState.PUBLISHED
-    )
-    others = {RunState.REJECTED, RunState.VALIDATED}
+
+def _wrong_states(platform: Platform, landed: list[str], holders: set[str]) -> list[str]:
+    """Who holds a chunk is PUBLISHED, who held one is SUPERSEDED, who was refused is not called either."""
+    wrong = []
     for run in platform.ledger.runs(target=DAYS):
-        if (run.state != wanted[run.run_id]) if run.run_id in wanted else (run.state not in others):
-            found.append(f"{run.run_id} is {run.state}")
-    token = {row.run_id: row.token for row in recorded}
+        allowed = {RunState.REJECTED, RunState.VALIDATED}
+        if run.run_id in landed:
+            allowed = {RunState.PUBLISHED if run.run_id in holders else RunState.SUPERSEDED}
+        if run.state not in allowed:
+            wrong.append(f"{run.run_id} is {run.state}")
+    return wrong
+
+
+def _wrong_order(platform: Platform, landed: list[str], token: dict[str, int]) -> list[str]:
+    """In each scope publications land in the order of their tokens, and no lease begins before the last one ended."""
+    with platform.ledger.engine.connect() as connection:
+        held = connection.execute(sa.select(leases).order_by(leases.c.id)).all()
+    wrong = []
     for scope in set(PUBLISHERS.values()):
-        tokens = [token[run_id] for _, run_id in history if PUBLISHERS[run_id.rpartition("-")[0]] == scope]
-        if tokens != sorted(tokens):
-            found.append(f"{scope[0]}: publications did not land in the order of their tokens")
+        tokens = [token[run_id] for run_id in landed if PUBLISHERS[run_id.rpartition("-")[0]] == scope]
         mine = [one for one in held if one.start_day.isoformat() == scope[0]]
-        if any(later.acquired_at < earlier.ended_at for earlier, later in zip(mine, mine[1:], strict=False)):
-            found.append(f"{scope[0]}: two leases at once")
-    for tally in tallies:
-        if tally.failure:
-            found.append(f"{tally.name}: {tally.failure}")
-        if tally.name.startswith("own-") and (tally.changed or tally.held or tally.waiting or not tally.landed):
-            found.append(f"{tally.name}: a publisher alone in its scope was refused, or landed nothing")
-    return found
+        if tokens != sorted(tokens):
+            wrong.append(f"{scope[0]}: publications did not land in the order of their tokens")
+        if any(later.acquired_at < earlier.ended_at for earlier, later in pairwise(mine)):
+            wrong.append(f"{scope[0]}: two leases at once")
+    return wrong
 
 
 def measure(settings: dict[str, Any], seconds: float) -> tuple[list[Tally], list[str]]:

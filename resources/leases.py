@@ -62,7 +62,6 @@ class Leases:
         """
         with self._engine.begin() as connection:
             _one_at_a_time(connection, target)
-            at = _instant(connection, target)
             found = connection.execute(
                 sa.select(leases)
                 .where(
@@ -73,6 +72,7 @@ class Leases:
                 )
                 .order_by(leases.c.id)
             ).all()
+            at = _instant(connection, target)  # after the look: no lease begins before those it saw had ended
             held = [one for one in found if one.ended_at is None and one.expires_at > at and not _is_gone(one)]
             if held:
                 raise LeaseHeld(_held(one) for one in held)
