@@ -18,7 +18,9 @@ POINTS = frozenset(
         "gating.run_judged",
         "publishing.sealed",
         "publishing.tagged",
+        "publishing.prepared",
         "publishing.leased",
+        "undoing.committed",
         "publishing.committed",
         "publishing.recorded",
     }

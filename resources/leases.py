@@ -33,7 +33,8 @@ RELEASED, LOST, FENCED = "RELEASED", "LOST", "FENCED"
 class Lease:
     """The right to publish into days of a target, both inclusive.
 
-    `lost` are the tokens of leases whose scope this one took over: they must be fenced before anything is published.
+    `lost` are the tokens of leases whose scope this one took over, `losers` the runs that held them: they must be fenced
+    before anything is published.
     """
 
     token: int
@@ -43,6 +44,7 @@ class Lease:
     run_id: str
     action: str
     lost: tuple[int, ...]
+    losers: tuple[str, ...]
 
 
 class Leases:
@@ -76,7 +78,7 @@ class Leases:
             held = [one for one in found if one.ended_at is None and one.expires_at > at and not _is_gone(one)]
             if held:
                 raise LeaseHeld(_held(one) for one in held)
-            lost = tuple(one.id for one in found)
+            lost, losers = tuple(one.id for one in found), tuple(one.run_id for one in found)
             connection.execute(
                 leases.update()
                 .where(leases.c.id.in_(lost), leases.c.ended_at.is_(None))
@@ -96,7 +98,7 @@ class Leases:
                 )
             )
             assert result.inserted_primary_key is not None
-            return Lease(int(result.inserted_primary_key[0]), target, start, end, run_id, action, lost)
+            return Lease(int(result.inserted_primary_key[0]), target, start, end, run_id, action, lost, losers)
 
     def fenced(self, tokens: Iterable[int]) -> None:
         """Record that lost leases are fenced in their target."""
