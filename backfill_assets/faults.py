@@ -1,6 +1,7 @@
-"""Named points at which a test may kill the process, to prove that a crash there loses nothing.
+"""Named points at which a test may kill or stop the process, to prove that a crash or a long pause there loses nothing.
 
-Switched on by BACKFILL_FAULT in tests only; without it a point costs one look at the environment.
+Switched on by BACKFILL_FAULT (`<point>` kills, `<point>:stop` stops until SIGCONT) in tests only; without it a point
+costs one look at the environment.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ POINTS = frozenset(
         "publishing.sealed",
         "publishing.tagged",
         "publishing.prepared",
+        "publishing.leased",
         "undoing.committed",
         "publishing.committed",
         "publishing.recorded",
@@ -26,11 +28,12 @@ POINTS = frozenset(
 
 
 def reach(point: str) -> None:
-    """Pass a point; if it is the one named in the environment, the process is killed as by the kernel."""
+    """Pass a point; at the one named in the environment, the process is killed or stopped as by the kernel."""
     wanted = os.environ.get(VARIABLE)
     if wanted is None:
         return
-    if wanted not in POINTS:
-        raise ValueError(f"{VARIABLE}={wanted} is not one of {', '.join(sorted(POINTS))}")
-    if wanted == point:
-        os.kill(os.getpid(), signal.SIGKILL)
+    name, _, how = wanted.partition(":")
+    if name not in POINTS or how not in {"", "stop"}:
+        raise ValueError(f"{VARIABLE}={wanted} is not one of {', '.join(sorted(POINTS))}, or one of them and ':stop'")
+    if name == point:
+        os.kill(os.getpid(), signal.SIGSTOP if how else signal.SIGKILL)

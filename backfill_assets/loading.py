@@ -25,6 +25,9 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "100",
     "write.delete.isolation-level": "serializable",
     "write.parquet.compression-codec": "zstd",
+    # commits to other scopes come between often, and each is short: ask again soon rather than ever later
+    "commit.retry.num-retries": "10",
+    "commit.retry.max-wait-ms": "250",
 }
 _FIRST_PARTITION_FIELD = 1000
 

@@ -14,16 +14,20 @@ from typing import Any, NoReturn
 from backfill_assets import faults
 from backfill_assets.derivation import chunk_scopes
 from backfill_assets.executor import CHUNK_GATE
+from backfill_assets.leasing import leases_of, publishing_lease
 from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.ways import ACCEPT, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
-from manifests.errors import Problem, PublicationDeferred, PublicationRefused, Refused
+from manifests.errors import LeaseLost, Problem, PublicationDeferred, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict
 from manifests.planner import Plan, step_id
 from resources.lakehouse import ScopeChanged
+from resources.leases import Lease
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
+
+_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
 
 
 @dataclass(frozen=True)
@@ -132,29 +136,49 @@ def publish(platform: Platform, run_id: str) -> Published:
     Safe to repeat: a publication that landed, recorded or not, is found in the target and not made twice.
 
     Raises:
+        LeaseHeld: if somebody else is publishing into the scope.
+        LeaseLost: if this process was paused for so long that somebody else has taken the scope over.
         PublicationRefused: if anything that must precede it is missing, or somebody else wrote into the scope.
         PublicationDeferred: if it has to wait, or chunks in conflict were planned anew and must be computed first.
     """
     record = platform.ledger.run(run_id)
-    if record.state in {RunState.PUBLISHED, RunState.SUPERSEDED}:
+    if record.state in _PUBLISHED:
         return _already(platform, record, {PUBLISH, REINSTATE})
-    record, chunks = require_publishable(platform, run_id)
+    record, _ = require_publishable(platform, run_id)
     _require_predecessor(platform, record)
-    change = change_of(platform, record, chunks)
+    with publishing_lease(platform, record, PUBLISH) as lease:
+        # another process may have published it just before this one got the lease
+        done = None if platform.ledger.run(run_id).state in _PUBLISHED else _publish(platform, run_id, lease)
+    if done is None:
+        return _already(platform, platform.ledger.run(run_id), {PUBLISH, REINSTATE})
+    _tell_the_world(platform, record, done, PUBLISH)
+    return done
+
+
+def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
+    record, chunks = require_publishable(platform, run_id)
+    change = change_of(platform, record, chunks, lease)
     if (conflicts := change.conflicts()) and not _has_landed(change):
         _in_conflict(platform, change, conflicts)
     root = _seal(platform, change)
     faults.reach("publishing.sealed")
     plan = record.plan
     ref = plan.version or ""
-    entry = platform.ledger.open_publication(run_id, PUBLISH, plan.base_snapshot_id, root, operator(), ref=ref)
+    entry = platform.ledger.open_publication(
+        run_id, PUBLISH, plan.base_snapshot_id, root, operator(), ref=ref, token=lease.token
+    )
     if plan.base_snapshot_id is not None:
         platform.lakehouse.tag(plan.target, f"before-{run_id}", plan.base_snapshot_id)
     faults.reach("publishing.tagged")
     try:
         change.prepare(root)
         faults.reach("publishing.prepared")
+        leases_of(platform).renew(lease)
+        faults.reach("publishing.leased")
         commit = change.publish(root)
+    except LeaseLost as refusal:  # the run is as good as before
+        platform.ledger.close_refused(entry, str(refusal))
+        raise
     except PublicationRefused as refusal:
         if _has_landed(change):  # whatever the catalog has said
             raise
@@ -174,11 +198,9 @@ def publish(platform: Platform, run_id: str) -> Published:
         keys=change.holds,
     )
     faults.reach("publishing.recorded")
-    done = Published(
+    return Published(
         run_id, commit.snapshot_id, plan.base_snapshot_id, commit.files_added, commit.files_removed, root, new=True
     )
-    _tell_the_world(platform, record, done, PUBLISH)
-    return done
 
 
 def prepare(platform: Platform, run_id: str) -> str | None:
@@ -208,7 +230,15 @@ def rollback(platform: Platform, run_id: str) -> Published:
         raise PublicationRefused(
             Problem(f"run '{run_id}' is {record.state}", "only a PUBLISHED run is rolled back", "see `backfill status`")
         )
-    change = change_of(platform, record, platform.ledger.chunks(run_id))
+    with publishing_lease(platform, record, ROLLBACK) as lease:
+        done, number = _roll_back(platform, run_id, lease)
+    _tell_the_world(platform, record, done, ROLLBACK, number)
+    return done
+
+
+def _roll_back(platform: Platform, run_id: str, lease: Lease) -> tuple[Published, int]:
+    record = platform.ledger.run(run_id)
+    change = change_of(platform, record, platform.ledger.chunks(run_id), lease)
     holders = platform.ledger.accepted(record.target, change.holds)
     later = sorted({holder for holder in holders.values() if holder != run_id})
     if later:
@@ -220,7 +250,7 @@ def rollback(platform: Platform, run_id: str) -> Published:
                 f"roll back {', '.join(later)} first, or restate the scope with a new run",
             )
         )
-    return _undo(platform, change, ROLLBACK)
+    return _undo(platform, change, ROLLBACK, lease)
 
 
 def reinstate(platform: Platform, run_id: str) -> Published:
@@ -238,22 +268,40 @@ def reinstate(platform: Platform, run_id: str) -> Published:
                 f"run '{run_id}' is {record.state}", "only a ROLLED_BACK run is reinstated", "see `backfill status`"
             )
         )
-    return _undo(platform, change_of(platform, record, platform.ledger.chunks(run_id)), REINSTATE)
+    with publishing_lease(platform, record, REINSTATE) as lease:
+        change = change_of(platform, platform.ledger.run(run_id), platform.ledger.chunks(run_id), lease)
+        done, number = _undo(platform, change, REINSTATE, lease)
+    _tell_the_world(platform, record, done, REINSTATE, number)
+    return done
 
 
-def _undo(platform: Platform, change: Change, action: str) -> Published:
-    """Undo a run's last change of its tables by a new one, and record it."""
+def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tuple[Published, int]:
+    """Undo a run's last change of its tables by a new one, and record it; return its number, too.
+
+    Raises:
+        PublicationRefused: if another process has done it just before this one got the lease.
+    """
+    wanted = RunState.PUBLISHED if action == ROLLBACK else RunState.ROLLED_BACK
+    if change.record.state is not wanted:
+        raise PublicationRefused(
+            Problem(
+                f"run '{change.record.run_id}' is {change.record.state} by now",
+                f"a {action} starts from {wanted}",
+                "see `backfill status`",
+            )
+        )
     run_id, ledger = change.record.run_id, platform.ledger
     root = platform.evidence.verify(run_id)
     done_before = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
     last = done_before[-1]
     undone = next(one["action"] for one in reversed(done_before) if one["action"] != ACCEPT)
     entry = ledger.open_publication(
-        run_id, action, last["snapshot_id"], root, operator(), ref=change.plan.version or ""
+        run_id, action, last["snapshot_id"], root, operator(), ref=change.plan.version or "", token=lease.token
     )
     try:
+        leases_of(platform).renew(lease)
         commit = change.undo(action, len(done_before) + 1, undone, root)
-    except PublicationRefused as refusal:
+    except (LeaseLost, PublicationRefused) as refusal:
         ledger.close_refused(entry, str(refusal))
         raise
     faults.reach("undoing.committed")
@@ -265,8 +313,7 @@ def _undo(platform: Platform, change: Change, action: str) -> Published:
     done = Published(
         run_id, commit.snapshot_id, last["snapshot_id"], commit.files_added, commit.files_removed, root, new=True
     )
-    _tell_the_world(platform, change.record, done, action, len(done_before) + 1)
-    return done
+    return done, len(done_before) + 1
 
 
 def accept(platform: Platform, run_id: str) -> Published:
@@ -286,25 +333,34 @@ def accept(platform: Platform, run_id: str) -> Published:
         )
     if _last(platform, run_id, {ACCEPT}) is not None:
         return _already(platform, record, {ACCEPT})
-    change = change_of(platform, record, platform.ledger.chunks(run_id))
-    root = platform.evidence.verify(run_id)
-    entry = platform.ledger.open_publication(
-        run_id, ACCEPT, record.plan.base_snapshot_id, root, operator(), ref=record.plan.version or ""
-    )
-    try:
-        commit = change.accept()
-    except PublicationRefused as refusal:
-        platform.ledger.close_refused(entry, str(refusal))
-        raise
-    platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
+    with publishing_lease(platform, record, ACCEPT) as lease:
+        change = change_of(platform, record, platform.ledger.chunks(run_id), lease)
+        root = platform.evidence.verify(run_id)
+        entry = platform.ledger.open_publication(
+            run_id,
+            ACCEPT,
+            record.plan.base_snapshot_id,
+            root,
+            operator(),
+            ref=record.plan.version or "",
+            token=lease.token,
+        )
+        try:
+            leases_of(platform).renew(lease)
+            commit = change.accept()
+        except (LeaseLost, PublicationRefused) as refusal:
+            platform.ledger.close_refused(entry, str(refusal))
+            raise
+        platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
     done = Published(run_id, commit.snapshot_id, record.plan.base_snapshot_id, 0, 0, root, new=True)
     _tell_the_world(platform, record, done, ACCEPT)
     return done
 
 
-def change_of(platform: Platform, record: RunRecord, chunks: list[ChunkRecord]) -> Change:
-    """Return the change that a run makes."""
-    return Change(platform, target_named(record.target), record, chunks, platform.ledger.plans(record))
+def change_of(platform: Platform, record: RunRecord, chunks: list[ChunkRecord], lease: Lease | None = None) -> Change:
+    """Return the change that a run makes, under the lease it is committed with."""
+    plans = platform.ledger.plans(record)
+    return Change(platform, target_named(record.target), record, chunks, plans, None if lease is None else lease.token)
 
 
 def _has_landed(change: Change) -> bool:

@@ -22,13 +22,14 @@ from backfill_assets.staging import (
 )
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import PUBLISH
-from manifests.errors import Refused
+from manifests.errors import LeaseHeld, Refused
 from manifests.lifecycle import RunState
 from resources.ledger import ChunkState
 
 SENSOR_SECONDS = 10
 _ATTEMPTS = 5
 """Publications of one run that a sensor asks for before it leaves a failing one to people."""
+_LEASE_WAIT_SECONDS = 15
 
 
 def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
@@ -55,6 +56,9 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         run_id = context.partition_key
         try:
             done = publish(platform, run_id)
+        except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
+            retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
+            raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
         except Refused as refusal:
             raise dg.Failure(str(refusal), allow_retries=False) from refusal
         chunks = platform.ledger.chunks(run_id)

@@ -45,6 +45,7 @@ class Change:
         record: the run.
         chunks: what is staged.
         plans: the plan of each chunk, by key.
+        token: of the lease under which it is committed.
     """
 
     platform: Platform
@@ -52,6 +53,7 @@ class Change:
     record: RunRecord
     chunks: Sequence[ChunkRecord]
     plans: Mapping[str, Plan]
+    token: int | None = None
 
     # --- what it is about -----------------------------------------------------------------------------------------
 
@@ -170,6 +172,7 @@ class Change:
             staged=self.files(self.target.name),
             properties=self.properties(PUBLISH, 1, root),
             branch=self.branch,
+            token=self.token,
         )
 
     def publish(self, root: str) -> Commit:
@@ -198,7 +201,12 @@ class Change:
                 )
             )
         return self.platform.lakehouse.replace(
-            table, scopes, staged=self.files(table), properties=self.properties(PUBLISH, 1, root), replaced=replaced
+            table,
+            scopes,
+            staged=self.files(table),
+            properties=self.properties(PUBLISH, 1, root),
+            replaced=replaced,
+            token=self.token,
         )
 
     def _swap(self) -> Commit:
@@ -227,6 +235,7 @@ class Change:
             expected=expected,
             branches={MAIN: snapshot} if self.moves_main else {},
             tags={} if version is None else {version: snapshot},
+            token=self.token,
         )
         return done
 
@@ -243,8 +252,16 @@ class Change:
                 Problem(f"{name} has no version {self.plan.version}", "an accepted version exists", "publish it first")
             )
         if not self._is_main(PUBLISH):
-            lakehouse.point(name, expected={MAIN: self.plan.base_snapshot_id}, branches={MAIN: snapshot})
+            expected: dict[str, int | None] = {MAIN: self.plan.base_snapshot_id}
+            lakehouse.point(name, expected=expected, branches={MAIN: snapshot}, token=self.token)
         return Commit(snapshot, 0, 0)
+
+    def recorded_late(self, action: str, sequence: int) -> Commit | None:
+        """Return what an action has committed, if it has in every table: for one that died before it could say so."""
+        if not self.moves_main:
+            return None
+        found = [self._landed(table, action, sequence) for table in self.tables]
+        return None if None in found else found[-1]
 
     # --- taking back ----------------------------------------------------------------------------------------------
 
@@ -276,6 +293,7 @@ class Change:
                 from_snapshot_id=last.snapshot_id,
                 to_snapshot_id=last.parent_snapshot_id,
                 properties=self.properties(action, sequence, root),
+                token=self.token,
             )
         assert done is not None
         if version is not None:
@@ -287,7 +305,9 @@ class Change:
         snapshot = self.platform.lakehouse.snapshot_of(table, old)
         if snapshot is not None:
             expected: dict[str, int | None] = {old: snapshot, new: None}
-            self.platform.lakehouse.point(table, expected=expected, tags={new: snapshot}, removed=[old])
+            self.platform.lakehouse.point(
+                table, expected=expected, tags={new: snapshot}, removed=[old], token=self.token
+            )
 
     def _landed(self, table: str, action: str, sequence: int) -> Commit | None:
         lakehouse = self.platform.lakehouse

@@ -89,6 +89,18 @@ class PublicationDeferred(Refused):
     headline = "the publication has to wait"
 
 
+class LeaseHeld(Refused):
+    """Somebody else is publishing into the scope; nothing is wrong, the same command may be run again."""
+
+    headline = "the scope is held"
+
+
+class LeaseLost(Refused):
+    """The publisher no longer holds its scope: it was paused for too long, and another one has taken it over."""
+
+    headline = "the lease is lost"
+
+
 class InputRefused(Refused):
     """Data, a command or its arguments cannot be used."""
 

@@ -7,8 +7,10 @@ whether a commit may happen is the publisher's. Every commit here is one snapsho
 from __future__ import annotations
 
 import posixpath
+import random
+import time
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +42,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import (
@@ -48,13 +51,16 @@ from pyiceberg.table.update import (
     RemoveSnapshotRefUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
+    UpdatesAndRequirements,
 )
-from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
 from pyiceberg.types import DateType, TimestamptzType
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused
+from manifests.errors import EnvironmentRefused, InputRefused, LeaseLost, Problem, PublicationRefused
 from manifests.planner import ReferenceState, SourceFile, SourceState, StagedFile
+from resources.leases import lost
 
 RUN_PROPERTY = "backfill.run-id"
 """Snapshot summary key of the run that a publication belongs to."""
@@ -68,7 +74,10 @@ LOAD_PROPERTY = "backfill.load-id"
 """Snapshot summary key of a load: the same load is never appended twice."""
 DATA_VERSION_PROPERTY = "backfill.data-version"
 """Snapshot summary key of a reference table's named version."""
+FENCE_ACTION = "fence"
 _FOOTER_READERS = 8
+_CONTENTION_SECONDS = 60.0
+"""How long a commit is tried again because commits elsewhere in the table came between."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,9 @@ class Lakehouse:
             self._require_database()
             try:
                 # its own tables are made by `backfill init` only: a refused command leaves nothing behind
-                self._catalog = load_catalog(self._name, **({"init_catalog_tables": "false"} | self._properties))
+                self._catalog = load_catalog(
+                    self._name, **({"init_catalog_tables": "false"} | _patient(self._properties))
+                )
             except Exception as error:
                 raise EnvironmentRefused(
                     Problem(
@@ -394,13 +405,15 @@ class Lakehouse:
             properties: of the snapshot.
             replaced: the files that go; None: all of the scopes.
             branch: what the snapshot is committed to.
-            token: of the lease under which it is done.
+            token: of the lease under which it is done; without one nothing fences the commit.
 
         Raises:
+            LeaseLost: if the token is fenced.
             PublicationRefused: if a scope's files are no longer those of its base, or a staged file is not the one
                 that was gated; nothing has changed then.
         """
         table = self.table(name)
+        require_unfenced(table, token)
         current = table.snapshot_by_name(branch)
         present: list[DataFile] = []
         for scope, base_snapshot_id in scopes:
@@ -411,7 +424,7 @@ class Lakehouse:
         old = present if replaced is None else [file for file in present if file.file_path in replaced]
         new = data_files(table, [file.path for file in staged])
         _require_as_staged(staged, new)
-        self._commit(table, [scope for scope, _ in scopes], old, new, properties, branch, token)
+        self._commit(table, [scope for scope, _ in scopes], present, old, new, properties, branch, token)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
 
@@ -430,37 +443,58 @@ class Lakehouse:
         Files that both have stay as they are.
 
         Raises:
+            LeaseLost: if the token is fenced.
             PublicationRefused: if a scope's files are no longer those of `from_snapshot_id`.
         """
         table = self.table(name)
+        require_unfenced(table, token)
+        present: list[DataFile] = []
         going: list[DataFile] = []
         coming: list[DataFile] = []
         for scope in scopes:
             published = _files_at(table, from_snapshot_id, scope)
             require_same_files(name, scope, published, _files_in(table, table.current_snapshot(), scope))
+            present += published
             earlier = _files_at(table, to_snapshot_id, scope)
             before, after = {file.file_path for file in earlier}, {file.file_path for file in published}
             going += [file for file in published if file.file_path not in before]
             coming += [file for file in earlier if file.file_path not in after]
-        self._commit(table, scopes, going, coming, properties, MAIN_BRANCH, token)
+        self._commit(table, scopes, present, going, coming, properties, MAIN_BRANCH, token)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action).snapshot_id, len(coming), len(going))
 
     def tag(self, name: str, tag: str, snapshot_id: int) -> None:
         """Tag a snapshot so that it is never expired; in a transaction of its own, and safe to repeat."""
-        table = self.table(name)
-        reference = table.refs().get(tag)
-        if reference is not None and reference.snapshot_id == snapshot_id:
-            return
-        if reference is not None:
-            raise PublicationRefused(
-                Problem(
-                    f"tag {tag} of {name} names snapshot {reference.snapshot_id}",
-                    "a tag is never moved",
-                    "look at the table's refs",
+
+        def create(table: Table) -> None:
+            reference = table.refs().get(tag)
+            if reference is None:
+                table.manage_snapshots().create_tag(snapshot_id, tag).commit()
+            elif reference.snapshot_id != snapshot_id:
+                raise PublicationRefused(
+                    Problem(
+                        f"tag {tag} of {name} names snapshot {reference.snapshot_id}",
+                        "a tag is never moved",
+                        "look at the table's refs",
+                    )
                 )
-            )
-        table.manage_snapshots().create_tag(snapshot_id, tag).commit()
+
+        self._retrying(name, create)
+
+    def fence(self, name: str, token: int) -> None:
+        """Keep the holder of a lost lease out: from here on a commit that carries its token fails in the catalog.
+
+        The fence is a tag. Nothing reads the snapshot it names: one that another tag keeps anyway, else the current
+        one. A table without snapshots is given an empty one first, on no branch; readers never see it.
+        Safe to repeat.
+        """
+
+        def create(table: Table) -> None:
+            if fence_of(token) not in table.refs():
+                table.manage_snapshots().create_tag(_cheapest_to_keep(table), fence_of(token)).commit()
+
+        self._retrying(name, _ensure_snapshot)
+        self._retrying(name, create)
 
     def find_publication(
         self, name: str, run_id: str, action: str, ref: str = MAIN_BRANCH, sequence: int | None = None
@@ -475,9 +509,12 @@ class Lakehouse:
 
     def open_branch(self, name: str, branch: str, snapshot_id: int | None) -> None:
         """Open a branch at a snapshot; safe to repeat. On a table without a snapshot its first commit opens it."""
-        table = self.table(name)
-        if snapshot_id is not None and branch not in table.refs():
-            table.manage_snapshots().create_branch(snapshot_id, branch).commit()
+
+        def create(table: Table) -> None:
+            if snapshot_id is not None and branch not in table.refs():
+                table.manage_snapshots().create_branch(snapshot_id, branch).commit()
+
+        self._retrying(name, create)
 
     def point(
         self,
@@ -492,9 +529,9 @@ class Lakehouse:
         """Move, make and remove refs in one commit, if the refs of `expected` name those snapshots (None: do not exist).
 
         Raises:
+            LeaseLost: if the token is fenced.
             PublicationRefused: if they do not; nothing has changed then.
         """
-        table = self.table(name)
         updates = [
             SetSnapshotRefUpdate(
                 ref_name=ref,
@@ -508,18 +545,27 @@ class Lakehouse:
             for ref, snapshot in refs.items()
         ]
         removals = [RemoveSnapshotRefUpdate(ref_name=ref) for ref in removed]
-        requirements: list[TableRequirement] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
-        requirements += [AssertRefSnapshotId(ref=ref, snapshot_id=snapshot) for ref, snapshot in expected.items()]
-        try:
-            table.catalog.commit_table(table, tuple(requirements), (*updates, *removals))
-        except CommitFailedException as error:
-            raise PublicationRefused(
-                Problem(
-                    f"{name} has moved: {error}",
-                    "a pointer is swapped from the snapshot the run was planned on",
-                    "plan the change again, under a new run id, on the table as it is now",
-                )
-            ) from error
+        required = [AssertRefSnapshotId(ref=ref, snapshot_id=snapshot) for ref, snapshot in expected.items()]
+        if token is not None:
+            required.append(_NotFenced(ref=fence_of(token), snapshot_id=None))
+
+        def swap(table: Table) -> None:
+            require_unfenced(table, token)
+            for requirement in required:
+                try:
+                    requirement.validate(table.metadata)
+                except CommitFailedException as error:
+                    raise PublicationRefused(
+                        Problem(
+                            f"{name} has moved: {error}",
+                            "a pointer is swapped from the snapshot the run was planned on",
+                            "plan the change again, under a new run id, on the table as it is now",
+                        )
+                    ) from error
+            requirements: tuple[TableRequirement, ...] = (AssertTableUUID(uuid=table.metadata.table_uuid), *required)
+            table.catalog.commit_table(table, requirements, (*updates, *removals))
+
+        self._retrying(name, swap)
 
     def changed_files(self, name: str, snapshot: Snapshot) -> tuple[int, int]:
         """Return how many data files a snapshot added and removed, from its summary."""
@@ -531,24 +577,73 @@ class Lakehouse:
         self,
         table: Table,
         scopes: Sequence[Scope],
+        present: Sequence[DataFile],
         old: Sequence[DataFile],
         new: Sequence[DataFile],
         properties: Mapping[str, str],
         branch: str = MAIN_BRANCH,
         token: int | None = None,
     ) -> None:
-        start, end = min(scope.start for scope in scopes), max(scope.end for scope in scopes)
+        """Commit a replacement; it is tried again while commits elsewhere in the table come between.
+
+        A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first.
+        `present` are the files that the scopes hold.
+        """
+        name = ".".join(table.name())
         anywhere = _any_of([scope.filter for scope in scopes])
+        span = Scope(scopes[0].column, min(scope.start for scope in scopes), max(scope.end for scope in scopes))
+        known = {snapshot.snapshot_id for snapshot in table.snapshots()}
+        tried = False
+
+        def replace_files(table: Table) -> None:
+            nonlocal tried
+            require_unfenced(table, token)
+            if tried:
+                run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
+                landed = _with_property(table, RUN_PROPERTY, run_id, action, branch)
+                if landed is not None and landed.snapshot_id not in known:
+                    return
+                current = table.snapshot_by_name(branch)
+                found = {file.file_path: file for scope in scopes for file in _files_in(table, current, scope)}
+                require_same_files(name, span, present, list(found.values()))
+            tried = True
+            commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token)
+
         try:
-            commit_replacement(table, anywhere, old, new, properties, branch=branch)
-        except (CommitFailedException, ValidationException) as error:  # lost for good, or found to conflict
+            self._retrying(name, replace_files, table)
+        except ValidationException as error:
+            require_unfenced(self.table(name), token)
             raise ScopeChanged(
                 Problem(
-                    f"{'.'.join(table.name())} changed in {start} to {end} while publishing: {error}",
+                    f"{name} changed in {span.start} to {span.end} while publishing: {error}",
                     "nobody else may write into the scope of a publication",
                     "plan the change again, under a new run id, on the table as it is now",
                 )
             ) from error
+
+    def _retrying(self, name: str, commit: Callable[[Table], None], table: Table | None = None) -> None:
+        """Make a commit on fresh metadata, again if another one came between, for a bounded time.
+
+        Raises:
+            EnvironmentRefused: if others never let it through; nothing has changed then.
+        """
+        give_up = time.monotonic() + _CONTENTION_SECONDS
+        pause = 0.05
+        while True:
+            try:
+                return commit(table or self.table(name))
+            except CommitFailedException as error:
+                if time.monotonic() > give_up:
+                    raise EnvironmentRefused(
+                        Problem(
+                            f"{name} could not be committed to for {_CONTENTION_SECONDS:.0f} s: {error}",
+                            "a commit lands if nobody else commits to the table at the same moment",
+                            "nothing has changed; run the same command again when fewer others write",
+                        )
+                    ) from error
+            table = None
+            time.sleep(random.uniform(0, pause))  # noqa: S311 - to part those who collided
+            pause = min(2 * pause, 1.0)
 
     def _landed(
         self, name: str, key: str, value: str, action: str | None = None, branch: str = MAIN_BRANCH
@@ -576,11 +671,24 @@ def _reachable(name: str) -> Iterator[None]:
         ) from error
 
 
-class _Replacement(_OverwriteFiles):
-    """PyIceberg's overwrite, which leaves manifests behind that hold nothing but files deleted in earlier snapshots.
+class _NotFenced(AssertRefSnapshotId):
+    """Iceberg's requirement that a ref does not exist, by the rule of the specification.
 
-    PyIceberg itself hands them on for ever: each replacement would read one more of them than the one before.
+    PyIceberg's own refuses any ref but main in a table without snapshots; the first publication carries a token, too.
     """
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as in PyIceberg
+        if base_metadata is None or base_metadata.snapshots:
+            super().validate(base_metadata)
+
+
+class _Replacement(_OverwriteFiles):
+    """PyIceberg's overwrite, fenced, and without manifests that hold nothing but files deleted in earlier snapshots.
+
+    PyIceberg itself hands those on for ever: each replacement would read one more of them than the one before.
+    """
+
+    token: int | None = None
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         return [
@@ -591,6 +699,56 @@ class _Replacement(_OverwriteFiles):
             or manifest.has_existing_files()
         ]
 
+    def _commit(self) -> UpdatesAndRequirements:
+        updates, requirements = super()._commit()  # again for each retry: what is required is always in it
+        if self.token is None:
+            return updates, requirements
+        return updates, (*requirements, _NotFenced(ref=fence_of(self.token), snapshot_id=None))
+
+
+class _Nothing(_FastAppendFiles):
+    """A snapshot of no files at all."""
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        return []
+
+
+def fence_of(token: int) -> str:
+    """Return the name of the tag that fences a lease."""
+    return f"fence-{token}"
+
+
+def require_unfenced(table: Table, token: int | None) -> None:
+    """Refuse if a lease was taken over by somebody else.
+
+    Raises:
+        LeaseLost: if the table has the fence of its token.
+    """
+    if token is not None and fence_of(token) in table.refs():
+        raise LeaseLost(lost(".".join(table.name()), token))
+
+
+def _ensure_snapshot(table: Table) -> None:
+    if not table.snapshots():
+        with (
+            table.transaction() as transaction,
+            _Nothing(
+                Operation.APPEND,
+                transaction,
+                table.io,
+                snapshot_properties={ACTION_PROPERTY: FENCE_ACTION},
+                branch=None,
+            ),
+        ):
+            pass
+
+
+def _cheapest_to_keep(table: Table) -> int:
+    """Return a snapshot that a tag names, or the current one, or the only one."""
+    tagged = [ref.snapshot_id for ref in table.refs().values() if ref.snapshot_ref_type is SnapshotRefType.TAG]
+    current = table.current_snapshot() or table.snapshots()[0]
+    return tagged[-1] if tagged else current.snapshot_id
+
 
 def commit_replacement(
     table: Table,
@@ -600,22 +758,25 @@ def commit_replacement(
     properties: Mapping[str, str],
     *,
     branch: str = MAIN_BRANCH,
+    token: int | None = None,
 ) -> None:
-    """Commit one snapshot that has `new` in place of `old`.
+    """Commit one snapshot that has `new` in place of `old`, if the lease of `token` is not fenced.
 
     The scope is given to the commit as its predicate: that is what limits conflict detection to it. Without it, any
     concurrent append anywhere in the table would abort the commit.
     """
     operation = Operation.APPEND if table.snapshot_by_name(branch) is None else Operation.OVERWRITE
-    with (
-        table.transaction() as transaction,
-        _Replacement(operation, transaction, table.io, snapshot_properties=dict(properties), branch=branch) as update,
-    ):
-        update.delete_by_predicate(scope)
-        for file in old:
-            update.delete_data_file(file)
-        for file in new:
-            update.append_data_file(file)
+    with table.transaction() as transaction:
+        replacement = _Replacement(
+            operation, transaction, table.io, snapshot_properties=dict(properties), branch=branch
+        )
+        replacement.token = token
+        with replacement as update:
+            update.delete_by_predicate(scope)
+            for file in old:
+                update.delete_data_file(file)
+            for file in new:
+                update.append_data_file(file)
 
 
 def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
@@ -776,3 +937,14 @@ def _with_property(
         if sequence is None or found.get(SEQUENCE_PROPERTY) in {None, str(sequence)}:
             return snapshot
     return None
+
+
+def _patient(properties: Mapping[str, str]) -> dict[str, str]:
+    """Let a SQLite catalog wait for its lock as long as the ledger does; the driver's own 5 s are short for a crowd."""
+    uri = properties.get("uri", "")
+    if not uri.startswith("sqlite") or "timeout" in make_url(uri).query:
+        return dict(properties)
+    return {
+        **properties,
+        "uri": make_url(uri).update_query_dict({"timeout": "60"}).render_as_string(hide_password=False),
+    }

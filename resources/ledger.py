@@ -587,9 +587,17 @@ class Ledger:
     # --- publication ----------------------------------------------------------------------------------------------
 
     def open_publication(
-        self, run_id: str, action: str, base: int | None, evidence_root: str, actor: str, *, ref: str = ""
+        self,
+        run_id: str,
+        action: str,
+        base: int | None,
+        evidence_root: str,
+        actor: str,
+        *,
+        ref: str = "",
+        token: int | None = None,
     ) -> int:
-        """Record the intent to change the target, before it is changed; return its id."""
+        """Record the intent to change the target under a lease's token, before it is changed; return its id."""
         with self.engine.begin() as connection:
             result = connection.execute(
                 publications.insert().values(
@@ -599,6 +607,7 @@ class Ledger:
                     base_snapshot_id=base,
                     evidence_root=evidence_root,
                     ref=ref,
+                    token=token,
                     actor=actor,
                     started_at=now(),
                 )
@@ -633,8 +642,9 @@ class Ledger:
         at = now()
         with self.engine.begin() as connection:
             record = self.run(run_id, connection=connection)
-            _close_publication(connection, publication, snapshot_id, added, removed, at)
-            if record.state is RunState.PUBLISHED:
+            recorded = record.state in {RunState.PUBLISHED, RunState.SUPERSEDED}
+            if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
+                _close_recorded(connection, publication, at)
                 return
             if keys is None:
                 keys = [chunk.key for chunk in record.plan.chunks]
@@ -649,8 +659,9 @@ class Ledger:
         at = now()
         with self.engine.begin() as connection:
             record = self.run(run_id, connection=connection)
-            _close_publication(connection, publication, snapshot_id, added, removed, at)
-            if record.state is RunState.ROLLED_BACK:
+            recorded = record.state is RunState.ROLLED_BACK
+            if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
+                _close_recorded(connection, publication, at)
                 return
             keys = [chunk.key for chunk in record.plan.chunks]
             earlier = connection.execute(
@@ -736,6 +747,27 @@ class Ledger:
     def publications(self, run_id: str) -> list[dict[str, Any]]:
         """Return the publications and rollbacks of a run, in order."""
         return self._rows(sa.select(publications).where(publications.c.run_id == run_id).order_by(publications.c.id))
+
+    def interrupted_publications(self, target: str) -> list[tuple[int, str, str]]:
+        """Return id, run and action of each publication of a target that may have landed and is not on record.
+
+        Of several tries of the same run, the newest.
+        """
+        expected = {
+            "publish": RunState.VALIDATED,
+            "rollback": RunState.PUBLISHED,
+            "reinstate": RunState.ROLLED_BACK,
+        }
+        query = (
+            sa.select(sa.func.max(publications.c.id), publications.c.run_id, publications.c.action)
+            .join(runs, runs.c.run_id == publications.c.run_id)
+            .where(runs.c.target == target, publications.c.state == "INTENT")
+            .where(sa.or_(*(sa.and_(publications.c.action == a, runs.c.state == s) for a, s in expected.items())))
+            .group_by(publications.c.run_id, publications.c.action)
+            .order_by(sa.func.max(publications.c.id))
+        )
+        with self.engine.connect() as connection:
+            return [(row[0], row[1], row[2]) for row in connection.execute(query)]
 
     # --- sinks ----------------------------------------------------------------------------------------------------
 
@@ -893,11 +925,21 @@ def _insert_verdict(connection: sa.Connection, run_id: str, verdict: Verdict, at
 
 def _close_publication(
     connection: sa.Connection, publication: int, snapshot_id: int, added: int, removed: int, at: datetime
-) -> None:
-    connection.execute(
+) -> bool:
+    changed = connection.execute(
         publications.update()
         .where(publications.c.id == publication, publications.c.state == "INTENT")
         .values(state="COMMITTED", snapshot_id=snapshot_id, files_added=added, files_removed=removed, ended_at=at)
+    )
+    return changed.rowcount == 1
+
+
+def _close_recorded(connection: sa.Connection, publication: int, at: datetime) -> None:
+    """Close an intent whose outcome another process has put on record, perhaps with what came after it."""
+    connection.execute(
+        publications.update()
+        .where(publications.c.id == publication, publications.c.state == "INTENT")
+        .values(state="REFUSED", note="another process has recorded it", ended_at=at)
     )
 
 

@@ -58,6 +58,11 @@ class Settings(BaseSettings):
     quarantine_limit: float = Field(
         0.05, ge=0, le=1, description="Share of a load's rows that may be quarantined before the load is refused."
     )
+    lease_seconds: int = Field(
+        120,
+        ge=1,
+        description="How long a publisher that died on another machine keeps its scope; one here is seen at once.",
+    )
     notification_webhook: SecretStr = Field(
         SecretStr(""), description="URL that LIVE posts breach notifications to; no other mode is given it."
     )

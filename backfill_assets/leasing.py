@@ -1,0 +1,80 @@
+"""The lease of a publication: taken before anything is looked at for good, given back when all is on record.
+
+Put here what a publisher does because others publish, too: it takes its scope, fences those it took it over from, and
+first puts on record what they published and could not say. What is published is `publication`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+
+from backfill_assets.platform import Platform, target_named
+from backfill_assets.ways import ON_BRANCH, PUBLISH, ROLLBACK, Change
+from resources.leases import Lease, Leases
+from resources.ledger import RunRecord, operator
+
+
+@contextmanager
+def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iterator[Lease]:
+    """Hold the days a run may change while it is published or its publication is undone.
+
+    Given back however the body ends; only a process that is killed leaves it, to be taken over. Giving it back when
+    the outcome of a commit is unknown is safe: a commit that lands late lands on an unchanged table or not at all.
+
+    Raises:
+        LeaseHeld: if somebody else holds one of the days.
+    """
+    leases = leases_of(platform)
+    lease = leases.acquire(record.target, *_days(record), record.run_id, action)
+    try:
+        for token, loser in zip(lease.lost, lease.losers, strict=True):
+            for table in {*_change(platform, record).tables, *_change(platform, platform.ledger.run(loser)).tables}:
+                platform.lakehouse.fence(table, token)
+        leases.fenced(lease.lost)
+        _record_interrupted(platform, record)
+        yield lease
+    finally:
+        leases.release(lease)
+
+
+def leases_of(platform: Platform) -> Leases:
+    """Return the leases of an installation."""
+    return Leases(platform.ledger.engine, platform.settings.lease_seconds)
+
+
+def _days(record: RunRecord) -> tuple[date, date]:
+    """Return the days a run's commits may change: all of them where a pointer is moved."""
+    if record.plan.publish_mode in ON_BRANCH:
+        return date.min, date.max
+    return record.plan.publish_range.start, record.plan.publish_range.end
+
+
+def _change(platform: Platform, record: RunRecord) -> Change:
+    plans = platform.ledger.plans(record)
+    return Change(platform, target_named(record.target), record, platform.ledger.chunks(record.run_id), plans)
+
+
+def _record_interrupted(platform: Platform, record: RunRecord) -> None:
+    """Record what other runs have published in this scope without living to say so.
+
+    The ledger then names the holders in the order of the target's snapshots; a run that woke up after its successor
+    and recorded itself would seem to supersede it. Only under the lease is it certain that nobody is about to.
+    """
+    ledger, (start, end) = platform.ledger, _days(record)
+    for entry, run_id, action in ledger.interrupted_publications(record.target):
+        other = ledger.run(run_id)
+        first, last = _days(other)
+        if run_id == record.run_id or first > end or last < start:
+            continue
+        change = _change(platform, other)
+        number = 1 + sum(one["state"] == "COMMITTED" for one in ledger.publications(run_id))
+        commit = change.recorded_late(action, 1 if action == PUBLISH else number)
+        if commit is None:
+            continue
+        facts = {"snapshot_id": commit.snapshot_id, "added": commit.files_added, "removed": commit.files_removed}
+        if action == ROLLBACK:
+            ledger.undo(run_id, entry, **facts, actor=operator())
+        else:
+            ledger.accept(run_id, entry, **facts, actor=operator(), keys=change.holds)
