@@ -71,7 +71,7 @@ class Postgres:
             NoServerError: if it does not start, with what it said.
         """
         self._binaries = binaries
-        self._folder = Path(tempfile.mkdtemp(prefix="backfill-postgres-", dir=_memory()))
+        self.folder = Path(tempfile.mkdtemp(prefix="backfill-postgres-", dir=_memory()))
         self._password = secrets.token_urlsafe(12)
         self._names = itertools.count(1)
         self._owner = _unprivileged()
@@ -84,14 +84,14 @@ class Postgres:
             raise
 
     def _make(self) -> None:
-        password = self._folder / "password"
+        password = self.folder / "password"
         password.write_text(self._password)
         if self._owner is not None:
-            for path in (self._folder, password):
+            for path in (self.folder, password):
                 os.chown(path, self._owner.pw_uid, self._owner.pw_gid)
         made = self._run(
             "initdb",
-            f"--pgdata={self._folder / 'data'}",
+            f"--pgdata={self.folder / 'data'}",
             f"--username={USER}",
             f"--pwfile={password}",
             "--auth=scram-sha-256",
@@ -109,10 +109,10 @@ class Postgres:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 port = int(free.getsockname()[1])
-            self._process = self._run("postgres", "-D", str(self._folder / "data"), "-p", str(port), *settings)
+            self._process = self._run("postgres", "-D", str(self.folder / "data"), "-p", str(port), *settings)
             if self._answers(port):
                 return port
-        log = self._folder / "log"
+        log = self.folder / "log"
         raise NoServerError(f"{self._binaries}/postgres does not start: {log.read_text(errors='replace')[-500:]}")
 
     def _answers(self, port: int) -> bool:
@@ -134,11 +134,11 @@ class Postgres:
         if self._owner is not None:
             identity = {"user": self._owner.pw_uid, "group": self._owner.pw_gid, "extra_groups": []}
         serves = name == "postgres"
-        log = (self._folder / "log").open("ab") if serves else subprocess.PIPE
+        log = (self.folder / "log").open("ab") if serves else subprocess.PIPE
         try:
             return subprocess.Popen(
                 [self._binaries / name, *arguments],
-                cwd=self._folder,
+                cwd=self.folder,
                 env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -191,7 +191,7 @@ class Postgres:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _name(url: str) -> str:

@@ -256,16 +256,6 @@ def test_a_rollback_and_an_acceptance_together_leave_one_holder_of_each_chunk(le
 # --- of the server ----------------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_is_migrated_by_several_at_once(postgres_server: Postgres) -> None:
-    ledgers = [Ledger(postgres_server.database())]
-    ledgers += [Ledger(ledgers[0].url) for _ in range(3)]
-    with ThreadPoolExecutor(len(ledgers)) as pool:
-        list(pool.map(Ledger.migrate, ledgers))
-    for one in ledgers:
-        one.require_current()
-        one.engine.dispose()
-
-
 def test_the_locks_do_not_depend_on_the_isolation_that_a_server_defaults_to(
     ledger: Ledger, postgres_server: Postgres
 ) -> None:
