@@ -24,7 +24,7 @@ from manifests.canonical import plain
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
-from resources.settings import Settings, load_settings
+from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings, load_settings
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -80,7 +80,7 @@ def _platform() -> Iterator[Platform]:
 def _instance(settings: Settings) -> Iterator[DagsterInstance]:
     from backfill_assets.launch import instance_at
 
-    with instance_at(settings.dagster_home) as instance:
+    with instance_at(settings) as instance:
         yield instance
 
 
@@ -119,7 +119,7 @@ def init(as_json: bool) -> None:
 
     settings = load_settings()
     held = initialise(Platform.of(settings))
-    initialise_instance(settings.dagster_home)
+    initialise_instance(settings)
     if as_json:
         _say({"home": str(settings.home), "references": held})
     else:
@@ -581,7 +581,9 @@ def ui(port: int) -> None:
     settings = load_settings()
     with _platform(), _instance(settings):
         click.echo(f"Dagster on http://127.0.0.1:{port} (stop with Ctrl-C)")
-    environment = os.environ | {
+    storage = settings.dagster_storage_url
+    environment = os.environ | ({DAGSTER_STORAGE_VARIABLE: storage} if storage else {})
+    environment |= {
         "DAGSTER_HOME": str(settings.dagster_home),
         "BACKFILL_HOME": str(settings.home),
         "DAGSTER_EVENT_BATCH_SIZE": "500",

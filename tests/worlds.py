@@ -102,7 +102,7 @@ class World:
 
     @contextmanager
     def dagster(self):
-        with instance_at(self.platform.settings.dagster_home) as instance:
+        with instance_at(self.platform.settings) as instance:
             yield instance
 
     def announced(self, manifest: RunManifest | None = None) -> RunRecord:
@@ -112,11 +112,13 @@ class World:
         return record
 
 
-def make_world(home: Path, *, cases: int, seed: int = 7, start: date = START, end: date = END) -> World:
-    settings = load_settings(home=home, spark=SPARK)
+def make_world(
+    home: Path, *, cases: int, seed: int = 7, start: date = START, end: date = END, **settings_: Any
+) -> World:
+    settings = load_settings(home=home, spark=SPARK, **settings_)
     platform = Platform.of(settings)
     initialise(platform)
-    initialise_instance(settings.dagster_home)
+    initialise_instance(settings)
     load_case_events(platform, generated(cases, seed, start, end), 0.5)
     return World(platform, home, start, end)
 
@@ -130,7 +132,7 @@ def real_world(home: Path, log: Path) -> World:
     settings = load_settings(home=home, spark=SPARK)
     platform = Platform.of(settings)
     initialise(platform)
-    initialise_instance(settings.dagster_home)
+    initialise_instance(settings)
     load_case_events(platform, enforcement.from_file(log), 0.0)
     return World(platform, home, date(2000, 1, 1), date(2013, 6, 30))
 
