@@ -397,7 +397,10 @@ def written_chunks(prefix: str) -> int:
     """Return how many chunks the tasks of a running Spark job have finished; 0 where staging is no local folder."""
     from resources.lakehouse import local_path
 
-    return len({folder.name for folder in Path(local_path(prefix)).glob("_temporary/*/task_*/chunk=*")})
+    try:
+        return len({folder.name for folder in Path(local_path(prefix)).glob("_temporary/*/task_*/chunk=*")})
+    except FileNotFoundError:
+        return 0  # the job was committed, or its folder removed, while we looked
 
 
 def _report(platform: Platform, run_id: str, as_json: bool) -> None:
