@@ -229,16 +229,17 @@ def _unequal(chunks: Sequence[ChunkComparison]) -> list[RenderableType]:
     return [Text(), table, *rest]
 
 
-def _row(chunk: str, row: RowDifference) -> Table:
+def _row(chunk: str, row: RowDifference) -> RenderableType:
     if row.recorded is None:
         what = "a row that the record does not have"
     else:
         what = "a row that is missing now" if row.reproduced is None else "the first row that differs"
     key = ", ".join(f"{name}={value}" for name, value in row.key.items())
-    table = Table("column", "then", "now", title=f"{chunk}, {what}: {key}", title_justify="left")
+    table = Table("column", "then", "now")
     for name in row.columns:
-        table.add_row(name, *("-" if side is None else str(side[name]) for side in (row.recorded, row.reproduced)))
-    return table
+        values = ("" if side is None else side[name] for side in (row.recorded, row.reproduced))
+        table.add_row(name, *("null" if value is None else str(value) for value in values))
+    return Group(Text(f"{chunk}, {what}: {key}"), table)
 
 
 def by_year(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]) -> Table:

@@ -28,10 +28,12 @@ from backfill_assets.products.enforcement import transforms
 from backfill_assets.reproduce import Cause, Outcome, first_differing_row, reproduce
 from manifests.canonical import plain
 from manifests.errors import InputRefused
+from manifests.model import Mode
 from resources import ledger as ledger_module
 from resources.code import code_identity
 from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY, local_path
 from resources.ledger import ChunkState, RunRecord
+from resources.spark import WEBHOOK_VARIABLE, ModeSpark
 from resources.tables import metadata
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -288,6 +290,23 @@ def test_other_settings_are_named(restated: RunRecord, unchanged: World) -> None
     done = reproduce(replace(unchanged.platform, settings=settings), "restated", ["2010-03"])
     assert done.outcome is Outcome.EQUAL
     assert done.summary.startswith("equal, although the configuration differs")
+
+
+def test_a_live_run_is_reproduced_without_what_live_holds(shared_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(WEBHOOK_VARIABLE, "https://example.invalid/hook")
+    shared_world.validated(shared_world.manifest("live", kind="LIVE", target=shared_world.scope(*SPRING)))
+    assert WEBHOOK_VARIABLE in os.environ
+    sessions = []
+    original = ModeSpark.session
+
+    def session(self: ModeSpark, mode: Mode):
+        sessions.append(mode)
+        return original(self, mode)
+
+    monkeypatch.setattr(ModeSpark, "session", session)
+    assert reproduce(shared_world.platform, "live").outcome is Outcome.EQUAL
+    assert set(sessions) == {Mode.REPLAY}
+    assert WEBHOOK_VARIABLE not in os.environ
 
 
 def test_damaged_staged_files_do_not_matter_to_the_proof(versioned: World, monkeypatch: pytest.MonkeyPatch) -> None:
