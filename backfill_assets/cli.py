@@ -101,6 +101,7 @@ def cli() -> None:
       backfill rollback RUN              put back what the run replaced, as a new snapshot
       backfill reinstate RUN             undo a rollback
       backfill accept RUN                make a version that is published under its name what main shows
+      backfill reproduce RUN             compute a recorded run again and compare every digest
 
     `backfill demo` shows all of it; `backfill ui` opens Dagster. Settings: `backfill config`.
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
@@ -348,27 +349,45 @@ def _nothing() -> Iterator[None]:
 @contextmanager
 def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
     """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
-    from backfill_assets.console import make_console
     from resources.ledger import ChunkState, Ledger
+
+    wanted = set(keys)
+    ledger = Ledger(platform.ledger.url)
+
+    def look() -> tuple[int, int]:
+        chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
+        staged = sum(chunk.state in {ChunkState.STAGED, ChunkState.PASSED} for chunk in chunks)
+        under_way = [attempt["prefix"] for attempt in ledger.attempts(run_id) if attempt["state"] == "RUNNING"]
+        computed = staged + sum(map(written_chunks, under_way[-1:]))
+        return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)
+
+    try:
+        with _bars(len(wanted), look):
+            yield
+    finally:
+        ledger.engine.dispose()
+
+
+@contextmanager
+def _bars(total: int, look: Callable[[], tuple[int, int] | None]) -> Iterator[None]:
+    """Show how many of `total` chunks are computed and gated while the body runs: what `look` says, in another thread.
+
+    Nothing is shown before `look` says anything.
+    """
+    from backfill_assets.console import make_console
 
     columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     stop = threading.Event()
-    wanted = set(keys)
-    ledger = Ledger(platform.ledger.url)
     with Progress(*columns, console=make_console(stderr=True)) as bars:
-        computing = bars.add_task("computing", total=len(wanted))
-        gating = bars.add_task("gating", total=len(wanted))
+        tasks = [bars.add_task(name, total=total, visible=False) for name in ("computing", "gating")]
 
-        def look() -> None:
-            chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
-            staged = sum(chunk.state in {ChunkState.STAGED, ChunkState.PASSED} for chunk in chunks)
-            under_way = [attempt["prefix"] for attempt in ledger.attempts(run_id) if attempt["state"] == "RUNNING"]
-            bars.update(computing, completed=min(len(wanted), staged + sum(map(written_chunks, under_way[-1:]))))
-            bars.update(gating, completed=sum(chunk.state is ChunkState.PASSED for chunk in chunks))
+        def update() -> None:
+            for task, done in zip(tasks, look() or (), strict=False):
+                bars.update(task, completed=min(total, done), visible=True)
 
         def watch() -> None:
             while not stop.wait(_POLL_SECONDS):
-                look()
+                update()
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
@@ -377,15 +396,17 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
         finally:
             stop.set()
             watcher.join()
-            look()
-            ledger.engine.dispose()
+            update()
 
 
 def written_chunks(prefix: str) -> int:
     """Return how many chunks the tasks of a running Spark job have finished; 0 where staging is no local folder."""
     from resources.lakehouse import local_path
 
-    return len({folder.name for folder in Path(local_path(prefix)).glob("_temporary/*/task_*/chunk=*")})
+    try:
+        return len({folder.name for folder in Path(local_path(prefix)).glob("_temporary/*/task_*/chunk=*")})
+    except FileNotFoundError:
+        return 0  # the job was committed, or its folder removed, while we looked
 
 
 def _report(platform: Platform, run_id: str, as_json: bool) -> None:
@@ -538,6 +559,86 @@ def _tell(done: Any, verb: str, as_json: bool) -> None:
         _say(done)
     else:
         _show(published(done, verb))
+
+
+@cli.command()
+@click.argument("run_id")
+@click.option(
+    "--chunks", "ranges", multiple=True, metavar="FROM[..TO]", help="Only these chunks; may be repeated. Default: all."
+)
+@click.option("--keep", is_flag=True, help="Leave what was computed in its scratch folder, and say where that is.")
+@_json_option
+def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -> None:
+    """Compute the recorded RUN_ID again from its plan, into scratch, and compare the digest of every chunk.
+
+    Read are the snapshots that the plan pinned; "now" is the plan's run clock. Nothing is published, and the ledger and
+    the tables stay as they are. Whatever state the run is in: what counts is that its chunks were staged and gated.
+
+    \b
+    Equal digests prove that plan, code and pinned data still give the recorded rows. Otherwise the first chunk
+    and row that differ are named, and the cause:
+      code                this code is not the plan's: the commit to check out is named
+      configuration       the Spark settings are not the plan's
+      reference data      files of a pinned reference snapshot were changed in place
+      source data         files of the pinned source snapshot were changed in place
+      retired snapshot    a pinned snapshot has expired, or files of it are gone: nothing is computed
+      not deterministic   none of these: the transform itself gives other rows for the same plan
+
+    Other code or configuration does not stop it: equal digests are then a proof all the same, and say so.
+
+    \b
+    Exit codes: 0 equal, 1 different or not computable, 2 refused (unknown run, chunks without a recorded digest).
+
+    \b
+      backfill reproduce restate-2012
+      backfill reproduce restate-2012 --chunks 2012-03..2012-05
+      backfill reproduce restate-2012 --json > proof.json
+    """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
+    from backfill_assets import reproduce as again
+
+    computed: set[str] = set()
+    compared: set[str] = set()
+    folders: list[str] = []
+
+    def tell(event: str, chunks: Sequence[str], folder: str) -> None:
+        if event == "computing":
+            folders.append(folder)
+            return
+        computed.update(chunks)
+        if event == "compared":
+            compared.update(chunks)
+
+    def look() -> tuple[int, int] | None:
+        return (len(computed) + written_chunks(folders[-1]), len(compared)) if folders else None
+
+    with _platform() as platform:
+        record = platform.ledger.run(run_id)
+        keys = select_chunks(record, ranges)
+        with _nothing() if as_json else _bars(len(keys), look):
+            done = again.reproduce(platform, run_id, keys, keep=keep, tell=tell)
+    if as_json:
+        _say(
+            {
+                "runId": run_id,
+                "target": record.target,
+                "state": record.state,
+                "planHash": record.plan_hash,
+                "outcome": done.outcome,
+                "found": done.summary,
+                "causes": done.causes,
+                "whatToDo": done.what_to_do,
+                "conditions": done.conditions,
+                "chunks": done.chunks,
+                "firstDifference": done.difference,
+                "scratch": done.scratch,
+            }
+        )
+    else:
+        from backfill_assets.console import reproduction
+
+        _show(reproduction(done))
+    if done.outcome is not again.Outcome.EQUAL:
+        sys.exit(EXIT_FAILED)
 
 
 @cli.command()

@@ -162,7 +162,7 @@ def staged_files(
     platform: Platform, target: TargetTable, prefix: str, chunking: Chunking, keys: Sequence[str]
 ) -> dict[str, list[StagedFile]]:
     """List what was written below a prefix, by chunk; rows are read from each file's footer."""
-    filesystem, folder, scheme = _filesystem(platform, target, prefix)
+    filesystem, folder, scheme = filesystem_of(platform, target, prefix)
     selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
     infos = sorted(
         (
@@ -205,7 +205,7 @@ def staged_frame(platform: Platform, target: TargetTable, plan: Plan, chunks: Se
     return spark.read.schema(columns).parquet(*outlines) if outlines else spark.createDataFrame([], columns)
 
 
-def _filesystem(platform: Platform, target: TargetTable, uri: str) -> tuple[pafs.FileSystem, str, str]:
+def filesystem_of(platform: Platform, target: TargetTable, uri: str) -> tuple[pafs.FileSystem, str, str]:
     """Return the file system of a URI with the catalog's own credentials, the path in it, and the scheme to restore."""
     parts = urlsplit(uri)
     io: Any = platform.lakehouse.table(target.name).io

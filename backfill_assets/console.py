@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from backfill_assets.publication import Published
+from backfill_assets.reproduce import ChunkComparison, Outcome, Reproduction, RowDifference
 from manifests.errors import Refused
 from manifests.planner import Plan
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict
@@ -191,6 +192,54 @@ def published(done: Published, verb: str) -> Table:
         ],
         f"{done.run_id}: {verb}" + ("" if done.new else " before; nothing was done again"),
     )
+
+
+def reproduction(done: Reproduction) -> RenderableType:
+    """Show a reproduction: what the plan pinned and what is here, the chunks that differ, the first row, the cause."""
+    conditions = Table("decides the output", "in the plan", "now", title="conditions", title_justify="left")
+    for condition in done.conditions:
+        present = Text(condition.present, "" if condition.same else "yellow")
+        conditions.add_row(condition.name, condition.recorded, present)
+    parts: list[RenderableType] = [conditions, *_unequal([one for one in done.chunks if one.outcome != Outcome.EQUAL])]
+    if done.difference is not None and done.difference.row is not None:
+        parts += [Text(), _row(done.difference.chunk, done.difference.row)]
+    if done.difference is not None and done.difference.note:
+        parts.append(Text(done.difference.note))
+    pairs: list[tuple[str, object]] = [
+        ("outcome", Text(done.outcome, "green" if done.outcome is Outcome.EQUAL else "bold red")),
+        ("found", done.summary),
+        *([("cause", Text(", ".join(done.causes), "bold"))] if done.causes else []),
+        *(("what to do", text) for text in done.what_to_do),
+        *([] if done.scratch is None else [("kept", done.scratch)]),
+    ]
+    return Group(*parts, Text(), facts(pairs, f"{done.run_id}: reproduced"))
+
+
+def _unequal(chunks: Sequence[ChunkComparison]) -> list[RenderableType]:
+    if not chunks:
+        return []
+    table = Table(title="chunks that are not equal", title_justify="left")
+    for name in ("chunk", "rows then", "rows now", "digest then", "digest now", "found"):
+        table.add_column(name, justify="right" if name.startswith("rows") else "left")
+    for one in chunks[:10]:
+        rows = "" if one.rows is None else f"{one.rows:,}"
+        digests = (digest.rpartition(":")[2][:12] for digest in (one.recorded_digest, one.digest))
+        table.add_row(one.chunk, f"{one.recorded_rows:,}", rows, *digests, one.note or one.outcome)
+    rest = [Text(f"… and {len(chunks) - 10} more; --json has all of them", "dim")] if len(chunks) > 10 else []  # noqa: PLR2004
+    return [Text(), table, *rest]
+
+
+def _row(chunk: str, row: RowDifference) -> RenderableType:
+    if row.recorded is None:
+        what = "a row that the record does not have"
+    else:
+        what = "a row that is missing now" if row.reproduced is None else "the first row that differs"
+    key = ", ".join(f"{name}={value}" for name, value in row.key.items())
+    table = Table("column", "then", "now")
+    for name in row.columns:
+        values = ("" if side is None else side[name] for side in (row.recorded, row.reproduced))
+        table.add_row(name, *("null" if value is None else str(value) for value in values))
+    return Group(Text(f"{chunk}, {what}: {key}"), table)
 
 
 def by_year(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]) -> Table:

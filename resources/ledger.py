@@ -45,7 +45,6 @@ from resources.tables import (
     verdicts,
 )
 
-
 _held_since = accepted_versions.alias()
 
 
