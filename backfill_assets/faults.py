@@ -19,6 +19,9 @@ POINTS = frozenset(
         "publishing.tagged",
         "publishing.committed",
         "publishing.recorded",
+        "collecting.listed",
+        "collecting.expired",
+        "collecting.deleted",
     }
 )
 

@@ -201,6 +201,15 @@ def rollback(platform: Platform, run_id: str) -> Published:
             )
         )
     plan = record.plan
+    if undone is None and published.parent_snapshot_id is None and plan.base_snapshot_id is not None:
+        # an expiry has cut the link: to "restore" nothing would empty the scope
+        raise PublicationRefused(
+            Problem(
+                f"the snapshot that '{run_id}' replaced has expired",
+                "a rollback puts back the files of the snapshot before the publication",
+                "restate the scope with a new run",
+            )
+        )
     holders = platform.ledger.accepted(target.name, [chunk.key for chunk in plan.chunks])
     later = sorted({holder for holder in holders.values() if holder != run_id})
     if later:
