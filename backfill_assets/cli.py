@@ -538,11 +538,19 @@ def doctor(repair: bool, as_json: bool) -> None:
         sys.exit(EXIT_FAILED)
 
 
+def _agreed(as_json: bool) -> bool:
+    """Ask whether what was shown may be removed; refuse where nobody can be asked."""
+    if as_json or not sys.stdin.isatty():
+        raise InputRefused(Problem("nobody can be asked here", "a removal is agreed to first", "add --yes to --delete"))
+    return click.confirm("Remove it for good?")
+
+
 @cli.command()
-@click.option("--dry-run/--delete", default=True, help="Only show what and how much (the default), or remove it.")
+@click.option("--dry-run", is_flag=True, help="Only show what and how much: the default, said aloud.")
+@click.option("--delete", is_flag=True, help="Remove it, after asking.")
 @click.option("--yes", is_flag=True, help="With --delete: do not ask.")
 @_json_option
-def gc(dry_run: bool, yes: bool, as_json: bool) -> None:
+def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
     """Remove staged files of dead runs and old snapshots that no run needs, after showing what and how much.
 
     Settings keep_superseded_days, keep_dead_runs_days and keep_snapshots_days say for how long what is kept. Never a file
@@ -552,23 +560,20 @@ def gc(dry_run: bool, yes: bool, as_json: bool) -> None:
     from backfill_assets.garbage import collect, find
     from resources.ledger import now, operator
 
+    if dry_run and delete:
+        raise InputRefused(Problem("--dry-run and --delete", "one looks, the other removes", "give one of them"))
     at = now()
     with _platform() as platform:
         found = find(platform, at=at)
         if not as_json:
             _show(console.garbage(found))
-        if dry_run:
+        if not delete:
             if as_json:
                 _say({"dryRun": True, "found": found})
             return
-        if not yes:
-            if as_json or not sys.stdin.isatty():
-                raise InputRefused(
-                    Problem("nobody can be asked here", "what is deleted is agreed to first", "add --yes to --delete")
-                )
-            if not click.confirm("Remove it for good?"):
-                click.echo("nothing was removed")
-                return
+        if not (yes or _agreed(as_json)):
+            click.echo("nothing was removed")
+            return
         done = collect(platform, found, by=operator(), at=at)
     if as_json:
         _say({"dryRun": False, "found": found, "collected": done})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -115,6 +116,24 @@ def make_world(home: Path, *, cases: int, seed: int = 7, start: date = START, en
     initialise_instance(settings.dagster_home)
     load_case_events(platform, generated(cases, seed, start, end), 0.5)
     return World(platform, home, start, end)
+
+
+def keep(world: World, copy: Path) -> Callable[[], World]:
+    """Copy a world's home as it is; the function returned puts it back in place, for tests that damage it."""
+
+    def forget_connections() -> None:
+        world.platform.ledger.engine.dispose()
+        world.platform.lakehouse._catalog = None
+
+    def put_back() -> World:
+        forget_connections()
+        shutil.rmtree(world.home)
+        shutil.copytree(copy, world.home, symlinks=True)
+        return world
+
+    forget_connections()
+    shutil.copytree(world.home, copy, symlinks=True)
+    return put_back
 
 
 def generated(cases: int, seed: int, start: date, end: date) -> RawLoad:
