@@ -569,7 +569,7 @@ def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
             _show(console.garbage(found))
         if not delete:
             if as_json:
-                _say({"dryRun": True, "found": found})
+                _say({"dryRun": True, "bytes": sum(one.bytes for one in found), "found": found})
             return
         if not (yes or _agreed(as_json)):
             click.echo("nothing was removed")

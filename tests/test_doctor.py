@@ -9,16 +9,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from worlds import TARGET, World, keep, make_world
+from worlds import TARGET, World, keep, killed_at, make_world
 
-from backfill_assets import faults
 from backfill_assets.cli import EXIT_FAILED, cli
 from backfill_assets.doctor import Disagreement, examine, mend
 from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
@@ -31,22 +29,6 @@ from resources.storage import place_of
 from resources.tables import attempts, freezes, leases, publications, runs
 
 YEAR = (date(2010, 1, 1), date(2010, 12, 31))
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
-@contextmanager
-def killed_at(point: str, monkeypatch: pytest.MonkeyPatch):
-    def reach(here: str) -> None:
-        if here == point:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(faults, "reach", reach)
-        with pytest.raises(Killed):
-            yield
 
 
 @pytest.fixture(scope="module")

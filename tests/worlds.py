@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from backfill_assets import faults
 from backfill_assets import platform as platform_module
 from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
 from backfill_assets.launch import announce_approval, initialise_instance, instance_at
@@ -116,6 +117,22 @@ def make_world(home: Path, *, cases: int, seed: int = 7, start: date = START, en
     initialise_instance(settings.dagster_home)
     load_case_events(platform, generated(cases, seed, start, end), 0.5)
     return World(platform, home, start, end)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@contextmanager
+def killed_at(point: str, monkeypatch: pytest.MonkeyPatch):
+    def reach(here: str) -> None:
+        if here == point:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        with pytest.raises(Killed):
+            yield
 
 
 def keep(world: World, copy: Path) -> Callable[[], World]:
