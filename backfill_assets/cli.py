@@ -102,6 +102,8 @@ def cli() -> None:
       backfill reinstate RUN             undo a rollback
       backfill accept RUN                make a version that is published under its name what main shows
       backfill reproduce RUN             compute a recorded run again and compare every digest
+      backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
+      backfill gc                        what nothing needs any more, and how much; --delete
 
     `backfill demo` shows all of it; `backfill ui` opens Dagster. Settings: `backfill config`.
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
@@ -639,6 +641,81 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -
         _show(reproduction(done))
     if done.outcome is not again.Outcome.EQUAL:
         sys.exit(EXIT_FAILED)
+
+
+@cli.command()
+@click.option("--repair", is_flag=True, help="Repair what is provably safe; without it nothing is changed.")
+@_json_option
+def doctor(repair: bool, as_json: bool) -> None:
+    """Hold ledger, tables, staged files and evidence against each other, and say what disagrees.
+
+    Exit code 0 if nothing does (after the repairs, if asked for), else 1.
+    """
+    from backfill_assets import console
+    from backfill_assets.doctor import examine, mend
+
+    with _platform() as platform:
+        repaired, left = mend(platform) if repair else ([], examine(platform))
+    if as_json:
+        _say(
+            {
+                "repaired": [one.found.shown() | {"done": one.done} for one in repaired],
+                "findings": [one.shown() for one in left],
+            }
+        )
+    else:
+        _show(console.disagreements(left, repaired))
+    if left:
+        sys.exit(EXIT_FAILED)
+
+
+def _agreed(as_json: bool) -> bool:
+    """Ask whether what was shown may be removed; refuse where nobody can be asked."""
+    if as_json or not sys.stdin.isatty():
+        raise InputRefused(Problem("nobody can be asked here", "a removal is agreed to first", "add --yes to --delete"))
+    return click.confirm("Remove it for good?")
+
+
+@cli.command()
+@click.option("--dry-run", is_flag=True, help="Only show what and how much: the default, said aloud.")
+@click.option("--delete", is_flag=True, help="Remove it, after asking.")
+@click.option("--yes", is_flag=True, help="With --delete: do not ask.")
+@_json_option
+def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
+    """Remove staged files of dead runs and old snapshots that no run needs, after showing what and how much.
+
+    Settings keep_superseded_days, keep_dead_runs_days and keep_snapshots_days say for how long what is kept. Never a file
+    that any snapshot references, nothing that an accepted run needs, no evidence. Safe to kill and to repeat.
+    """
+    from backfill_assets import console
+    from backfill_assets.garbage import collect, find
+    from resources.ledger import now, operator
+
+    if dry_run and delete:
+        raise InputRefused(Problem("--dry-run and --delete", "one looks, the other removes", "give one of them"))
+    at = now()
+    with _platform() as platform:
+        found = find(platform, at=at)
+        if not as_json:
+            _show(console.garbage(found))
+        if not delete:
+            if as_json:
+                _say({"dryRun": True, "bytes": sum(one.bytes for one in found), "found": found})
+            return
+        if not (yes or _agreed(as_json)):
+            click.echo("nothing was removed")
+            return
+        done = collect(platform, found, by=operator(), at=at)
+    if as_json:
+        _say({"dryRun": False, "found": found, "collected": done})
+        return
+    for one in done:
+        click.echo(
+            f"{one.target}: removed {one.files:,} files ({one.bytes / 1e6:,.3f} MB), {len(one.snapshots)} snapshots, "
+            f"{len(one.tags)} tags; left {len(one.left)} of the listed files alone"
+        )
+    if not done:
+        click.echo("nothing to remove")
 
 
 @cli.command()

@@ -11,6 +11,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from backfill_assets.doctor import Disagreement, Repaired
+from backfill_assets.garbage import TableGarbage
 from backfill_assets.publication import Published
 from backfill_assets.reproduce import ChunkComparison, Outcome, Reproduction, RowDifference
 from manifests.errors import Refused
@@ -275,6 +277,47 @@ def by_year(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping
         "",
     )
     return table
+
+
+def disagreements(found: Sequence[Disagreement], repaired: Sequence[Repaired]) -> RenderableType:
+    """Show what the doctor repaired, and what disagrees."""
+    parts: list[RenderableType] = []
+    if repaired:
+        table = Table("where", "what disagreed", "repaired", title="repaired", title_justify="left")
+        for item in repaired:
+            table.add_row(item.found.where, item.found.what, Text(item.done, "green"))
+        parts.append(table)
+    if found:
+        title = "what disagrees" if not repaired else "what is left"
+        table = Table("where", "what", "sure", "what to do", "repair", title=title, title_justify="left")
+        for one in found:
+            loud = "bold red" if one.kind == "DATA-LOSS" else ""
+            can = Text("--repair", "cyan") if one.repair else Text("people", "dim")
+            table.add_row(Text(one.where, loud), Text(one.what, loud), one.sure.value, Text(one.fix), can)
+        parts.append(table)
+    else:
+        parts.append(Text("ledger, tables, staged files and evidence agree", "green"))
+    return Group(*parts)
+
+
+def garbage(found: Sequence[TableGarbage]) -> RenderableType:
+    """Show what nothing needs any more, by target, run and kind."""
+    table = Table(title="what nothing needs any more", title_justify="left")
+    for name in ("target", "of", "kind"):
+        table.add_column(name)
+    table.add_column("how many", justify="right")
+    table.add_column("MB", justify="right")
+    for item in found:
+        for kind, names in (("tag", item.tags), ("snapshot", item.snapshots)):
+            if names:
+                table.add_row(item.target, "its history", kind, f"{len(names):,}", "")
+        for (owner, kind), (files, size) in item.sums().items():
+            table.add_row(item.target, owner or "its history", kind, f"{files:,}", f"{size / 1e6:,.3f}")
+    files, size = sum(len(item.files) for item in found), sum(item.bytes for item in found)
+    parts: list[RenderableType] = [table] if table.row_count else []
+    parts.append(Text(f"{files:,} files, {size / 1e6:,.3f} MB"))
+    parts += [Text(f"left alone: {path}: {why}", "dim") for item in found for path, why in item.left.items()]
+    return Group(*parts)
 
 
 def make_console(*, stderr: bool = False) -> Console:

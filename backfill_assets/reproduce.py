@@ -8,7 +8,7 @@ that made the record. Nothing here writes to the ledger, to a table or to an att
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from itertools import count, pairwise
@@ -19,9 +19,9 @@ import polars as pl
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
-from backfill_assets.compute import compute_batch, filesystem_of
+from backfill_assets.compute import compute_batch
 from backfill_assets.digest import ALGORITHM, RowDigest
-from backfill_assets.executor import run_gates
+from backfill_assets.executor import by_plan, run_gates
 from backfill_assets.gates import digest_columns
 from backfill_assets.platform import WORKER_DAEMON, Platform, target_named
 from backfill_assets.schema import dtypes
@@ -34,6 +34,7 @@ from resources.lakehouse import before, local_path
 from resources.ledger import ChunkRecord, ChunkState, RunRecord
 from resources.settings import Settings
 from resources.spark import ModeSpark
+from resources.storage import filesystem_of
 
 _SHORT_HASH = 12
 _SHOWN = 3
@@ -153,17 +154,25 @@ def reproduce(
     _require_unaltered(record)
     plan = record.plan
     recorded = _recorded(platform, record, keys)
+    groups = by_plan(platform.ledger.plans(record), recorded)
     conditions = conditions_of(platform, plan, recorded)
+    for own, _ in groups:  # chunks that were planned anew after a conflict have pins of their own
+        if own.hash != plan.hash:
+            conditions += tuple(_pins(platform, own))
     obstacles = [condition for condition in conditions if condition.blocks]
     if obstacles:
         return _cannot_be_computed(run_id, conditions, obstacles)
     target = target_named(plan.target)
     platform = _holding_nothing_of_live(platform, plan)
     scratch = f"{platform.lakehouse.location(target.name)}/reproduce={run_id}-{uuid4().hex[:_SHORT_HASH]}"
-    bench = _Bench(platform, target, plan, recorded, scratch, tell)
+    numbers = count(1)
     found: list[ChunkComparison] = []
     difference: Difference | None = None
-    for batch in plan.batches(frozenset(recorded)):
+    for bench, batch in (
+        (_Bench(platform, target, own, recorded, scratch, tell, numbers), batch)
+        for own, chunks in groups
+        for batch in own.batches(chunks)
+    ):
         try:
             computed, errors = _compute(bench, batch)
             compared = _compare(bench, batch, computed, errors)
@@ -375,7 +384,7 @@ class _Bench:
     recorded: Mapping[str, ChunkRecord]
     scratch: str
     tell: Listener
-    numbers: Iterator[int] = field(default_factory=partial(count, 1))
+    numbers: Iterator[int]
 
 
 class _AsReplay(ModeSpark):
@@ -474,7 +483,7 @@ def _once_more(bench: _Bench, different: ChunkComparison) -> str:
 
 
 def _remove(platform: Platform, target: TargetTable, scratch: str) -> None:
-    filesystem, folder, _ = filesystem_of(platform, target, scratch)
+    filesystem, folder, _ = filesystem_of(platform.lakehouse.table(target.name), scratch)
     if filesystem.get_file_info(folder).type is not pafs.FileType.NotFound:
         filesystem.delete_dir(folder)
 

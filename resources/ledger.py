@@ -505,11 +505,19 @@ class Ledger:
                         updated_at=at,
                     )
                 )
-            connection.execute(
+            ended = connection.execute(
                 attempts.update()
-                .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt)
+                .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == "RUNNING")
                 .values(state="STAGED", ended_at=at)
             )
+            if ended.rowcount != 1:
+                raise TransitionRefused(
+                    Problem(
+                        f"attempt {attempt} of run '{run_id}' was ended before it was staged",
+                        "files of an ended attempt are not used: they may be gone",
+                        "run the chunks again",
+                    )
+                )
 
     def batches_under_way(self, run_id: str) -> list[int]:
         """Return the attempts of a run that other living processes of this machine are computing."""

@@ -68,6 +68,15 @@ class Settings(BaseSettings):
         ge=1,
         description="How long a publisher that died on another machine keeps its scope; one here is seen at once.",
     )
+    keep_superseded_days: int = Field(
+        365, ge=0, description="Days for which a superseded run can be put back: its files and snapshots are kept."
+    )
+    keep_dead_runs_days: int = Field(
+        30, ge=0, description="Days for which a cancelled, rejected or rolled back run keeps its files and snapshots."
+    )
+    keep_snapshots_days: int = Field(
+        30, ge=0, description="Days for which every snapshot of a target is kept, whether or not a run needs it."
+    )
     notification_webhook: SecretStr = Field(
         SecretStr(""), description="URL that LIVE posts breach notifications to; no other mode is given it."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from backfill_assets import faults
 from backfill_assets import platform as platform_module
 from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
 from backfill_assets.launch import announce_approval, initialise_instance, instance_at
@@ -121,6 +123,40 @@ def make_world(
     initialise_instance(settings)
     load_case_events(platform, generated(cases, seed, start, end), 0.5)
     return World(platform, home, start, end)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@contextmanager
+def killed_at(point: str, monkeypatch: pytest.MonkeyPatch):
+    def reach(here: str) -> None:
+        if here == point:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        with pytest.raises(Killed):
+            yield
+
+
+def keep(world: World, copy: Path) -> Callable[[], World]:
+    """Copy a world's home as it is; the function returned puts it back in place, for tests that damage it."""
+
+    def forget_connections() -> None:
+        world.platform.ledger.engine.dispose()
+        world.platform.lakehouse._catalog = None
+
+    def put_back() -> World:
+        forget_connections()
+        shutil.rmtree(world.home)
+        shutil.copytree(copy, world.home, symlinks=True)
+        return world
+
+    forget_connections()
+    shutil.copytree(world.home, copy, symlinks=True)
+    return put_back
 
 
 def generated(cases: int, seed: int, start: date, end: date) -> RawLoad:
