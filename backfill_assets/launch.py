@@ -18,13 +18,12 @@ from backfill_assets.definitions import build_definitions
 from backfill_assets.inputs import observations
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publish import publish_job
-from backfill_assets.staging import RUN_TAG, backfill_partitions, partition_key, staging_job_name
+from backfill_assets.staging import RUN_TAG, offer_run, range_tags, staging_job_name
 from manifests.errors import EnvironmentRefused, Problem
 from resources.ledger import RunRecord
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """The event log has everything; a terminal that shows a progress bar needs none of it twice."""
-RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
 def initialise_instance(home: Path) -> None:
@@ -56,10 +55,7 @@ def instance_at(home: Path) -> Iterator[dg.DagsterInstance]:
 
 def announce_approval(instance: dg.DagsterInstance, record: RunRecord) -> None:
     """Offer an approved run in the launch dialog of its asset."""
-    name = backfill_partitions(target_named(record.target)).name
-    assert name is not None
-    if not instance.has_dynamic_partition(name, record.run_id):
-        instance.add_dynamic_partitions(name, [record.run_id])
+    offer_run(instance, target_named(record.target), record.run_id)
 
 
 def run_chunks(
@@ -77,11 +73,7 @@ def run_chunks(
     job = build_definitions(platform).resolve_job_def(staging_job_name(target_named(record.target)))
     success = True
     for first, last in _stretches(record, chunks):
-        tags = {
-            RANGE_START: partition_key(record.run_id, first),
-            RANGE_END: partition_key(record.run_id, last),
-            RUN_TAG: record.run_id,
-        }
+        tags = range_tags(record.run_id, first, last)
         started(f"{first} to {last}")
         with partition_loading_context(dynamic_partitions_store=instance):
             result = job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False)

@@ -15,9 +15,10 @@ from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.target import TargetTable
 from manifests.canonical import plain
-from manifests.errors import Problem, PublicationRefused, Refused
+from manifests.errors import Problem, PublicationDeferred, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.planner import Plan
+from resources import freezes
 from resources.lakehouse import (
     ACTION_PROPERTY,
     EVIDENCE_PROPERTY,
@@ -131,6 +132,19 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
     return problems
 
 
+def _require_thawed(platform: Platform, record: RunRecord) -> None:
+    frozen = freezes.ask(platform.ledger.engine, record.plan, now())
+    if frozen:
+        raise PublicationDeferred(
+            Problem(
+                f"run '{record.run_id}' would write into what is frozen by {freeze}",
+                "LIVE waits for the end of a freeze; nothing of it is lost, and nothing was changed",
+                f"it goes on by itself when '{freeze.run_id}' has ended; cancelling that run ends the freeze as well",
+            )
+            for freeze in frozen
+        )
+
+
 def publish(platform: Platform, run_id: str) -> Published:
     """Publish a validated run as one snapshot of its target.
 
@@ -138,6 +152,7 @@ def publish(platform: Platform, run_id: str) -> Published:
 
     Raises:
         PublicationRefused: if anything that must precede it is missing, or somebody else wrote into the scope.
+        PublicationDeferred: if the run is LIVE and a freeze covers part of its scope; it stays VALIDATED.
     """
     record = platform.ledger.run(run_id)
     target = target_named(record.target)
@@ -145,6 +160,8 @@ def publish(platform: Platform, run_id: str) -> Published:
     if landed is not None and record.state in {RunState.PUBLISHED, RunState.SUPERSEDED}:
         return _already(platform, record, landed.snapshot_id, PUBLISH)
     record, chunks = require_publishable(platform, run_id)
+    if landed is None:
+        _require_thawed(platform, record)
     root = platform.evidence.seal(run_id, evidence_files(platform, record, chunks))
     faults.reach("publishing.sealed")
     plan = record.plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import pandera.polars as pa
 import polars as pl
 
 from manifests.chunks import Chunk, Chunking
-from manifests.model import DayRange, Mode
+from manifests.model import DayRange, Mode, PublishMode
 from manifests.planner import TargetContract
 
 if TYPE_CHECKING:
@@ -154,6 +154,45 @@ class ColumnOrigin:
 
 
 @dataclass(frozen=True)
+class LivePolicy:
+    """What LIVE may do to a target without asking anybody: the manifests of this form, and no others, it approves.
+
+    Attributes:
+        transform_version: the version it computes with.
+        rewind_days: how many complete days before the watermark it covers once more, for events that come late. Events
+            that come later than that are not covered: the run says so in its reason, and a repair takes them in.
+        begins_on: the first day LIVE owns, which is the cut line of the backfills before it; None where LIVE goes on from
+            whatever is published first.
+        requested_by: who asks, and `approved_by` the name of the policy; they differ, as for everybody.
+        publish_mode: how it publishes.
+        gates: the run-level gates it runs besides those that every target has; None for all.
+        tolerances: by name, where they differ from the target's.
+        sinks: the sinks it is granted; `side_effects_allowed` if they may have side effects.
+        cron: when the daily form runs, in UTC.
+        development: whether it may run uncommitted code, on record.
+    """
+
+    transform_version: str
+    rewind_days: int
+    begins_on: date | None = None
+    requested_by: str = "live schedule"
+    approved_by: str = "policy:live-daily"
+    publish_mode: PublishMode = PublishMode.REPLACE_PARTITIONS
+    gates: tuple[str, ...] | None = None
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    sinks: tuple[str, ...] = ()
+    side_effects_allowed: bool = False
+    cron: str = "15 2 * * *"
+    development: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rewind_days < 0:
+            raise ValueError(f"rewind_days is {self.rewind_days}; LIVE goes back by 0 days or more")
+        if self.publish_mode is not PublishMode.REPLACE_PARTITIONS:
+            raise ValueError(f"publish_mode is {self.publish_mode}; a rewind covers days again, which is a replacement")
+
+
+@dataclass(frozen=True)
 class TargetTable:
     """A table whose history may be rewritten, as its product declares it.
 
@@ -179,6 +218,7 @@ class TargetTable:
         column_origins: column lineage, for people.
         configuration: constants of the product that its transform gets in its context.
         chunks_per_run: the most chunks one Dagster run takes.
+        live: what LIVE may do to it; None for a table that has no LIVE.
     """
 
     name: str
@@ -204,6 +244,7 @@ class TargetTable:
     column_origins: Mapping[str, tuple[ColumnOrigin, ...]] = field(default_factory=dict)
     configuration: Mapping[str, Any] = field(default_factory=dict)
     chunks_per_run: int = 240
+    live: LivePolicy | None = None
 
     def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
         """Return what the planner must know, with the warm-up that the pinned references ask for."""

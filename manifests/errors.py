@@ -83,6 +83,12 @@ class PublicationRefused(Refused):
     headline = "the publication is refused"
 
 
+class PublicationDeferred(Refused):
+    """Nothing is wrong with the run, but a freeze covers part of its scope: it waits, VALIDATED as it is."""
+
+    headline = "the publication waits"
+
+
 class InputRefused(Refused):
     """Data, a command or its arguments cannot be used."""
 

@@ -35,8 +35,8 @@ from manifests.errors import EnvironmentRefused, InputRefused, Refused, Transiti
 from manifests.lifecycle import RunState
 from manifests.planner import StagedFile
 from resources.ledger import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
-from resources.tables import metadata
 from resources.ledger import runs as runs_table
+from resources.tables import metadata
 
 RUN = "restate-2012"
 CHUNKS = ["2012-01", "2012-02", "2012-03"]
