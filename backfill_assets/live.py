@@ -123,6 +123,8 @@ def _next(platform: Platform, target: TargetTable) -> tuple[RunManifest | None, 
     if platform.lakehouse.snapshot_id(target.source) is None:
         return None, f"{target.source} has no snapshot yet"
     source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
+    if not source.files:
+        return None, f"{target.source} holds no rows at snapshot {source.snapshot_id}"
     # a day after today is a mistake of the source: it must not open chunks of the future
     known = min(max(file.last_day for file in source.files), now().date())
     watermark = watermarks.current(platform.ledger.engine, target.name)
@@ -138,6 +140,9 @@ def _next(platform: Platform, target: TargetTable) -> tuple[RunManifest | None, 
     begins = _begins(platform, target, watermark)
     if begins is None:
         return None, f"nothing is published of {target.name} yet, and its live policy names no first day (begins_on)"
+    owned = policy_of(target).begins_on
+    if owned is not None and known < owned:
+        return None, f"LIVE owns {target.name} from {owned} on, and {target.source} knows nothing after {known} yet"
     begins = max(min(begins, known), min(file.first_day for file in source.files))
     start, end = aligned(target.chunking, begins, known)
     why = f"Live: {target.name} from {start} to {known}, with source snapshot {source.snapshot_id}."

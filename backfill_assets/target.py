@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pandera.polars as pa
 import polars as pl
 
-from manifests.chunks import Chunk, Chunking
+from manifests.chunks import Chunk, Chunking, aligned
 from manifests.model import DayRange, Mode, PublishMode
 from manifests.planner import TargetContract
 
@@ -161,8 +161,8 @@ class LivePolicy:
         transform_version: the version it computes with.
         rewind_days: how many complete days before the watermark it covers once more, for events that come late. Events
             that come later than that are not covered: the run says so in its reason, and a repair takes them in.
-        begins_on: the first day LIVE owns, which is the cut line of the backfills before it; None where LIVE goes on from
-            whatever is published first.
+        begins_on: the first day LIVE owns, which is the cut line of the backfills before it and the first day of a chunk;
+            None where LIVE goes on from whatever is published first.
         requested_by: who asks, and `approved_by` the name of the policy; they differ, as for everybody.
         publish_mode: how it publishes.
         gates: the run-level gates it runs besides those that every target has; None for all.
@@ -245,6 +245,11 @@ class TargetTable:
     configuration: Mapping[str, Any] = field(default_factory=dict)
     chunks_per_run: int = 240
     live: LivePolicy | None = None
+
+    def __post_init__(self) -> None:
+        begins = None if self.live is None else self.live.begins_on
+        if begins is not None and aligned(self.chunking, begins, begins)[0] != begins:
+            raise ValueError(f"live.begins_on of {self.name} is {begins}, in the middle of a {self.chunking}")
 
     def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
         """Return what the planner must know, with the warm-up that the pinned references ask for."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import dagster as dg
 import polars as pl
@@ -30,7 +31,7 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, genera
 from backfill_assets.products.enforcement.loading import RawLoad
 from backfill_assets.publication import publish, rollback
 from backfill_assets.publish import publication_requests, publish_job, publish_sensor
-from backfill_assets.staging import backfill_partitions, staging_job
+from backfill_assets.staging import backfill_partitions, staging_job, staging_job_name
 from backfill_assets.target import LivePolicy, TargetTable
 from manifests.errors import InputRefused, PlanRefused, PublicationDeferred, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
@@ -207,16 +208,38 @@ def test_a_target_where_nothing_is_published_begins_where_its_policy_says(
 ) -> None:
     assert tick(world.platform, world.target) == Tick(TARGET, None, "bronze.case_events has no snapshot yet")
     world.arrive(FIRST, date(2011, 4, 10))
-    assert live_manifest(world.platform, world.target) is None
+    assert "names no first day" in tick(world.platform, world.target).why
+    assert tick(world.platform, with_policy(world, monkeypatch, begins_on=MAY)).why == (
+        f"LIVE owns {TARGET} from 2011-05-01 on, and bronze.case_events knows nothing after 2011-04-09 yet"
+    )
     target = with_policy(world, monkeypatch, begins_on=MARCH)
     schedule = live_schedule(target, target.live, staging_job(target))
     with world.dagster() as instance:
-        request = schedule(dg.build_schedule_context(instance=instance), platform=world.platform)
-    (run_id,) = world.live_runs()
+
+        def ask() -> Any:
+            return schedule(dg.build_schedule_context(instance=instance), platform=world.platform)
+
+        request = ask()
+        (run_id,) = world.live_runs()
+        assert request.run_key == f"{run_id}:0"
+        # while Dagster computes it nothing is asked for; a launch that was lost is repeated, twice
+        for launches in (1, 2, 3):
+            run = dg.DagsterRun(job_name=staging_job_name(target), run_id=str(uuid4()), tags=request.tags)
+            instance.add_run(run.with_status(dg.DagsterRunStatus.STARTED))
+            assert ask().skip_message == f"{run_id} is being computed by Dagster run {run.run_id}"
+            instance.report_run_canceled(run.with_status(dg.DagsterRunStatus.STARTED))
+            assert launches == 3 or ask().run_key == f"{run_id}:{launches}"
+        assert "was launched 3 times" in ask().skip_message
     assert request.tags["dagster/asset_partition_range_start"] == f"{run_id}|2011-03"
     assert request.tags["dagster/asset_partition_range_end"] == f"{run_id}|2011-04"
     assert request.tags["backfill/run_id"] == run_id
     assert world.platform.ledger.run(run_id).state is RunState.APPROVED
+
+
+def test_live_begins_with_a_whole_chunk() -> None:
+    assert CASE_SLA_DAILY.live is not None
+    with pytest.raises(ValueError, match="2011-03-15, in the middle of a MONTH"):
+        replace(CASE_SLA_DAILY, live=replace(CASE_SLA_DAILY.live, begins_on=date(2011, 3, 15)))
 
 
 def test_a_policy_approves_what_it_writes_and_nothing_else(world: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> None:

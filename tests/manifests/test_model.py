@@ -666,3 +666,11 @@ def test_a_manifest_without_a_cut_line_has_the_text_it_always_had() -> None:
     assert "cutLine" not in a_manifest().canonical()
     assert "overlapDays" not in a_manifest().canonical()
     assert '"cutLine":"2012-04-01"' in a_manifest(cutLine="2012-04-01").canonical()
+
+
+SHIPPED = sorted(Path(__file__).resolve().parent.parent.parent.glob("manifests/*.yaml"))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.name)
+def test_a_shipped_manifest_is_valid_and_named_like_its_run(file: Path) -> None:
+    assert load_manifest(file).run_id == file.stem
