@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dagster import DagsterInstance
 
     from backfill_assets.platform import Platform
+    from backfill_assets.target import TargetTable
     from resources.ledger import RunRecord
 
 # Dagster, Spark and PyIceberg take seconds to import: commands that do not need them import them where they do.
@@ -104,6 +105,8 @@ def cli() -> None:
       backfill reproduce RUN             compute a recorded run again and compare every digest
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
       backfill gc                        what nothing needs any more, and how much; --delete
+
+    Beside it, `backfill live` takes in what is new, run by run.
 
     `backfill demo` shows all of it; `backfill ui` opens Dagster. Settings: `backfill config`.
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
@@ -414,10 +417,12 @@ def written_chunks(prefix: str) -> int:
 def _report(platform: Platform, run_id: str, as_json: bool) -> None:
     from backfill_assets import console
     from backfill_assets.executor import CHUNK_GATE
+    from resources import freezes
 
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
     verdicts = platform.ledger.verdicts(run_id)
     publications = platform.ledger.publications(run_id)
+    waiting = freezes.waiting(platform.ledger.engine)
     if as_json:
         _say(
             {
@@ -433,6 +438,7 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
                 "publications": publications,
                 "sinkRequests": platform.ledger.sink_attempts(run_id),
                 "evidence": str(platform.evidence.path(run_id)),
+                "waitsFor": waiting.get(run_id),
             }
         )
         return
@@ -442,6 +448,7 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
         ("target", record.target),
         ("plan", record.plan_hash),
     ]
+    pairs += [("waits", waiting[run_id])] if run_id in waiting else []
     pairs += [(f"{one['action']} {one['state'].lower()}", f"snapshot {one['snapshot_id']}") for one in publications]
     _show(console.facts(pairs, run_id), console.grid(chunks))
     failed = [chunk for chunk in chunks if chunk.error]
@@ -456,8 +463,9 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
 @click.option("--watch", is_flag=True, help="Refresh until interrupted.")
 @_json_option
 def status(run_id: str | None, watch: bool, as_json: bool) -> None:
-    """Show all runs, or one run with its chunk grid and gates."""
+    """Show all runs, or one run with its chunk grid and gates. A live run that waits for a freeze says for which."""
     from backfill_assets import console
+    from resources import freezes
 
     with _platform() as platform:
         if run_id is not None and not watch:
@@ -470,7 +478,7 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
 
             def view() -> Any:
                 if shown is None:
-                    return console.run_table(platform.ledger.runs())
+                    return console.run_table(platform.ledger.runs(), freezes.waiting(platform.ledger.engine))
                 record = platform.ledger.run(shown)
                 pairs = [("state", record.state), ("why", record.state_reason)]
                 return Group(console.facts(pairs, shown), console.grid(platform.ledger.chunks(shown)))
@@ -482,7 +490,7 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                         live.update(view())
                 except KeyboardInterrupt:
                     return
-        records = platform.ledger.runs()
+        records, waiting = platform.ledger.runs(), freezes.waiting(platform.ledger.engine)
         if as_json:
             _say(
                 [
@@ -496,12 +504,13 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                         "planHash": record.plan_hash,
                         "range": record.plan.publish_range,
                         "transformVersion": record.plan.transform_version,
+                        "waitsFor": waiting.get(record.run_id),
                     }
                     for record in records
                 ]
             )
         elif records:
-            _show(console.run_table(records))
+            _show(console.run_table(records, waiting))
         else:
             click.echo("no runs yet: `backfill plan MANIFEST.yaml` makes the first")
 
@@ -716,6 +725,69 @@ def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
         )
     if not done:
         click.echo("nothing to remove")
+
+
+@cli.command()
+@click.argument("target", required=False)
+@click.option("--once", is_flag=True, help="One tick, then end.")
+@click.option("--every", type=click.IntRange(min=1), default=60, show_default=True, help="Seconds between ticks.")
+@_json_option
+def live(target: str | None, once: bool, every: int, as_json: bool) -> None:
+    """Make and run the next live run of TARGET, or of every target with a live policy, until interrupted.
+
+    Does what the live schedule and sensor in Dagster do: plan from the watermark, approve by policy, stage, gate, publish.
+    Where nothing has changed since the last tick, nothing happens.
+    """
+    from backfill_assets.live import policy_of
+    from backfill_assets.platform import target_named
+    from backfill_assets.products.registry import PRODUCTS
+
+    declared = [one for product in PRODUCTS for one in product.targets if one.live is not None]
+    targets = declared if target is None else [target_named(target)]
+    for one in targets:
+        policy_of(one)
+    with _platform() as platform, _instance(platform.settings) as instance:
+        while True:
+            worst = max((_live_tick(platform, instance, one, as_json) for one in targets), default=0)
+            if once:
+                sys.exit(worst)
+            time.sleep(every)
+
+
+def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTable, as_json: bool) -> int:
+    """Make one tick of a target and run what it made; print what came of it and return the exit code of that."""
+    from backfill_assets.console import make_console, refusal
+    from backfill_assets.live import LAUNCHABLE, tick
+    from resources import freezes, watermarks
+
+    try:
+        done = tick(platform, target)
+        record, success = done.record, True
+        if record is not None and record.state in LAUNCHABLE | {RunState.VALIDATED}:
+            success = execute(platform, instance, record.run_id, (), progress=False)
+    except Refused as error:  # the other targets, and the next tick, are not to blame
+        make_console(stderr=True).print(refusal(error))
+        return EXIT_REFUSED
+    state = None if record is None else platform.ledger.run(record.run_id).state
+    waits_for = None if record is None else freezes.waiting(platform.ledger.engine).get(record.run_id)
+    mark = watermarks.current(platform.ledger.engine, target.name)
+    if as_json:
+        _say(
+            {
+                "target": target.name,
+                "runId": None if record is None else record.run_id,
+                "state": state,
+                "why": done.why,
+                "waitsFor": waits_for,
+                "completeUntil": None if mark is None else mark.complete_until,
+                "sourceSnapshot": None if mark is None else mark.source_snapshot_id,
+            }
+        )
+    else:
+        click.echo(f"{target.name}: {done.why}" + ("" if state is None else f" -> {state}"))
+        if waits_for is not None:
+            click.echo(f"  waits: {waits_for}")
+    return 0 if success and state is not RunState.FAILED else EXIT_FAILED
 
 
 @cli.command()

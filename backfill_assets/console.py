@@ -140,8 +140,11 @@ def grid(chunks: Sequence[ChunkRecord]) -> RenderableType:
     return text
 
 
-def run_table(records: Sequence[RunRecord]) -> Table:
-    """Show runs, newest last; a run id is never cut, since it is what the next command takes."""
+def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table:
+    """Show runs, newest last; a run id is never cut, since it is what the next command takes.
+
+    `waiting` has what a run waits for, which is then its reason.
+    """
     table = Table(title="runs", title_justify="left")
     table.add_column("run", no_wrap=True, min_width=max((len(record.run_id) for record in records), default=3))
     for name in ("kind", "target", "range", "version", "state", "why"):
@@ -155,7 +158,7 @@ def run_table(records: Sequence[RunRecord]) -> Table:
             f"{scope.start} to {scope.end}",
             record.plan.transform_version,
             Text(record.state, STATE_STYLE.get(record.state, "")),
-            record.state_reason,
+            f"waits: {waiting[record.run_id]}" if record.run_id in waiting else record.state_reason,
         )
     return table
 

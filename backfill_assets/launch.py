@@ -19,7 +19,7 @@ from backfill_assets.definitions import build_definitions
 from backfill_assets.inputs import observations
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publish import publish_job
-from backfill_assets.staging import RUN_TAG, backfill_partitions, range_tags, staging_job_name, stretches
+from backfill_assets.staging import RUN_TAG, offer_run, range_tags, staging_job_name, stretches
 from manifests.errors import EnvironmentRefused, Problem
 from resources.ledger import RunRecord
 from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings
@@ -139,10 +139,7 @@ def _storage_variable(settings: Settings) -> Iterator[None]:
 
 def announce_approval(instance: dg.DagsterInstance, record: RunRecord) -> None:
     """Offer an approved run in the launch dialog of its asset."""
-    name = backfill_partitions(target_named(record.target)).name
-    assert name is not None
-    if not instance.has_dynamic_partition(name, record.run_id):
-        instance.add_dynamic_partitions(name, [record.run_id])
+    offer_run(instance, target_named(record.target), record.run_id)
 
 
 def run_chunks(

@@ -241,6 +241,21 @@ class Lakehouse:
         committed = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
         return SourceState(name, snapshot.snapshot_id, committed, tuple(files))
 
+    def first_day_added(self, name: str, time_column: str, since: int, until: int) -> date | None:
+        """Return the first day (UTC) of the files that a source has at one snapshot and had not at an earlier one.
+
+        From metadata alone. None where there are none, or the earlier snapshot has expired.
+        """
+        table = self.table(name)
+        earlier = table.snapshot_by_id(since)
+        if earlier is None:
+            return None
+        known = {file.file_path for file in _live_files(table, earlier, AlwaysTrue())}
+        new = [
+            file for file in _live_files(table, _snapshot(table, until), AlwaysTrue()) if file.file_path not in known
+        ]
+        return min((_instants(table, file, time_column)[0].date() for file in new), default=None)
+
     def reference_state(self, name: str, recorded: frozenset[int]) -> ReferenceState:
         """Describe a reference table: its snapshots and its named versions."""
         table = self.table(name)

@@ -31,6 +31,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem, Transiti
 from manifests.lifecycle import APPROVED_OR_LATER, RunState, check_transition
 from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
+from resources import freezes, watermarks
 from resources.locks import bound_waiting, lock_run, lock_schema, lock_target
 from resources.tables import (
     accepted_versions,
@@ -414,6 +415,8 @@ class Ledger:
                 )
             )
             _move(connection, run_id, record.state, wanted, by, comment)
+            if approve:
+                freezes.begin(connection, record.manifest, record.plan, now())
 
     def approvals(self, run_id: str) -> list[dict[str, Any]]:
         """Return the decisions on a run, in order."""
@@ -686,6 +689,8 @@ class Ledger:
             if keys is None:
                 keys = [chunk.key for chunk in record.plan.chunks]
             before = _take(connection, record.target, keys, run_id, at)
+            if len(keys) == len(record.plan.chunks):  # a run that changes some of the rows completes nothing
+                watermarks.advance(connection, record.plan, at)
             _move(connection, run_id, record.state, RunState.PUBLISHED, actor, f"snapshot {snapshot_id}")
             for earlier in sorted(set(before.values())):
                 if not _still_holds(connection, earlier):
@@ -719,6 +724,7 @@ class Ledger:
             _end_accepted(connection, record.target, keys, run_id, "ROLLED_BACK", at, holder=run_id)
             for chunk, holder in earlier:
                 _insert_accepted(connection, record.target, [chunk], holder, at)
+            watermarks.withdraw(connection, record.plan, at)
             _move(connection, run_id, record.state, RunState.ROLLED_BACK, actor, f"snapshot {snapshot_id}")
             for holder in sorted({holder for _, holder in earlier}):
                 if self.run(holder, connection=connection).state is RunState.SUPERSEDED:
@@ -912,6 +918,8 @@ def _move(connection: sa.Connection, run_id: str, current: RunState, wanted: Run
             run_id=run_id, from_state=current.value, to_state=wanted.value, at=at, actor=actor, reason=reason
         )
     )
+    if wanted in freezes.OVER:
+        freezes.end(connection, run_id, at)
 
 
 def _find(connection: sa.Connection, run_id: str) -> RunRecord | None:
