@@ -66,14 +66,20 @@ def asked(url: str, query: str) -> list[Any]:
         engine.dispose()
 
 
-def test_a_restatement_is_published_and_rolled_back_and_a_launch_publishes_by_the_sensor(
+def test_history_is_launched_and_published_by_the_sensor_and_its_restatement_published_and_rolled_back(
     world: World, servers: dict[str, str]
 ) -> None:
     ledger = world.platform.ledger
-    history = world.published(world.manifest("history", version="2.4.1"))
+    history = world.approved(world.manifest("history", version="2.4.1"))
+    with world.dagster() as instance:
+        assert execute(world.platform, instance, "history", [], progress=False)
+        seen = instance.get_materialized_partitions(asset_key(TARGET))
+        assert len([key for key in seen if key.startswith("history|")]) == MONTHS == len(history.plan.chunks)
+        assert [run.is_success for run in instance.get_runs()] == [True, True], "one computed, one published"
+    assert ledger.run("history").state is RunState.PUBLISHED
     old = world.rows()
-    record = world.validated(world.manifest("fixed"))
-    assert record.state is RunState.VALIDATED
+
+    assert world.validated(world.manifest("fixed")).state is RunState.VALIDATED
     fixed = publish(world.platform, "fixed")
     new = world.rows()
     assert new["run_id"].unique().to_list() == ["fixed"]
@@ -81,24 +87,11 @@ def test_a_restatement_is_published_and_rolled_back_and_a_launch_publishes_by_th
     assert ledger.run("history").state is RunState.SUPERSEDED
     undone = rollback(world.platform, "fixed")
     assert world.rows().equals(old)
-    assert world.snapshots() == [history.snapshot_id, fixed.snapshot_id, undone.snapshot_id]
+    assert world.snapshots()[1:] == [fixed.snapshot_id, undone.snapshot_id]
     assert set(ledger.accepted(TARGET).values()) == {"history"}
 
-    # the same change once more, launched through Dagster and published by what the sensor asks for
-    again = world.approved(world.manifest("launched"))
-    with world.dagster() as instance:
-        assert execute(world.platform, instance, "launched", [], progress=False)
-        seen = instance.get_materialized_partitions(asset_key(TARGET))
-        runs = instance.get_runs()
-        assert len([key for key in seen if key.startswith("launched|")]) == MONTHS == len(again.plan.chunks)
-        assert len(runs) == 2
-        assert all(run.is_success for run in runs)
-    assert ledger.run("launched").state is RunState.PUBLISHED
-    assert world.digests("launched") == world.digests("fixed")
-    assert world.rows().drop("run_id", "produced_at").equals(new.drop("run_id", "produced_at"))
-
     # and all of it is on the server
-    assert asked(servers["ledger"], "SELECT count(*) FROM runs") == [3]
+    assert asked(servers["ledger"], "SELECT count(*) FROM runs") == [2]
     assert TARGET.rpartition(".")[2] in asked(servers["catalog"], "SELECT table_name FROM iceberg_tables")
     assert asked(servers["dagster"], "SELECT count(*) FROM runs") == [2]
     assert asked(servers["dagster"], "SELECT count(*) FROM event_logs")[0] > 2 * MONTHS
