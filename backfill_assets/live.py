@@ -12,8 +12,8 @@ from hashlib import sha256
 
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
-from backfill_assets.ways import PUBLISH
 from backfill_assets.target import LivePolicy, TargetTable
+from backfill_assets.ways import PUBLISH
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem, TransitionRefused
 from manifests.lifecycle import RunState

@@ -21,8 +21,8 @@ from resources.ledger import RunRecord
 BACKFILL, CHUNK = "backfill", "chunk"
 """Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
 RUN_TAG = "backfill/run_id"
-RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 """Tag that ties a Dagster run to its backfill run."""
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
 def asset_key(table: str) -> dg.AssetKey:
