@@ -256,7 +256,7 @@ def rollback(platform: Platform, run_id: str) -> Published:
 def _roll_back(platform: Platform, run_id: str, lease: Lease) -> tuple[Published, int]:
     record = platform.ledger.run(run_id)
     change = change_of(platform, record, platform.ledger.chunks(run_id), lease)
-    holders = platform.ledger.accepted(record.target, change.holds)
+    holders = platform.ledger.accepted(record.target, _holds(platform, change))
     later = sorted({holder for holder in holders.values() if holder != run_id})
     if later:
         chunks = sorted(chunk for chunk, holder in holders.items() if holder != run_id)
@@ -326,7 +326,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     if action == ROLLBACK:
         ledger.undo(run_id, entry, **facts, actor=operator())
     else:
-        ledger.accept(run_id, entry, **facts, actor=operator(), keys=change.holds)
+        ledger.accept(run_id, entry, **facts, actor=operator(), keys=_holds(platform, change))
     done = Published(
         run_id, commit.snapshot_id, last["snapshot_id"], commit.files_added, commit.files_removed, root, new=True
     )
@@ -368,6 +368,7 @@ def accept(platform: Platform, run_id: str) -> Published:
         except (LeaseLost, PublicationRefused) as refusal:
             platform.ledger.close_refused(entry, str(refusal))
             raise
+        faults.reach("accepting.committed")
         platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
     done = Published(run_id, commit.snapshot_id, record.plan.base_snapshot_id, 0, 0, root, new=True)
     _tell_the_world(platform, record, done, ACCEPT)
@@ -378,6 +379,12 @@ def change_of(platform: Platform, record: RunRecord, chunks: list[ChunkRecord], 
     """Return the change that a run makes, under the lease it is committed with."""
     plans = platform.ledger.plans(record)
     return Change(platform, target_named(record.target), record, chunks, plans, None if lease is None else lease.token)
+
+
+def _holds(platform: Platform, change: Change) -> list[str]:
+    """Return the chunks of the target that are a published run's: also those of a version that was accepted later."""
+    later = change.plan.acceptance is Acceptance.LATER and _last(platform, change.record.run_id, {ACCEPT}) is not None
+    return [chunk.key for chunk in change.plan.chunks] if later else change.holds
 
 
 def _has_landed(change: Change) -> bool:
@@ -542,6 +549,7 @@ def _tell_the_world(platform: Platform, record: RunRecord, done: Published, acti
     if number > 2:  # noqa: PLR2004 - a run is rolled back once as its second change; later ones are numbered
         action = f"{action}-{number}"
     platform.evidence.append(record.run_id, action, facts | {"at": now()})
+    faults.reach("recording.told")
     done_before = {
         (one["sink"], one["action"])
         for one in platform.ledger.sink_attempts(record.run_id)

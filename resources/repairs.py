@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
-from resources.ledger import ChunkRecord, ChunkState, Ledger, _move, now
+from resources.ledger import ABANDONED, ChunkRecord, ChunkState, Ledger, _move, now
 from resources.tables import (
     approvals,
     attempts,
@@ -28,8 +28,6 @@ from resources.tables import (
     watermarks,
 )
 
-ABANDONED = "ABANDONED"
-"""State of a publication whose process ended before it could say what came of it; another entry says so."""
 _INSTANTS = (
     runs.c.updated_at,
     transitions.c.at,
@@ -128,7 +126,7 @@ def plan_again(ledger: Ledger, run_id: str, chunk: ChunkRecord, why: str, actor:
                 rows=None,
                 bytes=None,
                 files="[]",
-                changes="[]",
+                derived="[]",
                 replaced="[]",
                 digest=None,
                 measures="{}",
