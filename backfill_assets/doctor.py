@@ -23,6 +23,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from backfill_assets.derivation import publishes_to
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publication import publish, rollback
@@ -31,7 +32,7 @@ from backfill_assets.ways import PUBLISH, ROLLBACK
 from manifests.chunks import key_of
 from manifests.errors import EnvironmentRefused, InputRefused, Refused
 from manifests.lifecycle import RunState
-from manifests.model import PublishMode
+from manifests.model import Corrections, PublishMode
 from resources.history import lineage_of, referenced
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY
 from resources.ledger import ABANDONED, ChunkRecord, ChunkState, RunRecord, now, operator
@@ -120,14 +121,21 @@ class _View:
     known: frozenset[str]
     """Ids of all runs of the ledger, also of other targets."""
 
-    def landed(self, run_id: str, action: str, ref: str = "") -> Snapshot | None:
-        """Return the snapshot of a run's action in the history of main, or of the ref it was published to."""
-        history = lineage_of(self.table, ref) if ref else self.history
-        for snapshot in history:
-            said = _properties(snapshot)
-            if (said.get(RUN_PROPERTY), said.get(ACTION_PROPERTY)) == (run_id, action):
-                return snapshot
-        return None
+    def landed(self, record: RunRecord, action: str, ref: str = "") -> list[Snapshot | None]:
+        """Return the snapshot of a run's action in each table that the run changes: in main, or the ref it was published to."""
+        histories = [lineage_of(self.table, ref) if ref else self.history]
+        if record.plan.corrections is not None:
+            beside = histories if record.plan.corrections is Corrections.BESIDE else []
+            histories = [lineage_of(self.platform.lakehouse.table(publishes_to(record.plan))), *beside]
+        return [_said_to_be(history, record.run_id, action) for history in histories]
+
+
+def _said_to_be(history: Sequence[Snapshot], run_id: str, action: str) -> Snapshot | None:
+    for snapshot in history:
+        said = _properties(snapshot)
+        if (said.get(RUN_PROPERTY), said.get(ACTION_PROPERTY)) == (run_id, action):
+            return snapshot
+    return None
 
 
 def _properties(snapshot: Snapshot) -> Mapping[str, str]:
@@ -237,11 +245,12 @@ def _publications(view: _View, record: RunRecord) -> Iterator[Disagreement]:
         mine = [entry for entry in entries if entry["action"] == action]
         recorded = [entry for entry in mine if entry["state"] == "COMMITTED"]
         ref = recorded[-1]["ref"] if recorded else next((entry["ref"] for entry in mine if entry["ref"]), "")
-        landed = view.landed(record.run_id, action, ref)
+        everywhere = view.landed(record, action, ref)
+        landed = next((snapshot for snapshot in everywhere if snapshot is not None), None)
         if landed is not None and not recorded:
             yield _unrecorded(view, record, action, landed, again if record.state is before else None)
             continue  # once that is recorded, what is left open can be closed
-        if landed is None and recorded and action == PUBLISH and record.state is RunState.PUBLISHED:
+        if None in everywhere and recorded and action == PUBLISH and record.state is RunState.PUBLISHED:
             yield Disagreement(
                 "publication-not-in-history",
                 record.run_id,
@@ -326,7 +335,7 @@ def _untold(view: _View, record: RunRecord) -> Iterator[Disagreement]:
         (PUBLISH, {RunState.PUBLISHED, RunState.SUPERSEDED}, publish),
         (ROLLBACK, {RunState.ROLLED_BACK}, rollback),
     ):
-        if record.state not in states or view.landed(record.run_id, action) is None:
+        if record.state not in states or None in view.landed(record, action):
             continue
         file = view.platform.evidence.folder / record.run_id / "records" / f"{action}.json"
         if not file.is_file():

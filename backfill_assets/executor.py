@@ -194,6 +194,13 @@ def _stage_batch(
         faults.reach("staging.derived")
         platform.ledger.stage(plan.run_id, attempt, files, derived)
         faults.reach("staging.recorded")
+    except TransitionRefused as refusal:  # the run has moved on meanwhile: that is nothing it failed at
+        platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
+        by_others = [one.chunk for one in platform.ledger.chunks(plan.run_id) if one.state in _STAGED]
+        if not set(keys) <= set(by_others):
+            raise
+        outcome.skipped += keys  # another launch has staged them first
+        return
     except Refused as refusal:  # every chunk would be refused for the same reason
         platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
         platform.ledger.move(plan.run_id, RunState.FAILED, operator(), refusal.problems[0].what)

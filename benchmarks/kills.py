@@ -68,6 +68,7 @@ DISTURBED = 0.85
 AT_A_POINT = 0.3
 """Share of the disturbed ones that are killed at a named point."""
 PATIENCE = 120.0
+_REFUSALS = 200
 KILLED = -signal.SIGKILL
 ABSENT = "absent"
 RUN, ACCEPT, ROLLBACK, REINSTATE = "run", "accept", "rollback", "reinstate"
@@ -146,6 +147,25 @@ def operate(site: Path, case: Case, fault: str | None, begun: Connection) -> Non
     except BaseException:
         (site / "failure").write_text(traceback.format_exc())
         raise
+
+
+def insist(site: Path, case: Case, told: Connection) -> None:
+    """Do the first command of a case as an operator who gives it again when it is refused; tell how often it was."""
+    refusals: list[str] = []
+    with declared():
+        platform = opened(site / "home")
+        told.send(None)
+        told.recv()  # all operators begin at the same moment
+        while True:
+            try:
+                _run(platform, case)
+            except Refused as refusal:
+                refusals.append(str(refusal))
+                if len(refusals) == _REFUSALS:
+                    break
+            else:
+                break
+    told.send(refusals)
 
 
 def observe(site: Path, case: Case, begun: Connection, told: Connection) -> None:
