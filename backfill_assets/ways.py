@@ -180,7 +180,7 @@ class Change:
 
     def publish(self, root: str) -> Commit:
         """Make the change, or find that it was made: one commit a table."""
-        commits = []
+        commits: list[Commit] = []
         for table in self.tables:
             if commits:
                 faults.reach("publishing.halfway")
@@ -274,7 +274,7 @@ class Change:
 
     def undo(self, action: str, sequence: int, undone: str, root: str) -> Commit:
         """Undo the run's last change (`undone`) as a new one (`action`), or find that it was undone: one commit a table."""
-        commits = []
+        commits: list[Commit] = []
         for table in reversed(self.tables):
             if commits:
                 faults.reach("undoing.halfway")

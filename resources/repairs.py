@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
-from resources.ledger import ABANDONED, ChunkRecord, ChunkState, Ledger, _move, now
+from resources.ledger import ChunkRecord, ChunkState, Ledger, _move, now
 from resources.tables import (
     approvals,
     attempts,

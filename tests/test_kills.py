@@ -18,7 +18,7 @@ from backfill_assets.platform import Platform
 from backfill_assets.publication import accept, publish, reinstate, rollback
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES, RUN, STEPS, Case
-from benchmarks.small_table import CORRECTIONS, READINGS, SCOPE, closed, declared, manifest, opened, planned, rows, staged
+from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, manifest, opened, planned, rows, staged
 from manifests.errors import EnvironmentRefused, PublicationRefused
 from manifests.lifecycle import RunState
 from resources import leases as leases_module
@@ -72,7 +72,9 @@ def only(case: Case, *steps: str) -> Case:
 
 def differing(platform: Platform, case: Case, expected: dict[str, Any], *, but: tuple[str, ...] = ()) -> dict[str, Any]:
     found = kills.outcome(platform, case)
-    return {name: (found[name], expected[name]) for name in expected if name not in but and found[name] != expected[name]}
+    return {
+        name: (found[name], expected[name]) for name in expected if name not in but and found[name] != expected[name]
+    }
 
 
 def validated(platform: Platform, case: Case) -> None:
@@ -129,7 +131,9 @@ def test_a_version_that_was_accepted_and_is_reinstated_holds_its_chunks(platform
 # --- the catalog ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["publishing.sealed", "publishing.tagged", "publishing.leased", "publishing.committed"])
+@pytest.mark.parametrize(
+    "point", ["publishing.sealed", "publishing.tagged", "publishing.leased", "publishing.committed"]
+)
 def test_a_catalog_that_goes_away_while_publishing_and_comes_back(
     platform: Platform, twin: Callable[[Case], dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kept: Path, point: str
 ) -> None:
@@ -370,4 +374,3 @@ def test_a_clock_that_is_set_back_between_attempts_changes_nothing(
         assert [one.kind for one in examine(platform)] in ([], ["clock-behind"])
     assert differing(platform, REPLACE, expected) == {}
     assert rows(platform, CORRECTIONS) == []
-    assert SCOPE == REPLACE.scope
