@@ -199,8 +199,8 @@ def _noted(site: Path) -> list[tuple[str, float]]:
 # --- what readers see -------------------------------------------------------------------------------------------------
 
 
-def _fingerprint(platform: Platform, table: str, ref: str) -> str:
-    return hashlib.sha256(repr(rows(platform, table, ref)).encode()).hexdigest()[:12]
+def _fingerprint(platform: Platform, table: str, ref: str, loaded: Any = None) -> str:
+    return hashlib.sha256(repr(rows(platform, table, ref, loaded)).encode()).hexdigest()[:12]
 
 
 def _looks(platform: Platform, case: Case) -> list[str]:
@@ -234,7 +234,7 @@ def read_on(home: Path, case: Case, orders: Connection) -> None:
 
 
 def _poll(platform: Platform, case: Case, orders: Connection, seen: Seen) -> None:
-    known: dict[tuple[str, int], str] = {}
+    known: dict[tuple[str, int], str] = {}  # by table and snapshot; 0 where a ref is absent
     tables: dict[str, Any] = {}
     pointers: dict[str, str] = {}
     began = following = time.monotonic()
@@ -247,17 +247,13 @@ def _poll(platform: Platform, case: Case, orders: Connection, seen: Seen) -> Non
                 tables[table] = platform.lakehouse.table(table)
         pointers = present
         for (table, ref), states in zip(case.views, seen.states, strict=True):
-            found = tables[table]
-            snapshot = found.snapshot_by_name(ref)
-            if snapshot is None:
-                state = ABSENT
-            else:
-                place = (table, snapshot.snapshot_id)
-                if again or place not in known:
-                    state = hashlib.sha256(repr(rows(platform, table, ref, found)).encode()).hexdigest()[:12]
-                    if known.setdefault(place, state) != state:
-                        raise AssertionError(f"the rows of snapshot {place} have changed")
-                state = known[place]
+            snapshot = tables[table].snapshot_by_name(ref)
+            place = (table, snapshot.snapshot_id if snapshot else 0)
+            if again or place not in known:
+                state = _fingerprint(platform, table, ref, tables[table]) if snapshot else ABSENT
+                if known.setdefault(place, state) != state:
+                    raise AssertionError(f"the rows of snapshot {place} have changed")
+            state = known[place]
             if not states or states[-1] != state:
                 states.append(state)
         seen.polls += 1

@@ -659,9 +659,13 @@ class Ledger:
                 connection.execute(
                     publications.update()
                     .where(
-                        publications.c.run_id == run_id, publications.c.action == action, publications.c.state == "INTENT"
+                        publications.c.run_id == run_id,
+                        publications.c.action == action,
+                        publications.c.state == "INTENT",
                     )
-                    .values(state=ABANDONED, note="its process ended; a later entry says what came of it", ended_at=now())
+                    .values(
+                        state=ABANDONED, note="its process ended; a later entry says what came of it", ended_at=now()
+                    )
                 )
             result = connection.execute(
                 publications.insert().values(
