@@ -397,7 +397,11 @@ def test_a_dry_run_computes_and_checks_a_sample_and_is_never_published(published
     world = published
     before = world.rows()
     manifest = world.manifest(
-        "dry", target=target("REPLACE_PARTITIONS"), mode="DRY_RUN", sample={"chunks": ["2010-03", "2010-06"]}
+        "dry",
+        target=target("REPLACE_PARTITIONS"),
+        mode="DRY_RUN",
+        sample={"chunks": ["2010-03", "2010-06"]},
+        safety={},
     )
     record = world.validated(manifest)
     assert [chunk.chunk for chunk in world.platform.ledger.chunks("dry")] == ["2010-03", "2010-06"]
@@ -406,7 +410,7 @@ def test_a_dry_run_computes_and_checks_a_sample_and_is_never_published(published
         publish(world.platform, "dry")
     assert world.rows().equals(before)
     unknown = world.manifest(
-        "dry-2", target=target("REPLACE_PARTITIONS"), mode="DRY_RUN", sample={"chunks": ["2012-01"]}
+        "dry-2", target=target("REPLACE_PARTITIONS"), mode="DRY_RUN", sample={"chunks": ["2012-01"]}, safety={}
     )
     with pytest.raises(PlanRefused, match="2012-01"):
         preview(world.platform, unknown)
