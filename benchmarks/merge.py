@@ -55,7 +55,7 @@ def bare(platform: Platform, record: RunRecord) -> None:
     placed.sortWithinPartitions(*target.key).drop("slot").write.partitionBy("chunk_start").parquet(folder)
 
 
-def main() -> None:
+def main() -> None:  # noqa: PLR0915 - a script, read from top to bottom
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=Path)
