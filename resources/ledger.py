@@ -46,7 +46,7 @@ from resources.tables import (
     verdicts,
 )
 
-_held_since = accepted_versions.alias()
+_others = accepted_versions.alias()
 
 
 class ChunkState(StrEnum):
@@ -711,14 +711,11 @@ class Ledger:
                     accepted_versions.c.target == record.target,
                     accepted_versions.c.ended_by == run_id,
                     accepted_versions.c.ended_how == "SUPERSEDED",
-                    # by its last acceptance: a run may have been rolled back and reinstated before
-                    accepted_versions.c.ended_at.in_(
-                        sa.select(_held_since.c.accepted_at).where(
-                            _held_since.c.target == record.target,
-                            _held_since.c.run_id == run_id,
-                            _held_since.c.ended_at.is_(None),
-                        )
-                    ),
+                    # at the last time: a run may have been rolled back and reinstated before
+                    accepted_versions.c.ended_at
+                    == sa.select(sa.func.max(_others.c.ended_at))
+                    .where(_others.c.ended_by == run_id, _others.c.ended_how == "SUPERSEDED")
+                    .scalar_subquery(),
                 )
             ).all()
             _end_accepted(connection, record.target, keys, run_id, "ROLLED_BACK", at, holder=run_id)
