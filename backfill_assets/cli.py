@@ -24,12 +24,13 @@ from manifests.canonical import plain
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
-from resources.settings import Settings, load_settings
+from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings, load_settings
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
     from backfill_assets.platform import Platform
+    from backfill_assets.target import TargetTable
     from resources.ledger import RunRecord
 
 # Dagster, Spark and PyIceberg take seconds to import: commands that do not need them import them where they do.
@@ -80,7 +81,7 @@ def _platform() -> Iterator[Platform]:
 def _instance(settings: Settings) -> Iterator[DagsterInstance]:
     from backfill_assets.launch import instance_at
 
-    with instance_at(settings.dagster_home) as instance:
+    with instance_at(settings) as instance:
         yield instance
 
 
@@ -101,6 +102,11 @@ def cli() -> None:
       backfill rollback RUN              put back what the run replaced, as a new snapshot
       backfill reinstate RUN             undo a rollback
       backfill accept RUN                make a version that is published under its name what main shows
+      backfill reproduce RUN             compute a recorded run again and compare every digest
+      backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
+      backfill gc                        what nothing needs any more, and how much; --delete
+
+    Beside it, `backfill live` takes in what is new, run by run.
 
     `backfill demo` shows all of it; `backfill ui` opens Dagster. Settings: `backfill config`.
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
@@ -119,7 +125,7 @@ def init(as_json: bool) -> None:
 
     settings = load_settings()
     held = initialise(Platform.of(settings))
-    initialise_instance(settings.dagster_home)
+    initialise_instance(settings)
     if as_json:
         _say({"home": str(settings.home), "references": held})
     else:
@@ -348,27 +354,45 @@ def _nothing() -> Iterator[None]:
 @contextmanager
 def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
     """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
-    from backfill_assets.console import make_console
     from resources.ledger import ChunkState, Ledger
+
+    wanted = set(keys)
+    ledger = Ledger(platform.ledger.url)
+
+    def look() -> tuple[int, int]:
+        chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
+        staged = sum(chunk.state in {ChunkState.STAGED, ChunkState.PASSED} for chunk in chunks)
+        under_way = [attempt["prefix"] for attempt in ledger.attempts(run_id) if attempt["state"] == "RUNNING"]
+        computed = staged + sum(map(written_chunks, under_way[-1:]))
+        return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)
+
+    try:
+        with _bars(len(wanted), look):
+            yield
+    finally:
+        ledger.engine.dispose()
+
+
+@contextmanager
+def _bars(total: int, look: Callable[[], tuple[int, int] | None]) -> Iterator[None]:
+    """Show how many of `total` chunks are computed and gated while the body runs: what `look` says, in another thread.
+
+    Nothing is shown before `look` says anything.
+    """
+    from backfill_assets.console import make_console
 
     columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     stop = threading.Event()
-    wanted = set(keys)
-    ledger = Ledger(platform.ledger.url)
     with Progress(*columns, console=make_console(stderr=True)) as bars:
-        computing = bars.add_task("computing", total=len(wanted))
-        gating = bars.add_task("gating", total=len(wanted))
+        tasks = [bars.add_task(name, total=total, visible=False) for name in ("computing", "gating")]
 
-        def look() -> None:
-            chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
-            staged = sum(chunk.state in {ChunkState.STAGED, ChunkState.PASSED} for chunk in chunks)
-            under_way = [attempt["prefix"] for attempt in ledger.attempts(run_id) if attempt["state"] == "RUNNING"]
-            bars.update(computing, completed=min(len(wanted), staged + sum(map(written_chunks, under_way[-1:]))))
-            bars.update(gating, completed=sum(chunk.state is ChunkState.PASSED for chunk in chunks))
+        def update() -> None:
+            for task, done in zip(tasks, look() or (), strict=False):
+                bars.update(task, completed=min(total, done), visible=True)
 
         def watch() -> None:
             while not stop.wait(_POLL_SECONDS):
-                look()
+                update()
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
@@ -377,24 +401,28 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
         finally:
             stop.set()
             watcher.join()
-            look()
-            ledger.engine.dispose()
+            update()
 
 
 def written_chunks(prefix: str) -> int:
     """Return how many chunks the tasks of a running Spark job have finished; 0 where staging is no local folder."""
     from resources.lakehouse import local_path
 
-    return len({folder.name for folder in Path(local_path(prefix)).glob("_temporary/*/task_*/chunk=*")})
+    try:
+        return len({folder.name for folder in Path(local_path(prefix)).glob("_temporary/*/task_*/chunk=*")})
+    except FileNotFoundError:
+        return 0  # the job was committed, or its folder removed, while we looked
 
 
 def _report(platform: Platform, run_id: str, as_json: bool) -> None:
     from backfill_assets import console
     from backfill_assets.executor import CHUNK_GATE
+    from resources import freezes
 
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
     verdicts = platform.ledger.verdicts(run_id)
     publications = platform.ledger.publications(run_id)
+    waiting = freezes.waiting(platform.ledger.engine)
     if as_json:
         _say(
             {
@@ -410,6 +438,7 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
                 "publications": publications,
                 "sinkRequests": platform.ledger.sink_attempts(run_id),
                 "evidence": str(platform.evidence.path(run_id)),
+                "waitsFor": waiting.get(run_id),
             }
         )
         return
@@ -419,6 +448,7 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
         ("target", record.target),
         ("plan", record.plan_hash),
     ]
+    pairs += [("waits", waiting[run_id])] if run_id in waiting else []
     pairs += [(f"{one['action']} {one['state'].lower()}", f"snapshot {one['snapshot_id']}") for one in publications]
     _show(console.facts(pairs, run_id), console.grid(chunks))
     failed = [chunk for chunk in chunks if chunk.error]
@@ -433,8 +463,9 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
 @click.option("--watch", is_flag=True, help="Refresh until interrupted.")
 @_json_option
 def status(run_id: str | None, watch: bool, as_json: bool) -> None:
-    """Show all runs, or one run with its chunk grid and gates."""
+    """Show all runs, or one run with its chunk grid and gates. A live run that waits for a freeze says for which."""
     from backfill_assets import console
+    from resources import freezes
 
     with _platform() as platform:
         if run_id is not None and not watch:
@@ -447,7 +478,7 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
 
             def view() -> Any:
                 if shown is None:
-                    return console.run_table(platform.ledger.runs())
+                    return console.run_table(platform.ledger.runs(), freezes.waiting(platform.ledger.engine))
                 record = platform.ledger.run(shown)
                 pairs = [("state", record.state), ("why", record.state_reason)]
                 return Group(console.facts(pairs, shown), console.grid(platform.ledger.chunks(shown)))
@@ -459,7 +490,7 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                         live.update(view())
                 except KeyboardInterrupt:
                     return
-        records = platform.ledger.runs()
+        records, waiting = platform.ledger.runs(), freezes.waiting(platform.ledger.engine)
         if as_json:
             _say(
                 [
@@ -473,12 +504,13 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                         "planHash": record.plan_hash,
                         "range": record.plan.publish_range,
                         "transformVersion": record.plan.transform_version,
+                        "waitsFor": waiting.get(record.run_id),
                     }
                     for record in records
                 ]
             )
         elif records:
-            _show(console.run_table(records))
+            _show(console.run_table(records, waiting))
         else:
             click.echo("no runs yet: `backfill plan MANIFEST.yaml` makes the first")
 
@@ -541,6 +573,224 @@ def _tell(done: Any, verb: str, as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("run_id")
+@click.option(
+    "--chunks", "ranges", multiple=True, metavar="FROM[..TO]", help="Only these chunks; may be repeated. Default: all."
+)
+@click.option("--keep", is_flag=True, help="Leave what was computed in its scratch folder, and say where that is.")
+@_json_option
+def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -> None:
+    """Compute the recorded RUN_ID again from its plan, into scratch, and compare the digest of every chunk.
+
+    Read are the snapshots that the plan pinned; "now" is the plan's run clock. Nothing is published, and the ledger and
+    the tables stay as they are. Whatever state the run is in: what counts is that its chunks were staged and gated.
+
+    \b
+    Equal digests prove that plan, code and pinned data still give the recorded rows. Otherwise the first chunk
+    and row that differ are named, and the cause:
+      code                this code is not the plan's: the commit to check out is named
+      configuration       the Spark settings are not the plan's
+      reference data      files of a pinned reference snapshot were changed in place
+      source data         files of the pinned source snapshot were changed in place
+      retired snapshot    a pinned snapshot has expired, or files of it are gone: nothing is computed
+      not deterministic   none of these: the transform itself gives other rows for the same plan
+
+    Other code or configuration does not stop it: equal digests are then a proof all the same, and say so.
+
+    \b
+    Exit codes: 0 equal, 1 different or not computable, 2 refused (unknown run, chunks without a recorded digest).
+
+    \b
+      backfill reproduce restate-2012
+      backfill reproduce restate-2012 --chunks 2012-03..2012-05
+      backfill reproduce restate-2012 --json > proof.json
+    """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
+    from backfill_assets import reproduce as again
+
+    computed: set[str] = set()
+    compared: set[str] = set()
+    folders: list[str] = []
+
+    def tell(event: str, chunks: Sequence[str], folder: str) -> None:
+        if event == "computing":
+            folders.append(folder)
+            return
+        computed.update(chunks)
+        if event == "compared":
+            compared.update(chunks)
+
+    def look() -> tuple[int, int] | None:
+        return (len(computed) + written_chunks(folders[-1]), len(compared)) if folders else None
+
+    with _platform() as platform:
+        record = platform.ledger.run(run_id)
+        keys = select_chunks(record, ranges)
+        with _nothing() if as_json else _bars(len(keys), look):
+            done = again.reproduce(platform, run_id, keys, keep=keep, tell=tell)
+    if as_json:
+        _say(
+            {
+                "runId": run_id,
+                "target": record.target,
+                "state": record.state,
+                "planHash": record.plan_hash,
+                "outcome": done.outcome,
+                "found": done.summary,
+                "causes": done.causes,
+                "whatToDo": done.what_to_do,
+                "conditions": done.conditions,
+                "chunks": done.chunks,
+                "firstDifference": done.difference,
+                "scratch": done.scratch,
+            }
+        )
+    else:
+        from backfill_assets.console import reproduction
+
+        _show(reproduction(done))
+    if done.outcome is not again.Outcome.EQUAL:
+        sys.exit(EXIT_FAILED)
+
+
+@cli.command()
+@click.option("--repair", is_flag=True, help="Repair what is provably safe; without it nothing is changed.")
+@_json_option
+def doctor(repair: bool, as_json: bool) -> None:
+    """Hold ledger, tables, staged files and evidence against each other, and say what disagrees.
+
+    Exit code 0 if nothing does (after the repairs, if asked for), else 1.
+    """
+    from backfill_assets import console
+    from backfill_assets.doctor import examine, mend
+
+    with _platform() as platform:
+        repaired, left = mend(platform) if repair else ([], examine(platform))
+    if as_json:
+        _say(
+            {
+                "repaired": [one.found.shown() | {"done": one.done} for one in repaired],
+                "findings": [one.shown() for one in left],
+            }
+        )
+    else:
+        _show(console.disagreements(left, repaired))
+    if left:
+        sys.exit(EXIT_FAILED)
+
+
+def _agreed(as_json: bool) -> bool:
+    """Ask whether what was shown may be removed; refuse where nobody can be asked."""
+    if as_json or not sys.stdin.isatty():
+        raise InputRefused(Problem("nobody can be asked here", "a removal is agreed to first", "add --yes to --delete"))
+    return click.confirm("Remove it for good?")
+
+
+@cli.command()
+@click.option("--dry-run", is_flag=True, help="Only show what and how much: the default, said aloud.")
+@click.option("--delete", is_flag=True, help="Remove it, after asking.")
+@click.option("--yes", is_flag=True, help="With --delete: do not ask.")
+@_json_option
+def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
+    """Remove staged files of dead runs and old snapshots that no run needs, after showing what and how much.
+
+    Settings keep_superseded_days, keep_dead_runs_days and keep_snapshots_days say for how long what is kept. Never a file
+    that any snapshot references, nothing that an accepted run needs, no evidence. Safe to kill and to repeat.
+    """
+    from backfill_assets import console
+    from backfill_assets.garbage import collect, find
+    from resources.ledger import now, operator
+
+    if dry_run and delete:
+        raise InputRefused(Problem("--dry-run and --delete", "one looks, the other removes", "give one of them"))
+    at = now()
+    with _platform() as platform:
+        found = find(platform, at=at)
+        if not as_json:
+            _show(console.garbage(found))
+        if not delete:
+            if as_json:
+                _say({"dryRun": True, "bytes": sum(one.bytes for one in found), "found": found})
+            return
+        if not (yes or _agreed(as_json)):
+            click.echo("nothing was removed")
+            return
+        done = collect(platform, found, by=operator(), at=at)
+    if as_json:
+        _say({"dryRun": False, "found": found, "collected": done})
+        return
+    for one in done:
+        click.echo(
+            f"{one.target}: removed {one.files:,} files ({one.bytes / 1e6:,.3f} MB), {len(one.snapshots)} snapshots, "
+            f"{len(one.tags)} tags; left {len(one.left)} of the listed files alone"
+        )
+    if not done:
+        click.echo("nothing to remove")
+
+
+@cli.command()
+@click.argument("target", required=False)
+@click.option("--once", is_flag=True, help="One tick, then end.")
+@click.option("--every", type=click.IntRange(min=1), default=60, show_default=True, help="Seconds between ticks.")
+@_json_option
+def live(target: str | None, once: bool, every: int, as_json: bool) -> None:
+    """Make and run the next live run of TARGET, or of every target with a live policy, until interrupted.
+
+    Does what the live schedule and sensor in Dagster do: plan from the watermark, approve by policy, stage, gate, publish.
+    Where nothing has changed since the last tick, nothing happens.
+    """
+    from backfill_assets.live import policy_of
+    from backfill_assets.platform import target_named
+    from backfill_assets.products.registry import PRODUCTS
+
+    declared = [one for product in PRODUCTS for one in product.targets if one.live is not None]
+    targets = declared if target is None else [target_named(target)]
+    for one in targets:
+        policy_of(one)
+    with _platform() as platform, _instance(platform.settings) as instance:
+        while True:
+            worst = max((_live_tick(platform, instance, one, as_json) for one in targets), default=0)
+            if once:
+                sys.exit(worst)
+            time.sleep(every)
+
+
+def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTable, as_json: bool) -> int:
+    """Make one tick of a target and run what it made; print what came of it and return the exit code of that."""
+    from backfill_assets.console import make_console, refusal
+    from backfill_assets.live import LAUNCHABLE, tick
+    from resources import freezes, watermarks
+
+    try:
+        done = tick(platform, target)
+        record, success = done.record, True
+        if record is not None and record.state in LAUNCHABLE | {RunState.VALIDATED}:
+            success = execute(platform, instance, record.run_id, (), progress=False)
+    except Refused as error:  # the other targets, and the next tick, are not to blame
+        make_console(stderr=True).print(refusal(error))
+        return EXIT_REFUSED
+    state = None if record is None else platform.ledger.run(record.run_id).state
+    waits_for = None if record is None else freezes.waiting(platform.ledger.engine).get(record.run_id)
+    mark = watermarks.current(platform.ledger.engine, target.name)
+    if as_json:
+        _say(
+            {
+                "target": target.name,
+                "runId": None if record is None else record.run_id,
+                "state": state,
+                "why": done.why,
+                "waitsFor": waits_for,
+                "completeUntil": None if mark is None else mark.complete_until,
+                "sourceSnapshot": None if mark is None else mark.source_snapshot_id,
+            }
+        )
+    else:
+        click.echo(f"{target.name}: {done.why}" + ("" if state is None else f" -> {state}"))
+        if waits_for is not None:
+            click.echo(f"  waits: {waits_for}")
+    return 0 if success and state is not RunState.FAILED else EXIT_FAILED
+
+
+@cli.command()
 @_json_option
 def config(as_json: bool) -> None:
     """Print the resolved settings, without secrets.
@@ -581,7 +831,9 @@ def ui(port: int) -> None:
     settings = load_settings()
     with _platform(), _instance(settings):
         click.echo(f"Dagster on http://127.0.0.1:{port} (stop with Ctrl-C)")
-    environment = os.environ | {
+    storage = settings.dagster_storage_url
+    environment = os.environ | ({DAGSTER_STORAGE_VARIABLE: storage} if storage else {})
+    environment |= {
         "DAGSTER_HOME": str(settings.dagster_home),
         "BACKFILL_HOME": str(settings.home),
         "DAGSTER_EVENT_BATCH_SIZE": "500",

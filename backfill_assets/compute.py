@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -25,8 +24,9 @@ from backfill_assets.target import Inputs, TargetTable, TransformContext
 from manifests.chunks import Chunk, Chunking, key_of
 from manifests.errors import InputRefused, Problem
 from manifests.planner import MergeTerms, Plan, PlannedChunk, StagedFile
-from resources.lakehouse import PinnedRead, before, between, local_path
+from resources.lakehouse import PinnedRead, before, between
 from resources.ledger import ChunkRecord
+from resources.storage import filesystem_of
 
 CHUNK_FOLDER = "chunk"
 _FOOTER_READERS = 8
@@ -78,8 +78,8 @@ def pinned_inputs(platform: Platform, target: TargetTable, plan: Plan, chunks: S
 
 
 def entities_folder(prefix: str) -> str:
-    """Return where an attempt keeps the entities that it merges."""
-    return f"{prefix}/_entities"
+    """Return where an attempt keeps the entities that it merges: beside its rows, whose folder Spark makes."""
+    return f"{prefix}-entities"
 
 
 def of_entities(platform: Platform, plan: Plan, prefix: str, inputs: Inputs) -> Inputs:
@@ -162,7 +162,7 @@ def staged_files(
     platform: Platform, target: TargetTable, prefix: str, chunking: Chunking, keys: Sequence[str]
 ) -> dict[str, list[StagedFile]]:
     """List what was written below a prefix, by chunk; rows are read from each file's footer."""
-    filesystem, folder, scheme = _filesystem(platform, target, prefix)
+    filesystem, folder, scheme = filesystem_of(platform.lakehouse.table(target.name), prefix)
     selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
     infos = sorted(
         (
@@ -203,16 +203,6 @@ def staged_frame(platform: Platform, target: TargetTable, plan: Plan, chunks: Se
     columns = spark_schema(schema, target.outline.columns, field_ids=False)
     outlines = [chunk.measures["outline"] for chunk in chunks if chunk.measures["outline"]]
     return spark.read.schema(columns).parquet(*outlines) if outlines else spark.createDataFrame([], columns)
-
-
-def _filesystem(platform: Platform, target: TargetTable, uri: str) -> tuple[pafs.FileSystem, str, str]:
-    """Return the file system of a URI with the catalog's own credentials, the path in it, and the scheme to restore."""
-    parts = urlsplit(uri)
-    io: Any = platform.lakehouse.table(target.name).io
-    filesystem = io.fs_by_scheme(parts.scheme or "file", parts.netloc or None)
-    if parts.scheme in {"", "file"}:
-        return filesystem, local_path(uri), "file://" if parts.scheme else ""
-    return filesystem, parts.netloc + parts.path, f"{parts.scheme}://"
 
 
 def _require_columns(target: TargetTable, plan: Plan, rows: DataFrame) -> None:

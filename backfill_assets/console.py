@@ -11,7 +11,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from backfill_assets.doctor import Disagreement, Repaired
+from backfill_assets.garbage import TableGarbage
 from backfill_assets.publication import Published
+from backfill_assets.reproduce import ChunkComparison, Outcome, Reproduction, RowDifference
 from manifests.errors import Refused
 from manifests.planner import Plan
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict
@@ -137,8 +140,11 @@ def grid(chunks: Sequence[ChunkRecord]) -> RenderableType:
     return text
 
 
-def run_table(records: Sequence[RunRecord]) -> Table:
-    """Show runs, newest last; a run id is never cut, since it is what the next command takes."""
+def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table:
+    """Show runs, newest last; a run id is never cut, since it is what the next command takes.
+
+    `waiting` has what a run waits for, which is then its reason.
+    """
     table = Table(title="runs", title_justify="left")
     table.add_column("run", no_wrap=True, min_width=max((len(record.run_id) for record in records), default=3))
     for name in ("kind", "target", "range", "version", "state", "why"):
@@ -152,7 +158,7 @@ def run_table(records: Sequence[RunRecord]) -> Table:
             f"{scope.start} to {scope.end}",
             record.plan.transform_version,
             Text(record.state, STATE_STYLE.get(record.state, "")),
-            record.state_reason,
+            f"waits: {waiting[record.run_id]}" if record.run_id in waiting else record.state_reason,
         )
     return table
 
@@ -193,6 +199,54 @@ def published(done: Published, verb: str) -> Table:
     )
 
 
+def reproduction(done: Reproduction) -> RenderableType:
+    """Show a reproduction: what the plan pinned and what is here, the chunks that differ, the first row, the cause."""
+    conditions = Table("decides the output", "in the plan", "now", title="conditions", title_justify="left")
+    for condition in done.conditions:
+        present = Text(condition.present, "" if condition.same else "yellow")
+        conditions.add_row(condition.name, condition.recorded, present)
+    parts: list[RenderableType] = [conditions, *_unequal([one for one in done.chunks if one.outcome != Outcome.EQUAL])]
+    if done.difference is not None and done.difference.row is not None:
+        parts += [Text(), _row(done.difference.chunk, done.difference.row)]
+    if done.difference is not None and done.difference.note:
+        parts.append(Text(done.difference.note))
+    pairs: list[tuple[str, object]] = [
+        ("outcome", Text(done.outcome, "green" if done.outcome is Outcome.EQUAL else "bold red")),
+        ("found", done.summary),
+        *([("cause", Text(", ".join(done.causes), "bold"))] if done.causes else []),
+        *(("what to do", text) for text in done.what_to_do),
+        *([] if done.scratch is None else [("kept", done.scratch)]),
+    ]
+    return Group(*parts, Text(), facts(pairs, f"{done.run_id}: reproduced"))
+
+
+def _unequal(chunks: Sequence[ChunkComparison]) -> list[RenderableType]:
+    if not chunks:
+        return []
+    table = Table(title="chunks that are not equal", title_justify="left")
+    for name in ("chunk", "rows then", "rows now", "digest then", "digest now", "found"):
+        table.add_column(name, justify="right" if name.startswith("rows") else "left")
+    for one in chunks[:10]:
+        rows = "" if one.rows is None else f"{one.rows:,}"
+        digests = (digest.rpartition(":")[2][:12] for digest in (one.recorded_digest, one.digest))
+        table.add_row(one.chunk, f"{one.recorded_rows:,}", rows, *digests, one.note or one.outcome)
+    rest = [Text(f"… and {len(chunks) - 10} more; --json has all of them", "dim")] if len(chunks) > 10 else []  # noqa: PLR2004
+    return [Text(), table, *rest]
+
+
+def _row(chunk: str, row: RowDifference) -> RenderableType:
+    if row.recorded is None:
+        what = "a row that the record does not have"
+    else:
+        what = "a row that is missing now" if row.reproduced is None else "the first row that differs"
+    key = ", ".join(f"{name}={value}" for name, value in row.key.items())
+    table = Table("column", "then", "now")
+    for name in row.columns:
+        values = ("" if side is None else side[name] for side in (row.recorded, row.reproduced))
+        table.add_row(name, *("null" if value is None else str(value) for value in values))
+    return Group(Text(f"{chunk}, {what}: {key}"), table)
+
+
 def by_year(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]) -> Table:
     """Show rows and breaches by year before and after, with a bar a year of the breaches that moved."""
     table = Table(title="what changed", title_justify="left")
@@ -226,6 +280,47 @@ def by_year(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping
         "",
     )
     return table
+
+
+def disagreements(found: Sequence[Disagreement], repaired: Sequence[Repaired]) -> RenderableType:
+    """Show what the doctor repaired, and what disagrees."""
+    parts: list[RenderableType] = []
+    if repaired:
+        table = Table("where", "what disagreed", "repaired", title="repaired", title_justify="left")
+        for item in repaired:
+            table.add_row(item.found.where, item.found.what, Text(item.done, "green"))
+        parts.append(table)
+    if found:
+        title = "what disagrees" if not repaired else "what is left"
+        table = Table("where", "what", "sure", "what to do", "repair", title=title, title_justify="left")
+        for one in found:
+            loud = "bold red" if one.kind == "DATA-LOSS" else ""
+            can = Text("--repair", "cyan") if one.repair else Text("people", "dim")
+            table.add_row(Text(one.where, loud), Text(one.what, loud), one.sure.value, Text(one.fix), can)
+        parts.append(table)
+    else:
+        parts.append(Text("ledger, tables, staged files and evidence agree", "green"))
+    return Group(*parts)
+
+
+def garbage(found: Sequence[TableGarbage]) -> RenderableType:
+    """Show what nothing needs any more, by target, run and kind."""
+    table = Table(title="what nothing needs any more", title_justify="left")
+    for name in ("target", "of", "kind"):
+        table.add_column(name)
+    table.add_column("how many", justify="right")
+    table.add_column("MB", justify="right")
+    for item in found:
+        for kind, names in (("tag", item.tags), ("snapshot", item.snapshots)):
+            if names:
+                table.add_row(item.target, "its history", kind, f"{len(names):,}", "")
+        for (owner, kind), (files, size) in item.sums().items():
+            table.add_row(item.target, owner or "its history", kind, f"{files:,}", f"{size / 1e6:,.3f}")
+    files, size = sum(len(item.files) for item in found), sum(item.bytes for item in found)
+    parts: list[RenderableType] = [table] if table.row_count else []
+    parts.append(Text(f"{files:,} files, {size / 1e6:,.3f} MB"))
+    parts += [Text(f"left alone: {path}: {why}", "dim") for item in found for path, why in item.left.items()]
+    return Group(*parts)
 
 
 def make_console(*, stderr: bool = False) -> Console:

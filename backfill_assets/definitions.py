@@ -13,6 +13,7 @@ warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
 from backfill_assets.checks import gate_checks
 from backfill_assets.inputs import input_asset, observe_inputs
+from backfill_assets.live_triggers import live_schedule, live_sensor
 from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publish import publish_asset, publish_job, publish_sensor, recomputation_sensor
@@ -25,12 +26,17 @@ os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", "500")
 
 
 def _of_target(target: TargetTable) -> dg.Definitions:
-    job, staging = publish_job(target), staging_job(target)
+    job, staging, live = publish_job(target), staging_job(target), target.live
     return dg.Definitions(
         assets=[staging_asset(target), publish_asset(target)],
         asset_checks=[gate_checks(target)],
         jobs=[staging, job],
-        sensors=[publish_sensor(target, job), recomputation_sensor(target, staging)],
+        sensors=[
+            publish_sensor(target, job),
+            recomputation_sensor(target, staging),
+            *([live_sensor(target, live, staging)] if live else []),
+        ],
+        schedules=[live_schedule(target, live, staging)] if live else [],
     )
 
 

@@ -42,8 +42,8 @@ def show(events: Path | None, cases: int, seed: int) -> None:
     load = enforcement.from_file(events) if events else enforcement.generated(cases, seed)
     out = console.make_console()
     initialise(Platform.of(settings))
-    initialise_instance(settings.dagster_home)
-    with open_platform(settings) as platform, instance_at(settings.dagster_home) as instance:
+    initialise_instance(settings)
+    with open_platform(settings) as platform, instance_at(settings) as instance:
         with _chapter("1. Raw events"):
             done = load_case_events(platform, load, settings.quarantine_limit)
             report_inputs(platform, instance)

@@ -23,6 +23,9 @@ POINTS = frozenset(
         "undoing.committed",
         "publishing.committed",
         "publishing.recorded",
+        "collecting.listed",
+        "collecting.expired",
+        "collecting.deleted",
     }
 )
 

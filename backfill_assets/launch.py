@@ -6,59 +6,140 @@ Put here the Dagster instance of an installation and the calls that run a job on
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import dagster as dg
+import yaml
 from dagster._core.definitions.partitions.context import partition_loading_context
 
 from backfill_assets.definitions import build_definitions
 from backfill_assets.inputs import observations
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publish import publish_job
-from backfill_assets.staging import RUN_TAG, backfill_partitions, range_tags, staging_job_name, stretches
+from backfill_assets.staging import RUN_TAG, offer_run, range_tags, staging_job_name, stretches
 from manifests.errors import EnvironmentRefused, Problem
 from resources.ledger import RunRecord
+from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """The event log has everything; a terminal that shows a progress bar needs none of it twice."""
+_SHIPPED = Path(__file__).with_name("dagster.yaml")
 
 
-def initialise_instance(home: Path) -> None:
+def initialise_instance(settings: Settings) -> None:
     """Create DAGSTER_HOME and its databases once, before several processes could race for it."""
+    home = settings.dagster_home
     home.mkdir(parents=True, exist_ok=True)
     target = home / "dagster.yaml"
     if not target.exists():
-        shutil.copyfile(Path(__file__).with_name("dagster.yaml"), target)
-    with instance_at(home) as instance:
+        target.write_text(instance_file(settings), encoding="utf-8")
+    with instance_at(settings) as instance:
         instance.get_runs(limit=1)
         instance.all_asset_keys()
 
 
+def instance_file(settings: Settings) -> str:
+    """Return the `dagster.yaml` of an installation.
+
+    A storage on a server is named by its variable: the file, and what Dagster shows of it, never hold a password.
+    """
+    embedded = _SHIPPED.read_text(encoding="utf-8")
+    if not settings.dagster_storage_url:
+        return embedded
+    content = yaml.safe_load(embedded)
+    del content["event_log_storage"]  # it is SQLite's
+    content["storage"] = {"postgres": {"postgres_url": {"env": DAGSTER_STORAGE_VARIABLE}}}
+    return f"# Dagster's storage is what {DAGSTER_STORAGE_VARIABLE} says; `backfill` sets it from its settings.\n" + (
+        yaml.safe_dump(content, sort_keys=False)
+    )
+
+
 @contextmanager
-def instance_at(home: Path) -> Iterator[dg.DagsterInstance]:
-    """Yield the Dagster instance of a DAGSTER_HOME.
+def instance_at(settings: Settings) -> Iterator[dg.DagsterInstance]:
+    """Yield the Dagster instance of an installation.
 
     Raises:
-        EnvironmentRefused: if it was not initialised.
+        EnvironmentRefused: if it was not initialised, keeps its storage elsewhere than the settings say, or cannot be
+            opened.
     """
-    if not (home / "dagster.yaml").is_file():
+    home = settings.dagster_home
+    file = home / "dagster.yaml"
+    if not file.is_file():
         raise EnvironmentRefused(
             Problem(f"{home} is no DAGSTER_HOME", "the installation is initialised first", "run `backfill init`")
         )
+    _require_same_storage(file, settings)
     os.environ["DAGSTER_HOME"] = str(home)  # the instance's own configuration refers to it
-    with dg.DagsterInstance.from_config(str(home)) as instance:
+    with _storage_variable(settings):
+        opened = _opened(home)
+    with opened as instance:
         yield instance
+
+
+def _opened(home: Path) -> dg.DagsterInstance:
+    try:
+        return dg.DagsterInstance.from_config(str(home))
+    except Exception as error:
+        why = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise EnvironmentRefused(
+            Problem(
+                f"the Dagster instance at {home} cannot be opened: {type(error).__name__}: {why}",
+                "its dagster.yaml is valid and its storage can be reached",
+                "check the file, and the setting dagster_storage_url (`backfill config`)",
+            )
+        ) from error
+
+
+def _require_same_storage(file: Path, settings: Settings) -> None:
+    """Refuse a `dagster.yaml` that does not use the storage that the settings name, or the other way round."""
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, OSError) as error:
+        raise EnvironmentRefused(
+            Problem(f"{file} cannot be read: {error}", "it is the YAML of a Dagster instance", "correct the file")
+        ) from error
+    named = DAGSTER_STORAGE_VARIABLE in str(content.get("storage", ""))
+    if named == bool(settings.dagster_storage_url):
+        if named and find_spec("dagster_postgres") is None:
+            raise EnvironmentRefused(
+                Problem(
+                    "dagster_storage_url is set, and dagster-postgres is not installed",
+                    "Dagster reaches PostgreSQL through it",
+                    "install the extra `postgres`",
+                )
+            )
+        return
+    raise EnvironmentRefused(
+        Problem(
+            f"{file} {'keeps' if named else 'does not keep'} Dagster's storage where {DAGSTER_STORAGE_VARIABLE} says, "
+            f"and the setting dagster_storage_url is {'not ' if named else ''}set",
+            "the file and the setting agree; `backfill init` writes the file only where there is none",
+            "correct the setting; or move the file away and run `backfill init` (the old storage keeps its history)",
+        )
+    )
+
+
+@contextmanager
+def _storage_variable(settings: Settings) -> Iterator[None]:
+    """Set the variable that `dagster.yaml` names while the instance is opened: Spark's processes need not inherit it."""
+    before = os.environ.get(DAGSTER_STORAGE_VARIABLE)
+    if settings.dagster_storage_url:
+        os.environ[DAGSTER_STORAGE_VARIABLE] = settings.dagster_storage_url
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[DAGSTER_STORAGE_VARIABLE] = before
+        else:
+            os.environ.pop(DAGSTER_STORAGE_VARIABLE, None)
 
 
 def announce_approval(instance: dg.DagsterInstance, record: RunRecord) -> None:
     """Offer an approved run in the launch dialog of its asset."""
-    name = backfill_partitions(target_named(record.target)).name
-    assert name is not None
-    if not instance.has_dynamic_partition(name, record.run_id):
-        instance.add_dynamic_partitions(name, [record.run_id])
+    offer_run(instance, target_named(record.target), record.run_id)
 
 
 def run_chunks(

@@ -12,8 +12,10 @@ from typing import Any
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.target import TargetTable
 from manifests.errors import PlanRefused
-from manifests.model import PublishMode, ReferenceData, RunManifest
+from manifests.lifecycle import RunState
+from manifests.model import DayRange, Mode, PublishMode, ReferenceData, RunManifest
 from manifests.planner import BaseState, Plan, ReferenceState, make_plan, pin_reference, series_of
+from resources import watermarks
 from resources.code import code_identity
 from resources.lakehouse import Scope
 from resources.ledger import RunRecord, now, operator
@@ -27,13 +29,15 @@ def preview(platform: Platform, manifest: RunManifest) -> Plan:
     """
     platform.sinks.check_grants(manifest)
     target = target_named(manifest.target.table)
+    # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
+    base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
     references = _reference_states(platform, target, manifest)
     return make_plan(
         manifest,
         contract=target.contract(_pinned_rows(platform, target, manifest, references)),
         source=platform.lakehouse.source_state(target.source, target.source_time_column, manifest.source.snapshot_id),
         references=references,
-        base_snapshot_id=platform.lakehouse.snapshot_id(target.name),
+        base_snapshot_id=base_snapshot_id,
         code=code_identity(),
         configuration_hash=platform.settings.output_hash(),
         run_clock=now().replace(microsecond=0),
@@ -42,11 +46,12 @@ def preview(platform: Platform, manifest: RunManifest) -> Plan:
 
 
 def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:
-    """Look up what the manifest's publish mode must know of the tables."""
+    """Look up what the planner must know of the tables: for the manifest's publish mode, and beside live."""
     lakehouse, wanted = platform.lakehouse, manifest.target
     scope = Scope(target.day_column, wanted.publish_range.start, wanted.publish_range.end)
     corrects = wanted.publish_mode is PublishMode.CORRECTION_EVENTS and target.corrections is not None
-    return BaseState(
+    return replace(
+        base_state(platform, target, manifest),
         rows_in_scope=lakehouse.rows_in(target.name, scope) if wanted.publish_mode is PublishMode.APPEND_ONLY else 0,
         refs=lakehouse.refs(target.name),
         source_snapshots=lakehouse.history(target.source) if wanted.merge is not None else frozenset(),
@@ -58,10 +63,11 @@ def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) 
 
 def replanned(platform: Platform, target: TargetTable, plan: Plan) -> Plan:
     """Return a plan on the tables as they are now: newest base and source, everything else as it was approved."""
+    base_snapshot_id = platform.lakehouse.snapshot_id(target.name)  # first, as when it was planned
     source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
     return replace(
         plan,
-        base_snapshot_id=platform.lakehouse.snapshot_id(target.name),
+        base_snapshot_id=base_snapshot_id,
         source_snapshot_id=source.snapshot_id,
         source_committed_at=source.committed_at,
         run_clock=now().replace(microsecond=0),
@@ -103,12 +109,33 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
     return platform.ledger.record_plan(manifest, preview(platform, manifest), operator())
 
 
+def base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:
+    """Return what the planner must know of the target: how far it is complete, and what is known of a range that LIVE has written."""
+    scope = manifest.target.publish_range
+    watermark = watermarks.current(platform.ledger.engine, target.name)
+    holders = platform.ledger.accepted(target.name)
+    accepted = {run_id: platform.ledger.run(run_id).plan for run_id in sorted(set(holders.values()))}
+    published = platform.ledger.runs(target=target.name, states=[RunState.PUBLISHED, RunState.SUPERSEDED])
+    was_live = any(one.plan.mode is Mode.LIVE and _touches(one.plan, scope) for one in published)
+    newest = max((plan.source_committed_at for plan in accepted.values() if _touches(plan, scope)), default=None)
+    return BaseState(
+        complete_until=None if watermark is None else watermark.complete_until,
+        complete_at=None if watermark is None else watermark.source_at,
+        accepted=frozenset(holders),
+        live_at=newest if was_live else None,
+    )
+
+
+def _touches(plan: Plan, scope: DayRange) -> bool:
+    return plan.publish_range.start <= scope.end and plan.publish_range.end >= scope.start
+
+
 def _reference_states(platform: Platform, target: TargetTable, manifest: RunManifest) -> dict[str, ReferenceState]:
     recorded: dict[str, set[int]] = {table: set() for table in target.references}
     scope = manifest.target.publish_range
     for run_id in sorted(set(platform.ledger.accepted(target.name).values())):
         plan = platform.ledger.run(run_id).plan
-        if plan.publish_range.start <= scope.end and plan.publish_range.end >= scope.start:
+        if _touches(plan, scope):
             for pin in plan.references:
                 recorded[pin.table].add(pin.snapshot_id)
     return {table: platform.lakehouse.reference_state(table, frozenset(recorded[table])) for table in target.references}

@@ -19,6 +19,9 @@ from resources.settings import Settings
 from resources.sinks import Sinks
 from resources.spark import ModeSpark
 
+WORKER_DAEMON = "backfill_assets.worker_daemon"
+"""Module that Spark's Python workers are forked from."""
+
 
 @dataclass(frozen=True)
 class Platform:
@@ -40,7 +43,7 @@ class Platform:
             settings,
             ledger,
             lakehouse,
-            ModeSpark(settings, worker_daemon="backfill_assets.worker_daemon"),
+            ModeSpark(settings, worker_daemon=WORKER_DAEMON),
             Sinks(ledger, lakehouse),
             EvidenceStore(settings.evidence_folder),
         )

@@ -23,6 +23,7 @@ from manifests.errors import LeaseLost, Problem, PublicationDeferred, Publicatio
 from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict
 from manifests.planner import Plan, step_id
+from resources import freezes
 from resources.lakehouse import ScopeChanged
 from resources.leases import Lease
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
@@ -130,6 +131,19 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
     return problems
 
 
+def _require_thawed(platform: Platform, record: RunRecord) -> None:
+    frozen = freezes.ask(platform.ledger.engine, record.plan, now())
+    if frozen:
+        raise PublicationDeferred(
+            Problem(
+                f"run '{record.run_id}' would write into what is frozen by {freeze}",
+                "LIVE waits for the end of a freeze; nothing of it is lost, and nothing was changed",
+                f"it goes on by itself when '{freeze.run_id}' has ended; cancelling that run ends the freeze as well",
+            )
+            for freeze in frozen
+        )
+
+
 def publish(platform: Platform, run_id: str) -> Published:
     """Publish a validated run as one commit of its target, in the way its publish mode says.
 
@@ -139,7 +153,8 @@ def publish(platform: Platform, run_id: str) -> Published:
         LeaseHeld: if somebody else is publishing into the scope.
         LeaseLost: if this process was paused for so long that somebody else has taken the scope over.
         PublicationRefused: if anything that must precede it is missing, or somebody else wrote into the scope.
-        PublicationDeferred: if it has to wait, or chunks in conflict were planned anew and must be computed first.
+        PublicationDeferred: if it has to wait (a LIVE run for the end of a freeze), or chunks in conflict were planned
+            anew and must be computed first.
     """
     record = platform.ledger.run(run_id)
     if record.state in _PUBLISHED:
@@ -158,8 +173,10 @@ def publish(platform: Platform, run_id: str) -> Published:
 def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     record, chunks = require_publishable(platform, run_id)
     change = change_of(platform, record, chunks, lease)
-    if (conflicts := change.conflicts()) and not _has_landed(change):
-        _in_conflict(platform, change, conflicts)
+    if not _has_landed(change):
+        _require_thawed(platform, record)
+        if conflicts := change.conflicts():
+            _in_conflict(platform, change, conflicts)
     root = _seal(platform, change)
     faults.reach("publishing.sealed")
     plan = record.plan

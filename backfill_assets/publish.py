@@ -24,7 +24,8 @@ from backfill_assets.target import TargetTable
 from backfill_assets.ways import PUBLISH
 from manifests.errors import LeaseHeld, Refused
 from manifests.lifecycle import RunState
-from resources.ledger import ChunkState
+from resources import freezes
+from resources.ledger import ChunkState, now
 
 SENSOR_SECONDS = 10
 _ATTEMPTS = 5
@@ -89,17 +90,23 @@ def publish_job(target: TargetTable) -> UnresolvedAssetJobDefinition:
 
 
 def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg.RunRequest]:
-    """Yield a request for each validated run that may be published without anybody saying so.
+    """Yield a request for each validated run that may be published without anybody saying so, and need not wait.
 
-    A run key fires once: it carries the number of publications tried, so that one that failed is asked for again.
+    A run key fires once: it carries the number of publications tried and of waits, so that one that failed, or that met a
+    freeze after all, is asked for again.
     """
     for record in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED]):
         if record.plan.manual_publish or not record.plan.publishes or waits_for(platform, record):
             continue
+        if freezes.ask(platform.ledger.engine, record.plan, now()):
+            continue
+        waited = freezes.waits_of(platform.ledger.engine, record.run_id)
         tried = sum(entry["action"] == PUBLISH for entry in platform.ledger.publications(record.run_id))
         if tried < _ATTEMPTS:
             yield dg.RunRequest(
-                run_key=f"{record.run_id}:{tried}", partition_key=record.run_id, tags={RUN_TAG: record.run_id}
+                run_key=f"{record.run_id}:{tried}" + (f":{waited}" if waited else ""),
+                partition_key=record.run_id,
+                tags={RUN_TAG: record.run_id},
             )
 
 
@@ -116,7 +123,11 @@ def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg
     def when_validated(platform: dg.ResourceParam[Platform]) -> Iterator[dg.RunRequest | dg.SkipReason]:
         requests = list(publication_requests(platform, target))
         if not requests:
-            yield dg.SkipReason(f"no validated run of {target.name} waits for its publication")
+            waiting = freezes.waiting(platform.ledger.engine, target.name)
+            yield dg.SkipReason(
+                "; ".join(f"{run_id} waits: {why}" for run_id, why in waiting.items())
+                or f"no validated run of {target.name} waits for its publication"
+            )
         yield from requests
 
     return when_validated

@@ -21,8 +21,8 @@ from resources.ledger import RunRecord
 BACKFILL, CHUNK = "backfill", "chunk"
 """Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
 RUN_TAG = "backfill/run_id"
-RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 """Tag that ties a Dagster run to its backfill run."""
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
 def asset_key(table: str) -> dg.AssetKey:
@@ -53,6 +53,19 @@ def partitions_of(target: TargetTable) -> dg.MultiPartitionsDefinition:
 def partition_key(run_id: str, chunk: str) -> dg.MultiPartitionKey:
     """Return the partition key of a chunk of a run."""
     return dg.MultiPartitionKey({BACKFILL: run_id, CHUNK: chunk})
+
+
+def range_tags(run_id: str, first: str, last: str) -> dict[str, str]:
+    """Return the tags of a Dagster run over a range of chunks of a run, both ends inclusive."""
+    return {RANGE_START: partition_key(run_id, first), RANGE_END: partition_key(run_id, last), RUN_TAG: run_id}
+
+
+def offer_run(instance: dg.DagsterInstance, target: TargetTable, run_id: str) -> None:
+    """Make an approved run a key of its target's backfill dimension, which is what the launch dialog offers."""
+    name = backfill_partitions(target).name
+    assert name is not None
+    if not instance.has_dynamic_partition(name, run_id):
+        instance.add_dynamic_partitions(name, [run_id])
 
 
 def one_run(keys: Sequence[str], target: TargetTable) -> tuple[str, list[str]]:
@@ -90,11 +103,6 @@ def stretches(record: RunRecord, chunks: Iterable[str]) -> list[tuple[str, str]]
     if open_since is not None:
         found.append((open_since, last))
     return found
-
-
-def range_tags(run_id: str, first: str, last: str) -> dict[str, str]:
-    """Return the tags of a Dagster run over a stretch of chunks of a backfill run."""
-    return {RANGE_START: partition_key(run_id, first), RANGE_END: partition_key(run_id, last), RUN_TAG: run_id}
 
 
 def column_schema(table: TargetTable | InputTable) -> dg.TableSchema:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import pandera.polars as pa
 import polars as pl
 
-from manifests.chunks import Chunk, Chunking
-from manifests.model import DayRange, Mode
+from manifests.chunks import Chunk, Chunking, aligned
+from manifests.model import DayRange, Mode, PublishMode
 from manifests.planner import TargetContract
 
 if TYPE_CHECKING:
@@ -166,6 +166,45 @@ class ColumnOrigin:
 
 
 @dataclass(frozen=True)
+class LivePolicy:
+    """What LIVE may do to a target without asking anybody: the manifests of this form, and no others, it approves.
+
+    Attributes:
+        transform_version: the version it computes with.
+        rewind_days: how many complete days before the watermark it covers once more, for events that come late. Events
+            that come later than that are not covered: the run says so in its reason, and a repair takes them in.
+        begins_on: the first day LIVE owns, which is the cut line of the backfills before it and the first day of a chunk;
+            None where LIVE goes on from whatever is published first.
+        requested_by: who asks, and `approved_by` the name of the policy; they differ, as for everybody.
+        publish_mode: how it publishes.
+        gates: the run-level gates it runs besides those that every target has; None for all.
+        tolerances: by name, where they differ from the target's.
+        sinks: the sinks it is granted; `side_effects_allowed` if they may have side effects.
+        cron: when the daily form runs, in UTC.
+        development: whether it may run uncommitted code, on record.
+    """
+
+    transform_version: str
+    rewind_days: int
+    begins_on: date | None = None
+    requested_by: str = "live schedule"
+    approved_by: str = "policy:live-daily"
+    publish_mode: PublishMode = PublishMode.REPLACE_PARTITIONS
+    gates: tuple[str, ...] | None = None
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    sinks: tuple[str, ...] = ()
+    side_effects_allowed: bool = False
+    cron: str = "15 2 * * *"
+    development: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rewind_days < 0:
+            raise ValueError(f"rewind_days is {self.rewind_days}; LIVE goes back by 0 days or more")
+        if self.publish_mode is not PublishMode.REPLACE_PARTITIONS:
+            raise ValueError(f"publish_mode is {self.publish_mode}; a rewind covers days again, which is a replacement")
+
+
+@dataclass(frozen=True)
 class TargetTable:
     """A table whose history may be rewritten, as its product declares it.
 
@@ -194,6 +233,7 @@ class TargetTable:
         entity: the column, of source and target, whose values MERGE_BY_KEY recomputes whole; None: it cannot be merged into.
         version_column: which of two rows of a key is newer.
         corrections: the table for CORRECTION_EVENTS; None: there are none.
+        live: what LIVE may do to it; None for a table that has no LIVE.
     """
 
     name: str
@@ -222,6 +262,12 @@ class TargetTable:
     entity: str | None = None
     version_column: str = "produced_at"
     corrections: CorrectionsTable | None = None
+    live: LivePolicy | None = None
+
+    def __post_init__(self) -> None:
+        begins = None if self.live is None else self.live.begins_on
+        if begins is not None and aligned(self.chunking, begins, begins)[0] != begins:
+            raise ValueError(f"live.begins_on of {self.name} is {begins}, in the middle of a {self.chunking}")
 
     def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
         """Return what the planner must know, with the warm-up that the pinned references ask for."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from pyiceberg.table.snapshots import Snapshot
+
 from backfill_assets.derivation import chunk_scopes, publishes_to
 from backfill_assets.platform import Platform
 from backfill_assets.target import TargetTable
@@ -287,6 +289,7 @@ class Change:
             snapshot = lakehouse.snapshot_of(table, version if action == ROLLBACK else _withdrawn(version))
             done = Commit(snapshot or lakehouse.snapshot_of(table, self.branch) or 0, 0, 0)
         elif done is None and last is not None:
+            self._require_parent(last)
             done = lakehouse.restore(
                 table,
                 [scope for scope, _ in self.scopes(table)],
@@ -299,6 +302,18 @@ class Change:
         if version is not None:
             self._rename_version(table, *((version, _withdrawn(version))[:: 1 if action == ROLLBACK else -1]))
         return done
+
+    def _require_parent(self, last: Snapshot) -> None:
+        """Refuse where an expiry has cut the link to what was there before: to "restore" nothing would empty the scope."""
+        was_empty = self.plan.base_snapshot_id is None or self.plan.corrections is not None
+        if last.parent_snapshot_id is None and not was_empty:
+            raise PublicationRefused(
+                Problem(
+                    f"the snapshot that '{self.record.run_id}' replaced has expired",
+                    "what is undone is put back from the snapshot before it",
+                    "restate the scope with a new run",
+                )
+            )
 
     def _rename_version(self, table: str, old: str, new: str) -> None:
         """Give a version another name: a withdrawn one stays readable, and its name is not used again."""

@@ -100,8 +100,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings(home=Path(folder))
         initialise(Platform.of(settings))
-        initialise_instance(settings.dagster_home)
-        with open_platform(settings) as platform, instance_at(settings.dagster_home) as instance:
+        initialise_instance(settings)
+        with open_platform(settings) as platform, instance_at(settings) as instance:
             load = enforcement.from_file(options.events) if options.events else enforcement.generated(options.cases, 1)
             load_case_events(platform, load, settings.quarantine_limit)
             scope = demo._months_of_source(platform)

@@ -37,6 +37,7 @@ RUN_ID_RULE = (
     "without '..' and not ending in '.lock' (it names folders, tags and partitions)"
 )
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}[a-z0-9]")
+MAX_RUN_ID = 64
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 _EARLIEST, _LATEST = date(1000, 1, 1), date(9000, 12, 31)
 
@@ -367,7 +368,7 @@ class Limits(_Part):
 class RunManifest(_Part):
     """The contract of one run: what, why, by whom, from which input, with which code, allowed to change what."""
 
-    _later = frozenset({"conflict", "freeze", "sample", "progressive", "series"})
+    _later = frozenset({"conflict", "freeze", "sample", "progressive", "series", "cut_line", "overlap_days"})
 
     api_version: Literal["backfill/v1"] = "backfill/v1"
     run_id: str
@@ -388,6 +389,10 @@ class RunManifest(_Part):
     sample: Sample | None = None
     progressive: Progressive | None = None
     series: Series | None = None
+    cut_line: Day | None = None
+    """The run owns the days before it, LIVE owns it and those after."""
+    overlap_days: Annotated[int, Field(ge=0, le=36_500, strict=True)] = 0
+    """How many days from the cut line on the run may publish all the same."""
     development: bool = False
 
     @field_validator("run_id")
@@ -414,6 +419,12 @@ class RunManifest(_Part):
             raise ValueError(f"sideEffectsAllowed is for LIVE only; this run's mode is {self.execution_mode}")
         if self.sample is not None and self.execution_mode is not Mode.DRY_RUN:
             raise ValueError(f"sample is for mode DRY_RUN; this run's mode is {self.execution_mode}")
+        if self.cut_line is not None and self.kind is Kind.LIVE:
+            raise ValueError(
+                "cutLine is for runs over the history before LIVE; LIVE goes on from the target's watermark"
+            )
+        if self.overlap_days and self.cut_line is None:
+            raise ValueError("overlapDays is counted from cutLine, which is missing")
         return self
 
     @property

@@ -15,7 +15,7 @@ from itertools import islice
 from pydantic import TypeAdapter
 
 from manifests.canonical import LATER, canonical_json, sha256_of
-from manifests.chunks import Chunk, Chunking, aligned, cut, key_of
+from manifests.chunks import Chunk, Chunking, aligned, cut, first_day, key_of, last_day
 from manifests.errors import PlanRefused, Problem
 from manifests.model import (
     Acceptance,
@@ -108,12 +108,28 @@ class ReferenceState:
 
 @dataclass(frozen=True)
 class BaseState:
-    """What a publish mode must know: rows in the publish range at the base, refs, the source's and corrections' snapshots."""
+    """What a publish mode must know of the tables at the plan's base, and what lies beside live.
+
+    Attributes:
+        rows_in_scope: rows in files of the publish range.
+        refs: names of its tags and branches.
+        source_snapshots: the snapshots in the history of its source.
+        corrections_snapshot_id: the current snapshot of its corrections table.
+        complete_until: the day of its watermark, and `complete_at` the commit of the source snapshot that it was complete
+            with; None where there is none.
+        accepted: keys of the chunks that an accepted run holds.
+        live_at: commit of the newest source snapshot that the runs accepted in the publish range were made from, if LIVE has
+            ever published there; else None.
+    """
 
     rows_in_scope: int = 0
     refs: frozenset[str] = frozenset()
     source_snapshots: frozenset[int] = frozenset()
     corrections_snapshot_id: int | None = None
+    complete_until: date | None = None
+    complete_at: datetime | None = None
+    accepted: frozenset[str] = frozenset()
+    live_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -285,6 +301,8 @@ class Plan:
     corrections: Corrections | None = field(default=None, metadata=LATER)
     corrections_base_snapshot_id: int | None = field(default=None, metadata=LATER)
     conflict: ConflictTerms | None = field(default=None, metadata=LATER)
+    source_ends: date | None = field(default=None, metadata=LATER)
+    """The last day the source knows, where that is before the end of the publish range."""
 
     @cached_property
     def hash(self) -> str:
@@ -299,6 +317,11 @@ class Plan:
     def derives(self) -> bool:
         """Whether what is published is derived from the computed rows, not those themselves."""
         return self.merge is not None or self.corrections is not None
+
+    @property
+    def complete_until(self) -> date:
+        """The last day of the publish range that the source knows."""
+        return self.source_ends or self.publish_range.end
 
     @property
     def publishes(self) -> bool:
@@ -384,6 +407,7 @@ def make_plan(
     publish = manifest.target.publish_range
     problems += _scope_problems(publish, contract, source)
     problems += _mode_problems(manifest, contract, base or BaseState())
+    problems += _live_problems(manifest, contract, source, base or BaseState())
     warm_up = contract.warm_up_days
     if manifest.warm_up is not None:
         if manifest.warm_up.days < warm_up:
@@ -461,6 +485,7 @@ def make_plan(
         else ConflictTerms(
             manifest.conflict.on_conflict, manifest.conflict.max_replans, manifest.conflict.wait_minutes
         ),
+        source_ends=ends if (ends := max(file.last_day for file in source.files)) < publish.end else None,
     )
 
 
@@ -570,6 +595,80 @@ def _mode_problems(manifest: RunManifest, contract: TargetContract, base: BaseSt
             )
         )
     return problems
+
+
+def _live_problems(
+    manifest: RunManifest, contract: TargetContract, source: SourceState, base: BaseState
+) -> list[Problem]:
+    """Return what keeps history and LIVE from meeting: a crossed cut line, days between them, older knowledge."""
+    problems = _gap_problems(manifest, contract, base)
+    publish, cut_line = manifest.target.publish_range, manifest.cut_line
+    if cut_line is not None and publish.end >= cut_line + timedelta(days=manifest.overlap_days):
+        days = (publish.end - cut_line).days + 1
+        problems.append(
+            Problem(
+                f"target.publishRange ends on {publish.end}, {days} day(s) beyond the cut line {cut_line}",
+                f"LIVE owns the days from the cut line on; overlapDays is {manifest.overlap_days}",
+                f"end it before {cut_line}, or declare overlapDays: {days} if the overlap is meant",
+            )
+        )
+    is_live = manifest.execution_mode is Mode.LIVE
+    newest = base.complete_at if is_live else base.live_at
+    if newest is not None and source.committed_at < newest:
+        held = (
+            f"complete with {contract.source}" if is_live else f"published by LIVE in this range from {contract.source}"
+        )
+        problems.append(
+            Problem(
+                f"the source snapshot {source.snapshot_id} is of {source.committed_at.isoformat()}",
+                f"{contract.table} is {held} as of {newest.isoformat()}: older knowledge never replaces newer",
+                "leave source.snapshotId out, so that the current snapshot is read, or narrow the publish range",
+            )
+        )
+    return problems
+
+
+def _gap_problems(manifest: RunManifest, contract: TargetContract, base: BaseState) -> list[Problem]:
+    """Return the days between what is complete and the run, and between the run and its cut line, that nobody covers.
+
+    Only LIVE and runs with a cut line promise to leave none. A step of a series meets the steps before and after it.
+    """
+    is_live, cut_line, series = manifest.execution_mode is Mode.LIVE, manifest.cut_line, manifest.series
+    if not is_live and cut_line is None:
+        return []
+    publish, one_day = manifest.target.publish_range, timedelta(days=1)
+    stretches = []
+    if series is None or series.step == 1:
+        complete = [last_day(contract.chunking, first_day(contract.chunking, key)) for key in base.accepted]
+        since = max((day for day in complete if day < publish.start), default=None)
+        if is_live and base.complete_until is not None:
+            since = base.complete_until
+        if since is not None:
+            stretches.append((since + one_day, publish.start - one_day))
+    if cut_line is not None and (series is None or series.step == series.steps):
+        stretches.append((publish.end + one_day, cut_line - one_day))
+    gaps = [gap for first, last in stretches if (gap := _uncovered(contract.chunking, first, last, base.accepted))]
+    return [
+        Problem(
+            f"the days {start} to {end} would be covered by nobody",
+            f"{'LIVE' if is_live else 'a run with a cut line'} leaves no days out between it and what is complete in "
+            f"{contract.table}, or its cut line",
+            "widen target.publishRange over them, or publish them first",
+        )
+        for start, end in gaps
+    ]
+
+
+def _uncovered(chunking: Chunking, start: date, end: date, accepted: frozenset[str]) -> tuple[date, date] | None:
+    """Return the first and last day from `start` to `end` that no accepted chunk holds; None if each is held.
+
+    A chunk that begins before `start` is complete up to there only: its other days are not covered.
+    """
+    if start > end:
+        return None
+    chunks = cut(chunking, *aligned(chunking, start, end))
+    missing = [chunk for chunk in chunks if chunk.start < start or chunk.key not in accepted]
+    return (max(missing[0].start, start), min(missing[-1].end, end)) if missing else None
 
 
 def _gates(manifest: RunManifest, contract: TargetContract) -> tuple[str, ...]:

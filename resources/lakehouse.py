@@ -241,6 +241,21 @@ class Lakehouse:
         committed = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
         return SourceState(name, snapshot.snapshot_id, committed, tuple(files))
 
+    def first_day_added(self, name: str, time_column: str, since: int, until: int) -> date | None:
+        """Return the first day (UTC) of the files that a source has at one snapshot and had not at an earlier one.
+
+        From metadata alone. None where there are none, or the earlier snapshot has expired.
+        """
+        table = self.table(name)
+        earlier = table.snapshot_by_id(since)
+        if earlier is None:
+            return None
+        known = {file.file_path for file in _live_files(table, earlier, AlwaysTrue())}
+        new = [
+            file for file in _live_files(table, _snapshot(table, until), AlwaysTrue()) if file.file_path not in known
+        ]
+        return min((_instants(table, file, time_column)[0].date() for file in new), default=None)
+
     def reference_state(self, name: str, recorded: frozenset[int]) -> ReferenceState:
         """Describe a reference table: its snapshots and its named versions."""
         table = self.table(name)
@@ -340,6 +355,32 @@ class Lakehouse:
                 )
             )
         return PinnedRead(name, until, table.schema(), tuple(sorted(after - before)))
+
+    def unread(
+        self, name: str, snapshot_id: int, row_filter: BooleanExpression | None = None
+    ) -> tuple[list[str], list[str]]:
+        """Return what a read at a snapshot would not find as it was written: files that are gone, and files of another length.
+
+        Looks at file lengths only and opens no data file.
+        """
+        table = self.table(name)
+        try:
+            tasks = table.scan(row_filter=row_filter or AlwaysTrue(), snapshot_id=snapshot_id).plan_files()
+            expected = sorted((task.file.file_path, int(task.file.file_size_in_bytes)) for task in tasks)
+        except FileNotFoundError as error:  # one of the snapshot's own manifests
+            return [str(error)], []
+
+        def length(path: str) -> int | None:
+            try:
+                return len(table.io.new_input(path))
+            except FileNotFoundError:
+                return None
+
+        with ThreadPoolExecutor(_FOOTER_READERS) as pool:
+            found = list(pool.map(length, (path for path, _ in expected)))
+        gone = [path for (path, _), size in zip(expected, found, strict=True) if size is None]
+        changed = [path for (path, was), size in zip(expected, found, strict=True) if size not in {None, was}]
+        return gone, changed
 
     def rows(self, name: str, snapshot_id: int) -> list[dict[str, Any]]:
         """Return all rows of a (small) reference table at a snapshot."""

@@ -1,7 +1,7 @@
 """The ledger: the SQL record of runs, chunks, attempts, verdicts, approvals, publications and sink requests.
 
 Put here what must be true across processes and crashes; every state change is one transaction and a
-compare-and-set. Dagster's event log is a view for people; what gates a publication is read from here. Instants are
+compare-and-set, and a transaction that reads before it writes takes a lock first (`locks` says which and why). Dagster's event log is a view for people; what gates a publication is read from here. Instants are
 UTC. Schema changes are alembic migrations in `resources/migrations`.
 """
 
@@ -31,6 +31,8 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem, Transiti
 from manifests.lifecycle import APPROVED_OR_LATER, RunState, check_transition
 from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
+from resources import freezes, watermarks
+from resources.locks import bound_waiting, lock_run, lock_schema, lock_target
 from resources.tables import (
     accepted_versions,
     amendments,
@@ -43,6 +45,8 @@ from resources.tables import (
     transitions,
     verdicts,
 )
+
+_held_since = accepted_versions.alias()
 
 
 class ChunkState(StrEnum):
@@ -151,7 +155,9 @@ class Ledger:
         self.url = url
         parsed = make_url(url)
         self._sqlite = parsed.get_backend_name() == "sqlite"
-        options: dict[str, Any] = {"connect_args": {"timeout": 60}} if self._sqlite else {"pool_pre_ping": True}
+        # the locks are made for READ COMMITTED, whatever the server's default is
+        server = {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
+        options: dict[str, Any] = {"connect_args": {"timeout": 60}} if self._sqlite else server
         try:
             self.engine = sa.create_engine(url, **options)
         except (sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
@@ -165,6 +171,8 @@ class Ledger:
         if self._sqlite:
             sa.event.listen(self.engine, "connect", _sqlite_connect)
             sa.event.listen(self.engine, "begin", _sqlite_begin)
+        elif parsed.get_backend_name() == "postgresql":
+            bound_waiting(self.engine)
 
     # --- schema ---------------------------------------------------------------------------------------------------
 
@@ -179,6 +187,7 @@ class Ledger:
                 Path(file).parent.mkdir(parents=True, exist_ok=True)
             self._refuse_newer(self._revision())
             with self.engine.begin() as connection:
+                lock_schema(connection)
                 config = _alembic_config()
                 config.attributes["connection"] = connection
                 alembic.upgrade(config, "head")
@@ -241,6 +250,14 @@ class Ledger:
         A run that is approved or later is immutable: the same text is answered with the recorded run, whatever
         the tables look like by now; another text is refused.
         """
+        try:
+            return self._record_plan(manifest, plan, actor)
+        except (
+            sa.exc.IntegrityError
+        ):  # somebody recorded the first plan of this run at the same moment: it is there now
+            return self._record_plan(manifest, plan, actor)
+
+    def _record_plan(self, manifest: RunManifest, plan: Plan, actor: str) -> RunRecord:
         at = now()
         values = {
             "kind": manifest.kind.value,
@@ -254,8 +271,9 @@ class Ledger:
             "updated_at": at,
         }
         with self.engine.begin() as connection:
+            lock_run(connection, plan.run_id)
             row = connection.execute(
-                sa.select(runs.c.state, runs.c.manifest_hash).where(runs.c.run_id == plan.run_id).with_for_update()
+                sa.select(runs.c.state, runs.c.manifest_hash).where(runs.c.run_id == plan.run_id)
             ).one_or_none()
             if row is None:
                 connection.execute(
@@ -331,11 +349,16 @@ class Ledger:
         with self.engine.connect() as connection:
             return [_run_record(row) for row in connection.execute(query)]
 
+    def _locked(self, connection: sa.Connection, run_id: str) -> RunRecord:
+        """Return a run that nobody else changes until the transaction has ended."""
+        lock_run(connection, run_id)
+        return self.run(run_id, connection=connection)
+
     def move(self, run_id: str, wanted: RunState, actor: str, reason: str = "") -> None:
         """Move a run to `wanted` from whatever state it is in, if the lifecycle allows it."""
         _require_name(actor)
         with self.engine.begin() as connection:
-            record = self.run(run_id, connection=connection)
+            record = self._locked(connection, run_id)
             _move(connection, run_id, record.state, wanted, actor, reason)
 
     def history(self, run_id: str) -> list[dict[str, Any]]:
@@ -359,7 +382,7 @@ class Ledger:
             TransitionRefused: if the state, the plan or the person does not allow it.
         """
         with self.engine.begin() as connection:
-            record = self.run(run_id, connection=connection)
+            record = self._locked(connection, run_id)
             wanted = RunState.APPROVED if approve else RunState.REJECTED
             check_transition(run_id, record.state, wanted)
             own = by.strip().casefold() == record.requested_by.strip().casefold()
@@ -392,6 +415,8 @@ class Ledger:
                 )
             )
             _move(connection, run_id, record.state, wanted, by, comment)
+            if approve:
+                freezes.begin(connection, record.manifest, record.plan, now())
 
     def approvals(self, run_id: str) -> list[dict[str, Any]]:
         """Return the decisions on a run, in order."""
@@ -413,7 +438,7 @@ class Ledger:
         The number is new for the run, so an attempt never writes where another one has.
         """
         with self.engine.begin() as connection:
-            record = self.run(run_id, connection=connection)
+            record = self._locked(connection, run_id)
             if record.state is not RunState.RUNNING:
                 _move(connection, run_id, record.state, RunState.RUNNING, actor, f"computing {len(keys)} chunk(s)")
             last = connection.execute(
@@ -450,7 +475,7 @@ class Ledger:
         """
         at = now()
         with self.engine.begin() as connection:
-            record = self.run(run_id, connection=connection)
+            record = self._locked(connection, run_id)
             if record.state is not RunState.RUNNING:
                 raise TransitionRefused(
                     Problem(
@@ -483,11 +508,19 @@ class Ledger:
                         updated_at=at,
                     )
                 )
-            connection.execute(
+            ended = connection.execute(
                 attempts.update()
-                .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt)
+                .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == "RUNNING")
                 .values(state="STAGED", ended_at=at)
             )
+            if ended.rowcount != 1:
+                raise TransitionRefused(
+                    Problem(
+                        f"attempt {attempt} of run '{run_id}' was ended before it was staged",
+                        "files of an ended attempt are not used: they may be gone",
+                        "run the chunks again",
+                    )
+                )
 
     def batches_under_way(self, run_id: str) -> list[int]:
         """Return the attempts of a run that other living processes of this machine are computing."""
@@ -500,6 +533,7 @@ class Ledger:
         """Record that an attempt failed; with `chunk`, that this one chunk did and why."""
         at = now()
         with self.engine.begin() as connection:
+            lock_run(connection, run_id)
             connection.execute(
                 attempts.update()
                 .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt)
@@ -519,7 +553,7 @@ class Ledger:
     def resume(self, run_id: str, actor: str) -> RunRecord:
         """Move a run that may compute to RUNNING, if it is not there yet, and return it."""
         with self.engine.begin() as connection:
-            record = self.run(run_id, connection=connection)
+            record = self._locked(connection, run_id)
             if record.state in {RunState.APPROVED, RunState.FAILED}:
                 _move(connection, run_id, record.state, RunState.RUNNING, actor, "computing chunks")
             return self.run(run_id, connection=connection)
@@ -527,7 +561,7 @@ class Ledger:
     def settle(self, run_id: str, actor: str) -> RunState:
         """Move a run to what its chunks say: FAILED if one failed, STAGED once all are staged; return its state."""
         with self.engine.begin() as connection:
-            record = self.run(run_id, connection=connection)
+            record = self._locked(connection, run_id)
             found = connection.execute(sa.select(chunks.c.chunk, chunks.c.state).where(chunks.c.run_id == run_id)).all()
             failed = sorted(row.chunk for row in found if row.state == ChunkState.FAILED)
             if failed and record.state in {RunState.RUNNING, RunState.STAGED}:
@@ -550,6 +584,7 @@ class Ledger:
         """Record what the gates measured, and their verdicts, for chunks of one pass."""
         at = now()
         with self.engine.begin() as connection:
+            lock_run(connection, run_id)  # or two passes over the same chunks could wait for each other's rows
             for item in gated:
                 changed = connection.execute(
                     chunks.update()
@@ -624,6 +659,11 @@ class Ledger:
                 .values(state="REFUSED", note=note, ended_at=now())
             )
 
+    def _holding_target(self, connection: sa.Connection, run_id: str) -> RunRecord:
+        """Return a run; nobody else changes its target's runs and who holds its chunks until the transaction has ended."""
+        lock_target(connection, self.run(run_id, connection=connection).target)
+        return self.run(run_id, connection=connection)
+
     def accept(
         self,
         run_id: str,
@@ -641,7 +681,7 @@ class Ledger:
         """
         at = now()
         with self.engine.begin() as connection:
-            record = self.run(run_id, connection=connection)
+            record = self._holding_target(connection, run_id)
             recorded = record.state in {RunState.PUBLISHED, RunState.SUPERSEDED}
             if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
                 _close_recorded(connection, publication, at)
@@ -649,6 +689,8 @@ class Ledger:
             if keys is None:
                 keys = [chunk.key for chunk in record.plan.chunks]
             before = _take(connection, record.target, keys, run_id, at)
+            if len(keys) == len(record.plan.chunks):  # a run that changes some of the rows completes nothing
+                watermarks.advance(connection, record.plan, at)
             _move(connection, run_id, record.state, RunState.PUBLISHED, actor, f"snapshot {snapshot_id}")
             for earlier in sorted(set(before.values())):
                 if not _still_holds(connection, earlier):
@@ -658,7 +700,7 @@ class Ledger:
         """Record a rollback that landed: the runs accepted before are accepted again."""
         at = now()
         with self.engine.begin() as connection:
-            record = self.run(run_id, connection=connection)
+            record = self._holding_target(connection, run_id)
             recorded = record.state is RunState.ROLLED_BACK
             if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
                 _close_recorded(connection, publication, at)
@@ -669,11 +711,20 @@ class Ledger:
                     accepted_versions.c.target == record.target,
                     accepted_versions.c.ended_by == run_id,
                     accepted_versions.c.ended_how == "SUPERSEDED",
+                    # by its last acceptance: a run may have been rolled back and reinstated before
+                    accepted_versions.c.ended_at.in_(
+                        sa.select(_held_since.c.accepted_at).where(
+                            _held_since.c.target == record.target,
+                            _held_since.c.run_id == run_id,
+                            _held_since.c.ended_at.is_(None),
+                        )
+                    ),
                 )
             ).all()
             _end_accepted(connection, record.target, keys, run_id, "ROLLED_BACK", at, holder=run_id)
             for chunk, holder in earlier:
                 _insert_accepted(connection, record.target, [chunk], holder, at)
+            watermarks.withdraw(connection, record.plan, at)
             _move(connection, run_id, record.state, RunState.ROLLED_BACK, actor, f"snapshot {snapshot_id}")
             for holder in sorted({holder for _, holder in earlier}):
                 if self.run(holder, connection=connection).state is RunState.SUPERSEDED:
@@ -685,7 +736,7 @@ class Ledger:
         """Record that a version published under its name is what main shows from now on."""
         at = now()
         with self.engine.begin() as connection:
-            record = self.run(run_id, connection=connection)
+            record = self._holding_target(connection, run_id)
             _close_publication(connection, publication, snapshot_id, 0, 0, at)
             keys = [chunk.key for chunk in record.plan.chunks]
             if set(_holders(connection, record.target, keys).values()) == {run_id}:
@@ -702,6 +753,7 @@ class Ledger:
         """
         at = now()
         with self.engine.begin() as connection:
+            lock_run(connection, run_id)
             record = self.run(run_id, connection=connection)
             _move(connection, run_id, record.state, RunState.RUNNING, actor, reason)
             last = connection.execute(
@@ -866,6 +918,8 @@ def _move(connection: sa.Connection, run_id: str, current: RunState, wanted: Run
             run_id=run_id, from_state=current.value, to_state=wanted.value, at=at, actor=actor, reason=reason
         )
     )
+    if wanted in freezes.OVER:
+        freezes.end(connection, run_id, at)
 
 
 def _find(connection: sa.Connection, run_id: str) -> RunRecord | None:

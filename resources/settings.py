@@ -19,7 +19,7 @@ from pydantic_settings import (
     SettingsError,
     TomlConfigSettingsSource,
 )
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from manifests.canonical import sha256_of
@@ -27,7 +27,9 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 
 CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
+DAGSTER_STORAGE_VARIABLE = "BACKFILL_DAGSTER_STORAGE_URL"
 DEFAULT_CONFIG_FILE = "backfill.toml"
+_POSTGRES_PORT = 5432
 REDACTED = "***"
 _SECRET = re.compile(
     r"secret|passw|token|credential|private|access.?key|account.?key|connection.?string|authorization|\bsas\b|webhook",
@@ -48,6 +50,9 @@ class Settings(BaseSettings):
         description="PyIceberg catalog properties; default: SQLite and files under the home folder.",
     )
     ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; default: SQLite under the home folder.")
+    dagster_storage_url: str = Field(
+        "", description="PostgreSQL URL of Dagster's runs, events and schedules; default: SQLite under the home folder."
+    )
     spark: dict[str, str] = Field(default_factory=dict, description="Spark settings for every mode.")
     spark_by_mode: dict[Mode, dict[str, str]] = Field(
         default_factory=dict, description="Spark settings of one mode, over those for every mode."
@@ -62,6 +67,15 @@ class Settings(BaseSettings):
         120,
         ge=1,
         description="How long a publisher that died on another machine keeps its scope; one here is seen at once.",
+    )
+    keep_superseded_days: int = Field(
+        365, ge=0, description="Days for which a superseded run can be put back: its files and snapshots are kept."
+    )
+    keep_dead_runs_days: int = Field(
+        30, ge=0, description="Days for which a cancelled, rejected or rolled back run keeps its files and snapshots."
+    )
+    keep_snapshots_days: int = Field(
+        30, ge=0, description="Days for which every snapshot of a target is kept, whether or not a run needs it."
     )
     notification_webhook: SecretStr = Field(
         SecretStr(""), description="URL that LIVE posts breach notifications to; no other mode is given it."
@@ -99,6 +113,8 @@ class Settings(BaseSettings):
             make_url(self.ledger_url)
         except ArgumentError as error:
             raise ValueError("ledger_url is not an SQLAlchemy URL such as postgresql+psycopg2://host/name") from error
+        if self.dagster_storage_url:
+            _require_own_database(self.dagster_storage_url, self.ledger_url)
         return self
 
     @property
@@ -121,6 +137,24 @@ class Settings(BaseSettings):
         shown["dagster_home"] = str(self.dagster_home)
         shown["evidence_folder"] = str(self.evidence_folder)
         return shown
+
+
+def _require_own_database(storage: str, ledger: str) -> None:
+    """Refuse a Dagster storage that is no PostgreSQL database, or is the ledger's: both have a table `runs`."""
+    try:
+        url, other = make_url(storage), make_url(ledger)
+    except ArgumentError as error:
+        raise ValueError("dagster_storage_url is not a URL such as postgresql+psycopg2://host/name") from error
+    if url.get_backend_name() != "postgresql":
+        raise ValueError(
+            "dagster_storage_url is a PostgreSQL URL; without it, Dagster keeps SQLite under the home folder"
+        )
+    if other.get_backend_name() == "postgresql" and _place(url) == _place(other):
+        raise ValueError("dagster_storage_url is the database of ledger_url: give Dagster a database of its own")
+
+
+def _place(url: URL) -> tuple[str, int, str, dict[str, Any]]:
+    return url.host or "", url.port or _POSTGRES_PORT, url.database or "", dict(url.query)
 
 
 def load_settings(**overrides: Any) -> Settings:

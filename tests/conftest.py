@@ -1,11 +1,14 @@
-"""Fixtures that the Spark tests share: an installation of one's own, and the one JVM of the test process."""
+"""Fixtures that test modules share: an installation of one's own, the one JVM and the one server of the test process."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from servers import NoServerError, Postgres, postgres
 from worlds import World, make_world
 
 os.environ.setdefault("TZ", "UTC")
@@ -34,3 +37,14 @@ def real_log() -> Path:
             "the real enforcement log is not here (set BACKFILL_TEST_DATA to its folder): its totals are not checked"
         )
     return file
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """A PostgreSQL server of this test process; tests that need it are skipped, saying why, where none starts."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(postgres())
+        except NoServerError as reason:
+            pytest.skip(f"nothing is tested on PostgreSQL: {reason}")
+        yield server

@@ -12,6 +12,7 @@ from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventL
 
 from backfill_assets.event_log import PooledSqliteEventLog
 from backfill_assets.launch import initialise_instance, instance_at
+from resources.settings import load_settings
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
 RANGE = {"dagster/asset_partition_range_start": "2024-01-01", "dagster/asset_partition_range_end": "2024-01-31"}
@@ -51,14 +52,14 @@ def seen(instance: dg.DagsterInstance, run_id: str) -> dict[str, Any]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    home = tmp_path / 'it\'s a "home"'  # a path that YAML would trip over
-    initialise_instance(home)
-    return home
+    settings = load_settings(home=tmp_path / 'it\'s a "home"')  # a path that YAML would trip over
+    initialise_instance(settings)
+    return settings.dagster_home
 
 
 @pytest.fixture
 def instance(home: Path) -> Iterator[dg.DagsterInstance]:
-    with instance_at(home) as instance:
+    with instance_at(load_settings(home=home.parent)) as instance:
         yield instance
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from backfill_assets import faults
 from backfill_assets import platform as platform_module
 from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
 from backfill_assets.launch import announce_approval, initialise_instance, instance_at
@@ -23,6 +25,7 @@ from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.enforcement.loading import RawLoad
 from backfill_assets.publication import Published, publish
 from backfill_assets.target import TargetTable, TransformVersion
+from manifests.lifecycle import RunState
 from manifests.model import RunManifest, manifest_from
 from resources.ledger import RunRecord
 from resources.settings import load_settings
@@ -79,7 +82,10 @@ class World:
     def validated(self, manifest: RunManifest | None = None) -> RunRecord:
         record = self.approved(manifest)
         self.stage(record)
-        return self.platform.ledger.run(record.run_id)
+        found = self.platform.ledger.run(record.run_id)
+        errors = {chunk.chunk: chunk.error for chunk in self.platform.ledger.chunks(record.run_id) if chunk.error}
+        assert found.state is RunState.VALIDATED, f"{found.state}: {found.state_reason} {errors}"
+        return found
 
     def published(self, manifest: RunManifest | None = None) -> Published:
         return publish(self.platform, self.validated(manifest).run_id)
@@ -98,7 +104,7 @@ class World:
 
     @contextmanager
     def dagster(self):
-        with instance_at(self.platform.settings.dagster_home) as instance:
+        with instance_at(self.platform.settings) as instance:
             yield instance
 
     def announced(self, manifest: RunManifest | None = None) -> RunRecord:
@@ -108,13 +114,49 @@ class World:
         return record
 
 
-def make_world(home: Path, *, cases: int, seed: int = 7, start: date = START, end: date = END) -> World:
-    settings = load_settings(home=home, spark=SPARK)
+def make_world(
+    home: Path, *, cases: int, seed: int = 7, start: date = START, end: date = END, **settings_: Any
+) -> World:
+    settings = load_settings(home=home, spark=SPARK, **settings_)
     platform = Platform.of(settings)
     initialise(platform)
-    initialise_instance(settings.dagster_home)
+    initialise_instance(settings)
     load_case_events(platform, generated(cases, seed, start, end), 0.5)
     return World(platform, home, start, end)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@contextmanager
+def killed_at(point: str, monkeypatch: pytest.MonkeyPatch):
+    def reach(here: str) -> None:
+        if here == point:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        with pytest.raises(Killed):
+            yield
+
+
+def keep(world: World, copy: Path) -> Callable[[], World]:
+    """Copy a world's home as it is; the function returned puts it back in place, for tests that damage it."""
+
+    def forget_connections() -> None:
+        world.platform.ledger.engine.dispose()
+        world.platform.lakehouse._catalog = None
+
+    def put_back() -> World:
+        forget_connections()
+        shutil.rmtree(world.home)
+        shutil.copytree(copy, world.home, symlinks=True)
+        return world
+
+    forget_connections()
+    shutil.copytree(world.home, copy, symlinks=True)
+    return put_back
 
 
 def generated(cases: int, seed: int, start: date, end: date) -> RawLoad:
@@ -126,7 +168,7 @@ def real_world(home: Path, log: Path) -> World:
     settings = load_settings(home=home, spark=SPARK)
     platform = Platform.of(settings)
     initialise(platform)
-    initialise_instance(settings.dagster_home)
+    initialise_instance(settings)
     load_case_events(platform, enforcement.from_file(log), 0.0)
     return World(platform, home, date(2000, 1, 1), date(2013, 6, 30))
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import manifest_data, publishing
+from support import a_manifest, manifest_data, publishing
 
 from manifests.canonical import canonical_json
 from manifests.errors import ManifestRefused
@@ -313,6 +313,12 @@ def test_a_required_field_that_is_missing_is_named(missing: str) -> None:
         ("limits.maxRunsInParallel", 0),
         ("limits.maxRunsInParallel", 1_001),
         ("development", "perhaps"),
+        ("cutLine", "2012-04"),
+        ("cutLine", 20120401),
+        ("overlapDays", -1),
+        ("overlapDays", "7"),
+        ("freeze", {"hours": 0}),
+        ("freeze", {"hours": 169}),
     ],
 )
 def test_a_value_of_the_wrong_type_or_size_is_refused(path: str, value: Any) -> None:
@@ -642,3 +648,29 @@ def test_two_contracts_have_the_same_hash_only_if_they_are_equal(one: dict[str, 
 def test_any_text_is_read_or_refused_and_nothing_else(text: str) -> None:
     with pytest.raises(ManifestRefused):
         parse_manifest(text)
+
+
+# --- beside live ------------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_line_is_a_day_of_a_run_over_history() -> None:
+    manifest = a_manifest(cutLine="2012-04-01", overlapDays=3)
+    assert (manifest.cut_line, manifest.overlap_days) == (date(2012, 4, 1), 3)
+    with pytest.raises(ManifestRefused, match="LIVE goes on from the target's watermark"):
+        a_manifest(kind="LIVE", cutLine="2012-04-01")
+    with pytest.raises(ManifestRefused, match="overlapDays is counted from cutLine"):
+        a_manifest(overlapDays=3)
+
+
+def test_a_manifest_without_a_cut_line_has_the_text_it_always_had() -> None:
+    assert "cutLine" not in a_manifest().canonical()
+    assert "overlapDays" not in a_manifest().canonical()
+    assert '"cutLine":"2012-04-01"' in a_manifest(cutLine="2012-04-01").canonical()
+
+
+SHIPPED = sorted(Path(__file__).resolve().parent.parent.parent.glob("manifests/*.yaml"))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.name)
+def test_a_shipped_manifest_is_valid_and_named_like_its_run(file: Path) -> None:
+    assert load_manifest(file).run_id == file.stem

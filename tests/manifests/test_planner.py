@@ -30,6 +30,7 @@ from manifests.chunks import Chunking
 from manifests.errors import PlanRefused
 from manifests.model import Mode, PublishMode, RunManifest, Semantics
 from manifests.planner import (
+    BaseState,
     ComputeBatch,
     Estimate,
     GateBatch,
@@ -39,6 +40,7 @@ from manifests.planner import (
     RunGates,
     SourceFile,
     plan_from_json,
+    series_of,
 )
 
 unhurried = settings(deadline=None)
@@ -526,3 +528,100 @@ def test_every_field_of_a_plan_is_in_its_hash() -> None:
     for field in dataclasses.fields(plan):
         other = "something" if field.metadata.get("later") else None  # a later field's default is not in the text
         assert dataclasses.replace(plan, **{field.name: other}).hash != plan.hash, field.name
+
+
+# --- beside live ------------------------------------------------------------------------------------------------------
+
+QUARTER = frozenset({"2011-10", "2011-11", "2011-12"})
+
+
+def live_gaps(start: str, end: str, **base: Any) -> list[str]:
+    """Return why LIVE over a range is refused, empty if it is planned."""
+    manifest = a_manifest("live", kind="LIVE", target=publishing(start, end))
+    try:
+        a_plan(manifest, base=BaseState(**base))
+    except PlanRefused as refused:
+        return reasons(refused)
+    return []
+
+
+def test_live_goes_on_from_the_watermark_with_or_without_a_rewind_and_leaves_no_gap() -> None:
+    complete = {"accepted": QUARTER, "complete_until": date(2011, 12, 31)}
+    assert live_gaps("2012-01-01", "2012-01-31", **complete) == []
+    assert live_gaps("2011-11-01", "2012-01-31", **complete) == []
+    assert live_gaps("2012-03-01", "2012-03-31", **complete) == [
+        "the days 2012-01-01 to 2012-02-29 would be covered by nobody"
+    ]
+    # what somebody else has published in between is covered; before the first publication nothing can be left out
+    assert (
+        live_gaps("2012-02-01", "2012-02-29", accepted=QUARTER | {"2012-01"}, complete_until=date(2011, 12, 31)) == []
+    )
+    assert live_gaps("2012-03-01", "2012-03-31") == []
+    assert live_gaps("2012-03-01", "2012-03-31", accepted=QUARTER) == [
+        "the days 2012-01-01 to 2012-02-29 would be covered by nobody"
+    ]
+
+
+def test_days_of_a_chunk_that_the_watermark_has_not_reached_are_a_gap() -> None:
+    assert live_gaps("2012-01-01", "2012-01-31", accepted=QUARTER, complete_until=date(2011, 12, 20)) == [
+        "the days 2011-12-21 to 2011-12-31 would be covered by nobody"
+    ]
+
+
+def test_a_backfill_without_a_cut_line_may_leave_days_out() -> None:
+    a_plan(base=BaseState(accepted=frozenset({"2011-06"}), complete_until=date(2011, 6, 30)))
+
+
+def test_a_backfill_ends_at_its_cut_line() -> None:
+    assert a_plan(a_manifest(cutLine="2012-04-01")).publish_range.end == date(2012, 3, 31)
+    crossing = refusal(a_manifest(cutLine="2012-03-15"))
+    assert reasons(crossing) == ["target.publishRange ends on 2012-03-31, 17 day(s) beyond the cut line 2012-03-15"]
+    assert "overlapDays: 17" in crossing.problems[0].fix
+    assert len(reasons(refusal(a_manifest(cutLine="2012-03-15", overlapDays=16)))) == 1
+    a_plan(a_manifest(cutLine="2012-03-15", overlapDays=17))
+
+
+def test_a_backfill_with_a_cut_line_meets_what_is_complete_on_both_sides() -> None:
+    manifest = a_manifest(cutLine="2012-06-01")
+    assert reasons(refusal(manifest, base=BaseState(accepted=QUARTER - {"2011-12"}))) == [
+        "the days 2011-12-01 to 2011-12-31 would be covered by nobody",
+        "the days 2012-04-01 to 2012-05-31 would be covered by nobody",
+    ]
+    assert reasons(refusal(manifest, base=BaseState(accepted=QUARTER | {"2012-05"}))) == [
+        "the days 2012-04-01 to 2012-04-30 would be covered by nobody"
+    ]
+    # LIVE has begun at the cut line: its watermark is beyond the run, and says nothing about the days before
+    beyond = BaseState(accepted=QUARTER | {"2012-04", "2012-05", "2012-06"}, complete_until=date(2012, 6, 30))
+    a_plan(manifest, base=beyond)
+
+
+def test_the_steps_of_a_series_meet_each_other_and_only_the_last_the_cut_line() -> None:
+    whole = a_manifest(cutLine="2012-04-01", progressive={"chunksPerStep": 1})
+    first, middle, last = series_of(whole, Chunking.MONTH)
+    before = BaseState(accepted=QUARTER, complete_until=date(2011, 12, 31))
+    for step in (first, middle, last):
+        a_plan(step, base=before)
+    assert reasons(refusal(first, base=BaseState(accepted=QUARTER - {"2011-12"}))) == [
+        "the days 2011-12-01 to 2011-12-31 would be covered by nobody"
+    ]
+    early = a_manifest("restate-2012", cutLine="2012-06-01", progressive={"chunksPerStep": 2})
+    assert reasons(refusal(series_of(early, Chunking.MONTH)[-1], base=before)) == [
+        "the days 2012-04-01 to 2012-05-31 would be covered by nobody"
+    ]
+
+
+def test_older_knowledge_never_replaces_newer() -> None:
+    known = a_source().committed_at
+    later = known + timedelta(seconds=1)
+    live = a_manifest("live", kind="LIVE")
+    a_plan(live, base=BaseState(complete_at=known))
+    assert "complete with bronze.case_events as of" in refusal(live, base=BaseState(complete_at=later)).problems[0].rule
+    # a watermark is about the newest days: a backfill of others may read what it was planned with
+    a_plan(base=BaseState(complete_at=later, live_at=known))
+    assert "published by LIVE in this range" in refusal(base=BaseState(live_at=later)).problems[0].rule
+
+
+def test_all_that_stands_between_history_and_live_is_said_at_once() -> None:
+    later = a_source().committed_at + timedelta(seconds=1)
+    base = BaseState(accepted=frozenset({"2011-06"}), live_at=later)
+    assert len(reasons(refusal(a_manifest(cutLine="2012-03-01"), base=base))) == 3

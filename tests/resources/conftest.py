@@ -1,25 +1,63 @@
-"""A ledger and a catalog of its own for each test: SQLite and files below the test's folder."""
+"""A ledger and a catalog of its own for each test, on SQLite below the test's folder and on a PostgreSQL server."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import a_lakehouse
+from servers import Postgres
+from support import catalog_properties
 
 from resources.lakehouse import Lakehouse
 from resources.ledger import Ledger
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """What the ledger and the catalog of a test are kept in."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def ledger_template(postgres_server: Postgres) -> str:
+    """A migrated ledger that nobody is connected to: a copy of it takes less time than a migration."""
+    url = postgres_server.database()
+    made = Ledger(url)
+    made.migrate()
+    made.engine.dispose()
+    return url
+
+
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+def databases(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Return the URL of the test's ledger, or of its catalog: files, or one database for both."""
+    if backend == "sqlite":
+        yield lambda name: f"sqlite:///{tmp_path / name}.db"
+        return
+    server: Postgres = request.getfixturevalue("postgres_server")
+    url = server.database(request.getfixturevalue("ledger_template"))
+    yield lambda _: url
+    server.drop(url)
+
+
+@pytest.fixture
+def ledger(databases: Callable[[str], str]) -> Iterator[Ledger]:
+    opened = Ledger(databases("ledger"))
     opened.migrate()
     yield opened
     opened.engine.dispose()
 
 
 @pytest.fixture
-def lakehouse(tmp_path: Path) -> Lakehouse:
-    return a_lakehouse(tmp_path)
+def catalog(databases: Callable[[str], str], tmp_path: Path) -> dict[str, str]:
+    """Return the properties of a catalog that is yet to be created."""
+    return catalog_properties(tmp_path) | {"uri": databases("catalog")}
+
+
+@pytest.fixture
+def lakehouse(catalog: dict[str, str]) -> Iterator[Lakehouse]:
+    opened = Lakehouse("lake", catalog)
+    opened.create_catalog()
+    yield opened
+    opened.catalog.close()

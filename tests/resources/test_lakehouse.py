@@ -520,8 +520,8 @@ def test_creating_the_catalog_again_keeps_its_tables(lakehouse: Lakehouse, days:
     assert lakehouse.table(DAYS).metadata.table_uuid == days.metadata.table_uuid
 
 
-def test_two_processes_see_each_others_commits(lakehouse: Lakehouse, days: Table, tmp_path: Path) -> None:
-    other = a_lakehouse(tmp_path)
+def test_two_processes_see_each_others_commits(lakehouse: Lakehouse, days: Table, catalog: dict[str, str]) -> None:
+    other = Lakehouse("lake", catalog)
     commit = live(other, "2012-03-06", load="live")
 
     assert commit is not None

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from backfill_assets.products.enforcement import reconciliations, schemas, transforms
-from backfill_assets.target import ColumnOrigin, CorrectionsTable, InputTable, Outline, Product, TargetTable
+from backfill_assets.target import (
+    ColumnOrigin,
+    CorrectionsTable,
+    InputTable,
+    LivePolicy,
+    Outline,
+    Product,
+    TargetTable,
+)
 from manifests.chunks import Chunking
 
 OWNERS = ("team:enforcement-data",)
@@ -84,6 +92,13 @@ CASE_SLA_DAILY = TargetTable(
         "breach_at": _DEADLINE,
         "amount": _from_events("amount", "event_seq"),
     },
+    live=LivePolicy(
+        transform_version="3.1.0",
+        rewind_days=7,
+        # not the others: a penalty of the last day may not have come yet, and a month that is not over only grows
+        gates=("every_started_case_is_present", "breach_totals_agree"),
+        sinks=("run_audit",),
+    ),
 )
 
 PRODUCT = Product(

@@ -1,0 +1,682 @@
+"""The doctor: holds ledger, tables, staged files and evidence against each other, and says what disagrees.
+
+Put here a check for each way in which they can come to disagree, and the repair where one is provably safe. A check
+changes nothing. A repair is one transaction that changes what was looked at or nothing, or the publisher's own way of
+recording what landed; whatever needs a judgement is left to people, with what they can do.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from pyarrow import ArrowException
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from backfill_assets.platform import Platform, target_named
+from backfill_assets.products.registry import PRODUCTS
+from backfill_assets.publication import publish, rollback
+from backfill_assets.target import TargetTable
+from backfill_assets.ways import PUBLISH, ROLLBACK
+from manifests.chunks import key_of
+from manifests.errors import EnvironmentRefused, InputRefused, Refused
+from manifests.lifecycle import RunState
+from manifests.model import PublishMode
+from resources.history import lineage_of, referenced
+from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY
+from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
+from resources.repairs import (
+    ABANDONED,
+    close_publication,
+    end_attempt,
+    end_freeze,
+    lease,
+    newest_instants,
+    open_freezes,
+    open_leases,
+    plan_again,
+)
+from resources.storage import Storage, place_of
+
+PROCESS_ENDED = "process ended"
+CLOCK_TOLERANCE = timedelta(minutes=1)
+"""How far the clocks of two machines may be apart before it is said."""
+SILENT_AFTER = timedelta(days=1)
+"""After how long an attempt on another machine is asked about."""
+_READERS = 8
+_SHOWN = 10
+_ROUNDS = 5
+_STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
+_UNPUBLISHED = frozenset({RunState.RUNNING, RunState.STAGED, RunState.FAILED, RunState.VALIDATED})
+_WAS_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK})
+_WHOLE_SCOPE = frozenset(
+    {PublishMode.APPEND_ONLY, PublishMode.REPLACE_PARTITIONS, PublishMode.SHADOW_SWAP, PublishMode.VERSIONED}
+)
+"""Modes after which a chunk of the table is exactly the run's staged files."""
+
+
+class Sure(StrEnum):
+    """How sure a finding is."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    POSSIBLE = "possible"
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Something that disagrees.
+
+    Attributes:
+        kind: the check's name for it, for scripts.
+        where: the run, table, chunk or file.
+        what: what disagrees with what.
+        sure: how sure that is.
+        fix: what to do about it.
+        repair: does it and says what was done, or None where people must decide.
+    """
+
+    kind: str
+    where: str
+    what: str
+    sure: Sure
+    fix: str
+    repair: Callable[[], str] | None = field(default=None, compare=False, repr=False)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the finding as JSON-ready data."""
+        facts = {name: getattr(self, name) for name in ("kind", "where", "what", "sure", "fix")}
+        return facts | {"repairable": self.repair is not None}
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A finding that was repaired, and what was done."""
+
+    found: Disagreement
+    done: str
+
+
+@dataclass(frozen=True)
+class _View:
+    """One target with everything that the checks of it look at."""
+
+    platform: Platform
+    target: TargetTable
+    table: Table
+    storage: Storage
+    history: Sequence[Snapshot]
+    runs: Sequence[RunRecord]
+    known: frozenset[str]
+    """Ids of all runs of the ledger, also of other targets."""
+
+    def landed(self, run_id: str, action: str, ref: str = "") -> Snapshot | None:
+        """Return the snapshot of a run's action in the history of main, or of the ref it was published to."""
+        history = lineage_of(self.table, ref) if ref else self.history
+        for snapshot in history:
+            said = _properties(snapshot)
+            if (said.get(RUN_PROPERTY), said.get(ACTION_PROPERTY)) == (run_id, action):
+                return snapshot
+        return None
+
+
+def _properties(snapshot: Snapshot) -> Mapping[str, str]:
+    return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def examine(platform: Platform) -> list[Disagreement]:
+    """Return everything that disagrees. Changes nothing."""
+    found: list[Disagreement] = []
+    everything = platform.ledger.runs()
+    known = frozenset(record.run_id for record in everything)
+    declared = {target.name for product in PRODUCTS for target in product.targets}
+    for name in sorted({record.target for record in everything} | declared):
+        runs = [record for record in everything if record.target == name]
+        found += _examine_target(platform, name, runs, known) if name in declared else [_undeclared(name, runs)]
+    for record in everything:
+        found += _attempts(platform, record)
+    found += _evidence(platform, everything)
+    found += [*_leases(platform), *_freezes(platform), *_clock(platform)]
+    return found
+
+
+def mend(platform: Platform) -> tuple[list[Repaired], list[Disagreement]]:
+    """Repair what is provably safe; return what was repaired, and what is left after looking again."""
+    repaired: list[Repaired] = []
+    refused: dict[tuple[str, str], str] = {}
+    left = examine(platform)
+    for _ in range(_ROUNDS):  # a repair may bring another one within reach
+        todo = [item for item in left if item.repair is not None and (item.kind, item.where) not in refused]
+        if not todo:
+            break
+        for item in todo:
+            assert item.repair is not None
+            try:
+                repaired.append(Repaired(item, item.repair()))
+            except Refused as refusal:
+                refused[item.kind, item.where] = str(refusal)
+        left = examine(platform)
+    told = [(item, refused.get((item.kind, item.where))) for item in left]
+    return repaired, [
+        item if why is None else Disagreement(item.kind, item.where, f"{item.what}; repair: {why}", item.sure, item.fix)
+        for item, why in told
+    ]
+
+
+def _undeclared(name: str, runs: Sequence[RunRecord]) -> Disagreement:
+    return Disagreement(
+        "undeclared-target",
+        name,
+        f"{len(runs)} run(s) of the ledger are for a target that no product declares",
+        Sure.CERTAIN,
+        "use code that declares it, or restore the declaration: nothing was checked of it",
+    )
+
+
+def _examine_target(
+    platform: Platform, name: str, runs: Sequence[RunRecord], known: frozenset[str]
+) -> Iterator[Disagreement]:
+    try:
+        table = platform.lakehouse.table(name)
+    except InputRefused as refusal:
+        yield Disagreement(
+            "table-missing", name, refusal.problems[0].what, Sure.CERTAIN, "`backfill init`, or restore the catalog"
+        )
+        return
+    view = _View(platform, target_named(name), table, Storage(table), lineage_of(table), runs, known)
+    yield from _strangers(view)
+    for record in runs:
+        yield from _publications(view, record)
+        yield from _untold(view, record)
+        yield from _base_tag(view, record)
+        if record.state in _UNPUBLISHED:
+            yield from _staged_files(view, record)
+    yield from _accepted_files(view)
+    yield from _lost_files(view)
+
+
+# --- publications -----------------------------------------------------------------------------------------------------
+
+
+def _strangers(view: _View) -> Iterator[Disagreement]:
+    """Find snapshots that no run of this ledger made."""
+    for snapshot in view.history:
+        run_id = _properties(snapshot).get(RUN_PROPERTY)
+        if run_id in view.known:
+            continue
+        when = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
+        what = "by nobody's run" if run_id is None else f"by run '{run_id}', which the ledger does not know"
+        yield Disagreement(
+            "foreign-write" if run_id is None else "unknown-run",
+            f"{view.target.name} snapshot {snapshot.snapshot_id}",
+            f"written at {when} {what}",
+            Sure.CERTAIN,
+            "find out who writes past this project; a restatement of what it touched makes the table a run's again"
+            if run_id is None
+            else "restore the ledger that knows the run, or find out whose installation shares this table",
+        )
+
+
+def _publications(view: _View, record: RunRecord) -> Iterator[Disagreement]:
+    """Hold what the ledger says of a run's publication and rollback against the target's history."""
+    entries = view.platform.ledger.publications(record.run_id)
+    for action, before, again in (
+        (PUBLISH, RunState.VALIDATED, publish),
+        (ROLLBACK, RunState.PUBLISHED, rollback),
+    ):
+        mine = [entry for entry in entries if entry["action"] == action]
+        recorded = [entry for entry in mine if entry["state"] == "COMMITTED"]
+        ref = recorded[-1]["ref"] if recorded else next((entry["ref"] for entry in mine if entry["ref"]), "")
+        landed = view.landed(record.run_id, action, ref)
+        if landed is not None and not recorded:
+            yield _unrecorded(view, record, action, landed, again if record.state is before else None)
+            continue  # once that is recorded, what is left open can be closed
+        if landed is None and recorded and action == PUBLISH and record.state is RunState.PUBLISHED:
+            yield Disagreement(
+                "publication-not-in-history",
+                record.run_id,
+                f"its snapshot {recorded[-1]['snapshot_id']} is not in the history of {view.target.name}",
+                Sure.CERTAIN,
+                "somebody moved or expired the table's history: the run cannot be rolled back; restate its scope",
+            )
+        for entry in mine:
+            if entry["state"] == "INTENT":
+                yield _open_intent(view, record, entry, recorded, before)
+
+
+def _unrecorded(
+    view: _View,
+    record: RunRecord,
+    action: str,
+    landed: Snapshot,
+    again: Callable[[Platform, str], Any] | None,
+) -> Disagreement:
+    def heal() -> str:
+        assert again is not None
+        done = again(view.platform, record.run_id)
+        return f"recorded the {action} of snapshot {done.snapshot_id}"
+
+    return Disagreement(
+        "publication-unrecorded",
+        record.run_id,
+        f"its {action} is snapshot {landed.snapshot_id} of {view.target.name}; the ledger says {record.state}",
+        Sure.CERTAIN,
+        f"`backfill {action} {record.run_id}` records it"
+        if again is not None
+        else f"readers see what a {record.state} run wrote: restate its scope with a new run",
+        None if again is None else heal,
+    )
+
+
+def _open_intent(
+    view: _View, record: RunRecord, entry: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]], before: RunState
+) -> Disagreement:
+    action, number = entry["action"], entry["id"]
+    ledger = view.platform.ledger
+    if recorded:
+        note = f"{PROCESS_ENDED} before it could record the {action}; entry {recorded[-1]['id']} records it"
+        return Disagreement(
+            "intent-left-open",
+            f"{record.run_id} publication {number}",
+            f"the intent to {action} is open; entry {recorded[-1]['id']} recorded snapshot {recorded[-1]['snapshot_id']}",
+            Sure.CERTAIN,
+            "close it, naming the entry that records what happened",
+            lambda: _done(close_publication(ledger, number, ABANDONED, note), "closed as abandoned"),
+        )
+    nothing = f"{PROCESS_ENDED}; nothing of it is in the target's history"
+    refuse = partial(close_publication, ledger, number, "REFUSED", nothing)
+    if record.state is not before or _publisher_is_gone(view.platform, entry):
+        return Disagreement(
+            "intent-left-open",
+            f"{record.run_id} publication {number}",
+            f"the intent to {action} is open, nothing landed, and "
+            + (f"the run is {record.state}" if record.state is not before else "its process is gone"),
+            Sure.CERTAIN,
+            "close it as refused: it changed nothing",
+            lambda: _done(refuse(), "closed as refused"),
+        )
+    return Disagreement(
+        "intent-in-doubt",
+        f"{record.run_id} publication {number}",
+        f"the intent to {action} since {entry['started_at'].isoformat(timespec='seconds')} is open; nothing landed so far",
+        Sure.POSSIBLE,
+        f"somebody may be at it; if not, `backfill {action} {record.run_id}` brings it to an end",
+    )
+
+
+def _publisher_is_gone(platform: Platform, entry: Mapping[str, Any]) -> bool:
+    """Return whether the process that opened an intent is provably dead; only its lease says which one it was."""
+    held = None if entry["token"] is None else lease(platform.ledger, entry["token"])
+    return held is not None and held["host"] == socket.gethostname() and not is_alive(held["pid"])
+
+
+def _untold(view: _View, record: RunRecord) -> Iterator[Disagreement]:
+    """Find a publication or rollback that is recorded, and of which the evidence does not know."""
+    for action, states, again in (
+        (PUBLISH, {RunState.PUBLISHED, RunState.SUPERSEDED}, publish),
+        (ROLLBACK, {RunState.ROLLED_BACK}, rollback),
+    ):
+        if record.state not in states or view.landed(record.run_id, action) is None:
+            continue
+        file = view.platform.evidence.folder / record.run_id / "records" / f"{action}.json"
+        if not file.is_file():
+            yield Disagreement(
+                "evidence-not-told",
+                record.run_id,
+                f"its {action} is recorded in the ledger, and {file} is missing",
+                Sure.CERTAIN,
+                f"`backfill {action} {record.run_id}` writes it, and tells the sinks that were not told",
+                partial(_tell_again, view.platform, record.run_id, action, again),
+            )
+
+
+def _tell_again(platform: Platform, run_id: str, action: str, again: Callable[[Platform, str], Any]) -> str:
+    again(platform, run_id)
+    return f"told the evidence and the sinks of the {action}"
+
+
+def _base_tag(view: _View, record: RunRecord) -> Iterator[Disagreement]:
+    """Find a published run whose base snapshot nothing protects."""
+    base, tag = record.plan.base_snapshot_id, f"before-{record.run_id}"
+    if record.state is not RunState.PUBLISHED or base is None or view.table.snapshot_by_id(base) is None:
+        return
+    reference = view.table.refs().get(tag)
+    if reference is None:
+        yield Disagreement(
+            "base-tag-missing",
+            record.run_id,
+            f"no tag {tag} protects snapshot {base} of {view.target.name}, the run's base",
+            Sure.CERTAIN,
+            "tag the snapshot, so that no expiry takes it",
+            partial(_tag_again, view, tag, base),
+        )
+    elif reference.snapshot_id != base:
+        yield Disagreement(
+            "base-tag-moved",
+            record.run_id,
+            f"tag {tag} of {view.target.name} names snapshot {reference.snapshot_id}, the run's base is {base}",
+            Sure.CERTAIN,
+            "find out who moved it; a tag of this project is never moved",
+        )
+
+
+def _tag_again(view: _View, tag: str, base: int) -> str:
+    view.platform.lakehouse.tag(view.target.name, tag, base)
+    return f"created tag {tag} of snapshot {base}"
+
+
+# --- attempts ---------------------------------------------------------------------------------------------------------
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether this machine has a process of that number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _attempts(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
+    """Find attempts that are on record as running and are not."""
+    host = socket.gethostname()
+    for attempt in platform.ledger.attempts(record.run_id):
+        if attempt["state"] != "RUNNING":
+            continue
+        number = attempt["attempt"]
+        where = f"{record.run_id} attempt {number}"
+        if attempt["host"] == host and not is_alive(attempt["pid"]):
+            yield Disagreement(
+                "attempt-of-dead-process",
+                where,
+                f"it is RUNNING (the run is {record.state}), and its process {attempt['pid']} on {host} is no more",
+                Sure.CERTAIN,
+                f"record that it ended; `backfill run {record.run_id}` goes on from what is staged",
+                partial(_end_attempt, platform, record.run_id, number),
+            )
+        elif attempt["host"] != host and attempt["started_at"] < now() - SILENT_AFTER:
+            yield Disagreement(
+                "attempt-elsewhere",
+                where,
+                f"it is RUNNING on {attempt['host']} since {attempt['started_at'].isoformat(timespec='seconds')}",
+                Sure.POSSIBLE,
+                f"run `backfill doctor` on {attempt['host']}: only there can be seen whether process "
+                f"{attempt['pid']} lives",
+            )
+
+
+def _end_attempt(platform: Platform, run_id: str, attempt: int) -> str:
+    return _done(end_attempt(platform.ledger, run_id, attempt, PROCESS_ENDED), "recorded as FAILED: " + PROCESS_ENDED)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _staged_files(view: _View, record: RunRecord) -> Iterator[Disagreement]:
+    """Find staged chunks of a run that is not published whose files are not what was staged."""
+    chunks = [chunk for chunk in view.platform.ledger.chunks(record.run_id) if chunk.state in _STAGED]
+    wrong = _wrong(
+        view.storage, {place_of(f.path): (f.bytes, f.rows) for one in chunks for f in (*one.files, *one.derived)}
+    )
+    for chunk in chunks:
+        why = [wrong[place] for file in (*chunk.files, *chunk.derived) if (place := place_of(file.path)) in wrong]
+        if not why:
+            continue
+        again = record.state is not RunState.VALIDATED
+        yield Disagreement(
+            "staged-file-damaged",
+            f"{record.run_id} chunk {chunk.chunk}",
+            f"{chunk.state} in the ledger; {_some(why)}",
+            Sure.CERTAIN,
+            f"plan the chunk again; `backfill run {record.run_id}` computes it"
+            if again
+            else f"the run was judged with these files: `backfill cancel {record.run_id}`, and plan it under a new run id",
+            partial(_compute_again, view, record, chunk, _some(why)) if again else None,
+        )
+
+
+def _compute_again(view: _View, record: RunRecord, chunk: ChunkRecord, why: str) -> str:
+    changed = plan_again(view.platform.ledger, record.run_id, chunk, f"doctor: {why}", operator())
+    return _done(changed, f"chunk {chunk.chunk} is PLANNED again")
+
+
+def _lost_files(view: _View) -> Iterator[Disagreement]:
+    """Find files that snapshots of the table reference and that are not there any more, or not readable."""
+    try:
+        everything = referenced(view.table)
+        current = view.table.current_snapshot()
+        now_seen = referenced(view.table, {current.snapshot_id}) if current else None
+    except EnvironmentRefused as refusal:
+        yield Disagreement(
+            "DATA-LOSS", view.target.name, refusal.problems[0].what, Sure.CERTAIN, refusal.problems[0].fix
+        )
+        return
+    visible = now_seen.files if now_seen else {}
+    wrong = _wrong(view.storage, visible)
+    earlier = {path: size for path, size in everything.files.items() if path not in visible}
+    older = _wrong(view.storage, earlier, footers=False)
+    holders = view.platform.ledger.accepted(view.target.name)
+    owners = _owners(view, frozenset(holders.values()))
+    by_run: dict[str, list[str]] = defaultdict(list)
+    for path, why in sorted(wrong.items()):
+        run_id, chunk = owners.get(path, ("", ""))
+        by_run[run_id].append(f"{why} (chunk {chunk})" if chunk else why)
+    for run_id, whys in by_run.items():
+        yield Disagreement(
+            "DATA-LOSS",
+            f"{view.target.name} {f'run {run_id}' if run_id else 'files of no accepted run'}",
+            f"DATA LOSS: readers of main meet {len(whys)} damaged file(s): {_some(whys)}",
+            Sure.CERTAIN,
+            "restore the files from a backup, byte by byte; if there is none, restate the chunks with a new run",
+        )
+    if older:
+        yield Disagreement(
+            "DATA-LOSS",
+            f"{view.target.name} older snapshots",
+            f"DATA LOSS: {len(older)} file(s) that only older snapshots reference are damaged: {_some(older.values())}",
+            Sure.CERTAIN,
+            "restore the files from a backup: without them a rollback, and queries of the past, fail",
+        )
+
+
+def _owners(view: _View, run_ids: frozenset[str]) -> dict[str, tuple[str, str]]:
+    """Return run and chunk of each staged file of runs, by place."""
+    return {
+        place_of(file.path): (run_id, chunk.chunk)
+        for run_id in sorted(run_ids)
+        for chunk in view.platform.ledger.chunks(run_id)
+        for file in (*chunk.files, *chunk.derived)
+    }
+
+
+def _wrong(storage: Storage, expected: Mapping[str, tuple[int, int]], *, footers: bool = True) -> dict[str, str]:
+    """Return what is wrong with files of known bytes and rows, by place; nothing for those that are as they should be."""
+    found = storage.look(expected)
+    wrong = {}
+    whole = []
+    for path, (size, _) in expected.items():
+        if path not in found:
+            wrong[path] = f"{path} is missing"
+        elif found[path].bytes != size:
+            wrong[path] = f"{path} has {found[path].bytes:,} bytes, not {size:,}"
+        elif footers:
+            whole.append(path)
+
+    def judge(path: str) -> str | None:
+        try:
+            rows = storage.rows(path)
+        except (OSError, ArrowException) as error:
+            return f"{path} cannot be read: {type(error).__name__}: {error}"
+        return None if rows == expected[path][1] else f"{path} has {rows:,} rows, not {expected[path][1]:,}"
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        wrong |= {path: why for path, why in zip(whole, pool.map(judge, whole), strict=True) if why is not None}
+    return wrong
+
+
+def _accepted_files(view: _View) -> Iterator[Disagreement]:
+    """Find chunks whose files in the table are not those of the run that the ledger holds as accepted."""
+    holders = view.platform.ledger.accepted(view.target.name)
+    modes = {record.run_id: record.plan.publish_mode for record in view.runs}
+    expected: dict[str, set[str]] = {}
+    for run_id in sorted(set(holders.values())):
+        for chunk in view.platform.ledger.chunks(run_id):
+            if holders.get(chunk.chunk) == run_id:
+                merged = modes.get(run_id) is PublishMode.MERGE_BY_KEY
+                expected[chunk.chunk] = {place_of(file.path) for file in (chunk.derived if merged else chunk.files)}
+    present, deleted_from = _files_by_chunk(view)
+    if deleted_from:
+        yield Disagreement(
+            "rows-deleted",
+            view.target.name,
+            f"delete files take rows out of {len(deleted_from)} data file(s): {_some(deleted_from)}",
+            Sure.CERTAIN,
+            "no run writes delete files: find out who does, compact the table, and restate the chunks",
+        )
+    for key, run_id in sorted(holders.items()):
+        mode = modes.get(run_id)
+        if mode is None or mode is PublishMode.CORRECTION_EVENTS:
+            continue  # a run of nobody we know is reported with the history; corrections replace nothing here
+        here = present.get(key, set())
+        missing = sorted(expected.get(key, set()) - here)
+        extra = sorted(here - expected.get(key, set())) if mode in _WHOLE_SCOPE else []
+        if missing or extra:
+            changes = [f"- {path}" for path in missing] + [f"+ {path}" for path in extra]
+            yield Disagreement(
+                "accepted-files-differ",
+                f"{view.target.name} chunk {key}",
+                f"the ledger has it accepted from run {run_id}; the table lacks {len(missing)} of the run's files and "
+                f"holds {len(extra)} others: {_some(changes)}",
+                Sure.CERTAIN,
+                "see who wrote the table's snapshots since, and restate the chunk with a new run",
+            )
+
+
+def _files_by_chunk(view: _View) -> tuple[dict[str, set[str]], list[str]]:
+    """Return the places of the current data files by the chunks whose days they may hold, and those with deletes."""
+    column = view.table.schema().find_field(view.target.day_column)
+    present: dict[str, set[str]] = defaultdict(set)
+    deleted_from = []
+    for task in view.table.scan().plan_files():
+        path = place_of(task.file.file_path)
+        if task.delete_files:
+            deleted_from.append(path)
+        for chunk in _chunks_of(view, task.file, column.field_id, column.field_type):
+            present[chunk].add(path)
+    return present, sorted(deleted_from)
+
+
+def _chunks_of(view: _View, file: DataFile, field_id: int, kind: Any) -> set[str]:
+    low, high = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
+    if low is None or high is None:
+        return set()
+    first, last = (date(1970, 1, 1) + timedelta(days=int(from_bytes(kind, bound))) for bound in (low, high))
+    return {key_of(view.target.chunking, first + timedelta(days=offset)) for offset in range((last - first).days + 1)}
+
+
+# --- evidence, leases, freezes, clock ---------------------------------------------------------------------------------
+
+
+def _evidence(platform: Platform, runs: Iterable[RunRecord]) -> Iterator[Disagreement]:
+    """Find published runs whose sealed evidence is missing, changed, or another than the one they were published with."""
+    for record in runs:
+        if record.state not in _WAS_PUBLISHED:
+            continue
+        recorded = {
+            entry["evidence_root"]
+            for entry in platform.ledger.publications(record.run_id)
+            if entry["state"] == "COMMITTED" and entry["evidence_root"]
+        }
+        try:
+            root = platform.evidence.verify(record.run_id)
+        except Refused as refusal:
+            yield Disagreement(
+                "evidence-damaged", record.run_id, refusal.problems[0].what, Sure.CERTAIN, refusal.problems[0].fix
+            )
+            continue
+        except OSError as error:
+            yield Disagreement(
+                "evidence-damaged",
+                record.run_id,
+                f"its evidence cannot be read: {error}",
+                Sure.CERTAIN,
+                "make the evidence folder readable, or restore it",
+            )
+            continue
+        if recorded and root not in recorded:
+            yield Disagreement(
+                "evidence-replaced",
+                record.run_id,
+                f"its bundle has the root {root}; the ledger has {', '.join(sorted(recorded))}",
+                Sure.CERTAIN,
+                f"the bundle was made anew by somebody: compare with {EVIDENCE_PROPERTY} in the target's history",
+            )
+
+
+def _leases(platform: Platform) -> Iterator[Disagreement]:
+    for held in open_leases(platform.ledger):
+        if held["expires_at"] < now():
+            yield Disagreement(
+                "lease-expired",
+                f"{held['target']} lease {held['id']}",
+                f"run {held['run_id']} held {held['start_day']} to {held['end_day']} until "
+                f"{held['expires_at'].isoformat(timespec='seconds')} ({held['host']}, process {held['pid']}) "
+                "and did not give it back",
+                Sure.LIKELY,
+                f"nothing: it no longer holds anybody up; see what became of run {held['run_id']}",
+            )
+
+
+def _freezes(platform: Platform) -> Iterator[Disagreement]:
+    for freeze in open_freezes(platform.ledger):
+        if freeze["until_at"] < now():
+            yield Disagreement(
+                "freeze-over",
+                f"{freeze['target']} freeze {freeze['id']}",
+                f"run {freeze['run_id']} froze {freeze['start_day']} to {freeze['end_day']} until "
+                f"{freeze['until_at'].isoformat(timespec='seconds')}, and it is not ended",
+                Sure.CERTAIN,
+                "end it",
+                partial(_end_freeze, platform, freeze["id"]),
+            )
+
+
+def _end_freeze(platform: Platform, freeze: int) -> str:
+    return _done(end_freeze(platform.ledger, freeze, now()), "ended")
+
+
+def _clock(platform: Platform) -> Iterator[Disagreement]:
+    here = now()
+    ahead = {name: at for name, at in newest_instants(platform.ledger).items() if at > here + CLOCK_TOLERANCE}
+    if ahead:
+        name, at = max(ahead.items(), key=lambda item: item[1])
+        yield Disagreement(
+            "clock-behind",
+            socket.gethostname(),
+            f"the ledger has records of {at.isoformat(timespec='seconds')} ({name}); this machine's clock says "
+            f"{here.isoformat(timespec='seconds')}",
+            Sure.CERTAIN,
+            "correct this machine's clock, or find the machine whose clock was ahead; leases and retention depend on it",
+        )
+
+
+def _some(items: Iterable[str]) -> str:
+    shown = list(items)
+    return "; ".join(shown[:_SHOWN]) + (f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
+
+
+def _done(changed: bool, text: str) -> str:
+    return text if changed else "it had changed meanwhile: nothing was done"

@@ -1,0 +1,395 @@
+"""What nothing needs any more: staged files of dead runs, old snapshots; found, shown, and only then removed.
+
+Put here the policy: which runs are over, what the others need, which files and snapshots are left. How files are listed
+and deleted is `resources.storage`'s, what metadata references `resources.history`'s. Evidence is never touched, nor
+is a run or folder that the ledger does not know. Everything is looked at again just before it is removed, and a
+collection that was killed is repeated by the same command.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from uuid import uuid4
+
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+
+from backfill_assets import faults
+from backfill_assets.platform import Platform
+from backfill_assets.products.registry import PRODUCTS
+from manifests.errors import EnvironmentRefused, InputRefused, Problem
+from manifests.lifecycle import RunState
+from resources.history import Referenced, expirable, forget, referenced
+from resources.ledger import RunRecord
+from resources.repairs import named_paths, newest_instants, open_watermarks
+from resources.settings import Settings
+from resources.storage import FileFound, Storage, place_of
+
+GC = "gc"
+"""The folder of the evidence store that holds a record of each collection; too short to be a run id."""
+GRACE = timedelta(days=1)
+"""How long leftovers stay that no retention is set for: somebody may be at work on them."""
+STAGED, OUTLINE, LEFTOVER, SCRATCH, MANIFEST = "staged", "outline", "leftover", "scratch", "manifest"
+_DEAD = frozenset({RunState.CANCELLED, RunState.REJECTED, RunState.ROLLED_BACK})
+_FINISHED = _DEAD | {RunState.SUPERSEDED}
+_OUTLINED = frozenset({RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED})
+"""States after the gates: an outline that no chunk names will not be named any more."""
+_RUN, _SCRATCH, _ATTEMPT, _OUTLINES = "run=", "reproduce=", "attempt-", "outlines"
+_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """A file that nothing needs, as it was seen; `owner` is its run, or the scratch folder it lies in."""
+
+    kind: str
+    owner: str
+    file: FileFound
+
+
+@dataclass(frozen=True)
+class TableGarbage:
+    """What can go of one target, and what was left alone with the reason, by folder."""
+
+    target: str
+    tags: tuple[str, ...]
+    snapshots: tuple[int, ...]
+    files: tuple[Garbage, ...]
+    left: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files."""
+        return sum(item.file.bytes for item in self.files)
+
+    def sums(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Return files and bytes by owner and kind."""
+        sums: dict[tuple[str, str], tuple[int, int]] = {}
+        for item in self.files:
+            files, size = sums.get((item.owner, item.kind), (0, 0))
+            sums[item.owner, item.kind] = (files + 1, size + item.file.bytes)
+        return dict(sorted(sums.items()))
+
+
+def find(platform: Platform, *, at: datetime) -> list[TableGarbage]:
+    """Return what nothing needs at an instant (now, but for tests), by target. Changes nothing.
+
+    Raises:
+        EnvironmentRefused: if metadata cannot be read, or the clock lies behind the ledger's.
+    """
+    _require_clock(platform, at)
+    found = []
+    for target in sorted(target.name for product in PRODUCTS for target in product.targets):
+        try:
+            table = platform.lakehouse.table(target)
+        except InputRefused:
+            continue  # declared and not made yet: there is nothing of it
+        found.append(_of_table(platform, target, table, at))
+    return found
+
+
+def _require_clock(platform: Platform, at: datetime) -> None:
+    ahead = {name: instant for name, instant in newest_instants(platform.ledger).items() if instant > at + GRACE}
+    if ahead:
+        raise EnvironmentRefused(
+            Problem(
+                f"the ledger has records of the future: {', '.join(f'{n} {i.isoformat()}' for n, i in ahead.items())}",
+                "retention is counted by a clock that is right",
+                "set this machine's clock; see `backfill doctor`",
+            )
+        )
+
+
+def lapsed(record: RunRecord, settings: Settings, at: datetime) -> bool:
+    """Return whether policy no longer keeps what a run needs."""
+    if record.state in _DEAD:
+        return record.updated_at < at - timedelta(days=settings.keep_dead_runs_days)
+    if record.state is RunState.SUPERSEDED:
+        return record.updated_at < at - timedelta(days=settings.keep_superseded_days)
+    return False
+
+
+def _of_table(platform: Platform, target: str, table: Table, at: datetime) -> TableGarbage:
+    records = platform.ledger.runs()
+    over = _over(platform, records, at)
+    tags = _released_tags(table, target, over)
+    before_ms = int((at - timedelta(days=platform.settings.keep_snapshots_days)).timestamp() * 1000)
+    needed = _needed_snapshots(platform, table, target, [one for one in records if one.run_id not in over])
+    snapshots = expirable(table, needed, before_ms=before_ms, released=tags)
+    storage = Storage(table)
+    left: dict[str, str] = {}
+    mine = {record.run_id: record for record in records if record.target == target}
+    candidates = list(_candidates(platform, storage, mine, over, at, left))
+    candidates += _old_manifests(storage, datetime.fromtimestamp(before_ms / 1000, UTC))
+    if candidates:
+        kept = {one.snapshot_id for one in table.snapshots()} - set(snapshots)
+        live = [referenced(table, kept), *map(referenced, _beside(platform, target))]
+        candidates = [item for item in candidates if not any(item.file.path in one for one in live)]
+    return TableGarbage(target, tuple(tags), tuple(snapshots), tuple(candidates), left)
+
+
+def _over(platform: Platform, records: Sequence[RunRecord], at: datetime) -> dict[str, RunRecord]:
+    """Return the runs that are over for good, by id: lapsed, holding no chunk, and with no publication in doubt."""
+    over = {record.run_id: record for record in records if lapsed(record, platform.settings, at)}
+    for target in sorted({record.target for record in over.values()}):
+        for holder in platform.ledger.accepted(target).values():
+            over.pop(holder, None)
+    for run_id in list(over):
+        if any(entry["state"] == "INTENT" for entry in platform.ledger.publications(run_id)):
+            del over[run_id]  # what became of it is for `backfill doctor` to find out first
+    return over
+
+
+def _released_tags(table: Table, target: str, over: Mapping[str, RunRecord]) -> list[str]:
+    """Return the tags that keep the base of a run that is over: each is our own, and where we put it."""
+    released = []
+    for name, ref in table.refs().items():
+        record = over.get(name.removeprefix("before-"))
+        if (
+            name.startswith("before-")
+            and ref.snapshot_ref_type is SnapshotRefType.TAG
+            and record is not None
+            and record.target == target
+            and record.plan.base_snapshot_id == ref.snapshot_id
+        ):
+            released.append(name)
+    return sorted(released)
+
+
+def _needed_snapshots(platform: Platform, table: Table, target: str, keeping: Sequence[RunRecord]) -> set[int]:
+    """Return the snapshots of a table that the runs policy keeps were planned on, read, made or replaced."""
+    needed: set[int | None] = set()
+    for record in keeping:
+        plan = record.plan
+        needed |= {pin.snapshot_id for pin in plan.references if pin.table == target}
+        if plan.source == target:
+            needed |= {one.source_snapshot_id for one in platform.ledger.plans(record).values()}
+            needed.add(plan.merge.changed_since if plan.merge else None)
+        if record.target == target:
+            needed |= {one.base_snapshot_id for one in platform.ledger.plans(record).values()}
+            for entry in platform.ledger.publications(record.run_id):
+                needed |= {entry["base_snapshot_id"], entry["snapshot_id"]}
+                made = entry["snapshot_id"] and table.snapshot_by_id(entry["snapshot_id"])
+                needed.add(made.parent_snapshot_id if made else None)
+    keepers = {record.run_id for record in keeping}
+    ours = {record.target for record in keeping if record.plan.source == target}
+    needed |= {mark["source_snapshot_id"] for mark in open_watermarks(platform.ledger) if mark["target"] in ours}
+    for snapshot in table.snapshots():  # also what landed and nobody could record
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
+        if summary.get("backfill.run-id") in keepers:
+            needed |= {snapshot.snapshot_id, snapshot.parent_snapshot_id}
+    return {one for one in needed if one is not None}
+
+
+def _beside(platform: Platform, target: str) -> list[Table]:
+    """Return the other tables of the target's namespace: a file may be shared with one of them."""
+    identifiers = platform.lakehouse.catalog.list_tables(tuple(target.split("."))[:-1])
+    return [platform.lakehouse.table(name) for name in sorted(map(".".join, identifiers)) if name != target]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _candidates(
+    platform: Platform,
+    storage: Storage,
+    records: Mapping[str, RunRecord],
+    over: Mapping[str, RunRecord],
+    at: datetime,
+    left: dict[str, str],
+) -> Iterator[Garbage]:
+    for folder in sorted(storage.folders(posixpath.join(storage.location, "data"))):
+        name = posixpath.basename(folder)
+        if name.startswith(_SCRATCH):
+            files = storage.files(folder)
+            if all(_older(file, at - GRACE) for file in files):
+                yield from (Garbage(SCRATCH, name, file) for file in files)
+        elif name.startswith(_RUN):
+            record = records.get(name.removeprefix(_RUN))
+            if record is None:
+                left[folder] = "the ledger does not know this run"
+            elif record.run_id in over:
+                yield from (Garbage(_kind(folder, file), record.run_id, file) for file in storage.files(folder))
+            elif record.state is not RunState.RUNNING:
+                yield from _unnamed(platform, storage, record, folder, at)
+
+
+def _unnamed(platform: Platform, storage: Storage, record: RunRecord, folder: str, at: datetime) -> Iterator[Garbage]:
+    """Yield the files of ended attempts, and the outlines, that no chunk names."""
+    named = {place_of(text) for text in named_paths(platform.ledger, record.run_id)}
+    in_use = {posixpath.dirname(path) for path in named}
+    for attempt in platform.ledger.attempts(record.run_id):
+        top = f"{folder}/{_ATTEMPT}{attempt['attempt']}"
+        if attempt["ended_at"] is None or attempt["ended_at"] > at - GRACE or place_of(attempt["prefix"]) != top:
+            continue
+        used = any(one == top or one.startswith(f"{top}/") for one in in_use)
+        for file in storage.files(top):
+            beside = posixpath.dirname(file.path)  # Spark's checksums lie beside the files, its mark at the top
+            if file.path not in named and beside not in in_use and not (used and beside == top):
+                yield Garbage(_kind(folder, file), record.run_id, file)
+    if record.state in _OUTLINED:
+        for file in storage.files(f"{folder}/{_OUTLINES}"):
+            sidecar_of = posixpath.join(
+                posixpath.dirname(file.path), posixpath.basename(file.path).removeprefix(".").removesuffix(".crc")
+            )
+            if not {file.path, sidecar_of} & named and _older(file, at - GRACE):
+                yield Garbage(OUTLINE, record.run_id, file)
+
+
+def _kind(folder: str, file: FileFound) -> str:
+    first, *_, name = file.path.removeprefix(f"{folder}/").split("/")
+    if first == _OUTLINES:
+        return OUTLINE
+    if "/_temporary/" in file.path or name.startswith(("_", ".")) or not name.endswith(".parquet"):
+        return LEFTOVER
+    return STAGED
+
+
+def _old_manifests(storage: Storage, before: datetime) -> Iterator[Garbage]:
+    """Yield manifests and manifest lists as old as the snapshots that may go; those in use are taken out later."""
+    for file in storage.files(posixpath.join(storage.location, "metadata")):
+        if file.path.endswith(".avro") and _older(file, before):
+            yield Garbage(MANIFEST, "", file)
+
+
+def _older(file: FileFound, instant: datetime) -> bool:
+    """Return whether a file is older than an instant; one of unknown age is not."""
+    return 0 < file.modified_ns < instant.timestamp() * 1e9
+
+
+# --- collecting -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Collected:
+    """What a collection did of one target: what was removed, and what was left alone and why, by path."""
+
+    target: str
+    tags: list[str] = field(default_factory=list)
+    snapshots: list[int] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+    left: dict[str, str] = field(default_factory=dict)
+
+
+def collect(
+    platform: Platform,
+    listed: Sequence[TableGarbage],
+    *,
+    by: str,
+    at: datetime,
+    tell: Callable[[int], None] = lambda _: None,
+) -> list[Collected]:
+    """Remove what was listed, as far as nothing needs it now either; put a record of it beside the evidence.
+
+    Safe to kill and to repeat. `tell` is given the number of files of each batch that was worked through.
+
+    Raises:
+        EnvironmentRefused: if metadata cannot be read, or somebody moved a ref at the same moment.
+    """
+    done = []
+    for item in listed:
+        if not (item.tags or item.snapshots or item.files):
+            continue
+        name = f"{at:%Y%m%dT%H%M%SZ}-{uuid4().hex[:12]}"
+        platform.evidence.append(GC, f"{name}-listed", {"by": by, "at": at, "listed": item})
+        faults.reach("collecting.listed")
+        outcome = _collect_table(platform, item, at, tell)
+        platform.evidence.append(GC, f"{name}-done", {"by": by, "at": at, "done": outcome})
+        done.append(outcome)
+    return done
+
+
+def _collect_table(platform: Platform, listed: TableGarbage, at: datetime, tell: Callable[[int], None]) -> Collected:
+    outcome = Collected(listed.target)
+    table = platform.lakehouse.table(listed.target)
+    still = _of_table(platform, listed.target, table, at)  # somebody may have published, rolled back or resumed
+    outcome.tags = sorted(set(listed.tags) & set(still.tags))
+    before = {snapshot.snapshot_id for snapshot in table.snapshots()}
+    forget(table, tags=outcome.tags, snapshot_ids=[one for one in listed.snapshots if one in still.snapshots])
+    faults.reach("collecting.expired")
+    live = _Live(platform, listed.target)
+    outcome.snapshots = sorted(before - {one.snapshot_id for one in live.table.snapshots()})
+    wanted = {item.file.path: item for item in listed.files}
+    going = [item for item in still.files if wanted.get(item.file.path) == item]
+    for path in wanted.keys() - {item.file.path for item in going}:
+        outcome.left[path] = "it is needed now, or it changed since it was listed"
+    storage = Storage(table)
+    owners = {record.run_id: record for record in platform.ledger.runs(target=listed.target)}
+    for batch in _batches(going):
+        _delete(platform, storage, live, owners, batch, outcome)
+        faults.reach("collecting.deleted")
+        tell(len(batch))
+    for top in sorted({top for item in going if (top := _top(storage, item, owners.get(item.owner))) is not None}):
+        storage.drop_empty(top)
+    return outcome
+
+
+def _delete(
+    platform: Platform,
+    storage: Storage,
+    live: _Live,
+    owners: Mapping[str, RunRecord],
+    batch: Sequence[Garbage],
+    outcome: Collected,
+) -> None:
+    """Delete a batch of files, each only if no table has come to reference it and its run is still what it was."""
+    live.refresh()
+    moved = {}
+    for run_id in {item.owner for item in batch} & owners.keys():
+        named = {place_of(text) for text in named_paths(platform.ledger, run_id)}
+        present = platform.ledger.run(run_id)
+        moved[run_id] = (present.state, present.updated_at) != (owners[run_id].state, owners[run_id].updated_at)
+        if present.state not in _FINISHED:
+            live.named |= named
+    for item in batch:
+        path = item.file.path
+        if moved.get(item.owner):
+            outcome.left[path] = "its run has moved on since it was listed"
+        elif path in live:
+            outcome.left[path] = "it is needed now"
+        elif storage.delete(item.file):
+            outcome.files += 1
+            outcome.bytes += item.file.bytes
+        else:
+            outcome.left[path] = "it is gone, or another file by now"
+
+
+class _Live:
+    """What the target and its neighbours reference now, read again whenever one of them has changed."""
+
+    def __init__(self, platform: Platform, target: str) -> None:
+        self._platform, self._target = platform, target
+        self._seen: dict[str, tuple[str, Referenced]] = {}
+        self.named: set[str] = set()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the tables again."""
+        self.table = self._platform.lakehouse.table(self._target)
+        for table in [self.table, *_beside(self._platform, self._target)]:
+            name = ".".join(table.name())
+            if name not in self._seen or self._seen[name][0] != table.metadata_location:
+                self._seen[name] = (table.metadata_location, referenced(table))
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.named or any(path in found for _, found in self._seen.values())
+
+
+def _top(storage: Storage, item: Garbage, owner: RunRecord | None) -> str | None:
+    """Return the folder up to which emptied folders of a file are removed: of a run that may go on, the attempt's."""
+    if item.kind == MANIFEST:
+        return None
+    parts = item.file.path.removeprefix(f"{storage.location}/").split("/")
+    goes_on = owner is not None and owner.state not in _FINISHED
+    return posixpath.join(storage.location, *parts[: 3 if goes_on else 2])
+
+
+def _batches(items: Iterable[Garbage]) -> Iterator[list[Garbage]]:
+    waiting = iter(items)
+    while batch := list(islice(waiting, _AT_ONCE)):
+        yield batch

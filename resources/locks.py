@@ -1,0 +1,59 @@
+"""What keeps a ledger transaction that reads and then writes from being overtaken.
+
+Put here the locks only; the transactions that take them are the ledger's and its neighbours'.
+
+On SQLite every transaction begins with BEGIN IMMEDIATE: writers come one after the other, and these functions add
+nothing. On PostgreSQL transactions are READ COMMITTED: between a SELECT and the write that relies on it another process
+may commit. So a transaction that decides by what it reads first locks what it decides about, and reads after that:
+
+- of one run (its plan and approval, the number of its next attempt, its chunks and what they add up to): `lock_run`;
+- of a target (which run holds which chunk, which run superseded which): `lock_target`, all of the target's runs;
+- of the schema, where there is no row to lock yet: `lock_schema`.
+
+A first plan has no row to lock: of two that are recorded at once the primary key refuses one, and the ledger does it
+again. Rather locks than SERIALIZABLE: nothing has to be repeated, and the loser waits and is told what it lost to. Runs
+are locked one at a time, or all of a target ordered by id, and before anything else is written: nobody waits in a
+circle. A lock ends with its transaction; FOR NO KEY UPDATE lets others insert rows that refer to the run meanwhile.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine.interfaces import DBAPIConnection
+
+from resources.tables import runs
+
+_WAIT = "60s"
+"""How long a transaction waits for another one, and how long one may stand still that others wait for."""
+_SCHEMA = 0x6C65646765720001
+"""The advisory lock of a ledger's schema: "ledger" in ASCII, and a number."""
+
+
+def lock_run(connection: sa.Connection, run_id: str) -> None:
+    """Let no other transaction change a run, or what belongs to it, until this one has ended."""
+    connection.execute(sa.select(runs.c.run_id).where(runs.c.run_id == run_id).with_for_update(key_share=True))
+
+
+def lock_target(connection: sa.Connection, target: str) -> None:
+    """Let no other transaction change any run of a target, or who holds its chunks, until this one has ended."""
+    connection.execute(
+        sa.select(runs.c.run_id).where(runs.c.target == target).order_by(runs.c.run_id).with_for_update(key_share=True)
+    )
+
+
+def lock_schema(connection: sa.Connection) -> None:
+    """Let no other transaction migrate the ledger until this one has ended."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA)))
+
+
+def bound_waiting(engine: sa.Engine) -> None:
+    """Let no connection of a PostgreSQL engine wait for ever, nor a paused process make the others wait for ever."""
+
+    @sa.event.listens_for(engine, "connect")
+    def _(connection: DBAPIConnection, _record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"SET lock_timeout = '{_WAIT}'")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = '{_WAIT}'")
+        cursor.close()
+        connection.commit()

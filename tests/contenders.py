@@ -1,0 +1,120 @@
+"""What processes of a test do at the same moment; a module of its own, because each new process imports it.
+
+Put here functions that take plain arguments and return plain data. The tests start them and judge what came of it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from datetime import date
+from typing import Any
+
+from support import REQUESTER, a_manifest, a_plan, publishing, staged_files
+
+from manifests.errors import Refused
+from manifests.lifecycle import RunState
+from manifests.planner import StagedFile
+from resources.ledger import Ledger
+
+_barrier: Any = None
+
+
+def _meet(barrier: Any) -> None:
+    global _barrier  # noqa: PLW0603 - how a pool's initialiser hands something to its process
+    _barrier = barrier
+
+
+@contextmanager
+def processes(number: int) -> Iterator[Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]]:
+    """Yield a function that calls another one in each of `number` processes at the same moment; they are kept for it."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(number)
+    with ProcessPoolExecutor(number, context, _meet, (barrier,)) as pool:
+
+        def at_once(work: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+            assert len(arguments) == number, "each process waits for all the others"
+            return [done.result(120) for done in [pool.submit(work, *one) for one in arguments]]
+
+        yield at_once
+
+
+def together() -> None:
+    """Wait for the others."""
+    _barrier.wait(60)
+
+
+def live_through(url: str, name: str, shared: Sequence[str], own: str) -> dict[str, list[Any]]:
+    """Take part in runs that every process wants, and bring one of one's own to VALIDATED; say what was won."""
+    ledger = Ledger(url)
+    won: dict[str, list[Any]] = {"approved": [], "attempts": [], "validated": [], "published": []}
+    together()
+    for run_id in [*shared, own]:
+        manifest = a_manifest(run_id, target=publishing("2012-01-01", "2012-03-31"))
+        record = _unless_refused(lambda m=manifest: ledger.record_plan(m, a_plan(m), REQUESTER)) or ledger.run(run_id)
+        together()
+        decision = {"approve": True, "by": name, "comment": "", "self_approval": False, "plan_hash": record.plan_hash}
+        if _unless_refused(lambda r=run_id, d=decision: ledger.decide(r, **d) or True):
+            won["approved"].append(run_id)
+        together()
+        number, prefix = ledger.start_attempt(
+            run_id, [chunk.key for chunk in record.plan.chunks], actor=name, location="/lake"
+        )
+        won["attempts"].append((run_id, number, prefix))
+        together()
+        _unless_refused(lambda r=record, n=number: ledger.stage(r.run_id, n, staged_files(r, n)))
+        _unless_refused(lambda r=run_id: ledger.settle(r, name))
+        together()
+        if _unless_refused(lambda r=run_id: ledger.move(r, RunState.VALIDATED, name) or True):
+            won["validated"].append(run_id)
+        together()
+        if _unless_refused(lambda r=run_id: _accept(ledger, r, name) or True):
+            won["published"].append(run_id)
+        together()
+    ledger.engine.dispose()
+    return won
+
+
+def _accept(ledger: Ledger, run_id: str, name: str) -> None:
+    publication = ledger.open_publication(run_id, "publish", 7, name, name)
+    ledger.accept(run_id, publication, snapshot_id=100, added=3, removed=2, actor=name)
+
+
+def _unless_refused(act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except Refused:
+        return None
+
+
+def publish_month(
+    catalog: dict[str, str], table: str, run_id: str, base: int, month: tuple[date, date], file: StagedFile
+) -> int | None:
+    """Replace a month of a table by one file; return the snapshot, or None where somebody else was there first."""
+    from resources.lakehouse import Lakehouse, Scope
+
+    lakehouse = Lakehouse("lake", catalog)
+    lakehouse.table(table)
+    together()
+    scope = Scope("day", *month)
+    properties = {"backfill.run-id": run_id, "backfill.action": "publish"}
+    done = _unless_refused(
+        lambda: lakehouse.replace(table, scope, base_snapshot_id=base, staged=[file], properties=properties)
+    )
+    return None if done is None else int(done.snapshot_id)
+
+
+def migrate(url: str) -> str:
+    """Bring a ledger to this version of its schema; return what was refused, if anything."""
+    ledger = Ledger(url)
+    together()
+    try:
+        ledger.migrate()
+        ledger.require_current()
+    except Refused as refusal:
+        return str(refusal)
+    finally:
+        ledger.engine.dispose()
+    return ""

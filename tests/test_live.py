@@ -1,0 +1,375 @@
+"""LIVE beside backfills, on real tables: one run a snapshot, watermarks, gaps and cut lines, freezes, late data."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import dagster as dg
+import polars as pl
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner
+from worlds import SPARK, TARGET, World
+
+from backfill_assets import platform as platform_module
+from backfill_assets.cli import cli
+from backfill_assets.definitions import build_definitions
+from backfill_assets.launch import initialise_instance, run_publication
+from backfill_assets.live import Tick, approve_by_policy, live_manifest, tick
+from backfill_assets.live_triggers import live_schedule, live_sensor
+from backfill_assets.loading import initialise, load_case_events
+from backfill_assets.planning import plan_run, preview
+from backfill_assets.platform import Platform, target_named
+from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, generator, raw
+from backfill_assets.products.enforcement.loading import RawLoad
+from backfill_assets.publication import publish, rollback
+from backfill_assets.publish import publication_requests, publish_job, publish_sensor
+from backfill_assets.staging import backfill_partitions, staging_job, staging_job_name
+from backfill_assets.target import LivePolicy, TargetTable
+from manifests.errors import InputRefused, PlanRefused, PublicationDeferred, PublicationRefused, TransitionRefused
+from manifests.lifecycle import RunState
+from manifests.model import Mode
+from resources import freezes, watermarks
+from resources.ledger import RunRecord
+from resources.settings import load_settings
+from resources.tables import waits
+
+FIRST, LAST = date(2011, 1, 1), date(2011, 6, 30)
+MARCH, APRIL, MAY = date(2011, 3, 1), date(2011, 4, 1), date(2011, 5, 1)
+
+
+def arriving(start: date, end: date) -> RawLoad:
+    """Return the events of a generated log from `start` to before `end` (UTC): what one day's or month's load brings."""
+
+    def batches() -> Iterator[pl.DataFrame]:
+        whole = pl.concat(generator.generate(120, 11, start=FIRST, end=LAST))
+        at = pl.col(raw.TIMESTAMP).str.to_datetime(time_zone="UTC", strict=False)
+        first, last = (datetime.combine(day, time.min, UTC) for day in (start, end))
+        return raw.number_rows([whole.filter((at >= first) & (at < last))])
+
+    return RawLoad(f"arriving-{start}-{end}", f"{start}.csv", batches)
+
+
+class LiveWorld(World):
+    """An installation whose source grows, and whose target may be run live from this uncommitted code."""
+
+    @property
+    def target(self) -> TargetTable:
+        return target_named(TARGET)
+
+    @property
+    def snapshot(self) -> int | None:
+        return self.platform.lakehouse.snapshot_id("bronze.case_events")
+
+    def arrive(self, start: date, end: date) -> int | None:
+        assert load_case_events(self.platform, arriving(start, end), 0.5).new
+        return self.snapshot
+
+    def history(self, end: date) -> None:
+        """Publish everything from the first day on, as the first backfill does."""
+        self.published(self.manifest("history", kind="BOOTSTRAP", target=self.scope(FIRST, end)))
+
+    def live(self) -> RunRecord:
+        """Tick, and stage and gate what came of it."""
+        record = tick(self.platform, self.target).record
+        assert record is not None
+        self.stage(record)
+        return self.platform.ledger.run(record.run_id)
+
+    def mark(self) -> tuple[date, int] | None:
+        found = watermarks.current(self.platform.ledger.engine, TARGET)
+        return None if found is None else (found.complete_until, found.source_snapshot_id)
+
+    def live_runs(self) -> list[str]:
+        return [record.run_id for record in self.platform.ledger.runs() if record.plan.mode is Mode.LIVE]
+
+
+@pytest.fixture
+def policy() -> LivePolicy:
+    assert CASE_SLA_DAILY.live is not None
+    return replace(CASE_SLA_DAILY.live, development=True)
+
+
+@pytest.fixture
+def world(tmp_path: Path, policy: LivePolicy, monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
+    target = replace(CASE_SLA_DAILY, live=policy)
+    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+    platform = Platform.of(load_settings(home=tmp_path / "home", spark=SPARK))
+    initialise(platform)
+    initialise_instance(platform.settings)
+    return LiveWorld(platform, tmp_path / "home", FIRST, LAST)
+
+
+def with_policy(world: LiveWorld, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> TargetTable:
+    assert world.target.live is not None
+    target = replace(world.target, live=replace(world.target.live, **changes))
+    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+    return target
+
+
+def command(world: LiveWorld, monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    monkeypatch.setenv("BACKFILL_SPARK", json.dumps(SPARK))
+    done = CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+# --- the daily form, the continuous form, and the watermark ---------------------------------------------------------
+
+
+def test_live_goes_on_from_the_watermark_and_makes_one_run_a_snapshot(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = world.platform.ledger
+    first = world.arrive(FIRST, date(2011, 4, 10))
+    world.history(date(2011, 3, 31))
+    assert world.mark() == (date(2011, 3, 31), first)
+
+    once, twice = tick(world.platform, world.target), tick(world.platform, world.target)
+    assert once.record == twice.record
+    record = once.record
+    assert record is not None
+    assert world.live_runs() == [record.run_id] == [f"live-silver-case_sla_daily-{first}"]
+    # seven days before the watermark, in whole months, up to the last day that the source knows
+    assert (record.plan.publish_range.start, record.plan.publish_range.end) == (MARCH, date(2011, 4, 30))
+    assert (record.state, record.plan.mode, record.plan.source_snapshot_id) == (RunState.APPROVED, Mode.LIVE, first)
+    (approval,) = ledger.approvals(record.run_id)
+    assert (approval["decided_by"], approval["self_approved"]) == ("policy:live-daily", False)
+
+    done = command(world, monkeypatch, "live", TARGET, "--once")
+    assert (done["runId"], done["state"]) == (record.run_id, "PUBLISHED")
+    assert world.mark() == (date(2011, 4, 9), first)  # not the end of the month: the source does not know it yet
+    rows = world.rows()
+    by_mode = {mode: set(part["business_date"].dt.month()) for (mode,), part in rows.group_by("processing_mode")}
+    assert by_mode == {"BACKFILL": {1, 2}, "LIVE": {3, 4}}
+
+    done = command(world, monkeypatch, "live", TARGET, "--once")
+    assert (done["runId"], done["why"]) == (None, f"{TARGET} is complete up to 2011-04-09 with snapshot {first}")
+    assert live_manifest(world.platform, world.target) is None
+
+    # the continuous form: nothing without a new snapshot, one run with it, and the rest is the publish sensor's
+    staging = build_definitions(world.platform).resolve_job_def(staging_job(world.target).name)
+    sensor = live_sensor(world.target, world.target.live, staging_job(world.target))
+    with world.dagster() as instance:
+
+        def sense() -> Any:
+            return sensor(dg.build_sensor_context(instance=instance), platform=world.platform)
+
+        assert isinstance(sense(), dg.SkipReason)
+        second = world.arrive(date(2011, 4, 10), date(2011, 5, 20))
+        request, again = sense(), sense()
+        run_id = f"live-silver-case_sla_daily-{second}"
+        assert (request.run_key, again.run_key, world.live_runs()) == (
+            f"{run_id}:0",
+            f"{run_id}:0",
+            [record.run_id, run_id],
+        )
+        assert instance.has_dynamic_partition(backfill_partitions(world.target).name, run_id)
+        assert staging.execute_in_process(instance=instance, tags=request.tags, raise_on_error=False).success
+        assert isinstance(sense(), dg.SkipReason)
+        assert ledger.run(run_id).state is RunState.VALIDATED
+        assert [one.partition_key for one in publication_requests(world.platform, world.target)] == [run_id]
+        assert run_publication(world.platform, instance, ledger.run(run_id))
+        assert isinstance(sense(), dg.SkipReason)
+    assert ledger.run(run_id).plan.publish_range.start == APRIL
+    assert world.mark() == (date(2011, 5, 19), second)
+
+    # undone: what counts is the watermark from before, and LIVE does not insist on what a person has undone
+    rollback(world.platform, run_id)
+    assert world.mark() == (date(2011, 4, 9), first)
+    assert tick(world.platform, world.target).record is None
+    third = world.arrive(date(2011, 5, 20), date(2011, 5, 25))
+    manifest = live_manifest(world.platform, world.target)
+    assert manifest is not None
+    assert (manifest.source.snapshot_id, manifest.target.publish_range.start) == (third, APRIL)
+
+
+def test_both_forms_of_live_are_declared_and_off(world: LiveWorld) -> None:
+    definitions = build_definitions(world.platform)
+    schedule = definitions.resolve_schedule_def("live_silver_case_sla_daily_daily")
+    sensor = definitions.resolve_sensor_def("live_silver_case_sla_daily_on_new_source")
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
+    assert schedule.description
+    assert sensor.description
+    assert {schedule.job_name, sensor.job_name} == {"stage_silver_case_sla_daily"}
+
+
+def test_a_target_where_nothing_is_published_begins_where_its_policy_says(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tick(world.platform, world.target) == Tick(TARGET, None, "bronze.case_events has no snapshot yet")
+    world.arrive(FIRST, date(2011, 4, 10))
+    assert "names no first day" in tick(world.platform, world.target).why
+    assert tick(world.platform, with_policy(world, monkeypatch, begins_on=MAY)).why == (
+        f"LIVE owns {TARGET} from 2011-05-01 on, and bronze.case_events knows nothing after 2011-04-09 yet"
+    )
+    target = with_policy(world, monkeypatch, begins_on=MARCH)
+    schedule = live_schedule(target, target.live, staging_job(target))
+    with world.dagster() as instance:
+
+        def ask() -> Any:
+            return schedule(dg.build_schedule_context(instance=instance), platform=world.platform)
+
+        request = ask()
+        (run_id,) = world.live_runs()
+        assert request.run_key == f"{run_id}:0"
+        # while Dagster computes it nothing is asked for; a launch that was lost is repeated, twice
+        for launches in (1, 2, 3):
+            run = dg.DagsterRun(job_name=staging_job_name(target), run_id=str(uuid4()), tags=request.tags)
+            instance.add_run(run.with_status(dg.DagsterRunStatus.STARTED))
+            assert ask().skip_message == f"{run_id} is being computed by Dagster run {run.run_id}"
+            instance.report_run_canceled(run.with_status(dg.DagsterRunStatus.STARTED))
+            assert launches == 3 or ask().run_key == f"{run_id}:{launches}"
+        assert "was launched 3 times" in ask().skip_message
+    assert request.tags["dagster/asset_partition_range_start"] == f"{run_id}|2011-03"
+    assert request.tags["dagster/asset_partition_range_end"] == f"{run_id}|2011-04"
+    assert request.tags["backfill/run_id"] == run_id
+    assert world.platform.ledger.run(run_id).state is RunState.APPROVED
+
+
+def test_live_begins_with_a_whole_chunk() -> None:
+    assert CASE_SLA_DAILY.live is not None
+    with pytest.raises(ValueError, match="2011-03-15, in the middle of a MONTH"):
+        replace(CASE_SLA_DAILY, live=replace(CASE_SLA_DAILY.live, begins_on=date(2011, 3, 15)))
+
+
+def test_a_policy_approves_what_it_writes_and_nothing_else(world: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.arrive(FIRST, date(2011, 4, 10))
+    target = with_policy(world, monkeypatch, begins_on=MARCH)
+    written = live_manifest(world.platform, target)
+    assert written is not None
+    greedy = written.model_copy(update={"safety": written.safety.model_copy(update={"requires_manual_publish": True})})
+    record = plan_run(world.platform, greedy)
+    with pytest.raises(TransitionRefused, match="not what the live policy"):
+        approve_by_policy(world.platform, target, record)
+    assert world.platform.ledger.run(record.run_id).state is RunState.PLANNED
+    with pytest.raises(InputRefused, match="declares no live policy"):
+        tick(world.platform, replace(target, live=None))
+
+
+# --- cut lines and gaps ---------------------------------------------------------------------------------------------
+
+
+def test_gaps_and_crossed_cut_lines_are_refused_on_what_the_ledger_holds(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.arrive(FIRST, date(2011, 6, 20))
+    world.history(date(2011, 1, 31))
+    target = with_policy(world, monkeypatch, begins_on=MAY)
+    with pytest.raises(PlanRefused, match="the days 2011-02-01 to 2011-04-30 would be covered by nobody"):
+        tick(world.platform, target)
+    assert world.live_runs() == []
+
+    def before_live(start: date, end: date, **changes: Any) -> Any:
+        return preview(world.platform, world.manifest(target=world.scope(start, end), cutLine=MAY, **changes))
+
+    with pytest.raises(PlanRefused, match=re.escape("31 day(s) beyond the cut line 2011-05-01")):
+        before_live(date(2011, 2, 1), date(2011, 5, 31))
+    with pytest.raises(PlanRefused, match="the days 2011-02-01 to 2011-02-28 would be covered by nobody"):
+        before_live(MARCH, date(2011, 4, 30))
+    with pytest.raises(PlanRefused, match="the days 2011-04-01 to 2011-04-30 would be covered by nobody"):
+        before_live(date(2011, 2, 1), date(2011, 3, 31))
+    assert before_live(date(2011, 2, 1), date(2011, 4, 30)).publish_range.end == date(2011, 4, 30)
+    assert before_live(date(2011, 2, 1), date(2011, 5, 31), overlapDays=31).publish_range.end == date(2011, 5, 31)
+
+
+# --- freezes --------------------------------------------------------------------------------------------------------
+
+
+def test_live_waits_for_a_freeze_and_takes_its_data_in_afterwards(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, engine = world.platform.ledger, world.platform.ledger.engine
+    world.arrive(FIRST, date(2011, 5, 5))
+    world.history(date(2011, 4, 30))
+    frozen = world.approved(world.manifest("frozen", target=world.scope(APRIL, date(2011, 4, 30)), freeze={"hours": 5}))
+    live = world.live()
+    assert live.state is RunState.VALIDATED
+    before = world.snapshots()
+
+    assert list(publication_requests(world.platform, world.target)) == []
+    with pytest.raises(PublicationDeferred, match=re.escape("frozen by frozen (2011-04-01 to 2011-04-30")):
+        publish(world.platform, live.run_id)
+    assert (ledger.run(live.run_id).state, world.snapshots()) == (RunState.VALIDATED, before)
+    assert ledger.publications(live.run_id) == []
+    with engine.connect() as connection:
+        assert connection.execute(sa.select(sa.func.count()).select_from(waits)).scalar_one() == 1  # asked twice
+    # it is listed: for people, for scripts, and by the sensor
+    shown = {run["runId"]: run["waitsFor"] for run in command(world, monkeypatch, "status")}
+    assert shown["frozen"] is None
+    assert "frozen by frozen (2011-04-01 to 2011-04-30" in shown[live.run_id]
+    assert command(world, monkeypatch, "status", live.run_id)["waitsFor"] == shown[live.run_id]
+    done = command(world, monkeypatch, "live", TARGET, "--once")
+    assert (done["state"], done["waitsFor"]) == ("VALIDATED", shown[live.run_id])
+    (skipped,) = publish_sensor(world.target, publish_job(world.target))(platform=world.platform)
+    assert skipped.skip_message == f"{live.run_id} waits: {shown[live.run_id]}"
+
+    # the frozen run is published: the wait is over, but the live run's base is no more, so another stands in for it
+    world.stage(frozen)
+    publish(world.platform, "frozen")
+    assert freezes.waiting(engine) == {}
+    (request,) = publication_requests(world.platform, world.target)
+    assert request.run_key == f"{live.run_id}:0:1"
+    with pytest.raises(PublicationRefused, match="no longer holds the plan's files"):
+        publish(world.platform, live.run_id)
+    again = world.live()
+    assert again.run_id == f"{live.run_id}.2"
+    publish(world.platform, again.run_id)
+    assert world.mark() == (date(2011, 5, 4), world.snapshot)
+    assert tick(world.platform, world.target).record is None
+
+
+# --- late data ------------------------------------------------------------------------------------------------------
+
+
+def test_what_live_published_while_a_backfill_ran_is_neither_lost_nor_overwritten_by_older_knowledge(
+    world: LiveWorld,
+) -> None:
+    ledger = world.platform.ledger
+    older = world.arrive(FIRST, date(2011, 4, 20))
+    world.history(date(2011, 4, 30))
+    assert world.mark() == (date(2011, 4, 19), older)
+    backfill = world.validated(world.manifest("backfill", target=world.scope(MARCH, date(2011, 4, 30))))
+
+    newer = world.arrive(date(2011, 4, 20), date(2011, 5, 10))
+    # an event of January as well, months late: live says that it does not cover it
+    assert load_case_events(world.platform, late_event(), 0.0).new
+    live = world.live()
+    assert "Rows of days back to 2011-01-15 have come" in live.manifest.reason
+    publish(world.platform, live.run_id)
+    rows = world.rows()
+    with pytest.raises(PublicationRefused, match="no longer holds the plan's files"):
+        publish(world.platform, backfill.run_id)
+    assert ledger.run("backfill").state is RunState.REJECTED
+    assert world.rows().equals(rows)
+    assert set(rows.filter(pl.col("business_date") >= APRIL)["run_id"]) == {live.run_id}
+    assert rows["business_date"].max() > date(2011, 4, 19) + timedelta(days=1)
+
+    # nor by a plan on the older snapshot, made afterwards; on the current one it may be planned
+    stale = {"table": "bronze.case_events", "snapshotId": older}
+    april = world.scope(APRIL, date(2011, 4, 30))
+    with pytest.raises(PlanRefused, match="older knowledge never replaces newer"):
+        preview(world.platform, world.manifest("stale", target=april, source=stale))
+    assert preview(world.platform, world.manifest("fresh", target=april)).source_snapshot_id == world.snapshot
+    with pytest.raises(PlanRefused, match="older knowledge never replaces newer"):
+        preview(
+            world.platform,
+            live.manifest.model_copy(update={"source": live.manifest.source.model_copy(update={"snapshot_id": newer})}),
+        )
+
+
+def late_event() -> RawLoad:
+    def batches() -> Iterator[pl.DataFrame]:
+        whole = pl.concat(generator.generate(1, 5, start=date(2011, 1, 15), end=date(2011, 1, 15)))
+        return raw.number_rows([whole.head(1)])
+
+    return RawLoad("late-event", "late.csv", batches)
