@@ -465,7 +465,7 @@ class Lakehouse:
         old = present if replaced is None else [file for file in present if file.file_path in replaced]
         new = data_files(table, [file.path for file in staged])
         _require_as_staged(staged, new)
-        self._commit(table, [scope for scope, _ in scopes], present, old, new, properties, branch, token)
+        self._commit(table, [scope for scope, _ in scopes], old, new, properties, branch, token, present)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
 
@@ -500,7 +500,7 @@ class Lakehouse:
             before, after = {file.file_path for file in earlier}, {file.file_path for file in published}
             going += [file for file in published if file.file_path not in before]
             coming += [file for file in earlier if file.file_path not in after]
-        self._commit(table, scopes, present, going, coming, properties, MAIN_BRANCH, token)
+        self._commit(table, scopes, going, coming, properties, MAIN_BRANCH, token, present)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action).snapshot_id, len(coming), len(going))
 
@@ -618,17 +618,17 @@ class Lakehouse:
         self,
         table: Table,
         scopes: Sequence[Scope],
-        present: Sequence[DataFile],
         old: Sequence[DataFile],
         new: Sequence[DataFile],
         properties: Mapping[str, str],
         branch: str = MAIN_BRANCH,
         token: int | None = None,
+        present: Sequence[DataFile] | None = None,
     ) -> None:
         """Commit a replacement; it is tried again while commits elsewhere in the table come between.
 
         A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first.
-        `present` are the files that the scopes hold.
+        `present` are the files that the scopes hold, where not all of them go.
         """
         name = ".".join(table.name())
         anywhere = _any_of([scope.filter for scope in scopes])
@@ -646,7 +646,7 @@ class Lakehouse:
                     return
                 current = table.snapshot_by_name(branch)
                 found = {file.file_path: file for scope in scopes for file in _files_in(table, current, scope)}
-                require_same_files(name, span, present, list(found.values()))
+                require_same_files(name, span, old if present is None else present, list(found.values()))
             tried = True
             commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token)
 
