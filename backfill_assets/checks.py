@@ -16,6 +16,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 
 from backfill_assets.executor import CHUNK_GATE, gate_chunks, gate_run
 from backfill_assets.platform import Platform
+from backfill_assets.publication import prepare
 from backfill_assets.staging import asset_key, one_run, partition_key, partitions_of
 from backfill_assets.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, TargetTable
 from resources.ledger import Verdict
@@ -61,6 +62,8 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             outputs = [output.name for output in op_context.op_def.output_defs]
             yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
         gate_run(platform, run_id)
+        if branch := prepare(platform, run_id):
+            context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
         run_verdicts = [verdict for verdict in platform.ledger.verdicts(run_id) if not verdict.chunk]
         for verdict in run_verdicts:
             if verdict.gate in selected:

@@ -99,6 +99,8 @@ def cli() -> None:
       backfill status [RUN]              where every run and chunk stands
       backfill publish RUN               one atomic snapshot, if every gate has passed
       backfill rollback RUN              put back what the run replaced, as a new snapshot
+      backfill reinstate RUN             undo a rollback
+      backfill accept RUN                make a version that is published under its name what main shows
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
       backfill gc                        what nothing needs any more, and how much; --delete
 
@@ -179,7 +181,8 @@ def load_case_events_command(file: Path | None, cases: int | None, seed: int, as
 def plan(manifest: Path, preview: bool, as_json: bool) -> None:
     """Resolve MANIFEST (YAML or JSON) to a plan: pins, chunks, estimates, stages. Computes nothing.
 
-    A manifest may be planned again, on newer tables, until it is approved; after that its text is immutable.
+    A manifest may be planned again, on newer tables, until it is approved; after that its text is immutable. A
+    `progressive` manifest becomes a series of runs (RUN.s001, RUN.s002, ...), each published after the one before it.
     """
     from backfill_assets import planning
     from backfill_assets.console import plan as show_plan
@@ -187,21 +190,18 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
     contract = load_manifest(manifest)
     with _platform() as platform:
         if preview:
-            planned, state = planning.preview(platform, contract), "PREVIEW, not recorded"
+            found = [(one, "PREVIEW, not recorded") for one in planning.preview_series(platform, contract)]
         else:
-            record = planning.plan_run(platform, contract)
-            planned, state = record.plan, record.state.value
+            records = planning.plan_series(platform, contract)
+            found = [(record.plan, record.state.value) for record in records]
     if as_json:
-        _say(
-            {
-                "state": state,
-                "planHash": planned.hash,
-                "plan": planned,
-                "stages": [s.describe() for s in planned.stages],
-            }
-        )
+        told = [
+            {"state": state, "planHash": one.hash, "plan": one, "stages": [s.describe() for s in one.stages]}
+            for one, state in found
+        ]
+        _say(told if contract.progressive is not None else told[0])
     else:
-        _show(show_plan(planned, state))
+        _show(*(show_plan(one, state) for one, state in found))
 
 
 def _decide(run_id: str, *, approve: bool, by: str, comment: str, plan_hash: str | None) -> None:
@@ -292,18 +292,24 @@ def execute(
     record = platform.ledger.run(run_id)
     keys = select_chunks(record, ranges)
     target = target_named(record.target)
-    success = True
-    if record.state not in {RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED}:
-        require_computable(platform, run_id, keys, target=target)
-        announce_approval(instance, record)
-        with _progress(platform, run_id, keys) if progress else _nothing():
-            success = run_chunks(platform, instance, record, keys)
-    if platform.ledger.run(run_id).state is RunState.PUBLISHED:
-        publish_again(platform, run_id)  # nothing is published twice; what a crash left untold is told now
-    wanted = [request for request in publication_requests(platform, target) if request.partition_key == run_id]
-    if wanted:
-        success &= run_publication(platform, instance, record)
-    return success
+    while True:
+        success = True
+        if record.state not in {RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED}:
+            require_computable(platform, run_id, keys, target=target)
+            announce_approval(instance, record)
+            with _progress(platform, run_id, keys) if progress else _nothing():
+                success = run_chunks(platform, instance, record, keys)
+        if platform.ledger.run(run_id).state is RunState.PUBLISHED:
+            publish_again(platform, run_id)  # nothing is published twice; what a crash left untold is told now
+        wanted = [request for request in publication_requests(platform, target) if request.partition_key == run_id]
+        if wanted:
+            success &= run_publication(platform, instance, record)
+        planned_anew = platform.ledger.amendments(run_id)
+        record = platform.ledger.run(run_id)
+        if not (wanted and planned_anew and record.state is RunState.RUNNING):
+            return success
+        # somebody else had changed some of its chunks: those were planned anew, which the manifest bounds
+        keys = [chunk.chunk for chunk in platform.ledger.chunks(run_id) if chunk.state == "PLANNED"]
 
 
 def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
@@ -503,6 +509,30 @@ def rollback(run_id: str, as_json: bool) -> None:
     _tell(done, "rolled back", as_json)
 
 
+@cli.command()
+@click.argument("run_id")
+@_json_option
+def reinstate(run_id: str, as_json: bool) -> None:
+    """Undo the rollback of RUN_ID, as a new snapshot. Refused if somebody has written into its scope since."""
+    from backfill_assets import publication
+
+    with _platform() as platform:
+        done = publication.reinstate(platform, run_id)
+    _tell(done, "reinstated", as_json)
+
+
+@cli.command()
+@click.argument("run_id")
+@_json_option
+def accept(run_id: str, as_json: bool) -> None:
+    """Make the version that RUN_ID published under its name (VERSIONED, acceptance LATER) what main shows."""
+    from backfill_assets import publication
+
+    with _platform() as platform:
+        done = publication.accept(platform, run_id)
+    _tell(done, "accepted", as_json)
+
+
 def _tell(done: Any, verb: str, as_json: bool) -> None:
     from backfill_assets.console import published
 
@@ -580,8 +610,8 @@ def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
         return
     for one in done:
         click.echo(
-            f"{one.target}: removed {one.files:,} files ({one.bytes / 1e6:,.3f} MB), {len(one.snapshots)} snapshots, "
-            f"{len(one.tags)} tags; left {len(one.left)} of the listed files alone"
+            f"{one.table}: removed {one.files:,} files ({one.bytes / 1e6:,.3f} MB), {len(one.snapshots)} snapshots, "
+            f"{len(one.refs)} refs; left {len(one.left)} of the listed files alone"
         )
     if not done:
         click.echo("nothing to remove")

@@ -23,7 +23,7 @@ from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, spark_schema
 from backfill_assets.target import Inputs, TargetTable, TransformContext
 from manifests.chunks import Chunk, Chunking, key_of
 from manifests.errors import InputRefused, Problem
-from manifests.planner import Plan, PlannedChunk, StagedFile
+from manifests.planner import MergeTerms, Plan, PlannedChunk, StagedFile
 from resources.lakehouse import PinnedRead, before, between
 from resources.ledger import ChunkRecord
 from resources.storage import filesystem_of
@@ -77,13 +77,46 @@ def pinned_inputs(platform: Platform, target: TargetTable, plan: Plan, chunks: S
     return Inputs(source, look_back)
 
 
+def entities_folder(prefix: str) -> str:
+    """Return where an attempt keeps the entities that it merges: beside its rows, whose folder Spark makes."""
+    return f"{prefix}-entities"
+
+
+def of_entities(platform: Platform, plan: Plan, prefix: str, inputs: Inputs) -> Inputs:
+    """Return the inputs of a merge: rows of its entities only, which are written down first; others' as they are."""
+    if plan.merge is None:
+        return inputs
+    folder = entities_folder(prefix)
+    _entities(platform, plan).coalesce(1).write.mode("overwrite").parquet(folder)
+    return Inputs(
+        _of(inputs.source, plan.merge, folder),
+        None if inputs.look_back is None else _of(inputs.look_back, plan.merge, folder),
+    )
+
+
+def _of(rows: DataFrame, merge: MergeTerms, folder: str) -> DataFrame:
+    return rows.join(rows.sparkSession.read.parquet(folder), merge.entity, "left_semi")
+
+
+def _entities(platform: Platform, plan: Plan) -> DataFrame:
+    """Return the entities that a merge recomputes, each once."""
+    spark = platform.spark.session(plan.mode)
+    merge = plan.merge
+    assert merge is not None
+    if merge.changed_since is None:
+        return spark.createDataFrame([(name,) for name in merge.entities or ()], f"{merge.entity} string")
+    appended = platform.lakehouse.pinned_since(plan.source, merge.changed_since, plan.source_snapshot_id)
+    return read(spark, appended, (merge.entity,)).distinct()
+
+
 def history_until_end(platform: Platform, target: TargetTable, plan: Plan) -> DataFrame:
-    """Return every source row up to the end of the plan's read, at the pinned snapshot."""
+    """Return every source row up to the end of the plan's read, at the pinned snapshot; of a merge, its entities'."""
     spark = platform.spark.session(plan.mode)
     scan = platform.lakehouse.pinned(
         plan.source, plan.source_snapshot_id, before(target.source_time_column, plan.read_until)
     )
-    return read(spark, scan).where(F.col(target.source_time_column) < F.lit(plan.read_until))
+    rows = read(spark, scan).where(F.col(target.source_time_column) < F.lit(plan.read_until))
+    return rows if plan.merge is None else rows.join(_entities(platform, plan), plan.merge.entity, "left_semi")
 
 
 def lineage(plan: Plan) -> dict[str, Any]:
@@ -107,7 +140,7 @@ def compute_batch(
     Raises:
         InputRefused: if the transform's output does not have the declared columns.
     """
-    inputs = pinned_inputs(platform, target, plan, chunks)
+    inputs = of_entities(platform, plan, prefix, pinned_inputs(platform, target, plan, chunks))
     context = transform_context(platform, plan, chunks)
     version = target.versions[plan.transform_version]
     rows = version.function(inputs, context)
@@ -132,7 +165,11 @@ def staged_files(
     filesystem, folder, scheme = _filesystem(platform, target, prefix)
     selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
     infos = sorted(
-        (info for info in filesystem.get_file_info(selector) if info.is_file and info.base_name.endswith(".parquet")),
+        (
+            info
+            for info in filesystem.get_file_info(selector)
+            if info.is_file and info.base_name.endswith(".parquet") and f"/{CHUNK_FOLDER}=" in info.path[len(folder) :]
+        ),
         key=lambda info: info.path,
     )
 

@@ -15,7 +15,7 @@ from backfill_assets.checks import gate_checks
 from backfill_assets.inputs import input_asset, observe_inputs
 from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
-from backfill_assets.publish import publish_asset, publish_job, publish_sensor
+from backfill_assets.publish import publish_asset, publish_job, publish_sensor, recomputation_sensor
 from backfill_assets.staging import staging_asset, staging_job
 from backfill_assets.target import TargetTable
 from resources.settings import load_settings
@@ -25,12 +25,12 @@ os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", "500")
 
 
 def _of_target(target: TargetTable) -> dg.Definitions:
-    job = publish_job(target)
+    job, staging = publish_job(target), staging_job(target)
     return dg.Definitions(
         assets=[staging_asset(target), publish_asset(target)],
         asset_checks=[gate_checks(target)],
-        jobs=[staging_job(target), job],
-        sensors=[publish_sensor(target, job)],
+        jobs=[staging, job],
+        sensors=[publish_sensor(target, job), recomputation_sensor(target, staging)],
     )
 
 

@@ -7,21 +7,18 @@ verdict keeps it.
 
 from __future__ import annotations
 
-import heapq
 import time as clock
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, time, timedelta
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
-
 from backfill_assets import faults
 from backfill_assets.compute import compute_batch, history_until_end, lineage, staged_frame, transform_context
+from backfill_assets.derivation import DerivedVerdict, derive_batch, judge_derived
 from backfill_assets.gates import (
-    RESULT_SCHEMA,
     GateResult,
     GateSpec,
     GateTask,
@@ -31,10 +28,19 @@ from backfill_assets.gates import (
     task_to_json,
 )
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, Finding, ReconciliationContext, TargetTable
+from backfill_assets.target import (
+    ALL_CHUNKS_GATE,
+    EXPECTED_ROWS_GATE,
+    Finding,
+    Reconciliation,
+    ReconciliationContext,
+    TargetTable,
+)
+from backfill_assets.workers import in_workers
 from manifests.canonical import plain
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, RunState
+from manifests.model import DayRange
 from manifests.planner import Plan, PlannedChunk
 from resources.code import code_identity
 from resources.lakehouse import local_path
@@ -136,11 +142,22 @@ def stage_chunks(
     wanted = frozenset(key for key in keys if present[key].state not in _STAGED)
     outcome.skipped = sorted(set(keys) - wanted)
     platform.ledger.resume(run_id, operator())
-    for batch in record.plan.batches(wanted):
-        _wait_for_a_place(platform, record.plan, tell)
-        _stage_batch(platform, target, record.plan, batch, outcome, dagster_run_id=dagster_run_id, tell=tell)
+    for plan, chunks in by_plan(platform.ledger.plans(record), wanted):
+        for batch in plan.batches(chunks):
+            _wait_for_a_place(platform, plan, tell)
+            _stage_batch(platform, target, plan, batch, outcome, dagster_run_id=dagster_run_id, tell=tell)
     platform.ledger.settle(run_id, operator())
     return outcome
+
+
+def by_plan(plans: Mapping[str, Plan], keys: Iterable[str]) -> list[tuple[Plan, frozenset[str]]]:
+    """Group chunks by the plan they are computed with: the approved one first, then each that replaced it."""
+    groups: dict[str, tuple[Plan, set[str]]] = {}
+    wanted = set(keys)
+    for key, plan in plans.items():
+        if key in wanted:
+            groups.setdefault(plan.hash, (plan, set()))[1].add(key)
+    return [(plan, frozenset(chunks)) for plan, chunks in groups.values()]
 
 
 def _wait_for_a_place(platform: Platform, plan: Plan, tell: Listener) -> None:
@@ -172,7 +189,8 @@ def _stage_batch(
     try:
         files = compute_batch(platform, target, plan, batch, prefix)
         faults.reach("staging.written")
-        platform.ledger.stage(plan.run_id, attempt, files)
+        derived = derive_batch(platform, target, plan, batch, prefix, files)
+        platform.ledger.stage(plan.run_id, attempt, files, derived)
         faults.reach("staging.recorded")
     except Refused as refusal:  # every chunk would be refused for the same reason
         platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
@@ -216,12 +234,17 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = _silent) ->
     Also those that another launch staged: it may have ended before it could gate them.
     """
     record = platform.ledger.run(run_id)
-    plan, target = record.plan, target_named(record.target)
+    target = target_named(record.target)
     waiting = [chunk for chunk in platform.ledger.chunks(run_id) if chunk.state is ChunkState.STAGED]
     if waiting:
-        results = run_gates(platform, target, plan, waiting)
+        results: list[GatedChunk] = []
+        for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
+            chunks = [chunk for chunk in waiting if chunk.chunk in keys]
+            judged = run_gates(platform, target, plan, chunks)
+            also = judge_derived(platform, target, plan, chunks)
+            results += [_gated(result, also.get(result.chunk), chunk) for result, chunk in paired(judged, chunks)]
         faults.reach("gating.judged")
-        platform.ledger.record_gated(run_id, [_gated(result) for result in results])
+        platform.ledger.record_gated(run_id, results)
         tell("gated", [result.chunk for result in results], "")
     platform.ledger.settle(run_id, operator())
 
@@ -241,35 +264,31 @@ def run_gates(platform: Platform, target: TargetTable, plan: Plan, chunks: Seque
         )
         for chunk in chunks
     ]
-    spark = platform.spark.session(plan.mode)
-    slots = balanced([task.rows for task in tasks], int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
-    frame = spark.createDataFrame(
-        [(slot, task.chunk, task_to_json(task)) for slot, task in zip(slots, tasks, strict=True)],
-        "slot int, chunk string, task string",
-    ).repartitionById(max(slots) + 1, F.col("slot"))
-    judged = frame.mapInArrow(partial(gate_batches, gate_spec(target, plan)), RESULT_SCHEMA)
-    return [result_from_json(row["result"]) for row in judged.collect()]
+    texts = [(task.chunk, task.rows, task_to_json(task)) for task in tasks]
+    return [
+        result_from_json(text)
+        for text in in_workers(platform, plan, texts, partial(gate_batches, gate_spec(target, plan)))
+    ]
 
 
-def balanced(sizes: Sequence[int], slots: int) -> list[int]:
-    """Spread work over at most `slots` slots, largest first to the emptiest; return the slot of each.
-
-    A slot is a Spark task. One a chunk would be simpler, but each task of a Python worker costs 0.15 s before it begins
-    (PySpark invalidates the import caches, which reads its zip files again).
-    """
-    load = [(0, slot) for slot in range(min(slots, len(sizes)))]
-    chosen = [0] * len(sizes)
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        filled, slot = heapq.heappop(load)
-        chosen[index] = slot
-        heapq.heappush(load, (filled + sizes[index] + 1, slot))
-    return chosen
+def paired(results: Iterable[GateResult], chunks: Sequence[ChunkRecord]) -> Iterator[tuple[GateResult, ChunkRecord]]:
+    """Yield each result with the chunk it is of."""
+    by_key = {chunk.chunk: chunk for chunk in chunks}
+    return ((result, by_key[result.chunk]) for result in results)
 
 
-def _gated(result: GateResult) -> GatedChunk:
-    details = {"rows": result.rows, "digest": result.digest, "violations": plain(result.violations)}
+def _gated(result: GateResult, derived: DerivedVerdict | None, chunk: ChunkRecord) -> GatedChunk:
+    """Return what is recorded of a gated chunk; `slices` are those of the chunk as readers would see it."""
+    measures: dict[str, Any] = {"slices": result.measures, "outline": result.outline}
+    details: dict[str, Any] = {"rows": result.rows, "digest": result.digest}
+    if derived is not None:
+        result = replace(result, violations=[*result.violations, *derived.violations])
+        measures |= {"computed": result.measures, "happened": chunk.measures.get("happened", {})}
+        details |= {"published": derived.summary} | measures["happened"]
+        if derived.slices is not None:
+            measures["slices"] = derived.slices
+    details["violations"] = plain(result.violations)
     verdict = Verdict(CHUNK_GATE, result.passed, result.summary, details, result.chunk, result.attempt)
-    measures = {"slices": result.measures, "outline": result.outline}
     return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, measures, verdict)
 
 
@@ -309,8 +328,13 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
             {"rows": rows, "limit": limit},
         ),
     }
-    context = reconciliation_context(platform, target, plan, chunks)
-    findings |= {item.name: partial(item.check, context) for item in target.reconciliations}
+    contexts = {
+        f"{stretch[0]} to {stretch[-1]}": reconciliation_context(
+            platform, target, own, [chunk for chunk in chunks if chunk.chunk in stretch]
+        )
+        for own, stretch in _stretches(platform.ledger.plans(record), plan)
+    }
+    findings |= {item.name: partial(_everywhere, item, contexts) for item in target.reconciliations}
     verdicts = []
     for gate in plan.gates:
         finding = findings[gate]()
@@ -319,14 +343,44 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
     return verdicts
 
 
+def _stretches(plans: Mapping[str, Plan], plan: Plan) -> list[tuple[Plan, list[str]]]:
+    """Return runs of chunks that follow one another and are computed with one plan: what can be reconciled as a whole."""
+    stretches: list[tuple[Plan, list[str]]] = []
+    follows = None
+    for chunk in plan.chunks:
+        own = plans[chunk.key]
+        if stretches and follows == chunk.start and stretches[-1][0].hash == own.hash:
+            stretches[-1][1].append(chunk.key)
+        else:
+            stretches.append((own, [chunk.key]))
+        follows = chunk.end + timedelta(days=1)
+    return stretches
+
+
+def _everywhere(item: Reconciliation, contexts: Mapping[str, ReconciliationContext]) -> Finding:
+    """Hold a reconciliation against each stretch of a run; it passes if it passes everywhere."""
+    found = {name: item.check(context) for name, context in contexts.items()}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    return Finding(
+        all(finding.passed for finding in found.values()),
+        "; ".join(f"{name}: {finding.summary}" for name, finding in found.items()),
+        {name: dict(finding.details) for name, finding in found.items()},
+        [row for finding in found.values() for row in finding.sample],
+    )
+
+
 def reconciliation_context(
     platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
 ) -> ReconciliationContext:
-    """Return what the reconciliations of a run look at."""
+    """Return what the reconciliations of a run, or of a stretch of its chunks, look at."""
+    keys = {chunk.chunk for chunk in chunks}
+    planned = [chunk for chunk in plan.chunks if chunk.key in keys]
+    scope = DayRange.model_construct(start=planned[0].start, end=planned[-1].end)
     source = platform.lakehouse.source_state(target.source, target.source_time_column, plan.source_snapshot_id)
     last = max(file.last_day for file in source.files)
-    holders = platform.ledger.accepted(target.name, [chunk.key for chunk in plan.chunks])
-    accepted: dict[str, Any] = {chunk.key: None for chunk in plan.chunks}
+    holders = platform.ledger.accepted(target.name, keys)
+    accepted: dict[str, Any] = dict.fromkeys(keys)
     for run_id in sorted(set(holders.values())):
         for chunk in platform.ledger.chunks(run_id):
             if holders.get(chunk.chunk) == run_id:
@@ -339,13 +393,23 @@ def reconciliation_context(
         return kept[name]
 
     context = ReconciliationContext(
-        transform=transform_context(platform, plan, plan.chunks),
+        transform=replace(transform_context(platform, plan, planned), publish_range=scope),
         source=history_until_end(platform, target, plan),
         source_last_day=datetime.combine(last, time.min, UTC),
         staged=staged_frame(platform, target, plan, chunks),
-        measures=[{"chunk": chunk.chunk, **row} for chunk in chunks for row in chunk.measures.get("slices", [])],
+        measures=_slices(chunks, "computed"),
+        after=_slices(chunks, "slices"),
         accepted=accepted,
         tolerances=plan.tolerances,
         shared=shared,
     )
     return context
+
+
+def _slices(chunks: Sequence[ChunkRecord], name: str) -> list[dict[str, Any]]:
+    """Return what the chunk gates measured: of the computed rows, or of the chunks as readers would see them."""
+    return [
+        {"chunk": chunk.chunk, **row}
+        for chunk in chunks
+        for row in chunk.measures.get(name, chunk.measures.get("slices", []))
+    ]

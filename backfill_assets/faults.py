@@ -17,6 +17,8 @@ POINTS = frozenset(
         "gating.run_judged",
         "publishing.sealed",
         "publishing.tagged",
+        "publishing.prepared",
+        "undoing.committed",
         "publishing.committed",
         "publishing.recorded",
         "collecting.listed",

@@ -53,8 +53,6 @@ FILES_RULE = "files have disjoint key ranges"
 ROWS_RULE = "rows as staged"
 READ_RULE = "readable"
 
-RESULT_SCHEMA = "chunk string, result string"
-
 
 @dataclass(frozen=True)
 class GateSpec:
@@ -220,7 +218,7 @@ class _Judge:
             return
         self._digest.update(frame)
         if spec.measure is not None:
-            self._measures = _merged(self._measures, named(spec.measure)(frame))
+            self._measures = merged_measures(self._measures, named(spec.measure)(frame))
         if spec.outline is not None:
             self._outlines.append(named(spec.outline)(frame).select(spec.outline_columns))
 
@@ -423,7 +421,8 @@ def _add(violations: dict[str, Violation], rule: str, count: int, sample: list[d
     violation.sample += sample[: SAMPLE_ROWS - len(violation.sample)]
 
 
-def _merged(measures: pl.DataFrame | None, more: pl.DataFrame) -> pl.DataFrame:
+def merged_measures(measures: pl.DataFrame | None, more: pl.DataFrame) -> pl.DataFrame:
+    """Add the measures of one more file to those of the files before it."""
     if measures is None:
         return more
     sums = [name for name, kind in more.schema.items() if kind.is_integer()]

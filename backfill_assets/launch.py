@@ -18,13 +18,12 @@ from backfill_assets.definitions import build_definitions
 from backfill_assets.inputs import observations
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publish import publish_job
-from backfill_assets.staging import RUN_TAG, backfill_partitions, partition_key, staging_job_name
+from backfill_assets.staging import RUN_TAG, backfill_partitions, range_tags, staging_job_name, stretches
 from manifests.errors import EnvironmentRefused, Problem
 from resources.ledger import RunRecord
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """The event log has everything; a terminal that shows a progress bar needs none of it twice."""
-RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
 def initialise_instance(home: Path) -> None:
@@ -76,12 +75,8 @@ def run_chunks(
     """
     job = build_definitions(platform).resolve_job_def(staging_job_name(target_named(record.target)))
     success = True
-    for first, last in _stretches(record, chunks):
-        tags = {
-            RANGE_START: partition_key(record.run_id, first),
-            RANGE_END: partition_key(record.run_id, last),
-            RUN_TAG: record.run_id,
-        }
+    for first, last in stretches(record, chunks):
+        tags = range_tags(record.run_id, first, last)
         started(f"{first} to {last}")
         with partition_loading_context(dynamic_partitions_store=instance):
             result = job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False)
@@ -108,20 +103,3 @@ def report_inputs(platform: Platform, instance: dg.DagsterInstance) -> None:
     changed, _ = observations(platform, {})
     for event in changed:
         instance.report_runless_asset_event(event)
-
-
-def _stretches(record: RunRecord, chunks: Sequence[str]) -> list[tuple[str, str]]:
-    wanted = set(chunks)
-    stretches: list[tuple[str, str]] = []
-    open_since: str | None = None
-    last = ""
-    for chunk in record.plan.chunks:
-        if chunk.key in wanted:
-            open_since = open_since or chunk.key
-            last = chunk.key
-        elif open_since is not None:
-            stretches.append((open_since, last))
-            open_since = None
-    if open_since is not None:
-        stretches.append((open_since, last))
-    return stretches

@@ -65,6 +65,10 @@ def initialise(platform: Platform) -> dict[str, str]:
             schema = iceberg_schema(target.model)
             spec = _spec(schema, target.day_column, target.chunking)
             platform.lakehouse.ensure(target.name, schema, spec, _PROPERTIES)
+            if target.corrections is not None:
+                schema = iceberg_schema(target.corrections.model)
+                spec = _spec(schema, target.day_column, target.chunking)
+                platform.lakehouse.ensure(target.corrections.name, schema, spec, _PROPERTIES)
     held = {}
     shipped = [product.references for product in PRODUCTS if product.references is not None]
     for name, rows, version in chain.from_iterable(named(reference)() for reference in shipped):

@@ -6,14 +6,16 @@ The rules of planning are the planner's; what is done here is looking things up,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.target import TargetTable
 from manifests.errors import PlanRefused
-from manifests.model import ReferenceData, RunManifest
-from manifests.planner import Plan, ReferenceState, make_plan, pin_reference
+from manifests.model import PublishMode, ReferenceData, RunManifest
+from manifests.planner import BaseState, Plan, ReferenceState, make_plan, pin_reference, series_of
 from resources.code import code_identity
+from resources.lakehouse import Scope
 from resources.ledger import RunRecord, now, operator
 
 
@@ -35,7 +37,56 @@ def preview(platform: Platform, manifest: RunManifest) -> Plan:
         code=code_identity(),
         configuration_hash=platform.settings.output_hash(),
         run_clock=now().replace(microsecond=0),
+        base=_base_state(platform, target, manifest),
     )
+
+
+def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:
+    """Look up what the manifest's publish mode must know of the tables."""
+    lakehouse, wanted = platform.lakehouse, manifest.target
+    scope = Scope(target.day_column, wanted.publish_range.start, wanted.publish_range.end)
+    corrects = wanted.publish_mode is PublishMode.CORRECTION_EVENTS and target.corrections is not None
+    return BaseState(
+        rows_in_scope=lakehouse.rows_in(target.name, scope) if wanted.publish_mode is PublishMode.APPEND_ONLY else 0,
+        refs=lakehouse.refs(target.name),
+        source_snapshots=lakehouse.history(target.source) if wanted.merge is not None else frozenset(),
+        corrections_snapshot_id=lakehouse.snapshot_id(target.corrections.name)
+        if corrects and target.corrections is not None
+        else None,
+    )
+
+
+def replanned(platform: Platform, target: TargetTable, plan: Plan) -> Plan:
+    """Return a plan on the tables as they are now: newest base and source, everything else as it was approved."""
+    source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
+    return replace(
+        plan,
+        base_snapshot_id=platform.lakehouse.snapshot_id(target.name),
+        source_snapshot_id=source.snapshot_id,
+        source_committed_at=source.committed_at,
+        run_clock=now().replace(microsecond=0),
+    )
+
+
+def preview_series(platform: Platform, manifest: RunManifest) -> list[Plan]:
+    """Plan a manifest, or each of its steps where it is progressive, without recording anything."""
+    steps = series_of(manifest, target_named(manifest.target.table).chunking)
+    return [preview(platform, step) for step in steps]
+
+
+def plan_series(platform: Platform, manifest: RunManifest) -> list[RunRecord]:
+    """Plan a manifest and record its plan, or those of its steps where it is progressive: all of them or none.
+
+    Raises:
+        Refused: if one of them cannot be planned.
+    """
+    steps = series_of(manifest, target_named(manifest.target.table).chunking)
+    if len(steps) > 1:  # look at all of them before the first is recorded
+        platform.sinks.check_grants(manifest)
+        for step in steps:
+            if platform.ledger.existing(step) is None:
+                preview(platform, step)
+    return [plan_run(platform, step) for step in steps]
 
 
 def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:

@@ -8,27 +8,22 @@ commit landed is read from the target.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, NoReturn
 
 from backfill_assets import faults
+from backfill_assets.derivation import chunk_scopes
 from backfill_assets.executor import CHUNK_GATE
+from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.target import TargetTable
+from backfill_assets.ways import ACCEPT, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
-from manifests.errors import Problem, PublicationRefused, Refused
+from manifests.errors import Problem, PublicationDeferred, PublicationRefused, Refused
 from manifests.lifecycle import RunState
-from manifests.planner import Plan
-from resources.lakehouse import (
-    ACTION_PROPERTY,
-    EVIDENCE_PROPERTY,
-    PLAN_PROPERTY,
-    RUN_PROPERTY,
-    VERSION_PROPERTY,
-    Scope,
-)
+from manifests.model import Acceptance, OnConflict
+from manifests.planner import Plan, step_id
+from resources.lakehouse import ScopeChanged
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
-
-PUBLISH, ROLLBACK = "publish", "rollback"
 
 
 @dataclass(frozen=True)
@@ -132,48 +127,72 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
 
 
 def publish(platform: Platform, run_id: str) -> Published:
-    """Publish a validated run as one snapshot of its target.
+    """Publish a validated run as one commit of its target, in the way its publish mode says.
 
     Safe to repeat: a publication that landed, recorded or not, is found in the target and not made twice.
 
     Raises:
         PublicationRefused: if anything that must precede it is missing, or somebody else wrote into the scope.
+        PublicationDeferred: if it has to wait, or chunks in conflict were planned anew and must be computed first.
     """
     record = platform.ledger.run(run_id)
-    target = target_named(record.target)
-    landed = platform.lakehouse.find_publication(target.name, run_id, PUBLISH)
-    if landed is not None and record.state in {RunState.PUBLISHED, RunState.SUPERSEDED}:
-        return _already(platform, record, landed.snapshot_id, PUBLISH)
+    if record.state in {RunState.PUBLISHED, RunState.SUPERSEDED}:
+        return _already(platform, record, {PUBLISH, REINSTATE})
     record, chunks = require_publishable(platform, run_id)
-    root = platform.evidence.seal(run_id, evidence_files(platform, record, chunks))
+    _require_predecessor(platform, record)
+    change = change_of(platform, record, chunks)
+    if (conflicts := change.conflicts()) and not _has_landed(change):
+        _in_conflict(platform, change, conflicts)
+    root = _seal(platform, change)
     faults.reach("publishing.sealed")
     plan = record.plan
-    entry = platform.ledger.open_publication(run_id, PUBLISH, plan.base_snapshot_id, root, operator())
-    if landed is None:
-        if plan.base_snapshot_id is not None:
-            platform.lakehouse.tag(target.name, f"before-{run_id}", plan.base_snapshot_id)
-        faults.reach("publishing.tagged")
-        try:
-            commit = platform.lakehouse.replace(
-                target.name,
-                scope_of(target, plan),
-                base_snapshot_id=plan.base_snapshot_id,
-                staged=[file for chunk in chunks for file in chunk.files],
-                properties=_properties(record, PUBLISH, root),
-            )
-        except PublicationRefused as refusal:
-            platform.ledger.close_refused(entry, str(refusal))
-            platform.ledger.move(run_id, RunState.REJECTED, operator(), refusal.problems[0].what)
+    ref = plan.version or ""
+    entry = platform.ledger.open_publication(run_id, PUBLISH, plan.base_snapshot_id, root, operator(), ref=ref)
+    if plan.base_snapshot_id is not None:
+        platform.lakehouse.tag(plan.target, f"before-{run_id}", plan.base_snapshot_id)
+    faults.reach("publishing.tagged")
+    try:
+        change.prepare(root)
+        faults.reach("publishing.prepared")
+        commit = change.publish(root)
+    except PublicationRefused as refusal:
+        if _has_landed(change):  # whatever the catalog has said
             raise
-        snapshot_id, added, removed = commit.snapshot_id, commit.files_added, commit.files_removed
-    else:  # it landed, and the process died before it could say so
-        snapshot_id, added, removed = landed.snapshot_id, *platform.lakehouse.changed_files(target.name, landed)
+        platform.ledger.close_refused(entry, str(refusal))
+        if isinstance(refusal, ScopeChanged) and (conflicts := change.conflicts()):
+            _in_conflict(platform, change, conflicts)
+        platform.ledger.move(run_id, RunState.REJECTED, operator(), refusal.problems[0].what)
+        raise
     faults.reach("publishing.committed")
-    platform.ledger.accept(run_id, entry, snapshot_id=snapshot_id, added=added, removed=removed, actor=operator())
+    platform.ledger.accept(
+        run_id,
+        entry,
+        snapshot_id=commit.snapshot_id,
+        added=commit.files_added,
+        removed=commit.files_removed,
+        actor=operator(),
+        keys=change.holds,
+    )
     faults.reach("publishing.recorded")
-    done = Published(run_id, snapshot_id, plan.base_snapshot_id, added, removed, root, new=True)
+    done = Published(
+        run_id, commit.snapshot_id, plan.base_snapshot_id, commit.files_added, commit.files_removed, root, new=True
+    )
     _tell_the_world(platform, record, done, PUBLISH)
     return done
+
+
+def prepare(platform: Platform, run_id: str) -> str | None:
+    """Put the candidate of a validated run on its branch, where its publish mode has one; return the branch.
+
+    Safe to repeat. Anybody can query the branch before the publication, which then only moves a pointer.
+    """
+    record = platform.ledger.run(run_id)
+    if record.plan.publish_mode not in ON_BRANCH or record.state is not RunState.VALIDATED or not record.plan.publishes:
+        return None
+    record, chunks = require_publishable(platform, run_id)
+    change = change_of(platform, record, chunks)
+    change.prepare(_seal(platform, change))
+    return change.branch
 
 
 def rollback(platform: Platform, run_id: str) -> Published:
@@ -183,34 +202,14 @@ def rollback(platform: Platform, run_id: str) -> Published:
         PublicationRefused: if the run is not published, a later run holds part of its scope, or somebody else wrote there.
     """
     record = platform.ledger.run(run_id)
-    target = target_named(record.target)
-    undone = platform.lakehouse.find_publication(target.name, run_id, ROLLBACK)
-    if undone is not None and record.state is RunState.ROLLED_BACK:
-        return _already(platform, record, undone.snapshot_id, ROLLBACK)
+    if record.state is RunState.ROLLED_BACK:
+        return _already(platform, record, {ROLLBACK})
     if record.state is not RunState.PUBLISHED:
         raise PublicationRefused(
             Problem(f"run '{run_id}' is {record.state}", "only a PUBLISHED run is rolled back", "see `backfill status`")
         )
-    published = platform.lakehouse.find_publication(target.name, run_id, PUBLISH)
-    if published is None:
-        raise PublicationRefused(
-            Problem(
-                f"the publication of '{run_id}' is not in the history of {target.name}",
-                "a rollback undoes what the target's history shows",
-                "somebody moved the table; inspect its snapshots",
-            )
-        )
-    plan = record.plan
-    if undone is None and published.parent_snapshot_id is None and plan.base_snapshot_id is not None:
-        # an expiry has cut the link: to "restore" nothing would empty the scope
-        raise PublicationRefused(
-            Problem(
-                f"the snapshot that '{run_id}' replaced has expired",
-                "a rollback puts back the files of the snapshot before the publication",
-                "restate the scope with a new run",
-            )
-        )
-    holders = platform.ledger.accepted(target.name, [chunk.key for chunk in plan.chunks])
+    change = change_of(platform, record, platform.ledger.chunks(run_id))
+    holders = platform.ledger.accepted(record.target, change.holds)
     later = sorted({holder for holder in holders.values() if holder != run_id})
     if later:
         chunks = sorted(chunk for chunk, holder in holders.items() if holder != run_id)
@@ -221,33 +220,206 @@ def rollback(platform: Platform, run_id: str) -> Published:
                 f"roll back {', '.join(later)} first, or restate the scope with a new run",
             )
         )
-    root = platform.evidence.verify(run_id)
-    entry = platform.ledger.open_publication(run_id, ROLLBACK, published.snapshot_id, root, operator())
-    if undone is None:
-        try:
-            commit = platform.lakehouse.restore(
-                target.name,
-                scope_of(target, plan),
-                from_snapshot_id=published.snapshot_id,
-                to_snapshot_id=published.parent_snapshot_id,
-                properties=_properties(record, ROLLBACK, root),
+    return _undo(platform, change, ROLLBACK)
+
+
+def reinstate(platform: Platform, run_id: str) -> Published:
+    """Undo the rollback of a run, as a new snapshot: its rows are what readers see again.
+
+    Raises:
+        PublicationRefused: if the run is not rolled back, or somebody has written into its scope since.
+    """
+    record = platform.ledger.run(run_id)
+    if record.state is RunState.PUBLISHED and _last(platform, run_id, {REINSTATE}) is not None:
+        return _already(platform, record, {REINSTATE})
+    if record.state is not RunState.ROLLED_BACK:
+        raise PublicationRefused(
+            Problem(
+                f"run '{run_id}' is {record.state}", "only a ROLLED_BACK run is reinstated", "see `backfill status`"
             )
-        except PublicationRefused as refusal:
-            platform.ledger.close_refused(entry, str(refusal))
-            raise
-        snapshot_id, added, removed = commit.snapshot_id, commit.files_added, commit.files_removed
+        )
+    return _undo(platform, change_of(platform, record, platform.ledger.chunks(run_id)), REINSTATE)
+
+
+def _undo(platform: Platform, change: Change, action: str) -> Published:
+    """Undo a run's last change of its tables by a new one, and record it."""
+    run_id, ledger = change.record.run_id, platform.ledger
+    root = platform.evidence.verify(run_id)
+    done_before = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    last = done_before[-1]
+    undone = next(one["action"] for one in reversed(done_before) if one["action"] != ACCEPT)
+    entry = ledger.open_publication(
+        run_id, action, last["snapshot_id"], root, operator(), ref=change.plan.version or ""
+    )
+    try:
+        commit = change.undo(action, len(done_before) + 1, undone, root)
+    except PublicationRefused as refusal:
+        ledger.close_refused(entry, str(refusal))
+        raise
+    faults.reach("undoing.committed")
+    facts = {"snapshot_id": commit.snapshot_id, "added": commit.files_added, "removed": commit.files_removed}
+    if action == ROLLBACK:
+        ledger.undo(run_id, entry, **facts, actor=operator())
     else:
-        snapshot_id, added, removed = undone.snapshot_id, *platform.lakehouse.changed_files(target.name, undone)
-    faults.reach("publishing.committed")
-    platform.ledger.undo(run_id, entry, snapshot_id=snapshot_id, added=added, removed=removed, actor=operator())
-    done = Published(run_id, snapshot_id, published.snapshot_id, added, removed, root, new=True)
-    _tell_the_world(platform, record, done, ROLLBACK)
+        ledger.accept(run_id, entry, **facts, actor=operator(), keys=change.holds)
+    done = Published(
+        run_id, commit.snapshot_id, last["snapshot_id"], commit.files_added, commit.files_removed, root, new=True
+    )
+    _tell_the_world(platform, change.record, done, action, len(done_before) + 1)
     return done
 
 
-def scope_of(target: TargetTable, plan: Plan) -> Scope:
-    """Return what a plan may change of its target."""
-    return Scope(target.day_column, plan.publish_range.start, plan.publish_range.end)
+def accept(platform: Platform, run_id: str) -> Published:
+    """Make a version that was published under its name what main shows.
+
+    Raises:
+        PublicationRefused: if the run has no such version, or main has moved since it was planned.
+    """
+    record = platform.ledger.run(run_id)
+    if record.state is not RunState.PUBLISHED or record.plan.acceptance is not Acceptance.LATER:
+        raise PublicationRefused(
+            Problem(
+                f"run '{run_id}' is {record.state} with acceptance {record.plan.acceptance or 'on publication'}",
+                "a PUBLISHED run of publishMode VERSIONED and acceptance LATER is accepted",
+                "see `backfill status`",
+            )
+        )
+    if _last(platform, run_id, {ACCEPT}) is not None:
+        return _already(platform, record, {ACCEPT})
+    change = change_of(platform, record, platform.ledger.chunks(run_id))
+    root = platform.evidence.verify(run_id)
+    entry = platform.ledger.open_publication(
+        run_id, ACCEPT, record.plan.base_snapshot_id, root, operator(), ref=record.plan.version or ""
+    )
+    try:
+        commit = change.accept()
+    except PublicationRefused as refusal:
+        platform.ledger.close_refused(entry, str(refusal))
+        raise
+    platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
+    done = Published(run_id, commit.snapshot_id, record.plan.base_snapshot_id, 0, 0, root, new=True)
+    _tell_the_world(platform, record, done, ACCEPT)
+    return done
+
+
+def change_of(platform: Platform, record: RunRecord, chunks: list[ChunkRecord]) -> Change:
+    """Return the change that a run makes."""
+    return Change(platform, target_named(record.target), record, chunks, platform.ledger.plans(record))
+
+
+def _has_landed(change: Change) -> bool:
+    """Whether the commit was made already, and the process died before it could say so."""
+    return any(
+        change.platform.lakehouse.find_publication(table, change.record.run_id, PUBLISH) is not None
+        for table in change.tables
+    )
+
+
+def waits_for(platform: Platform, record: RunRecord) -> str | None:
+    """Say what a validated run's publication waits for; None if it can be tried."""
+    try:
+        _require_predecessor(platform, record)
+    except PublicationDeferred as wait:
+        return wait.problems[0].what
+    terms = record.plan.conflict
+    if terms is None or terms.on_conflict is not OnConflict.WAIT:
+        return None
+    if now() >= record.updated_at + timedelta(minutes=terms.wait_minutes):
+        return None
+    conflicts = change_of(platform, record, platform.ledger.chunks(record.run_id)).conflicts()
+    return f"{len(conflicts)} chunk(s) have changed: {', '.join(conflicts[:10])}" if conflicts else None
+
+
+def _require_predecessor(platform: Platform, record: RunRecord) -> None:
+    """Refuse to publish a step of a progressive run before the one it follows.
+
+    Raises:
+        PublicationDeferred: if that one is not published.
+    """
+    series = record.manifest.series
+    if series is None or series.step == 1:
+        return
+    before = step_id(series.of, series.step - 1)
+    found = platform.ledger.find(before)
+    if found is None or found.state not in {RunState.PUBLISHED, RunState.SUPERSEDED}:
+        raise PublicationDeferred(
+            Problem(
+                f"run '{before}' is {'unknown' if found is None else found.state}",
+                f"step {series.step} of '{series.of}' is published after step {series.step - 1}",
+                f"publish '{before}' first",
+            )
+        )
+
+
+def _seal(platform: Platform, change: Change) -> str:
+    edition = len(platform.ledger.amendments(change.record.run_id))
+    files = evidence_files(platform, change.record, list(change.chunks))
+    return platform.evidence.seal(change.record.run_id, files, edition)
+
+
+# --- conflicts --------------------------------------------------------------------------------------------------------
+
+
+def _in_conflict(platform: Platform, change: Change, conflicts: list[str]) -> NoReturn:
+    """Do what the approved manifest says of a conflict: refuse for good, wait, or plan the chunks in conflict anew.
+
+    Raises:
+        PublicationRefused: the run is REJECTED.
+        PublicationDeferred: the run waits, or must be computed again where it was planned anew.
+    """
+    run_id, terms = change.record.run_id, change.plan.conflict
+    shown = ", ".join(conflicts[:10]) + (" …" if len(conflicts) > 10 else "")  # noqa: PLR2004
+    what = f"{len(conflicts)} chunk(s) of {change.target.name} have changed since '{run_id}' was planned: {shown}"
+    again = "plan the change again, under a new run id, on the table as it is now"
+    policy = OnConflict.REFUSE if terms is None else terms.on_conflict
+    if terms is not None and policy is OnConflict.WAIT:
+        since = change.record.updated_at
+        until = since + timedelta(minutes=terms.wait_minutes)
+        if now() < until:
+            raise PublicationDeferred(
+                Problem(what, f"it waits until {until:%Y-%m-%d %H:%M} UTC for the other change to be undone", again)
+            )
+        again = f"it has waited {terms.wait_minutes} minutes; {again}"
+    if terms is not None and policy is OnConflict.REPLAN:
+        tried = len(platform.ledger.amendments(run_id))
+        pinned = change.record.manifest.source.snapshot_id
+        if tried < terms.max_replans and pinned is None:
+            plan = replanned(platform, change.target, change.plan)
+            number = platform.ledger.replan(run_id, plan, conflicts, actor=operator(), reason=what)
+            raise PublicationDeferred(
+                Problem(what, f"they are planned anew (time {number} of {terms.max_replans})", "run them again")
+            )
+        again = (
+            "the manifest pins the source's snapshot; " + again if pinned else f"planned anew {tried} times; {again}"
+        )
+    lines = _differing_files(change, conflicts)
+    refusal = PublicationRefused(
+        Problem(
+            f"{change.target.name} no longer holds the plan's files:\n      " + "\n      ".join(lines),
+            "somebody else has written into the scope since the plan was made",
+            again,
+        )
+    )
+    entry = platform.ledger.open_publication(run_id, PUBLISH, change.plan.base_snapshot_id, "", operator())
+    platform.ledger.close_refused(entry, str(refusal))
+    platform.ledger.move(run_id, RunState.REJECTED, operator(), what)
+    raise refusal
+
+
+def _differing_files(change: Change, conflicts: list[str], limit: int = 20) -> list[str]:
+    """Name files that came and went since the base, chunk by chunk."""
+    scopes = chunk_scopes(change.target, [chunk for chunk in change.plan.chunks if chunk.key in set(conflicts)])
+    lakehouse, name = change.platform.lakehouse, change.target.name
+    present = lakehouse.files_by_chunk(name, None, scopes)
+    lines = []
+    for key, scope in scopes.items():
+        base = change.plans[key].base_snapshot_id
+        then = set(lakehouse.files_by_chunk(name, base, {key: scope})[key]) if base is not None else set()
+        lines += [f"+ {path}" for path in sorted(set(present[key]) - then)]
+        lines += [f"- {path}" for path in sorted(then - set(present[key]))]
+        if len(lines) > limit:
+            return [*lines[:limit], f"… and more, in {len(conflicts)} chunk(s)"]
+    return lines
 
 
 def evidence_files(platform: Platform, record: RunRecord, chunks: list[ChunkRecord]) -> dict[str, Any]:
@@ -261,44 +433,41 @@ def evidence_files(platform: Platform, record: RunRecord, chunks: list[ChunkReco
         "chunks.json": chunks,
         "verdicts.json": platform.ledger.verdicts(run_id),
         "approvals.json": platform.ledger.approvals(run_id),
+        "amendments.json": platform.ledger.amendments(run_id),
         "attempts.json": platform.ledger.attempts(run_id),
         "transitions.json": platform.ledger.history(run_id),
         "sink_requests.json": platform.ledger.sink_attempts(run_id),
     }
 
 
-def _properties(record: RunRecord, action: str, root: str) -> dict[str, str]:
-    return {
-        RUN_PROPERTY: record.run_id,
-        ACTION_PROPERTY: action,
-        PLAN_PROPERTY: record.plan_hash,
-        VERSION_PROPERTY: record.plan.transform_version,
-        EVIDENCE_PROPERTY: root,
-    }
+def _last(platform: Platform, run_id: str, actions: set[str]) -> dict[str, Any] | None:
+    done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    return next((one for one in reversed(done) if one["action"] in actions), None)
 
 
-def _already(platform: Platform, record: RunRecord, snapshot_id: int, action: str) -> Published:
-    entry = next(
-        one
-        for one in reversed(platform.ledger.publications(record.run_id))
-        if one["action"] == action and one["state"] == "COMMITTED"
-    )
+def _already(platform: Platform, record: RunRecord, actions: set[str]) -> Published:
+    """Return what was done before; what a crash left untold is told now."""
+    entry = _last(platform, record.run_id, actions)
+    assert entry is not None
     done = Published(
         record.run_id,
-        snapshot_id,
+        entry["snapshot_id"],
         entry["base_snapshot_id"],
         entry["files_added"],
         entry["files_removed"],
         entry["evidence_root"],
         new=False,
     )
-    _tell_the_world(platform, record, done, action)  # in case the process died between recording and telling
+    number = sum(one["state"] == "COMMITTED" for one in platform.ledger.publications(record.run_id))
+    _tell_the_world(platform, record, done, entry["action"], number)
     return done
 
 
-def _tell_the_world(platform: Platform, record: RunRecord, done: Published, action: str) -> None:
+def _tell_the_world(platform: Platform, record: RunRecord, done: Published, action: str, number: int = 1) -> None:
     """Append to the evidence, and send to each sink the manifest grants; each recognises a repetition."""
     facts = {name: value for name, value in plain(done).items() if name != "new"}
+    if number > 2:  # noqa: PLR2004 - a run is rolled back once as its second change; later ones are numbered
+        action = f"{action}-{number}"
     platform.evidence.append(record.run_id, action, facts | {"at": now()})
     done_before = {
         (one["sink"], one["action"])

@@ -10,11 +10,21 @@ from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets.platform import Platform
-from backfill_assets.publication import PUBLISH, publish
-from backfill_assets.staging import RUN_TAG, asset_key, backfill_partitions, column_schema
+from backfill_assets.publication import publish, waits_for
+from backfill_assets.staging import (
+    RUN_TAG,
+    asset_key,
+    backfill_partitions,
+    column_schema,
+    range_tags,
+    staging_job_name,
+    stretches,
+)
 from backfill_assets.target import TargetTable
+from backfill_assets.ways import PUBLISH
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
+from resources.ledger import ChunkState
 
 SENSOR_SECONDS = 10
 _ATTEMPTS = 5
@@ -80,7 +90,7 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
     A run key fires once: it carries the number of publications tried, so that one that failed is asked for again.
     """
     for record in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED]):
-        if record.plan.manual_publish or not record.plan.publishes:
+        if record.plan.manual_publish or not record.plan.publishes or waits_for(platform, record):
             continue
         tried = sum(entry["action"] == PUBLISH for entry in platform.ledger.publications(record.run_id))
         if tried < _ATTEMPTS:
@@ -106,3 +116,36 @@ def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg
         yield from requests
 
     return when_validated
+
+
+def recomputation_requests(platform: Platform, target: TargetTable) -> Iterator[dg.RunRequest]:
+    """Yield requests to compute the chunks of runs that were planned anew after a conflict."""
+    for record in platform.ledger.runs(target=target.name, states=[RunState.RUNNING]):
+        amendments = platform.ledger.amendments(record.run_id)
+        waiting = {chunk.chunk for chunk in platform.ledger.chunks(record.run_id) if chunk.state is ChunkState.PLANNED}
+        if not amendments or not waiting:
+            continue
+        for first, last in stretches(record, waiting):
+            yield dg.RunRequest(
+                run_key=f"{record.run_id}:{len(amendments)}:{first}",
+                tags=range_tags(record.run_id, first, last),
+            )
+
+
+def recomputation_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+    """Make the sensor that has chunks computed again that were planned anew."""
+
+    @dg.sensor(
+        name=f"{staging_job_name(target)}_after_conflict",
+        job=job,
+        minimum_interval_seconds=SENSOR_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Has the chunks computed again whose run was planned anew, because others had changed them.",
+    )
+    def after_conflict(platform: dg.ResourceParam[Platform]) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        requests = list(recomputation_requests(platform, target))
+        if not requests:
+            yield dg.SkipReason(f"no run of {target.name} was planned anew")
+        yield from requests
+
+    return after_conflict

@@ -46,6 +46,21 @@ class Published(pa.DataFrameModel):
         strict = True
 
 
+class Corrections(Published):
+    """Columns of a corrections table; a product's model adds the key columns of the table that is corrected."""
+
+    correction_id: str = pa.Field(
+        str_length={"min_value": 64, "max_value": 64},
+        unique=True,
+        description="Hash of the accepted row and what it is corrected to: a pair is issued once.",
+    )
+    event_type: str = pa.Field(isin=("ADDED", "CHANGED", "REMOVED"), description="What became of the key's row.")
+    corrects_run_id: str = pa.Field(nullable=True, description="Run of the accepted row; empty for one that is added.")
+    old_values: str = pa.Field(nullable=True, description="The accepted row's other columns, as JSON text.")
+    new_values: str = pa.Field(nullable=True, description="The corrected row's other columns, as JSON text.")
+    reason: str = pa.Field(description="Why, from the run's manifest.")
+
+
 def dtypes(model: type[pa.DataFrameModel]) -> dict[str, pl.DataType]:
     """Return a model's columns and their Polars types, in order: a target's own columns first, lineage last."""
     columns = model.to_schema().columns

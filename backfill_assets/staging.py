@@ -3,7 +3,7 @@
 Put here how the asset looks to Dagster and what it reports. What is done is the executor's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import dagster as dg
@@ -16,10 +16,12 @@ from backfill_assets.schema import LINEAGE_COLUMNS, descriptions, dtypes, iceber
 from backfill_assets.target import InputTable, TargetTable
 from manifests.chunks import KEY_FORMAT, Chunking, first_day, following
 from manifests.errors import InputRefused, Problem
+from resources.ledger import RunRecord
 
 BACKFILL, CHUNK = "backfill", "chunk"
 """Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
 RUN_TAG = "backfill/run_id"
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 """Tag that ties a Dagster run to its backfill run."""
 
 
@@ -70,6 +72,29 @@ def one_run(keys: Sequence[str], target: TargetTable) -> tuple[str, list[str]]:
             )
         )
     return run_ids[0], [chunk for _, chunk in split]
+
+
+def stretches(record: RunRecord, chunks: Iterable[str]) -> list[tuple[str, str]]:
+    """Return first and last of each stretch of chunks without gaps: what one Dagster run can take."""
+    wanted = set(chunks)
+    found: list[tuple[str, str]] = []
+    open_since: str | None = None
+    last = ""
+    for chunk in record.plan.chunks:
+        if chunk.key in wanted:
+            open_since = open_since or chunk.key
+            last = chunk.key
+        elif open_since is not None:
+            found.append((open_since, last))
+            open_since = None
+    if open_since is not None:
+        found.append((open_since, last))
+    return found
+
+
+def range_tags(run_id: str, first: str, last: str) -> dict[str, str]:
+    """Return the tags of a Dagster run over a stretch of chunks of a backfill run."""
+    return {RANGE_START: partition_key(run_id, first), RANGE_END: partition_key(run_id, last), RUN_TAG: run_id}
 
 
 def column_schema(table: TargetTable | InputTable) -> dg.TableSchema:

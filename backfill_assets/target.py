@@ -105,10 +105,13 @@ class ReconciliationContext:
 
     Attributes:
         transform: the context the chunks were computed with (all chunks of the run).
-        source: every source row up to the end of the publish range, at the pinned snapshot.
+        source: every source row up to the end of the publish range, at the pinned snapshot; of a merge, those of the
+            merged entities.
         source_last_day: the last day (UTC) the source knows.
         staged: the outlines of the staged chunks, or all their rows where the target declares no outline.
         measures: what the chunk gates measured: rows of slice columns and sums, each with its `chunk`.
+        after: the same of the chunks as readers would see them; differs from `measures` where only some entities are
+            computed and merged.
         accepted: the same of the version accepted today; None for a chunk that has none.
         tolerances: by name.
         shared: returns what a function of the context found, under a name; gates that share it have it found once.
@@ -119,6 +122,7 @@ class ReconciliationContext:
     source_last_day: datetime
     staged: DataFrame
     measures: Sequence[Mapping[str, Any]]
+    after: Sequence[Mapping[str, Any]]
     accepted: Mapping[str, Sequence[Mapping[str, Any]] | None]
     tolerances: Mapping[str, float]
     shared: Callable[[str, Callable[[ReconciliationContext], Any]], Any]
@@ -143,6 +147,14 @@ class Outline:
 
     columns: tuple[str, ...]
     rows: Callable[[pl.DataFrame], pl.DataFrame]
+
+
+@dataclass(frozen=True)
+class CorrectionsTable:
+    """Where corrections to a target are appended: its name and its model, which inherits `schema.Corrections`."""
+
+    name: str
+    model: type[pa.DataFrameModel]
 
 
 @dataclass(frozen=True)
@@ -179,6 +191,9 @@ class TargetTable:
         column_origins: column lineage, for people.
         configuration: constants of the product that its transform gets in its context.
         chunks_per_run: the most chunks one Dagster run takes.
+        entity: the column, of source and target, whose values MERGE_BY_KEY recomputes whole; None: it cannot be merged into.
+        version_column: which of two rows of a key is newer.
+        corrections: the table for CORRECTION_EVENTS; None: there are none.
     """
 
     name: str
@@ -204,6 +219,9 @@ class TargetTable:
     column_origins: Mapping[str, tuple[ColumnOrigin, ...]] = field(default_factory=dict)
     configuration: Mapping[str, Any] = field(default_factory=dict)
     chunks_per_run: int = 240
+    entity: str | None = None
+    version_column: str = "produced_at"
+    corrections: CorrectionsTable | None = None
 
     def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
         """Return what the planner must know, with the warm-up that the pinned references ask for."""
@@ -221,6 +239,9 @@ class TargetTable:
             first_chunk=self.chunks_from,
             last_chunk=self.chunks_until,
             required_gates=(ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE),
+            entity=self.entity,
+            version_column=self.version_column,
+            has_corrections=self.corrections is not None,
         )
 
 

@@ -83,6 +83,12 @@ class PublicationRefused(Refused):
     headline = "the publication is refused"
 
 
+class PublicationDeferred(Refused):
+    """The publication has to wait; nothing has changed, and it may be tried again."""
+
+    headline = "the publication has to wait"
+
+
 class InputRefused(Refused):
     """Data, a command or its arguments cannot be used."""
 

@@ -35,12 +35,14 @@ TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     S.RUNNING: frozenset({S.STAGED, S.FAILED, S.CANCELLED}),
     # back to RUNNING: a staged file turned out to be damaged, its chunk is computed again
     S.STAGED: frozenset({S.VALIDATED, S.FAILED, S.RUNNING, S.CANCELLED}),
-    S.VALIDATED: frozenset({S.PUBLISHED, S.REJECTED, S.CANCELLED}),
+    # back to RUNNING: somebody else changed part of the scope, whose chunks are planned anew
+    S.VALIDATED: frozenset({S.PUBLISHED, S.RUNNING, S.REJECTED, S.CANCELLED}),
     S.FAILED: frozenset({S.RUNNING, S.REJECTED, S.CANCELLED}),
     S.PUBLISHED: frozenset({S.SUPERSEDED, S.ROLLED_BACK}),
     # back to PUBLISHED: the run that superseded it was rolled back
     S.SUPERSEDED: frozenset({S.PUBLISHED}),
-    S.ROLLED_BACK: frozenset(),
+    # back to PUBLISHED: the rollback is undone
+    S.ROLLED_BACK: frozenset({S.PUBLISHED}),
     S.REJECTED: frozenset(),
     S.CANCELLED: frozenset(),
 }

@@ -108,11 +108,12 @@ class ReferenceState:
 
 @dataclass(frozen=True)
 class BaseState:
-    """The target at the plan's base: how many rows the publish range holds, and the names of the table's refs."""
+    """What a publish mode must know: rows in the publish range at the base, refs, the source's and corrections' snapshots."""
 
     rows_in_scope: int = 0
     refs: frozenset[str] = frozenset()
     source_snapshots: frozenset[int] = frozenset()
+    corrections_snapshot_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -282,6 +283,7 @@ class Plan:
     version: str | None = field(default=None, metadata=LATER)
     acceptance: Acceptance | None = field(default=None, metadata=LATER)
     corrections: Corrections | None = field(default=None, metadata=LATER)
+    corrections_base_snapshot_id: int | None = field(default=None, metadata=LATER)
     conflict: ConflictTerms | None = field(default=None, metadata=LATER)
 
     @cached_property
@@ -292,6 +294,11 @@ class Plan:
     def to_json(self) -> str:
         """Return the plan as canonical JSON; `plan_from_json` reads it back."""
         return canonical_json(self)
+
+    @property
+    def derives(self) -> bool:
+        """Whether what is published is derived from the computed rows, not those themselves."""
+        return self.merge is not None or self.corrections is not None
 
     @property
     def publishes(self) -> bool:
@@ -447,7 +454,8 @@ def make_plan(
         merge=_merge_terms(manifest, contract),
         version=manifest.target.version,
         acceptance=manifest.target.acceptance,
-        corrections=manifest.target.corrections,
+        corrections=_corrections(manifest),
+        corrections_base_snapshot_id=None if base is None else base.corrections_snapshot_id,
         conflict=None
         if manifest.conflict == Conflict()
         else ConflictTerms(
@@ -477,9 +485,14 @@ def series_of(manifest: RunManifest, chunking: Chunking) -> tuple[RunManifest, .
             }
         }
         series = {"of": manifest.run_id, "step": number, "steps": len(parts)}
-        changes = {"runId": f"{manifest.run_id}.s{number:03}", "progressive": None, "series": series, "target": target}
+        changes = {"runId": step_id(manifest.run_id, number), "progressive": None, "series": series, "target": target}
         steps.append(manifest_from(data | changes))
     return tuple(steps)
+
+
+def step_id(series: str, step: int) -> str:
+    """Return the run id of a step of a progressive run."""
+    return f"{series}.s{step:03}"
 
 
 def _sampled(sample: Sample, chunks: tuple[PlannedChunk, ...]) -> tuple[tuple[PlannedChunk, ...], list[Problem]]:
@@ -493,6 +506,12 @@ def _sampled(sample: Sample, chunks: tuple[PlannedChunk, ...]) -> tuple[tuple[Pl
             )
         ]
     return tuple(chunk for chunk in chunks if chunk.key in sample.chunks), []
+
+
+def _corrections(manifest: RunManifest) -> Corrections | None:
+    if manifest.target.publish_mode is not PublishMode.CORRECTION_EVENTS:
+        return None
+    return manifest.target.corrections or Corrections.INSTEAD
 
 
 def _merge_terms(manifest: RunManifest, contract: TargetContract) -> MergeTerms | None:
@@ -516,7 +535,7 @@ def _mode_problems(manifest: RunManifest, contract: TargetContract, base: BaseSt
                 "narrow the publish range to empty chunks, or choose REPLACE_PARTITIONS",
             )
         )
-    if target.version is not None and target.version in base.refs:
+    if target.version is not None and {target.version, f"withdrawn-{target.version}"} & base.refs:
         problems.append(
             Problem(
                 f"{contract.table} has a version {target.version} already",

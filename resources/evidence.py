@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import Problem, PublicationRefused
 
 INDEX = "index.json"
+_BUNDLE = re.compile(r"bundle(?:-(\d+))?")
 
 
 class EvidenceStore:
@@ -27,11 +29,17 @@ class EvidenceStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def path(self, run_id: str) -> Path:
-        """Return the folder of a run's bundle."""
-        return self.folder / run_id / "bundle"
+    def path(self, run_id: str, edition: int | None = None) -> Path:
+        """Return the folder of a run's bundle; without an edition, of its last one.
 
-    def seal(self, run_id: str, files: Mapping[str, Any]) -> str:
+        A run has more than one where chunks were planned anew after a bundle was sealed: earlier ones stay.
+        """
+        if edition is None:
+            found = (_BUNDLE.fullmatch(folder.name) for folder in (self.folder / run_id).glob("bundle*"))
+            edition = max((int(name[1] or 0) for name in found if name), default=0)
+        return self.folder / run_id / ("bundle" if edition == 0 else f"bundle-{edition}")
+
+    def seal(self, run_id: str, files: Mapping[str, Any], edition: int = 0) -> str:
         """Write the bundle, whole or not at all, and return its root hash.
 
         A bundle that was sealed before (the publication was interrupted) stays as it is, if it is unharmed.
@@ -39,10 +47,10 @@ class EvidenceStore:
         Raises:
             PublicationRefused: if an earlier bundle of this run is damaged.
         """
-        final = self.path(run_id)
+        final = self.path(run_id, edition)
         if final.exists():
             return self.verify(run_id)
-        partial = final.with_name(f"bundle.partial-{os.getpid()}")
+        partial = final.with_name(f"{final.name}.partial-{os.getpid()}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         index = {}

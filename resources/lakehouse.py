@@ -7,7 +7,8 @@ whether a commit may happen is the publisher's. Every commit here is one snapsho
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,13 +26,29 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThan, LessThanOrEqual
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    LessThan,
+    LessThanOrEqual,
+    Or,
+)
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+)
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import DateType, TimestamptzType
 from sqlalchemy.exc import SQLAlchemyError
@@ -42,6 +59,8 @@ from manifests.planner import ReferenceState, SourceFile, SourceState, StagedFil
 RUN_PROPERTY = "backfill.run-id"
 """Snapshot summary key of the run that a publication belongs to."""
 ACTION_PROPERTY = "backfill.action"
+SEQUENCE_PROPERTY = "backfill.sequence"
+"""Which of a run's changes to the table it is: a run may be rolled back, reinstated and rolled back again."""
 PLAN_PROPERTY = "backfill.plan-hash"
 EVIDENCE_PROPERTY = "backfill.evidence-root"
 VERSION_PROPERTY = "backfill.transform-version"
@@ -77,6 +96,10 @@ class Scope:
             GreaterThanOrEqual(term=self.column, value=self.start.isoformat()),
             LessThanOrEqual(term=self.column, value=self.end.isoformat()),
         )
+
+
+class ScopeChanged(PublicationRefused):
+    """Somebody else has written into the scope since the plan was made."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +246,56 @@ class Lakehouse:
             recorded,
         )
 
+    def refs(self, name: str) -> frozenset[str]:
+        """Return the names of a table's branches and tags."""
+        return frozenset(self.table(name).refs())
+
+    def history(self, name: str) -> frozenset[int]:
+        """Return the snapshots of the current one's history, itself included."""
+        table = self.table(name)
+        return frozenset(snapshot.snapshot_id for snapshot in _ancestors(table, table.current_snapshot()))
+
+    def rows_in(self, name: str, scope: Scope) -> int:
+        """Return how many rows the current files of a scope hold, from metadata."""
+        table = self.table(name)
+        current = table.current_snapshot()
+        return 0 if current is None else sum(file.record_count for file in _live_files(table, current, scope.filter))
+
+    def files_by_chunk(
+        self, name: str, snapshot_id: int | None, scopes: Mapping[str, Scope], *, branch: str | None = None
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the data files of each scope (a chunk's days, by its key) at a snapshot; None: as it is now.
+
+        Raises:
+            InputRefused: if a file lies in more than one chunk.
+        """
+        table = self.table(name)
+        snapshot = (
+            table.snapshot_by_name(branch or MAIN_BRANCH) if snapshot_id is None else _snapshot(table, snapshot_id)
+        )
+        files: dict[str, list[str]] = {key: [] for key in scopes}
+        if snapshot is None or not scopes:
+            return dict.fromkeys(scopes, ())
+        column = next(iter(scopes.values())).column
+        whole = Scope(column, min(one.start for one in scopes.values()), max(one.end for one in scopes.values()))
+        by_start = sorted(scopes.items(), key=lambda item: item[1].start)
+        starts = [scope.start for _, scope in by_start]
+        for file in _live_files(table, snapshot, whole.filter):
+            low, high = (instant.date() for instant in _instants(table, file, column))
+            place = bisect_right(starts, low) - 1
+            if place < 0 or high > by_start[place][1].end:
+                if any(scope.start <= high and low <= scope.end for _, scope in by_start):
+                    raise InputRefused(
+                        Problem(
+                            f"{file.file_path} holds {low} to {high}",
+                            "a file of a target lies in one chunk",
+                            "rewrite the file by chunk",
+                        )
+                    )
+                continue  # of a chunk between two of these
+            files[by_start[place][0]].append(file.file_path)
+        return {key: tuple(sorted(paths)) for key, paths in files.items()}
+
     # --- reading --------------------------------------------------------------------------------------------------
 
     def pinned(self, name: str, snapshot_id: int | None, row_filter: BooleanExpression | None = None) -> PinnedRead:
@@ -237,6 +310,25 @@ class Lakehouse:
         snapshot = _snapshot(table, snapshot_id)
         paths = tuple(sorted(file.file_path for file in _live_files(table, snapshot, row_filter or AlwaysTrue())))
         return PinnedRead(name, snapshot.snapshot_id, table.schema(), paths)
+
+    def pinned_since(self, name: str, since: int, until: int) -> PinnedRead:
+        """Plan a read of what was appended to a table after snapshot `since`, up to `until`.
+
+        Raises:
+            InputRefused: if files of `since` are gone by then: the table was not only appended to.
+        """
+        table = self.table(name)
+        before = {file.file_path for file in _live_files(table, _snapshot(table, since), AlwaysTrue())}
+        after = {file.file_path for file in _live_files(table, _snapshot(table, until), AlwaysTrue())}
+        if before - after:
+            raise InputRefused(
+                Problem(
+                    f"{len(before - after)} file(s) of {name} at snapshot {since} are gone at {until}",
+                    "what has changed since a snapshot is told from files that were appended",
+                    "name the entities in the manifest instead",
+                )
+            )
+        return PinnedRead(name, until, table.schema(), tuple(sorted(after - before)))
 
     def rows(self, name: str, snapshot_id: int) -> list[dict[str, Any]]:
         """Return all rows of a (small) reference table at a snapshot."""
@@ -285,62 +377,74 @@ class Lakehouse:
     def replace(
         self,
         name: str,
-        scope: Scope,
+        scopes: Sequence[tuple[Scope, int | None]],
         *,
-        base_snapshot_id: int | None,
         staged: Sequence[StagedFile],
         properties: Mapping[str, str],
+        replaced: Collection[str] | None = None,
+        branch: str = MAIN_BRANCH,
+        token: int | None = None,
     ) -> Commit:
-        """Replace the files of a scope at the plan's base by staged ones, as one snapshot.
+        """Replace files of scopes by staged ones, as one snapshot.
+
+        Args:
+            name: the table.
+            scopes: what may be touched, each with the snapshot whose files it must hold (None: no file).
+            staged: the files that come in.
+            properties: of the snapshot.
+            replaced: the files that go; None: all of the scopes.
+            branch: what the snapshot is committed to.
+            token: of the lease under which it is done.
 
         Raises:
-            PublicationRefused: if the scope's files are no longer those of the base, or a staged file is not the one
+            PublicationRefused: if a scope's files are no longer those of its base, or a staged file is not the one
                 that was gated; nothing has changed then.
         """
         table = self.table(name)
-        base = (
-            []
-            if base_snapshot_id is None
-            else list(_live_files(table, _snapshot(table, base_snapshot_id), scope.filter))
-        )
-        current = table.current_snapshot()
-        present = [] if current is None else list(_live_files(table, current, scope.filter))
-        require_same_files(name, scope, base, present)
+        current = table.snapshot_by_name(branch)
+        present: list[DataFile] = []
+        for scope, base_snapshot_id in scopes:
+            base = _files_at(table, base_snapshot_id, scope)
+            found = base if current and current.snapshot_id == base_snapshot_id else _files_in(table, current, scope)
+            require_same_files(name, scope, base, found)
+            present += found
+        old = present if replaced is None else [file for file in present if file.file_path in replaced]
         new = data_files(table, [file.path for file in staged])
         _require_as_staged(staged, new)
-        self._commit(table, scope, present, new, properties)
-        return Commit(
-            self._landed(name, RUN_PROPERTY, properties[RUN_PROPERTY], properties[ACTION_PROPERTY]).snapshot_id,
-            len(new),
-            len(present),
-        )
+        self._commit(table, [scope for scope, _ in scopes], old, new, properties, branch, token)
+        run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
+        return Commit(self._landed(name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
 
     def restore(
         self,
         name: str,
-        scope: Scope,
+        scopes: Sequence[Scope],
         *,
         from_snapshot_id: int,
         to_snapshot_id: int | None,
         properties: Mapping[str, str],
+        token: int | None = None,
     ) -> Commit:
-        """Put the files that a scope had at `to_snapshot_id` back in place of those of `from_snapshot_id`.
+        """Put the files that scopes had at `to_snapshot_id` back in place of those of `from_snapshot_id`.
+
+        Files that both have stay as they are.
 
         Raises:
-            PublicationRefused: if the scope's files are no longer those of `from_snapshot_id`.
+            PublicationRefused: if a scope's files are no longer those of `from_snapshot_id`.
         """
         table = self.table(name)
-        published = list(_live_files(table, _snapshot(table, from_snapshot_id), scope.filter))
-        current = table.current_snapshot()
-        present = [] if current is None else list(_live_files(table, current, scope.filter))
-        require_same_files(name, scope, published, present)
-        old = [] if to_snapshot_id is None else list(_live_files(table, _snapshot(table, to_snapshot_id), scope.filter))
-        self._commit(table, scope, present, old, properties)
-        return Commit(
-            self._landed(name, RUN_PROPERTY, properties[RUN_PROPERTY], properties[ACTION_PROPERTY]).snapshot_id,
-            len(old),
-            len(present),
-        )
+        going: list[DataFile] = []
+        coming: list[DataFile] = []
+        for scope in scopes:
+            published = _files_at(table, from_snapshot_id, scope)
+            require_same_files(name, scope, published, _files_in(table, table.current_snapshot(), scope))
+            earlier = _files_at(table, to_snapshot_id, scope)
+            before, after = {file.file_path for file in earlier}, {file.file_path for file in published}
+            going += [file for file in published if file.file_path not in before]
+            coming += [file for file in earlier if file.file_path not in after]
+        self._commit(table, scopes, going, coming, properties, MAIN_BRANCH, token)
+        run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
+        return Commit(self._landed(name, RUN_PROPERTY, run_id, action).snapshot_id, len(coming), len(going))
 
     def tag(self, name: str, tag: str, snapshot_id: int) -> None:
         """Tag a snapshot so that it is never expired; in a transaction of its own, and safe to repeat."""
@@ -358,10 +462,64 @@ class Lakehouse:
             )
         table.manage_snapshots().create_tag(snapshot_id, tag).commit()
 
-    def find_publication(self, name: str, run_id: str, action: str) -> Snapshot | None:
-        """Return the snapshot in which a run's action landed, if it is in the history of the table's current one."""
+    def find_publication(
+        self, name: str, run_id: str, action: str, ref: str = MAIN_BRANCH, sequence: int | None = None
+    ) -> Snapshot | None:
+        """Return the (newest) snapshot in which a run's action landed, if it is in the history of a ref's snapshot."""
+        return _with_property(self.table(name), RUN_PROPERTY, run_id, action, ref, sequence)
+
+    def snapshot_of(self, name: str, ref: str = MAIN_BRANCH) -> int | None:
+        """Return the snapshot that a ref names, or None."""
+        snapshot = self.table(name).snapshot_by_name(ref)
+        return None if snapshot is None else snapshot.snapshot_id
+
+    def open_branch(self, name: str, branch: str, snapshot_id: int | None) -> None:
+        """Open a branch at a snapshot; safe to repeat. On a table without a snapshot its first commit opens it."""
         table = self.table(name)
-        return _with_property(table, RUN_PROPERTY, run_id, action)
+        if snapshot_id is not None and branch not in table.refs():
+            table.manage_snapshots().create_branch(snapshot_id, branch).commit()
+
+    def point(
+        self,
+        name: str,
+        *,
+        expected: Mapping[str, int | None],
+        branches: Mapping[str, int] | None = None,
+        tags: Mapping[str, int] | None = None,
+        removed: Iterable[str] = (),
+        token: int | None = None,
+    ) -> None:
+        """Move, make and remove refs in one commit, if the refs of `expected` name those snapshots (None: do not exist).
+
+        Raises:
+            PublicationRefused: if they do not; nothing has changed then.
+        """
+        table = self.table(name)
+        updates = [
+            SetSnapshotRefUpdate(
+                ref_name=ref,
+                type=kind,
+                snapshot_id=snapshot,
+                max_ref_age_ms=None,
+                max_snapshot_age_ms=None,
+                min_snapshots_to_keep=None,
+            )
+            for kind, refs in ((SnapshotRefType.BRANCH, branches or {}), (SnapshotRefType.TAG, tags or {}))
+            for ref, snapshot in refs.items()
+        ]
+        removals = [RemoveSnapshotRefUpdate(ref_name=ref) for ref in removed]
+        requirements: list[TableRequirement] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
+        requirements += [AssertRefSnapshotId(ref=ref, snapshot_id=snapshot) for ref, snapshot in expected.items()]
+        try:
+            table.catalog.commit_table(table, tuple(requirements), (*updates, *removals))
+        except CommitFailedException as error:
+            raise PublicationRefused(
+                Problem(
+                    f"{name} has moved: {error}",
+                    "a pointer is swapped from the snapshot the run was planned on",
+                    "plan the change again, under a new run id, on the table as it is now",
+                )
+            ) from error
 
     def changed_files(self, name: str, snapshot: Snapshot) -> tuple[int, int]:
         """Return how many data files a snapshot added and removed, from its summary."""
@@ -372,24 +530,30 @@ class Lakehouse:
     def _commit(
         self,
         table: Table,
-        scope: Scope,
+        scopes: Sequence[Scope],
         old: Sequence[DataFile],
         new: Sequence[DataFile],
         properties: Mapping[str, str],
+        branch: str = MAIN_BRANCH,
+        token: int | None = None,
     ) -> None:
+        start, end = min(scope.start for scope in scopes), max(scope.end for scope in scopes)
+        anywhere = _any_of([scope.filter for scope in scopes])
         try:
-            commit_replacement(table, scope.filter, old, new, properties)
+            commit_replacement(table, anywhere, old, new, properties, branch=branch)
         except (CommitFailedException, ValidationException) as error:  # lost for good, or found to conflict
-            raise PublicationRefused(
+            raise ScopeChanged(
                 Problem(
-                    f"{'.'.join(table.name())} changed in {scope.start} to {scope.end} while publishing: {error}",
+                    f"{'.'.join(table.name())} changed in {start} to {end} while publishing: {error}",
                     "nobody else may write into the scope of a publication",
                     "plan the change again, under a new run id, on the table as it is now",
                 )
             ) from error
 
-    def _landed(self, name: str, key: str, value: str, action: str | None = None) -> Snapshot:
-        snapshot = _with_property(self.table(name), key, value, action)
+    def _landed(
+        self, name: str, key: str, value: str, action: str | None = None, branch: str = MAIN_BRANCH
+    ) -> Snapshot:
+        snapshot = _with_property(self.table(name), key, value, action, branch)
         if snapshot is None:
             raise RuntimeError(
                 f"the commit of {key}={value} to {name} returned, but its snapshot is not in the history"
@@ -434,16 +598,18 @@ def commit_replacement(
     old: Iterable[DataFile],
     new: Iterable[DataFile],
     properties: Mapping[str, str],
+    *,
+    branch: str = MAIN_BRANCH,
 ) -> None:
     """Commit one snapshot that has `new` in place of `old`.
 
     The scope is given to the commit as its predicate: that is what limits conflict detection to it. Without it, any
     concurrent append anywhere in the table would abort the commit.
     """
-    operation = Operation.APPEND if table.current_snapshot() is None else Operation.OVERWRITE
+    operation = Operation.APPEND if table.snapshot_by_name(branch) is None else Operation.OVERWRITE
     with (
         table.transaction() as transaction,
-        _Replacement(operation, transaction, table.io, snapshot_properties=dict(properties)) as update,
+        _Replacement(operation, transaction, table.io, snapshot_properties=dict(properties), branch=branch) as update,
     ):
         update.delete_by_predicate(scope)
         for file in old:
@@ -482,7 +648,7 @@ def require_same_files(name: str, scope: Scope, base: Sequence[DataFile], presen
         return
     changes = [f"+ {path}" for path in sorted(after - before)] + [f"- {path}" for path in sorted(before - after)]
     shown = changes[:20] + ([f"… and {len(changes) - 20} more"] if len(changes) > 20 else [])  # noqa: PLR2004
-    raise PublicationRefused(
+    raise ScopeChanged(
         Problem(
             f"{name} no longer holds the plan's files in {scope.start} to {scope.end}:\n      "
             + "\n      ".join(shown),
@@ -505,6 +671,19 @@ def _require_as_staged(staged: Sequence[StagedFile], found: Sequence[DataFile]) 
     ]
     if changed:
         raise PublicationRefused(changed)
+
+
+def _files_at(table: Table, snapshot_id: int | None, scope: Scope) -> list[DataFile]:
+    """Return the files of a scope at a snapshot; None stands for the table before its first one."""
+    return [] if snapshot_id is None else _files_in(table, _snapshot(table, snapshot_id), scope)
+
+
+def _files_in(table: Table, snapshot: Snapshot | None, scope: Scope) -> list[DataFile]:
+    return [] if snapshot is None else list(_live_files(table, snapshot, scope.filter))
+
+
+def _any_of(filters: Sequence[BooleanExpression]) -> BooleanExpression:
+    return filters[0] if len(filters) == 1 else Or(*filters)
 
 
 def local_path(uri: str) -> str:
@@ -576,11 +755,24 @@ def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, date
     return epoch + int(from_bytes(kind, low)) * unit, epoch + int(from_bytes(kind, high)) * unit
 
 
-def _with_property(table: Table, key: str, value: str, action: str | None = None) -> Snapshot | None:
-    snapshot = table.current_snapshot()
+def _ancestors(table: Table, snapshot: Snapshot | None) -> Iterator[Snapshot]:
     while snapshot is not None:
-        found = snapshot.summary.additional_properties if snapshot.summary else {}
-        if found.get(key) == value and (action is None or found.get(ACTION_PROPERTY) == action):
-            return snapshot
+        yield snapshot
         snapshot = None if snapshot.parent_snapshot_id is None else table.snapshot_by_id(snapshot.parent_snapshot_id)
+
+
+def _with_property(
+    table: Table,
+    key: str,
+    value: str,
+    action: str | None = None,
+    ref: str = MAIN_BRANCH,
+    sequence: int | None = None,
+) -> Snapshot | None:
+    for snapshot in _ancestors(table, table.snapshot_by_name(ref)):
+        found = snapshot.summary.additional_properties if snapshot.summary else {}
+        if found.get(key) != value or (action is not None and found.get(ACTION_PROPERTY) != action):
+            continue
+        if sequence is None or found.get(SEQUENCE_PROPERTY) in {None, str(sequence)}:
+            return snapshot
     return None

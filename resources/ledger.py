@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +33,7 @@ from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
 from resources.tables import (
     accepted_versions,
+    amendments,
     approvals,
     attempts,
     chunks,
@@ -74,7 +75,11 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class ChunkRecord:
-    """One chunk of one run. `digest` is set once its gate has read the files back."""
+    """One chunk of one run. `digest` is set once its gate has read the files back.
+
+    `files` hold the computed rows. Where something else is published (merged rows, corrections) it is `derived` from
+    them, and `replaced` are the target's files that it takes the place of.
+    """
 
     chunk: str
     index: int
@@ -86,6 +91,17 @@ class ChunkRecord:
     digest: str | None
     measures: dict[str, Any]
     error: str
+    derived: tuple[StagedFile, ...] = ()
+    replaced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DerivedFiles:
+    """What was made of one chunk's computed rows; see `ChunkRecord`. `counts` says what happened to how many rows."""
+
+    files: tuple[StagedFile, ...] = ()
+    replaced: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -420,10 +436,17 @@ class Ledger:
             )
         return number, prefix
 
-    def stage(self, run_id: str, attempt: int, files: Mapping[str, Sequence[StagedFile]]) -> None:
+    def stage(
+        self,
+        run_id: str,
+        attempt: int,
+        files: Mapping[str, Sequence[StagedFile]],
+        derived: Mapping[str, DerivedFiles] | None = None,
+    ) -> None:
         """Commit the chunks of an attempt as STAGED: from this transaction on they exist.
 
-        `files` has an entry per chunk of the attempt; an empty chunk has no file and is staged all the same.
+        `files` has an entry per chunk of the attempt; an empty chunk has no file and is staged all the same. `derived`
+        has one per chunk where something else than the computed rows is published.
         """
         at = now()
         with self.engine.begin() as connection:
@@ -437,6 +460,7 @@ class Ledger:
                     )
                 )
             for chunk, staged in files.items():
+                made = (derived or {}).get(chunk, DerivedFiles())
                 # whoever staged a chunk first keeps it: two launches of the same chunk compute the same rows
                 connection.execute(
                     chunks.update()
@@ -451,8 +475,10 @@ class Ledger:
                         rows=sum(f.rows for f in staged),
                         bytes=sum(f.bytes for f in staged),
                         files=canonical_json(list(staged)),
+                        derived=canonical_json(list(made.files)),
+                        replaced=canonical_json(list(made.replaced)),
                         digest=None,
-                        measures="{}",
+                        measures=canonical_json({"happened": dict(made.counts)} if made.counts else {}),
                         error="",
                         updated_at=at,
                     )
@@ -568,7 +594,9 @@ class Ledger:
 
     # --- publication ----------------------------------------------------------------------------------------------
 
-    def open_publication(self, run_id: str, action: str, base: int | None, evidence_root: str, actor: str) -> int:
+    def open_publication(
+        self, run_id: str, action: str, base: int | None, evidence_root: str, actor: str, *, ref: str = ""
+    ) -> int:
         """Record the intent to change the target, before it is changed; return its id."""
         with self.engine.begin() as connection:
             result = connection.execute(
@@ -578,6 +606,7 @@ class Ledger:
                     state="INTENT",
                     base_snapshot_id=base,
                     evidence_root=evidence_root,
+                    ref=ref,
                     actor=actor,
                     started_at=now(),
                 )
@@ -594,18 +623,30 @@ class Ledger:
                 .values(state="REFUSED", note=note, ended_at=now())
             )
 
-    def accept(self, run_id: str, publication: int, *, snapshot_id: int, added: int, removed: int, actor: str) -> None:
-        """Record a publication that landed: accepted versions, supersession and state, in one transaction."""
+    def accept(
+        self,
+        run_id: str,
+        publication: int,
+        *,
+        snapshot_id: int,
+        added: int,
+        removed: int,
+        actor: str,
+        keys: Sequence[str] | None = None,
+    ) -> None:
+        """Record a publication that landed: accepted versions, supersession and state, in one transaction.
+
+        `keys` are the chunks of the target that are the run's from now on; None: all of its plan.
+        """
         at = now()
         with self.engine.begin() as connection:
             record = self.run(run_id, connection=connection)
             _close_publication(connection, publication, snapshot_id, added, removed, at)
             if record.state is RunState.PUBLISHED:
                 return
-            keys = [chunk.key for chunk in record.plan.chunks]
-            before = _holders(connection, record.target, keys)
-            _end_accepted(connection, record.target, keys, run_id, "SUPERSEDED", at)
-            _insert_accepted(connection, record.target, keys, run_id, at)
+            if keys is None:
+                keys = [chunk.key for chunk in record.plan.chunks]
+            before = _take(connection, record.target, keys, run_id, at)
             _move(connection, run_id, record.state, RunState.PUBLISHED, actor, f"snapshot {snapshot_id}")
             for earlier in sorted(set(before.values())):
                 if not _still_holds(connection, earlier):
@@ -627,7 +668,7 @@ class Ledger:
                     accepted_versions.c.ended_how == "SUPERSEDED",
                 )
             ).all()
-            _end_accepted(connection, record.target, keys, run_id, "ROLLED_BACK", at)
+            _end_accepted(connection, record.target, keys, run_id, "ROLLED_BACK", at, holder=run_id)
             for chunk, holder in earlier:
                 _insert_accepted(connection, record.target, [chunk], holder, at)
             _move(connection, run_id, record.state, RunState.ROLLED_BACK, actor, f"snapshot {snapshot_id}")
@@ -636,6 +677,64 @@ class Ledger:
                     _move(
                         connection, holder, RunState.SUPERSEDED, RunState.PUBLISHED, actor, f"run {run_id} rolled back"
                     )
+
+    def accept_version(self, run_id: str, publication: int, *, snapshot_id: int, actor: str) -> None:
+        """Record that a version published under its name is what main shows from now on."""
+        at = now()
+        with self.engine.begin() as connection:
+            record = self.run(run_id, connection=connection)
+            _close_publication(connection, publication, snapshot_id, 0, 0, at)
+            keys = [chunk.key for chunk in record.plan.chunks]
+            if set(_holders(connection, record.target, keys).values()) == {run_id}:
+                return
+            before = _take(connection, record.target, keys, run_id, at)
+            for earlier in sorted(set(before.values())):
+                if not _still_holds(connection, earlier):
+                    _move(connection, earlier, RunState.PUBLISHED, RunState.SUPERSEDED, actor, f"by run {run_id}")
+
+    def replan(self, run_id: str, plan: Plan, keys: Sequence[str], *, actor: str, reason: str) -> int:
+        """Plan chunks of a validated run anew, as its approved conflict policy allows: they are computed again.
+
+        Returns the number of the amendment.
+        """
+        at = now()
+        with self.engine.begin() as connection:
+            record = self.run(run_id, connection=connection)
+            _move(connection, run_id, record.state, RunState.RUNNING, actor, reason)
+            last = connection.execute(
+                sa.select(sa.func.max(amendments.c.number)).where(amendments.c.run_id == run_id)
+            ).scalar()
+            number = (last or 0) + 1
+            connection.execute(
+                amendments.insert().values(
+                    run_id=run_id,
+                    number=number,
+                    chunks=json.dumps(list(keys)),
+                    plan=plan.to_json(),
+                    reason=reason,
+                    actor=actor,
+                    at=at,
+                )
+            )
+            connection.execute(
+                chunks.update()
+                .where(chunks.c.run_id == run_id, chunks.c.chunk == sa.bindparam("key"))
+                .values(state=ChunkState.PLANNED, files="[]", derived="[]", replaced="[]", digest=None, measures="{}"),
+                [{"key": key} for key in keys],
+            )
+        return number
+
+    def amendments(self, run_id: str) -> list[dict[str, Any]]:
+        """Return how often and why chunks of a run were planned anew, in order."""
+        return self._rows(sa.select(amendments).where(amendments.c.run_id == run_id).order_by(amendments.c.number))
+
+    def plans(self, record: RunRecord) -> dict[str, Plan]:
+        """Return the plan of each chunk of a run: the approved one, or the one it was planned anew with."""
+        found = {chunk.key: record.plan for chunk in record.plan.chunks}
+        for amendment in self.amendments(record.run_id):
+            plan = plan_from_json(amendment["plan"])
+            found |= dict.fromkeys(json.loads(amendment["chunks"]), plan)
+        return found
 
     def accepted(self, target: str, keys: Iterable[str] | None = None) -> dict[str, str]:
         """Return the run accepted today for each chunk of a target (of `keys`, if given)."""
@@ -780,6 +879,8 @@ def _chunk_record(row: Any) -> ChunkRecord:
         row.digest,
         json.loads(row.measures),
         row.error,
+        tuple(StagedFile(**file) for file in json.loads(row.derived)),
+        tuple(json.loads(row.replaced)),
     )
 
 
@@ -816,6 +917,15 @@ def _holders(connection: sa.Connection, target: str, keys: Sequence[str] | None)
     return {row.chunk: row.run_id for row in connection.execute(query) if wanted is None or row.chunk in wanted}
 
 
+def _take(connection: sa.Connection, target: str, keys: Sequence[str], run_id: str, at: datetime) -> dict[str, str]:
+    """Make a run the holder of chunks; return who held them before."""
+    before = _holders(connection, target, keys)
+    if keys:
+        _end_accepted(connection, target, keys, run_id, "SUPERSEDED", at)
+        _insert_accepted(connection, target, keys, run_id, at)
+    return before
+
+
 def _still_holds(connection: sa.Connection, run_id: str) -> bool:
     query = sa.select(sa.func.count()).where(
         accepted_versions.c.run_id == run_id, accepted_versions.c.ended_at.is_(None)
@@ -823,11 +933,25 @@ def _still_holds(connection: sa.Connection, run_id: str) -> bool:
     return bool(connection.execute(query).scalar_one())
 
 
-def _end_accepted(connection: sa.Connection, target: str, keys: Sequence[str], by: str, how: str, at: datetime) -> None:
+def _end_accepted(
+    connection: sa.Connection,
+    target: str,
+    keys: Sequence[str],
+    by: str,
+    how: str,
+    at: datetime,
+    *,
+    holder: str | None = None,
+) -> None:
     current = accepted_versions.c
     connection.execute(
         accepted_versions.update()
-        .where(current.target == target, current.ended_at.is_(None), current.chunk == sa.bindparam("key"))
+        .where(
+            current.target == target,
+            current.ended_at.is_(None),
+            current.chunk == sa.bindparam("key"),
+            sa.true() if holder is None else current.run_id == holder,
+        )
         .values(ended_at=at, ended_by=by, ended_how=how),
         [{"key": key} for key in keys],
     )

@@ -75,7 +75,7 @@ chunks = sa.Table(
     sa.Column("rows", sa.BigInteger, nullable=True),
     sa.Column("bytes", sa.BigInteger, nullable=True),
     sa.Column("files", sa.Text, nullable=False, default="[]"),
-    sa.Column("changes", sa.Text, nullable=False, default="[]", server_default="[]"),
+    sa.Column("derived", sa.Text, nullable=False, default="[]", server_default="[]"),
     sa.Column("replaced", sa.Text, nullable=False, default="[]", server_default="[]"),
     sa.Column("digest", sa.String(80), nullable=True),
     sa.Column("measures", sa.Text, nullable=False, default="{}"),

@@ -25,6 +25,7 @@ from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.enforcement.loading import RawLoad
 from backfill_assets.publication import Published, publish
 from backfill_assets.target import TargetTable, TransformVersion
+from manifests.lifecycle import RunState
 from manifests.model import RunManifest, manifest_from
 from resources.ledger import RunRecord
 from resources.settings import load_settings
@@ -81,7 +82,10 @@ class World:
     def validated(self, manifest: RunManifest | None = None) -> RunRecord:
         record = self.approved(manifest)
         self.stage(record)
-        return self.platform.ledger.run(record.run_id)
+        found = self.platform.ledger.run(record.run_id)
+        errors = {chunk.chunk: chunk.error for chunk in self.platform.ledger.chunks(record.run_id) if chunk.error}
+        assert found.state is RunState.VALIDATED, f"{found.state}: {found.state_reason} {errors}"
+        return found
 
     def published(self, manifest: RunManifest | None = None) -> Published:
         return publish(self.platform, self.validated(manifest).run_id)

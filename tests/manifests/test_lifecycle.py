@@ -15,11 +15,11 @@ ALLOWED = {
     "APPROVED": {"RUNNING", "REJECTED", "CANCELLED"},
     "RUNNING": {"STAGED", "FAILED", "CANCELLED"},
     "STAGED": {"VALIDATED", "RUNNING", "FAILED", "CANCELLED"},
-    "VALIDATED": {"PUBLISHED", "REJECTED", "CANCELLED"},
+    "VALIDATED": {"PUBLISHED", "RUNNING", "REJECTED", "CANCELLED"},
     "FAILED": {"RUNNING", "REJECTED", "CANCELLED"},
     "PUBLISHED": {"SUPERSEDED", "ROLLED_BACK"},
     "SUPERSEDED": {"PUBLISHED"},
-    "ROLLED_BACK": set(),
+    "ROLLED_BACK": {"PUBLISHED"},
     "REJECTED": set(),
     "CANCELLED": set(),
 }
@@ -64,7 +64,7 @@ def test_no_way_to_a_publication_goes_round_approval_staging_and_gates(gate: Run
     assert RunState.PUBLISHED not in reachable(RunState.DRAFT, without=gate)
 
 
-@pytest.mark.parametrize("final", [RunState.ROLLED_BACK, RunState.REJECTED, RunState.CANCELLED])
+@pytest.mark.parametrize("final", [RunState.REJECTED, RunState.CANCELLED])
 def test_a_final_state_is_final(final: RunState) -> None:
     with pytest.raises(TransitionRefused, match="nothing: it is final"):
         check_transition("restate-2012", final, RunState.RUNNING)

@@ -524,4 +524,5 @@ def test_a_plan_with_another_ingredient_has_another_hash(other: Callable[[], Pla
 def test_every_field_of_a_plan_is_in_its_hash() -> None:
     plan = a_plan(a_manifest(safety={"maxRowsExpected": 1_000}))
     for field in dataclasses.fields(plan):
-        assert dataclasses.replace(plan, **{field.name: None}).hash != plan.hash, field.name
+        other = "something" if field.metadata.get("later") else None  # a later field's default is not in the text
+        assert dataclasses.replace(plan, **{field.name: other}).hash != plan.hash, field.name

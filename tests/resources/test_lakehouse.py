@@ -80,7 +80,7 @@ def publish(
     end: str = "2012-02-29",
     run_id: str = "run-one",
 ) -> Commit:
-    return lakehouse.replace(DAYS, scope(start, end), base_snapshot_id=base, staged=staged, properties=of_run(run_id))
+    return lakehouse.replace(DAYS, [(scope(start, end), base)], staged=staged, properties=of_run(run_id))
 
 
 def two_months(table: Table, value: int = 1, prefix: str = "") -> list[StagedFile]:
@@ -232,7 +232,7 @@ def test_a_write_into_the_scope_while_publishing_is_refused(lakehouse: Lakehouse
     after = snapshots(lakehouse)
 
     with pytest.raises(PublicationRefused, match="while publishing"):
-        lakehouse._commit(stale, scope("2012-01-01", "2012-02-29"), old, [], of_run("run-one"))
+        lakehouse._commit(stale, [scope("2012-01-01", "2012-02-29")], old, [], of_run("run-one"))
     assert snapshots(lakehouse) == after
 
 
@@ -243,7 +243,7 @@ def test_another_publication_of_the_same_scope_while_publishing_is_refused(lakeh
     after = snapshots(lakehouse)
 
     with pytest.raises(PublicationRefused, match="while publishing"):
-        lakehouse._commit(stale, scope("2012-01-01", "2012-02-29"), old, [], of_run("run-one"))
+        lakehouse._commit(stale, [scope("2012-01-01", "2012-02-29")], old, [], of_run("run-one"))
     assert snapshots(lakehouse) == after
 
 
@@ -251,7 +251,7 @@ def test_a_write_beside_the_scope_while_publishing_does_not_disturb_it(lakehouse
     stale = lakehouse.table(DAYS)
     old = [task.file for task in stale.scan(row_filter=scope("2012-01-01", "2012-02-29").filter).plan_files()]
     live(lakehouse, "2012-03-06", load="live", value=9)
-    lakehouse._commit(stale, scope("2012-01-01", "2012-02-29"), old, [], of_run("run-one"))
+    lakehouse._commit(stale, [scope("2012-01-01", "2012-02-29")], old, [], of_run("run-one"))
 
     assert rows(lakehouse) == {**dict.fromkeys(MARCH, 0), "2012-03-06": 9}
 
@@ -313,7 +313,7 @@ def test_a_staged_file_that_was_lost_or_damaged_is_refused_by_name(
 def undo(lakehouse: Lakehouse, published: int, to: int | None, run_id: str = "run-one") -> Commit:
     return lakehouse.restore(
         DAYS,
-        scope("2012-01-01", "2012-02-29"),
+        [scope("2012-01-01", "2012-02-29")],
         from_snapshot_id=published,
         to_snapshot_id=to,
         properties=of_run(run_id, "rollback"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backfill_assets.products.enforcement import reconciliations, schemas, transforms
-from backfill_assets.target import ColumnOrigin, InputTable, Outline, Product, TargetTable
+from backfill_assets.target import ColumnOrigin, CorrectionsTable, InputTable, Outline, Product, TargetTable
 from manifests.chunks import Chunking
 
 OWNERS = ("team:enforcement-data",)
@@ -66,6 +66,8 @@ CASE_SLA_DAILY = TargetTable(
     transform="case_sla_daily",
     versions=transforms.VERSIONS,
     measure=schemas.measure_case_sla_daily,
+    entity="case_id",
+    corrections=CorrectionsTable("silver.case_sla_daily_corrections", schemas.CaseSlaDailyCorrections),
     outline=Outline(schemas.ENDS, schemas.ends_of_clocks),
     reconciliations=reconciliations.ALL,
     tolerances=reconciliations.TOLERANCES,

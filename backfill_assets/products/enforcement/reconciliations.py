@@ -178,7 +178,7 @@ def change_within_tolerance(context: ReconciliationContext) -> Finding:
     comparable = {chunk for chunk, measures in context.accepted.items() if measures is not None}
     if not comparable:
         return Finding(True, "no accepted version to compare with", {"comparable_chunks": 0})
-    new = _totals(row for row in context.measures if row["chunk"] in comparable)
+    new = _totals(row for row in context.after if row["chunk"] in comparable)
     old = _totals(row for measures in context.accepted.values() for row in measures or ())
     details: dict[str, Any] = {"comparable_chunks": len(comparable)}
     passed, said = True, []

@@ -11,7 +11,7 @@ from typing import Annotated
 import pandera.polars as pa
 import polars as pl
 
-from backfill_assets.schema import Published
+from backfill_assets.schema import Corrections, Published
 
 Instant = Annotated[pl.Datetime, "us", "UTC"]
 Money = Annotated[pl.Decimal, 12, 2]
@@ -110,6 +110,14 @@ class CaseSlaDaily(Published):
     @pa.dataframe_check(name="breach_at is set exactly where the clock is BREACHED")
     def _breach_at(cls, data: pa.PolarsData) -> pl.LazyFrame:  # noqa: N805
         return data.lazyframe.select(pl.col("breach_at").is_not_null() == (pl.col("sla_state") == "BREACHED"))
+
+
+class CaseSlaDailyCorrections(Corrections):
+    """One row per corrected case, clock and day."""
+
+    case_id: str = pa.Field(str_length={"min_value": 1}, description="The case.")
+    clock: str = pa.Field(isin=CLOCKS, description="Which deadline.")
+    business_date: pl.Date = pa.Field(description="The day, in the jurisdiction's time zone.")
 
 
 def measure_case_sla_daily(rows: pl.DataFrame) -> pl.DataFrame:

@@ -92,7 +92,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index(("ix_watermarks_target"), "watermarks", ["target"], unique=False)
-    op.add_column("chunks", sa.Column("changes", sa.Text(), server_default="[]", nullable=False))
+    op.add_column("chunks", sa.Column("derived", sa.Text(), server_default="[]", nullable=False))
     op.add_column("chunks", sa.Column("replaced", sa.Text(), server_default="[]", nullable=False))
     op.add_column("publications", sa.Column("ref", sa.String(length=100), server_default="", nullable=False))
     op.add_column("publications", sa.Column("token", sa.BigInteger(), nullable=True))

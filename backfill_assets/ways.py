@@ -1,0 +1,314 @@
+"""How each publish mode changes its tables, and how the change is taken back: commits only.
+
+Put here what is committed where. Whether it may be is `publication`'s; how a commit is made is the lakehouse's. Every
+commit can be recognised afterwards by the run, the action and its number in the snapshot's summary, so that nothing is
+done twice after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from backfill_assets.derivation import chunk_scopes, publishes_to
+from backfill_assets.platform import Platform
+from backfill_assets.target import TargetTable
+from manifests.errors import Problem, PublicationRefused
+from manifests.model import Acceptance, Corrections, PublishMode
+from manifests.planner import Plan, PlannedChunk, StagedFile
+from resources.lakehouse import (
+    ACTION_PROPERTY,
+    EVIDENCE_PROPERTY,
+    PLAN_PROPERTY,
+    RUN_PROPERTY,
+    SEQUENCE_PROPERTY,
+    VERSION_PROPERTY,
+    Commit,
+    Scope,
+)
+from resources.ledger import ChunkRecord, RunRecord
+
+PUBLISH, ROLLBACK, REINSTATE, ACCEPT = "publish", "rollback", "reinstate", "accept"
+ON_BRANCH = frozenset({PublishMode.SHADOW_SWAP, PublishMode.VERSIONED})
+"""Modes whose candidate is committed to a branch before readers of main see it."""
+MAIN = "main"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One run's change of its tables.
+
+    Attributes:
+        platform: the installation.
+        target: the run's target.
+        record: the run.
+        chunks: what is staged.
+        plans: the plan of each chunk, by key.
+    """
+
+    platform: Platform
+    target: TargetTable
+    record: RunRecord
+    chunks: Sequence[ChunkRecord]
+    plans: Mapping[str, Plan]
+
+    # --- what it is about -----------------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """The approved plan."""
+        return self.record.plan
+
+    @property
+    def table(self) -> str:
+        """The table that the run's files come into."""
+        return publishes_to(self.plan)
+
+    @property
+    def tables(self) -> list[str]:
+        """Every table that the run changes, in the order in which it does."""
+        beside = self.plan.corrections is Corrections.BESIDE
+        return [self.table, self.target.name] if beside else [self.table]
+
+    @property
+    def branch(self) -> str:
+        """The branch on which a candidate waits."""
+        return f"candidate-{self.record.run_id}"
+
+    @property
+    def moves_main(self) -> bool:
+        """Whether readers of the target's main see the publication."""
+        return self.plan.corrections is not Corrections.INSTEAD and self.plan.acceptance is not Acceptance.LATER
+
+    @property
+    def holds(self) -> list[str]:
+        """The chunks of the target that are the run's once it is published."""
+        if not self.moves_main:
+            return []
+        if self.plan.merge is not None:
+            return [chunk.chunk for chunk in self.changed]
+        return [chunk.key for chunk in self.plan.chunks]
+
+    @property
+    def changed(self) -> list[ChunkRecord]:
+        """The chunks of a merge that it changes."""
+        return [chunk for chunk in self.chunks if chunk.derived or chunk.replaced]
+
+    def scopes(self, table: str) -> list[tuple[Scope, int | None]]:
+        """Return what may be touched of a table, each with the snapshot whose files it must still hold."""
+        if self.plan.corrections is not None and table == self.table:
+            return [(self._whole(), self.plan.corrections_base_snapshot_id)]
+        keys = {chunk.chunk for chunk in self.changed} if self.plan.merge is not None else self.plans.keys()
+        return [
+            (Scope(self.target.day_column, stretch[0].start, stretch[-1].end), base)
+            for base, stretch in self._stretches(keys)
+        ]
+
+    def _whole(self) -> Scope:
+        publish = self.plan.publish_range
+        return Scope(self.target.day_column, publish.start, publish.end)
+
+    def _stretches(self, keys: Iterable[str]) -> list[tuple[int | None, list[PlannedChunk]]]:
+        """Return chunks that follow one another and have one base."""
+        wanted = set(keys)
+        stretches: list[tuple[int | None, list[PlannedChunk]]] = []
+        for chunk in self.plan.chunks:
+            if chunk.key not in wanted:
+                continue
+            base = self.plans[chunk.key].base_snapshot_id
+            last = stretches[-1] if stretches else None
+            if last and last[0] == base and last[1][-1].end + timedelta(days=1) == chunk.start:
+                last[1].append(chunk)
+            else:
+                stretches.append((base, [chunk]))
+        return stretches
+
+    def files(self, table: str) -> list[StagedFile]:
+        """Return the staged files that come into a table."""
+        derived = self.plan.derives and table == self.table
+        return [file for chunk in self.chunks for file in (chunk.derived if derived else chunk.files)]
+
+    def properties(self, action: str, sequence: int, root: str) -> dict[str, str]:
+        """Return what the snapshot of an action says of itself."""
+        return {
+            RUN_PROPERTY: self.record.run_id,
+            ACTION_PROPERTY: action,
+            SEQUENCE_PROPERTY: str(sequence),
+            PLAN_PROPERTY: self.record.plan_hash,
+            VERSION_PROPERTY: self.plan.transform_version,
+            EVIDENCE_PROPERTY: root,
+        }
+
+    # --- publishing -----------------------------------------------------------------------------------------------
+
+    def conflicts(self) -> list[str]:
+        """Return the chunks whose files in the target are no longer those of their base."""
+        if not self.moves_main or self.plan.publish_mode in ON_BRANCH:
+            return []
+        lakehouse, scopes = self.platform.lakehouse, chunk_scopes(self.target, self.plan.chunks)
+        present = lakehouse.files_by_chunk(self.target.name, None, scopes)
+        changed = []
+        for base in {plan.base_snapshot_id for plan in self.plans.values()}:
+            keys = [key for key, plan in self.plans.items() if plan.base_snapshot_id == base]
+            own = {key: scopes[key] for key in keys}
+            then = lakehouse.files_by_chunk(self.target.name, base, own) if base is not None else dict.fromkeys(own, ())
+            changed += [key for key in keys if then[key] != present[key]]
+        return sorted(changed)
+
+    def prepare(self, root: str) -> None:
+        """Commit the candidate to its branch, where its mode has one; safe to repeat."""
+        if self.plan.publish_mode not in ON_BRANCH:
+            return
+        lakehouse, base = self.platform.lakehouse, self.plan.base_snapshot_id
+        if lakehouse.find_publication(self.target.name, self.record.run_id, PUBLISH, self.branch) is not None:
+            return
+        lakehouse.open_branch(self.target.name, self.branch, base)
+        lakehouse.replace(
+            self.target.name,
+            self.scopes(self.target.name),
+            staged=self.files(self.target.name),
+            properties=self.properties(PUBLISH, 1, root),
+            branch=self.branch,
+        )
+
+    def publish(self, root: str) -> Commit:
+        """Make the change, or find that it was made: one commit a table."""
+        commits = [self._publish_to(table, root) for table in self.tables]
+        return commits[-1]
+
+    def _publish_to(self, table: str, root: str) -> Commit:
+        if self.plan.publish_mode in ON_BRANCH:
+            return self._swap()
+        landed = self._landed(table, PUBLISH, 1)
+        if landed is not None:
+            return landed
+        replaced: set[str] | None = None
+        if self.plan.merge is not None:
+            replaced = {path for chunk in self.chunks for path in chunk.replaced}
+        elif self.plan.corrections is not None and table == self.table:
+            replaced = set()
+        scopes = self.scopes(table)
+        if not scopes:
+            raise PublicationRefused(
+                Problem(
+                    f"run '{self.record.run_id}' changes no row of {table}",
+                    "a publication changes something",
+                    "cancel the run; its evidence stays on record",
+                )
+            )
+        return self.platform.lakehouse.replace(
+            table, scopes, staged=self.files(table), properties=self.properties(PUBLISH, 1, root), replaced=replaced
+        )
+
+    def _swap(self) -> Commit:
+        """Point main, and a version's name, at the candidate: one commit of refs alone."""
+        lakehouse, name = self.platform.lakehouse, self.target.name
+        candidate = lakehouse.find_publication(name, self.record.run_id, PUBLISH, self.branch)
+        if candidate is None:
+            raise PublicationRefused(
+                Problem(
+                    f"the candidate of '{self.record.run_id}' is not on branch {self.branch} of {name}",
+                    "what is published is what could be looked at",
+                    "somebody moved the branch; look at the table's refs",
+                )
+            )
+        snapshot = candidate.snapshot_id
+        done = Commit(snapshot, *lakehouse.changed_files(name, candidate))
+        version = self.plan.version
+        named = version is None or lakehouse.snapshot_of(name, version) == snapshot
+        if named and (not self.moves_main or self._is_main(PUBLISH)):
+            return done
+        expected: dict[str, int | None] = {} if version is None else {version: None}
+        if self.moves_main:
+            expected[MAIN] = self.plan.base_snapshot_id
+        lakehouse.point(
+            name,
+            expected=expected,
+            branches={MAIN: snapshot} if self.moves_main else {},
+            tags={} if version is None else {version: snapshot},
+        )
+        return done
+
+    def _is_main(self, action: str) -> bool:
+        return self.platform.lakehouse.find_publication(self.target.name, self.record.run_id, action) is not None
+
+    def accept(self) -> Commit:
+        """Make a version that is published under its name what main shows, or find that it is."""
+        lakehouse, name = self.platform.lakehouse, self.target.name
+        assert self.plan.version is not None
+        snapshot = lakehouse.snapshot_of(name, self.plan.version)
+        if snapshot is None:
+            raise PublicationRefused(
+                Problem(f"{name} has no version {self.plan.version}", "an accepted version exists", "publish it first")
+            )
+        if not self._is_main(PUBLISH):
+            lakehouse.point(name, expected={MAIN: self.plan.base_snapshot_id}, branches={MAIN: snapshot})
+        return Commit(snapshot, 0, 0)
+
+    # --- taking back ----------------------------------------------------------------------------------------------
+
+    def undo(self, action: str, sequence: int, undone: str, root: str) -> Commit:
+        """Undo the run's last change (`undone`) as a new one (`action`), or find that it was undone: one commit a table."""
+        commits = [self._undo_in(table, action, sequence, undone, root) for table in reversed(self.tables)]
+        return commits[0]
+
+    def _undo_in(self, table: str, action: str, sequence: int, undone: str, root: str) -> Commit:
+        lakehouse, run_id = self.platform.lakehouse, self.record.run_id
+        version = self.plan.version
+        last = lakehouse.find_publication(table, run_id, undone)
+        done = self._landed(table, action, sequence)
+        if done is None and last is None:
+            if version is None or self.moves_main:
+                raise PublicationRefused(
+                    Problem(
+                        f"the {undone} of '{run_id}' is not in the history of {table}",
+                        "what is undone is what the table's history shows",
+                        "somebody moved the table; inspect its snapshots",
+                    )
+                )
+            snapshot = lakehouse.snapshot_of(table, version if action == ROLLBACK else withdrawn(version))
+            done = Commit(snapshot or lakehouse.snapshot_of(table, self.branch) or 0, 0, 0)
+        elif done is None and last is not None:
+            if last.parent_snapshot_id is None and (undone != PUBLISH or self._base_of(table) is not None):
+                # an expiry has cut the link: to "restore" nothing would empty the scope
+                raise PublicationRefused(
+                    Problem(
+                        f"the snapshot before the {undone} of '{run_id}' has expired from {table}",
+                        "what is undone gives way to the files of the snapshot before it",
+                        "restate the scope with a new run",
+                    )
+                )
+            done = lakehouse.restore(
+                table,
+                [scope for scope, _ in self.scopes(table)],
+                from_snapshot_id=last.snapshot_id,
+                to_snapshot_id=last.parent_snapshot_id,
+                properties=self.properties(action, sequence, root),
+            )
+        assert done is not None
+        if version is not None:
+            self._rename_version(table, *((version, withdrawn(version))[:: 1 if action == ROLLBACK else -1]))
+        return done
+
+    def _base_of(self, table: str) -> int | None:
+        if self.plan.corrections is not None and table == self.table:
+            return self.plan.corrections_base_snapshot_id
+        return self.plan.base_snapshot_id
+
+    def _rename_version(self, table: str, old: str, new: str) -> None:
+        """Give a version another name: a withdrawn one stays readable, and its name is not used again."""
+        snapshot = self.platform.lakehouse.snapshot_of(table, old)
+        if snapshot is not None:
+            expected: dict[str, int | None] = {old: snapshot, new: None}
+            self.platform.lakehouse.point(table, expected=expected, tags={new: snapshot}, removed=[old])
+
+    def _landed(self, table: str, action: str, sequence: int) -> Commit | None:
+        lakehouse = self.platform.lakehouse
+        found = lakehouse.find_publication(table, self.record.run_id, action, sequence=sequence)
+        return None if found is None else Commit(found.snapshot_id, *lakehouse.changed_files(table, found))
+
+
+def withdrawn(version: str) -> str:
+    """Return the name under which a version that was rolled back stays readable."""
+    return f"withdrawn-{version}"
