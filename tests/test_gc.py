@@ -21,7 +21,7 @@ from worlds import TARGET, Killed, World, keep, killed_at, make_world
 from backfill_assets import faults
 from backfill_assets import garbage as garbage_module
 from backfill_assets.cli import EXIT_REFUSED, cli, main
-from backfill_assets.doctor import examine
+from backfill_assets.doctor import examine, mend
 from backfill_assets.garbage import GC, MANIFEST, OUTLINE, STAGED, TableGarbage, collect, find
 from backfill_assets.publication import accept, prepare, publish, reinstate, rollback
 from manifests.errors import EnvironmentRefused, PublicationRefused
@@ -150,7 +150,7 @@ def test_dead_runs_lose_their_files_and_every_snapshot_stays_readable(world: Wor
     found = garbage(world, at)
     assert by_owner(found, STAGED).keys() == {"rejected"}  # those of `undone` are still in the table's history
     assert by_owner(found, OUTLINE).keys() == {"rejected", "undone"}
-    assert found.refs == ("before-rejected", "before-undone")
+    assert found.refs == ("before-undone",)
     assert found.snapshots == ()  # `spring` needs all that lies before it: `whole` and `history` are kept
     snapshots, rows = readable(world), world.rows()
     assert sweep(world, at) == len(found.files)
@@ -184,7 +184,7 @@ def test_superseded_runs_are_kept_as_long_as_policy_says_and_then_go(kept: Kept)
     at = now() + YEARS
     found = garbage(world, at)
     assert by_owner(found, STAGED).keys() == {"history", "undone", "rejected"}  # not `whole`, nor `open`
-    assert set(found.refs) == {"before-whole", "before-undone", "before-rejected", "before-spring"}
+    assert set(found.refs) == {"before-whole", "before-undone", "before-spring"}
     rows, all_of_them = world.rows(), world.snapshots()
     # left are `newest` and its base, and the base that `open` was planned on: the publication of `spring`
     assert list(found.snapshots) == all_of_them[:-3]
@@ -420,7 +420,8 @@ def test_every_publish_mode_keeps_what_it_needs(kept: Kept) -> None:
     assert examine(world.platform) == []
     for run_id in ("versioned", "shadowed", "corrected"):
         rollback(world.platform, run_id)
-    assert examine(world.platform) == []
+    repaired, left = mend(world.platform)  # `merged` is accepted again, after its tag had lapsed
+    assert ([one.found.kind for one in repaired], left) == (["base-tag-missing"], [])
     rollback(world.platform, "merged")
     assert world.rows()["run_id"].unique().to_list() == ["history"]
     reinstate(world.platform, "merged")
