@@ -720,8 +720,8 @@ def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
         return
     for one in done:
         click.echo(
-            f"{one.target}: removed {one.files:,} files ({one.bytes / 1e6:,.3f} MB), {len(one.snapshots)} snapshots, "
-            f"{len(one.tags)} tags; left {len(one.left)} of the listed files alone"
+            f"{one.table}: removed {one.files:,} files ({one.bytes / 1e6:,.3f} MB), {len(one.snapshots)} snapshots, "
+            f"{len(one.refs)} refs; left {len(one.left)} of the listed files alone"
         )
     if not done:
         click.echo("nothing to remove")

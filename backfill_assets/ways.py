@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pyiceberg.table.snapshots import Snapshot
-
 from backfill_assets.derivation import chunk_scopes, publishes_to
 from backfill_assets.platform import Platform
 from backfill_assets.target import TargetTable
@@ -286,10 +284,18 @@ class Change:
                         "somebody moved the table; inspect its snapshots",
                     )
                 )
-            snapshot = lakehouse.snapshot_of(table, version if action == ROLLBACK else _withdrawn(version))
+            snapshot = lakehouse.snapshot_of(table, version if action == ROLLBACK else withdrawn(version))
             done = Commit(snapshot or lakehouse.snapshot_of(table, self.branch) or 0, 0, 0)
         elif done is None and last is not None:
-            self._require_parent(last)
+            if last.parent_snapshot_id is None and (undone != PUBLISH or self._base_of(table) is not None):
+                # an expiry has cut the link: to "restore" nothing would empty the scope
+                raise PublicationRefused(
+                    Problem(
+                        f"the snapshot before the {undone} of '{run_id}' has expired from {table}",
+                        "what is undone gives way to the files of the snapshot before it",
+                        "restate the scope with a new run",
+                    )
+                )
             done = lakehouse.restore(
                 table,
                 [scope for scope, _ in self.scopes(table)],
@@ -300,20 +306,13 @@ class Change:
             )
         assert done is not None
         if version is not None:
-            self._rename_version(table, *((version, _withdrawn(version))[:: 1 if action == ROLLBACK else -1]))
+            self._rename_version(table, *((version, withdrawn(version))[:: 1 if action == ROLLBACK else -1]))
         return done
 
-    def _require_parent(self, last: Snapshot) -> None:
-        """Refuse where an expiry has cut the link to what was there before: to "restore" nothing would empty the scope."""
-        was_empty = self.plan.base_snapshot_id is None or self.plan.corrections is not None
-        if last.parent_snapshot_id is None and not was_empty:
-            raise PublicationRefused(
-                Problem(
-                    f"the snapshot that '{self.record.run_id}' replaced has expired",
-                    "what is undone is put back from the snapshot before it",
-                    "restate the scope with a new run",
-                )
-            )
+    def _base_of(self, table: str) -> int | None:
+        if self.plan.corrections is not None and table == self.table:
+            return self.plan.corrections_base_snapshot_id
+        return self.plan.base_snapshot_id
 
     def _rename_version(self, table: str, old: str, new: str) -> None:
         """Give a version another name: a withdrawn one stays readable, and its name is not used again."""
@@ -330,5 +329,6 @@ class Change:
         return None if found is None else Commit(found.snapshot_id, *lakehouse.changed_files(table, found))
 
 
-def _withdrawn(version: str) -> str:
+def withdrawn(version: str) -> str:
+    """Return the name under which a version that was rolled back stays readable."""
     return f"withdrawn-{version}"
