@@ -739,6 +739,7 @@ class Ledger:
             if set(_holders(connection, record.target, keys).values()) == {run_id}:
                 return
             before = _take(connection, record.target, keys, run_id, at)
+            watermarks.advance(connection, record.plan, at)
             for earlier in sorted(set(before.values())):
                 if not _still_holds(connection, earlier):
                     _move(connection, earlier, RunState.PUBLISHED, RunState.SUPERSEDED, actor, f"by run {run_id}")
