@@ -292,7 +292,9 @@ def disagreements(found: Sequence[Disagreement], repaired: Sequence[Repaired]) -
         parts.append(table)
     if found:
         title = "what disagrees" if not repaired else "what is left"
-        table = Table("where", "what", "sure", "what to do", "repair", title=title, title_justify="left")
+        table = Table(title=title, title_justify="left")
+        for name in ("where", "what", "sure", "what to do", "repair"):
+            table.add_column(name, overflow="fold")  # a path is never cut
         for one in found:
             loud = "bold red" if one.kind == "DATA-LOSS" else ""
             can = Text("--repair", "cyan") if one.repair else Text("people", "dim")
