@@ -368,10 +368,16 @@ def accept(platform: Platform, run_id: str) -> Published:
         except (LeaseLost, PublicationRefused) as refusal:
             platform.ledger.close_refused(entry, str(refusal))
             raise
+        faults.reach("accepting.committed")
         platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
     done = Published(run_id, commit.snapshot_id, record.plan.base_snapshot_id, 0, 0, root, new=True)
     _tell_the_world(platform, record, done, ACCEPT)
     return done
+
+
+def cancel(platform: Platform, run_id: str, by: str, comment: str) -> None:
+    """End a run without a publication."""
+    platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
 
 
 def change_of(platform: Platform, record: RunRecord, chunks: list[ChunkRecord], lease: Lease | None = None) -> Change:
