@@ -244,12 +244,8 @@ class Model:
         for other in self.runs.values():
             overlaps = other.mode in ON_BRANCH or months & set(other.months)
             mine = other is run and other.pending == action
-            if other.pending is not None and overlaps and not mine and self._is_told_by_the_table(other):
+            if other.pending is not None and overlaps and not mine:
                 self.record(other)
-
-    @staticmethod
-    def _is_told_by_the_table(run: Run) -> bool:
-        return run.moves_main or run.shown
 
     # --- actions --------------------------------------------------------------------------------------------------
 
@@ -349,19 +345,25 @@ class Model:
             raise PublicationRefused(WHY)
 
     def rollback(self, run: Run, reach: Reach) -> None:
-        if run.state is ROLLED_BACK and run.pending is None:
-            return
-        self._undo(run, "rollback", reach)
+        self._up_to_date(run, "rollback")
+        if run.state is not ROLLED_BACK:
+            self._undo(run, "rollback", reach)
 
     def reinstate(self, run: Run, reach: Reach) -> None:
-        if run.state is PUBLISHED and "reinstate" in run.done and run.pending is None:
-            return
-        self._undo(run, "reinstate", reach)
+        self._up_to_date(run, "reinstate")
+        if run.state is not PUBLISHED or "reinstate" not in run.done:
+            self._undo(run, "reinstate", reach)
+
+    def _up_to_date(self, run: Run, action: str) -> None:
+        """What another action of the run has committed is recorded first: nothing is said of what nobody sees."""
+        if run.state in {PUBLISHED, ROLLED_BACK} and run.pending not in {None, action}:
+            with self.lease(run, action):
+                pass
 
     def _undo(self, run: Run, action: str, reach: Reach) -> None:
         back = action == "rollback"
         wanted = PUBLISHED if back else ROLLED_BACK
-        if run.state is not wanted and run.pending is None:
+        if run.state is not wanted:
             raise PublicationRefused(WHY)
         with self.lease(run, action) as lease:
             if run.state is not wanted:
@@ -390,13 +392,14 @@ class Model:
                 self.record(run)
 
     def cancel(self, run: Run) -> None:
-        if run.pending == "publish":
-            raise PublicationRefused(WHY)  # readers have seen it: it is rolled back, not cancelled
-        if RunState.CANCELLED not in TRANSITIONS[run.state]:
-            raise TransitionRefused(WHY)
         if run.state is VALIDATED:
             with self.lease(run, "cancel"):
+                if run.state is not VALIDATED:  # it has landed, and was recorded: it is rolled back, not cancelled
+                    raise PublicationRefused(WHY)
                 run.state = RunState.CANCELLED
+                return
+        if RunState.CANCELLED not in TRANSITIONS[run.state]:
+            raise TransitionRefused(WHY)
         run.state = RunState.CANCELLED
 
     # --- the record -----------------------------------------------------------------------------------------------
