@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType, TimestamptzType
@@ -50,7 +50,7 @@ from manifests.model import Acceptance, Corrections, OlderVersion, OnConflict, P
 from manifests.planner import PlannedChunk, StagedFile
 from resources.lakehouse import LOAD_PROPERTY, Scope, commit_replacement, local_path
 from resources.leases import Leases
-from resources.ledger import ChunkState, GatedChunk, Verdict
+from resources.ledger import GatedChunk, Verdict
 from resources.settings import load_settings
 from resources.tables import leases as leases_table
 
@@ -254,7 +254,9 @@ class Installation:
 
     def edit_leases(self, condition: Any, **values: Any) -> None:
         with self.platform.ledger.engine.begin() as connection:
-            connection.execute(leases_table.update().where(leases_table.c.ended_at.is_(None), condition).values(**values))
+            connection.execute(
+                leases_table.update().where(leases_table.c.ended_at.is_(None), condition).values(**values)
+            )
 
     # --- what is there --------------------------------------------------------------------------------------------
 
@@ -394,7 +396,7 @@ class TableUnderChange(RuleBasedStateMachine):
                 Row(name, day_of(month, number), chance.randrange(3), revision, run.run_id)
                 for name in names
                 for number in (3, 20)
-                if chance.random() < 0.6  # noqa: PLR2004
+                if chance.random() < 0.6
             ]
             split = chance.randrange(len(rows) + 1)
             found[month] = [File(frozenset(part)) for part in (rows[:split], rows[split:]) if part]
@@ -569,9 +571,7 @@ class TableUnderChange(RuleBasedStateMachine):
     def live_writes_in_the_middle_of_a_publication(self, data: st.DataObject, month: str) -> None:
         action, run, point = self._action_and_point(data)
         file = self._live_file(month, 0)
-        self.act(
-            action, run, point, lambda: self.it.live(month, file), lambda: self.model.live(month, file)
-        )
+        self.act(action, run, point, lambda: self.it.live(month, file), lambda: self.model.live(month, file))
 
     # --- what must hold -------------------------------------------------------------------------------------------
 
