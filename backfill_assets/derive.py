@@ -220,7 +220,8 @@ def _broken(
         if spec.on_older_version is OlderVersion.REFUSE:
             require(OLDER_RULE, compared.filter(pl.col("_version") < version).select(*spec.key, version, "_version"))
         if computed is not None:
-            values = [name for name in frame.columns if name not in (*spec.key, *LINEAGE_COLUMNS)]
+            same = (*spec.key, spec.version_column, *LINEAGE_COLUMNS)
+            values = [name for name in frame.columns if name not in same]
             ties = frame.join(computed, on=[*spec.key, spec.version_column], how="inner", suffix="_computed")
             differ = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_computed")) for name in values)
             require(TIE_RULE, ties.filter(differ).select(*spec.key, version))

@@ -21,6 +21,7 @@ POINTS = frozenset(
         "publishing.prepared",
         "publishing.leased",
         "undoing.committed",
+        "accepting.committed",
         "publishing.committed",
         "publishing.recorded",
         "collecting.listed",

@@ -30,6 +30,8 @@ from resources.lakehouse import (
 from resources.ledger import ChunkRecord, RunRecord
 
 PUBLISH, ROLLBACK, REINSTATE, ACCEPT = "publish", "rollback", "reinstate", "accept"
+CANCEL = "cancel"
+"""What a lease is taken for that keeps publishers away and commits nothing."""
 ON_BRANCH = frozenset({PublishMode.SHADOW_SWAP, PublishMode.VERSIONED})
 """Modes whose candidate is committed to a branch before readers of main see it."""
 MAIN = "main"
@@ -256,10 +258,31 @@ class Change:
             lakehouse.point(name, expected=expected, branches={MAIN: snapshot}, token=self.token)
         return Commit(snapshot, 0, 0)
 
+    @property
+    def has_landed(self) -> bool:
+        """Whether the publication, or part of it, was committed already: its process may have died before it could say so."""
+        lakehouse, run_id = self.platform.lakehouse, self.record.run_id
+        if any(lakehouse.find_publication(table, run_id, PUBLISH) is not None for table in self.tables):
+            return True
+        return self.plan.acceptance is Acceptance.LATER and self._named(self.plan.version or "")
+
+    def _named(self, version: str) -> bool:
+        """Whether the candidate has the name of a version."""
+        lakehouse, name = self.platform.lakehouse, self.target.name
+        candidate = lakehouse.find_publication(name, self.record.run_id, PUBLISH, self.branch)
+        return candidate is not None and lakehouse.snapshot_of(name, version) == candidate.snapshot_id
+
     def recorded_late(self, action: str, sequence: int) -> Commit | None:
         """Return what an action has committed, if it has in every table: for one that died before it could say so."""
-        if not self.moves_main:
-            return None
+        if action == ACCEPT:
+            shown = self._landed(self.target.name, PUBLISH, 1)
+            return None if shown is None else Commit(shown.snapshot_id, 0, 0)
+        if self.plan.acceptance is Acceptance.LATER and not self._is_main(PUBLISH):
+            version = self.plan.version or ""
+            candidate = self.platform.lakehouse.snapshot_of(self.target.name, self.branch)
+            if candidate is None or not self._named(_withdrawn(version) if action == ROLLBACK else version):
+                return None
+            return Commit(candidate, 0, 0)
         found = [self._landed(table, action, sequence) for table in self.tables]
         return None if None in found else found[-1]
 

@@ -807,6 +807,7 @@ class Ledger:
             "publish": RunState.VALIDATED,
             "rollback": RunState.PUBLISHED,
             "reinstate": RunState.ROLLED_BACK,
+            "accept": RunState.PUBLISHED,
         }
         query = (
             sa.select(sa.func.max(publications.c.id), publications.c.run_id, publications.c.action)
