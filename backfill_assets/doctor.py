@@ -7,7 +7,6 @@ recording what landed; whatever needs a judgement is left to people, with what t
 
 from __future__ import annotations
 
-import os
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,9 +36,9 @@ from manifests.model import Acceptance
 from manifests.planner import StagedFile
 from resources.history import lineage_of, referenced
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
-from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
+from resources.ledger import ABANDONED, ChunkRecord, ChunkState, RunRecord, now, operator
+from resources.processes import is_alive
 from resources.repairs import (
-    ABANDONED,
     close_publication,
     end_attempt,
     end_freeze,
@@ -409,17 +408,6 @@ def _tag_again(view: _View, tag: str, base: int) -> str:
 
 
 # --- attempts ---------------------------------------------------------------------------------------------------------
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether this machine has a process of that number."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _attempts(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:

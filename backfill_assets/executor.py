@@ -141,6 +141,7 @@ def stage_chunks(
     present = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
     wanted = frozenset(key for key in keys if present[key].state not in _STAGED)
     outcome.skipped = sorted(set(keys) - wanted)
+    platform.ledger.end_attempts_of_the_dead(run_id)
     platform.ledger.resume(run_id, operator())
     for plan, chunks in by_plan(platform.ledger.plans(record), wanted):
         for batch in plan.batches(chunks):
@@ -190,8 +191,16 @@ def _stage_batch(
         files = compute_batch(platform, target, plan, batch, prefix)
         faults.reach("staging.written")
         derived = derive_batch(platform, target, plan, batch, prefix, files)
+        faults.reach("staging.derived")
         platform.ledger.stage(plan.run_id, attempt, files, derived)
         faults.reach("staging.recorded")
+    except TransitionRefused as refusal:  # the run has moved on meanwhile: that is nothing it failed at
+        platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
+        by_others = [one.chunk for one in platform.ledger.chunks(plan.run_id) if one.state in _STAGED]
+        if not set(keys) <= set(by_others):
+            raise
+        outcome.skipped += keys  # another launch has staged them first
+        return
     except Refused as refusal:  # every chunk would be refused for the same reason
         platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
         platform.ledger.move(plan.run_id, RunState.FAILED, operator(), refusal.problems[0].what)
@@ -245,6 +254,7 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = _silent) ->
             results += [_gated(result, also.get(result.chunk), chunk) for result, chunk in paired(judged, chunks)]
         faults.reach("gating.judged")
         platform.ledger.record_gated(run_id, results)
+        faults.reach("gating.recorded")
         tell("gated", [result.chunk for result in results], "")
     platform.ledger.settle(run_id, operator())
 
@@ -328,13 +338,14 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
             {"rows": rows, "limit": limit},
         ),
     }
+    asked = [item for item in target.reconciliations if item.name in plan.gates]
     contexts = {
         f"{stretch[0]} to {stretch[-1]}": reconciliation_context(
             platform, target, own, [chunk for chunk in chunks if chunk.chunk in stretch]
         )
-        for own, stretch in _stretches(platform.ledger.plans(record), plan)
+        for own, stretch in (_stretches(platform.ledger.plans(record), plan) if asked else [])
     }
-    findings |= {item.name: partial(_everywhere, item, contexts) for item in target.reconciliations}
+    findings |= {item.name: partial(_everywhere, item, contexts) for item in asked}
     verdicts = []
     for gate in plan.gates:
         finding = findings[gate]()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 
+from backfill_assets import faults
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.ways import ACCEPT, ON_BRANCH, PUBLISH, ROLLBACK, Change
 from resources.leases import Lease, Leases
@@ -28,10 +29,12 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
     """
     leases = leases_of(platform)
     lease = leases.acquire(record.target, *_days(record), record.run_id, action)
+    faults.reach("leasing.taken")
     try:
         for token, loser in zip(lease.lost, lease.losers, strict=True):
             for table in {*_change(platform, record).tables, *_change(platform, platform.ledger.run(loser)).tables}:
                 platform.lakehouse.fence(table, token)
+        faults.reach("leasing.fenced")
         leases.fenced(lease.lost)
         _record_interrupted(platform, record, action)
         yield lease

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from backfill_assets import faults
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.target import TargetTable
 from manifests.errors import PlanRefused
@@ -106,7 +107,11 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
     existing = platform.ledger.existing(manifest)
     if existing is not None:
         return existing
-    return platform.ledger.record_plan(manifest, preview(platform, manifest), operator())
+    plan = preview(platform, manifest)
+    faults.reach("planning.resolved")
+    record = platform.ledger.record_plan(manifest, plan, operator())
+    faults.reach("planning.recorded")
+    return record
 
 
 def base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:

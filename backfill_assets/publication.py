@@ -584,6 +584,7 @@ def _tell_the_world(platform: Platform, record: RunRecord, done: Published, acti
     if number > 2:  # noqa: PLR2004 - a run is rolled back once as its second change; later ones are numbered
         action = f"{action}-{number}"
     platform.evidence.append(record.run_id, action, facts | {"at": now()})
+    faults.reach("recording.told")
     done_before = {
         (one["sink"], one["action"])
         for one in platform.ledger.sink_attempts(record.run_id)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from backfill_assets import faults
 from backfill_assets.derivation import chunk_scopes, publishes_to
 from backfill_assets.platform import Platform
 from backfill_assets.target import TargetTable
@@ -179,7 +180,11 @@ class Change:
 
     def publish(self, root: str) -> Commit:
         """Make the change, or find that it was made: one commit a table."""
-        commits = [self._publish_to(table, root) for table in self.tables]
+        commits: list[Commit] = []
+        for table in self.tables:
+            if commits:
+                faults.reach("publishing.halfway")
+            commits.append(self._publish_to(table, root))
         return commits[-1]
 
     def _publish_to(self, table: str, root: str) -> Commit:
@@ -280,7 +285,7 @@ class Change:
         if self.plan.acceptance is Acceptance.LATER and not self._is_main(PUBLISH):
             version = self.plan.version or ""
             candidate = self.platform.lakehouse.snapshot_of(self.target.name, self.branch)
-            if candidate is None or not self._named(_withdrawn(version) if action == ROLLBACK else version):
+            if candidate is None or not self._named(withdrawn(version) if action == ROLLBACK else version):
                 return None
             return Commit(candidate, 0, 0)
         found = [self._landed(table, action, sequence) for table in self.tables]
@@ -290,7 +295,11 @@ class Change:
 
     def undo(self, action: str, sequence: int, undone: str, root: str) -> Commit:
         """Undo the run's last change (`undone`) as a new one (`action`), or find that it was undone: one commit a table."""
-        commits = [self._undo_in(table, action, sequence, undone, root) for table in reversed(self.tables)]
+        commits: list[Commit] = []
+        for table in reversed(self.tables):
+            if commits:
+                faults.reach("undoing.halfway")
+            commits.append(self._undo_in(table, action, sequence, undone, root))
         return commits[0]
 
     def _undo_in(self, table: str, action: str, sequence: int, undone: str, root: str) -> Commit:

@@ -23,6 +23,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
+    CommitStateUnknownException,
     NamespaceAlreadyExistsError,
     NoSuchTableError,
     TableAlreadyExistsError,
@@ -573,6 +574,7 @@ class Lakehouse:
             LeaseLost: if the token is fenced.
             PublicationRefused: if they do not; nothing has changed then.
         """
+        removed = list(removed)
         updates = [
             SetSnapshotRefUpdate(
                 ref_name=ref,
@@ -590,8 +592,15 @@ class Lakehouse:
         if token is not None:
             required.append(_NotFenced(ref=fence_of(token), snapshot_id=None))
 
+        wanted = {**(branches or {}), **(tags or {}), **dict.fromkeys(removed)}
+        tried = False
+
         def swap(table: Table) -> None:
+            nonlocal tried
             require_unfenced(table, token)
+            if tried and all(self._names(table, ref) == snapshot for ref, snapshot in wanted.items()):
+                return  # it has landed, whatever the catalog has said
+            tried = True
             for requirement in required:
                 try:
                     requirement.validate(table.metadata)
@@ -607,6 +616,11 @@ class Lakehouse:
             table.catalog.commit_table(table, requirements, (*updates, *removals))
 
         self._retrying(name, swap)
+
+    @staticmethod
+    def _names(table: Table, ref: str) -> int | None:
+        found = table.refs().get(ref)
+        return None if found is None else found.snapshot_id
 
     def changed_files(self, name: str, snapshot: Snapshot) -> tuple[int, int]:
         """Return how many data files a snapshot added and removed, from its summary."""
@@ -666,7 +680,8 @@ class Lakehouse:
         """Make a commit on fresh metadata, again if another one came between, for a bounded time.
 
         Raises:
-            EnvironmentRefused: if others never let it through; nothing has changed then.
+            EnvironmentRefused: if others never let it through, and nothing has changed; or if the catalog could not be
+                reached, or could not say what came of the commit, and it may have landed.
         """
         give_up = time.monotonic() + _CONTENTION_SECONDS
         pause = 0.05
@@ -682,6 +697,15 @@ class Lakehouse:
                             "nothing has changed; run the same command again when fewer others write",
                         )
                     ) from error
+            except (SQLAlchemyError, OSError, CommitStateUnknownException) as error:
+                why = str(error).partition("\n")[0]
+                raise EnvironmentRefused(
+                    Problem(
+                        f"the outcome of a commit to {name} is unknown: {type(error).__name__}: {why}",
+                        "the catalog can be reached, and says whether a commit has landed",
+                        "run the same command again when it can: what has landed is found in the table, and not done twice",
+                    )
+                ) from error
             table = None
             time.sleep(random.uniform(0, pause))  # noqa: S311 - to part those who collided
             pause = min(2 * pause, 1.0)

@@ -18,12 +18,12 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from pathlib import Path
 
 import sqlalchemy as sa
 
 from manifests.errors import LeaseHeld, LeaseLost, Problem
 from resources.ledger import now
+from resources.processes import is_alive
 from resources.tables import Utc, leases
 
 RELEASED, LOST, FENCED = "RELEASED", "LOST", "FENCED"
@@ -173,16 +173,7 @@ def _instant(connection: sa.Connection, target: str) -> datetime:
 
 def _is_gone(holder: sa.Row[tuple[object, ...]]) -> bool:
     """Tell whether a lease's process ran on this machine and has ended."""
-    if holder.host != socket.gethostname():
-        return False
-    try:
-        os.kill(holder.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False  # it lives, and is somebody else's
-    stat = Path(f"/proc/{holder.pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] in "ZX"  # ended, and nobody has asked yet
+    return holder.host == socket.gethostname() and not is_alive(holder.pid)
 
 
 def _held(holder: sa.Row[tuple[object, ...]]) -> Problem:

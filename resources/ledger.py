@@ -33,6 +33,7 @@ from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
 from resources import freezes, watermarks
 from resources.locks import bound_waiting, lock_run, lock_schema, lock_target
+from resources.processes import is_alive
 from resources.tables import (
     accepted_versions,
     amendments,
@@ -46,6 +47,8 @@ from resources.tables import (
     verdicts,
 )
 
+ABANDONED = "ABANDONED"
+"""State of a publication whose process ended before it could say what came of it; another entry says so."""
 _others = accepted_versions.alias()
 
 
@@ -529,6 +532,20 @@ class Ledger:
         ]
         return [one["attempt"] for one in running if one["pid"] != os.getpid() and Path(f"/proc/{one['pid']}").exists()]
 
+    def end_attempts_of_the_dead(self, run_id: str) -> None:
+        """Record as failed what is on record as being computed by processes of this machine that are no more."""
+        gone = [
+            one["attempt"]
+            for one in self.attempts(run_id)
+            if one["state"] == "RUNNING" and one["host"] == socket.gethostname() and not is_alive(one["pid"])
+        ]
+        with self.engine.begin() as connection:
+            connection.execute(
+                attempts.update()
+                .where(attempts.c.run_id == run_id, attempts.c.attempt.in_(gone), attempts.c.state == "RUNNING")
+                .values(state="FAILED", ended_at=now(), error="its process ended")
+            )
+
     def fail_attempt(self, run_id: str, attempt: int, error: str, *, chunk: str | None = None) -> None:
         """Record that an attempt failed; with `chunk`, that this one chunk did and why."""
         at = now()
@@ -632,8 +649,24 @@ class Ledger:
         ref: str = "",
         token: int | None = None,
     ) -> int:
-        """Record the intent to change the target under a lease's token, before it is changed; return its id."""
+        """Record the intent to change the target under a lease's token, before it is changed; return its id.
+
+        Whoever holds the lease knows that nobody is at the same any more: an earlier intent is abandoned, and what came
+        of it is found in the target and recorded under this one.
+        """
         with self.engine.begin() as connection:
+            if token is not None:
+                connection.execute(
+                    publications.update()
+                    .where(
+                        publications.c.run_id == run_id,
+                        publications.c.action == action,
+                        publications.c.state == "INTENT",
+                    )
+                    .values(
+                        state=ABANDONED, note="its process ended; a later entry says what came of it", ended_at=now()
+                    )
+                )
             result = connection.execute(
                 publications.insert().values(
                     run_id=run_id,

@@ -28,8 +28,6 @@ from resources.tables import (
     watermarks,
 )
 
-ABANDONED = "ABANDONED"
-"""State of a publication whose process ended before it could say what came of it; another entry says so."""
 _INSTANTS = (
     runs.c.updated_at,
     transitions.c.at,

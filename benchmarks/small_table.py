@@ -1,0 +1,251 @@
+"""A small table that every publish mode can change, and the real machinery around it, without Spark.
+
+Put here what benchmarks and tests of crashes share: the declaration, an installation of it, and the two places where
+Spark is left out. Chunks are computed and written by PyArrow and the work of Spark's workers is done in this process;
+planning, ledger, executor, gates, merge, corrections, leases, publication and evidence are the project's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pandera.polars as pa
+import polars as pl
+import pyarrow as arrow
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import NestedField, StringType, TimestamptzType
+
+from backfill_assets import derivation, doctor, executor
+from backfill_assets import platform as platform_module
+from backfill_assets.compute import CHUNK_FOLDER, entities_folder, lineage, staged_files
+from backfill_assets.loading import _PROPERTIES, _spec
+from backfill_assets.planning import plan_run
+from backfill_assets.platform import Platform
+from backfill_assets.schema import Corrections, Published, dtypes, iceberg_schema
+from backfill_assets.target import CorrectionsTable, Product, TargetTable, TransformVersion
+from manifests.chunks import Chunking
+from manifests.lifecycle import RunState
+from manifests.model import manifest_from
+from manifests.planner import Plan, PlannedChunk, StagedFile
+from resources.code import code_identity
+from resources.lakehouse import LOAD_PROPERTY, Lakehouse, local_path
+from resources.ledger import RunRecord
+from resources.settings import load_settings
+
+READINGS = "silver.readings"
+CORRECTIONS = "silver.readings_corrections"
+SOURCE = "bronze.reading_events"
+METERS = tuple(f"m{number}" for number in range(6))
+HISTORY = ("2020-01-01", "2020-04-30")
+SCOPE = ("2020-02-01", "2020-03-31")
+EMPTY = ("2020-05-01", "2020-06-30")
+EVERY_DAYS = 6
+"""A meter is read every so many days: rows are few, and each file has several of each meter."""
+
+
+class Reading(Published):
+    """What one meter said on one day."""
+
+    meter: str = pa.Field(description="The meter.")
+    day: date = pa.Field(description="The day.")
+    value: pl.Int64 = pa.Field(description="What it said.")
+
+
+class Correction(Corrections):
+    """A reading that was corrected."""
+
+    meter: str = pa.Field(description="The meter.")
+    day: date = pa.Field(description="The day.")
+
+
+def _no_transform(*_: Any) -> Any:
+    raise NotImplementedError("this table is computed by `compute`")
+
+
+TARGET = TargetTable(
+    name=READINGS,
+    description="A row a meter and day.",
+    model=Reading,
+    key=("meter", "day"),
+    day_column="day",
+    chunking=Chunking.MONTH,
+    chunks_from="2020-01",
+    chunks_until="2020-12",
+    source=SOURCE,
+    source_time_column="at",
+    references=(),
+    warm_up_days=lambda _: 0,
+    transform="readings",
+    versions={"1": TransformVersion(_no_transform), "2": TransformVersion(_no_transform)},
+    owners=("team:benchmarks",),
+    entity="meter",
+    corrections=CorrectionsTable(CORRECTIONS, Correction),
+)
+
+
+def rows_of(version: str, start: date, end: date) -> list[dict[str, Any]]:
+    """Return what a version of the transform computes of some days: the second corrects, adds and leaves out."""
+    rows = []
+    for number, meter in enumerate(METERS):
+        for offset in range((end - start).days + 1):
+            day = start + timedelta(days=offset)
+            if (day.toordinal() + number) % EVERY_DAYS:
+                continue
+            value = 1000 * number + day.toordinal()
+            if version == "2":
+                if value % 7 == 0:
+                    continue
+                value += 5 if value % 3 == 0 else 0
+            elif value % 11 == 0:
+                continue
+            rows.append({"meter": meter, "day": day, "value": value})
+    return rows
+
+
+def compute(
+    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk], prefix: str
+) -> dict[str, list[StagedFile]]:
+    """Compute chunks as `compute.compute_batch` does, by PyArrow: two files a chunk, halves of the meters."""
+    schema = schema_to_pyarrow(platform.lakehouse.table(target.name).schema())
+    wanted: set[str] | None = None
+    if plan.merge is not None:
+        wanted = set(plan.merge.entities or ())
+        folder = Path(local_path(entities_folder(prefix)))
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(arrow.table({plan.merge.entity: sorted(wanted)}), folder / "part-0.parquet")
+    constants = lineage(plan)
+    for chunk in chunks:
+        folder = Path(local_path(prefix)) / f"{CHUNK_FOLDER}={chunk.start}"
+        rows = [row | constants for row in rows_of(plan.transform_version, chunk.start, chunk.end)]
+        rows = [row for row in rows if wanted is None or row["meter"] in wanted]
+        folder.mkdir(parents=True, exist_ok=True)
+        for part, meters in enumerate((METERS[:3], METERS[3:])):
+            mine = [row for row in rows if row["meter"] in meters]
+            if mine:
+                pq.write_table(arrow.Table.from_pylist(mine, schema=schema), folder / f"part-{part}.parquet")
+    return staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
+
+
+def here(
+    platform: Platform, plan: Plan, tasks: Sequence[tuple[str, int, str]], function: Callable[..., Any]
+) -> list[str]:
+    """Do what `workers.in_workers` has Spark's workers do, in this process."""
+    del platform, plan
+    batch = arrow.RecordBatch.from_pydict(
+        {"chunk": [chunk for chunk, _, _ in tasks], "task": [task for _, _, task in tasks]}
+    )
+    return [text for found in function(iter([batch])) for text in found.column("result").to_pylist()]
+
+
+@contextmanager
+def declared() -> Iterator[None]:
+    """Make the table this process's only product, and leave Spark out."""
+    products = (Product("readings", (), (TARGET,)),)
+    with (
+        mock.patch.object(platform_module, "PRODUCTS", products),
+        mock.patch.object(doctor, "PRODUCTS", products),
+        mock.patch.object(executor, "compute_batch", compute),
+        mock.patch.object(executor, "in_workers", here),
+        mock.patch.object(derivation, "in_workers", here),
+    ):
+        yield
+
+
+def opened(home: Path, **settings: Any) -> Platform:
+    """Return the platform of an installation."""
+    code_identity()  # looked up once a process, and inherited by those that are forked from it
+    return Platform.of(load_settings(home=home, **settings))
+
+
+def closed(platform: Platform) -> None:
+    """Close the connections of a platform, so that its files can be copied or taken away."""
+    platform.ledger.engine.dispose()
+    forget_catalog(platform.lakehouse)
+
+
+def forget_catalog(lakehouse: Lakehouse) -> None:
+    """Close a lakehouse's catalog; it is opened again at its next use."""
+    if lakehouse._catalog is not None:
+        lakehouse._catalog.engine.dispose()  # type: ignore[attr-defined]
+        lakehouse._catalog = None
+
+
+def initialise(platform: Platform) -> None:
+    """Make ledger, catalog and tables; the source has an event a month."""
+    platform.settings.home.mkdir(parents=True, exist_ok=True)
+    platform.lakehouse.create_catalog()
+    platform.ledger.migrate()
+    for name, model in ((READINGS, Reading), (CORRECTIONS, Correction)):
+        schema = iceberg_schema(model)
+        platform.lakehouse.ensure(name, schema, _spec(schema, "day", Chunking.MONTH), _PROPERTIES)
+    events = Schema(NestedField(1, "id", StringType(), required=False), NestedField(2, "at", TimestamptzType(), False))
+    platform.lakehouse.ensure(SOURCE, events, _spec(events, "at", Chunking.MONTH), _PROPERTIES)
+    rows = [{"id": str(month), "at": datetime(2020, month, 1, tzinfo=UTC)} for month in range(1, 13)]
+    platform.lakehouse.append(
+        SOURCE, [arrow.Table.from_pylist(rows, schema=schema_to_pyarrow(events))], {LOAD_PROPERTY: "events"}
+    )
+
+
+def manifest(run_id: str, mode: str, scope: tuple[str, str], *, computed_by: str = "2", **options: Any) -> Any:
+    """Return the manifest of a run; `options` are its target's."""
+    return manifest_from(
+        {
+            "runId": run_id,
+            "kind": "RESTATEMENT",
+            "requestedBy": "ada",
+            "reason": "meters that were misread",
+            "source": {"table": SOURCE},
+            "transform": {"name": "readings", "version": computed_by},
+            "target": {
+                "table": READINGS,
+                "publishMode": mode,
+                "publishRange": {"start": scope[0], "end": scope[1]},
+                **options,
+            },
+            "development": True,
+        }
+    )
+
+
+def planned(platform: Platform, contract: Any) -> RunRecord:
+    """Plan a manifest and have it approved, if that is not on record yet."""
+    record = plan_run(platform, contract)
+    if record.state is RunState.PLANNED:
+        platform.ledger.decide(
+            record.run_id, approve=True, by="grace", comment="", self_approval=False, plan_hash=record.plan_hash
+        )
+    return platform.ledger.run(record.run_id)
+
+
+def staged(platform: Platform, run_id: str) -> RunRecord:
+    """Stage and gate an approved run, as `backfill run` does: what is done already is skipped."""
+    record = platform.ledger.run(run_id)
+    if record.state in executor.COMPUTABLE:
+        executor.stage_chunks(platform, run_id, [chunk.key for chunk in record.plan.chunks])
+        executor.gate_chunks(platform, run_id)
+        executor.gate_run(platform, run_id)
+    return platform.ledger.run(run_id)
+
+
+def rows(
+    platform: Platform, table: str = READINGS, ref: str = "main", loaded: Table | None = None
+) -> list[tuple[Any, ...]]:
+    """Return the rows of a table that readers of a ref see, in order, without the instant at which a run was planned.
+
+    `loaded` is the table if it was looked up already: what it refers to is read, whatever has happened since.
+    """
+    found = loaded or platform.lakehouse.table(table)
+    snapshot = found.snapshot_by_name(ref)
+    if snapshot is None:
+        return []
+    columns = [name for name in dtypes(Reading if table == READINGS else Correction) if name != "produced_at"]
+    values = found.scan(snapshot_id=snapshot.snapshot_id, selected_fields=tuple(columns)).to_arrow().select(columns)
+    return sorted((tuple(row.values()) for row in values.to_pylist()), key=repr)

@@ -1,0 +1,388 @@
+"""Crash and doubt: whatever a process, a disk, a catalog or a clock does, the same command again ends as if undisturbed."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+from backfill_assets import executor, faults, planning, publication
+from backfill_assets.doctor import examine, mend
+from backfill_assets.platform import Platform
+from backfill_assets.publication import accept, publish, reinstate, rollback
+from benchmarks import kills, small_table
+from benchmarks.kills import CASES, RUN, STEPS, Case
+from benchmarks.small_table import (
+    CORRECTIONS,
+    READINGS,
+    SCOPE,
+    closed,
+    declared,
+    manifest,
+    opened,
+    planned,
+    rows,
+    staged,
+)
+from manifests.errors import EnvironmentRefused, PublicationRefused
+from manifests.lifecycle import RunState
+from resources import leases as leases_module
+from resources import ledger as ledger_module
+from resources.lakehouse import local_path
+from resources.ledger import ChunkState
+
+BY_NAME = {case.name: case for case in CASES}
+REPLACE = BY_NAME["REPLACE_PARTITIONS"]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with an installation whose table has a history, and a copy of it."""
+    site = tmp_path_factory.mktemp("kills") / "site"
+    with declared():
+        kills.build(site)
+        yield site
+
+
+@pytest.fixture
+def platform(kept: Path) -> Iterator[Platform]:
+    """The installation, put back to its history."""
+    kills.restore(kept)
+    platform = opened(kept / "home")
+    yield platform
+    closed(platform)
+
+
+@pytest.fixture(scope="module")
+def twin(kept: Path) -> Callable[[Case], dict[str, Any]]:
+    """Return what a case leaves if nothing disturbs it; each is done once, with the same installation."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def of(case: Case) -> dict[str, Any]:
+        if case.name not in known:
+            kills.restore(kept)
+            platform = opened(kept / "home")
+            for step in case.steps:
+                STEPS[step](platform, case)
+            known[case.name] = kills.outcome(platform, case)
+            closed(platform)
+        return known[case.name]
+
+    return of
+
+
+def only(case: Case, *steps: str) -> Case:
+    return Case(f"{case.name} {' '.join(steps)}", case.mode, case.scope, case.options, steps)
+
+
+def differing(platform: Platform, case: Case, expected: dict[str, Any], *, but: tuple[str, ...] = ()) -> dict[str, Any]:
+    found = kills.outcome(platform, case)
+    return {
+        name: (found[name], expected[name]) for name in expected if name not in but and found[name] != expected[name]
+    }
+
+
+def validated(platform: Platform, case: Case) -> None:
+    planned(platform, manifest(case.run_id, case.mode, case.scope, **dict(case.options)))
+    assert staged(platform, case.run_id).state is RunState.VALIDATED
+
+
+# --- kill -9 ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dozen_kills_over_all_modes_leave_no_trace(tmp_path: Path) -> None:
+    tallies = kills.campaign(tmp_path / "site", 12, 4)
+    assert [wrong for tally in tallies for wrong in tally.wrong] == []
+    assert sum(tally.kills for tally in tallies) == 12
+    assert all(tally.cycles and tally.polls for tally in tallies)
+
+
+def test_the_harness_sees_a_reader_who_saw_something_else() -> None:
+    assert kills._follows(["a", "c"], ["a", "b", "c", "b"])
+    assert not kills._follows(["a", "x"], ["a", "b"])
+    assert not kills._follows(["b", "a"], ["a", "b"])
+
+
+@pytest.mark.parametrize("point", ["publishing.halfway", "undoing.halfway"])
+def test_the_doctor_does_not_call_half_a_publication_nothing(
+    kept: Path, platform: Platform, twin: Callable[[Case], dict[str, Any]], point: str
+) -> None:
+    case = BY_NAME["CORRECTION_EVENTS beside"]
+    expected = twin(case)
+    kills.restore(kept)
+    assert kills._launch(kept, case, point, None) == -signal.SIGKILL
+    found = examine(platform)
+    assert [one.kind for one in found] == ["publication-unrecorded"]
+    assert mend(platform)[1] == []
+    assert kills._launch(kept, case, None, None) == 0
+    assert differing(platform, case, expected) == {}
+
+
+def test_a_version_that_was_accepted_and_is_reinstated_holds_its_chunks(platform: Platform) -> None:
+    case = BY_NAME["VERSIONED, accepted later"]
+    STEPS[RUN](platform, case)
+    assert set(platform.ledger.accepted(READINGS).values()) == {"history"}
+    accept(platform, case.run_id)
+    mine = {chunk.chunk for chunk in platform.ledger.chunks(case.run_id)}
+    for _ in range(2):
+        held = platform.ledger.accepted(READINGS)
+        assert {chunk for chunk, run_id in held.items() if run_id == case.run_id} == mine
+        rollback(platform, case.run_id)
+        assert set(platform.ledger.accepted(READINGS).values()) == {"history"}
+        reinstate(platform, case.run_id)
+    assert examine(platform) == []
+
+
+# --- the catalog ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "point", ["publishing.sealed", "publishing.tagged", "publishing.leased", "publishing.committed"]
+)
+def test_a_catalog_that_goes_away_while_publishing_and_comes_back(
+    platform: Platform, twin: Callable[[Case], dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kept: Path, point: str
+) -> None:
+    case = only(REPLACE, RUN)
+    expected = twin(case)
+    closed(platform)
+    kills.restore(kept)
+    validated(platform, case)
+    file = Path(platform.settings.catalog["uri"].removeprefix("sqlite:///"))
+    away = file.with_suffix(".away")
+
+    def reach(here: str) -> None:
+        if here == point:
+            platform.lakehouse.catalog.engine.dispose()  # type: ignore[attr-defined]
+            file.rename(away)
+            file.mkdir()  # nothing that could be opened, and nothing that would be made anew
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        if point == "publishing.committed":
+            publish(platform, case.run_id)  # it needs the catalog no more
+        else:
+            with pytest.raises(EnvironmentRefused):
+                publish(platform, case.run_id)
+            assert platform.ledger.run(case.run_id).state is RunState.VALIDATED
+    file.rmdir()
+    away.rename(file)
+    publish(platform, case.run_id)
+    assert differing(platform, case, expected) == {}
+
+
+class Doubtful:
+    """A catalog that misreports: each commit lands and is called a failure, or each is made only at the second try."""
+
+    def __init__(self, commit: Callable[..., Any], error: Exception, *, lands: bool) -> None:
+        self.commit, self.error, self.lands = commit, error, lands
+        self.calls = self.lies = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls += 1
+        if not self.lands and self.calls % 2 == 0:
+            return self.commit(*arguments)
+        self.lies += 1
+        if self.lands:
+            self.commit(*arguments)
+        raise self.error
+
+
+@pytest.mark.parametrize("name", ["REPLACE_PARTITIONS", "SHADOW_SWAP", "CORRECTION_EVENTS beside"])
+@pytest.mark.parametrize(
+    ("error", "lands"),
+    [
+        (CommitStateUnknownException("no answer in time"), True),
+        (CommitStateUnknownException("no answer in time"), False),
+        (ConnectionError("reset by peer"), True),
+        (CommitFailedException("no, says the proxy"), True),
+        (CommitFailedException("no, says the proxy"), False),
+    ],
+    ids=["unknown, landed", "unknown, not landed", "connection lost, landed", "failed, landed", "failed, not landed"],
+)
+def test_a_commit_of_unknown_outcome_is_looked_up_before_anything_is_tried_again(
+    platform: Platform,
+    twin: Callable[[Case], dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    kept: Path,
+    name: str,
+    error: Exception,
+    lands: bool,
+) -> None:
+    case = BY_NAME[name]
+    expected = twin(case)
+    closed(platform)
+    kills.restore(kept)
+    validated(platform, case)
+    catalog = platform.lakehouse.catalog
+    doubtful = Doubtful(catalog.commit_table, error, lands=lands)
+    monkeypatch.setattr(catalog, "commit_table", doubtful)
+    tries = 0
+    for step in case.steps:
+        while True:
+            tries += 1
+            assert tries < 30
+            try:
+                STEPS[step](platform, case)
+            except EnvironmentRefused as refusal:
+                assert "unknown" in str(refusal)  # noqa: PT017 - how often it is refused depends on the mode
+            else:
+                break
+    assert doubtful.lies >= 3
+    # what the catalog calls failed is tried again at once; what it cannot say, by the operator
+    assert (tries == len(case.steps)) is isinstance(error, CommitFailedException)
+    assert differing(platform, case, expected) == {}
+
+
+# --- disks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_full_while_staging_is_said_and_leaves_nothing_half_staged(
+    platform: Platform, twin: Callable[[Case], dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kept: Path
+) -> None:
+    case = only(REPLACE, RUN)
+    expected = twin(case)
+    closed(platform)
+    kills.restore(kept)
+    planned(platform, manifest(case.run_id, case.mode, case.scope))
+    files = kept / "home"
+
+    def on_a_full_disk(*arguments: Any) -> Any:
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead: as on a full disk
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+        try:
+            return small_table.compute(*arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, handler)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "compute_batch", on_a_full_disk)
+        record = staged(platform, case.run_id)
+    assert record.state is RunState.FAILED
+    chunks = platform.ledger.chunks(case.run_id)
+    assert {chunk.state for chunk in chunks} == {ChunkState.FAILED}
+    assert all("OSError" in chunk.error and "File too large" in chunk.error for chunk in chunks)
+    assert all(not chunk.files for chunk in chunks)
+    assert files.exists()
+    with pytest.raises(PublicationRefused):
+        publish(platform, case.run_id)
+    STEPS[RUN](platform, case)  # there is room again
+    assert platform.ledger.run(case.run_id).state is RunState.PUBLISHED
+    assert differing(platform, case, expected, but=("transitions",)) == {}
+
+
+@pytest.mark.parametrize("harm", ["truncated", "gone", "other rows"])
+def test_a_staged_file_that_was_harmed_after_its_gate_is_not_published(platform: Platform, harm: str) -> None:
+    case = only(REPLACE, RUN)
+    validated(platform, case)
+    before = rows(platform)
+    chunks = platform.ledger.chunks(case.run_id)
+    file, other = (Path(local_path(one.path)) for one in chunks[0].files)
+    if harm == "truncated":
+        file.write_bytes(file.read_bytes()[:-100])
+    elif harm == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(other.read_bytes())
+    with pytest.raises(PublicationRefused, match="what is published is what was gated"):
+        publish(platform, case.run_id)
+    assert rows(platform) == before
+    assert platform.ledger.run(case.run_id).state is RunState.REJECTED
+    again = Case("again", case.mode, case.scope, case.options, (RUN,))
+    STEPS[RUN](platform, again)
+    assert rows(platform) != before
+
+
+def test_the_doctor_plans_a_chunk_again_whose_file_was_harmed_before_its_gate(platform: Platform) -> None:
+    case = only(REPLACE, RUN)
+    record = planned(platform, manifest(case.run_id, case.mode, case.scope))
+    executor.stage_chunks(platform, case.run_id, [chunk.key for chunk in record.plan.chunks])
+    harmed = platform.ledger.chunks(case.run_id)[0]
+    Path(local_path(harmed.files[0].path)).write_bytes(b"")
+    repaired, left = mend(platform)
+    assert [one.found.kind for one in repaired] == ["staged-file-damaged"]
+    assert left == []
+    assert platform.ledger.chunks(case.run_id)[0].state is ChunkState.PLANNED
+    STEPS[RUN](platform, case)
+    assert platform.ledger.run(case.run_id).state is RunState.PUBLISHED
+    assert platform.ledger.chunks(case.run_id)[0].attempt == harmed.attempt + 1
+
+
+# --- operators and clocks ---------------------------------------------------------------------------------------------
+
+
+def test_two_operators_who_launch_the_same_run_at_once_make_one_publication(
+    platform: Platform, twin: Callable[[Case], dict[str, Any]], kept: Path
+) -> None:
+    case = only(BY_NAME["MERGE_BY_KEY"], RUN)
+    expected = twin(case)
+    closed(platform)
+    kills.restore(kept)
+    context = kills._context()
+    pipes, operators = [], []
+    for _ in range(2):
+        mine, theirs = context.Pipe()
+        operators.append(context.Process(target=kills.insist, args=(kept, case, theirs)))
+        operators[-1].start()
+        theirs.close()
+        pipes.append(mine)
+    for pipe in pipes:
+        pipe.recv()
+    for pipe in pipes:
+        pipe.send(None)
+    refusals = [pipe.recv() for pipe in pipes]
+    for operator in operators:
+        operator.join()
+    assert [operator.exitcode for operator in operators] == [0, 0]
+    assert max(map(len, refusals)) < kills._REFUSALS, refusals
+    assert RunState.FAILED not in {one["to_state"] for one in platform.ledger.history(case.run_id)}
+    # whose attempt was first is open; the other's is not used
+    assert differing(platform, case, expected, but=("attempts that were staged",)) == {}
+
+
+def test_a_launch_whose_chunks_another_one_has_staged_meanwhile_has_nothing_left_to_do(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = only(REPLACE, RUN)
+    record = planned(platform, manifest(case.run_id, case.mode, case.scope))
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(executor, "compute_batch", small_table.compute)
+        staged(platform, case.run_id)
+        return small_table.compute(*arguments)
+
+    monkeypatch.setattr(executor, "compute_batch", overtaken)
+    monkeypatch.setattr(executor, "_wait_for_a_place", lambda *_: None)
+    outcome = executor.stage_chunks(platform, case.run_id, [chunk.key for chunk in record.plan.chunks])
+    assert outcome.computed == []
+    assert len(outcome.skipped) == len(record.plan.chunks)
+    assert platform.ledger.run(case.run_id).state is RunState.VALIDATED
+    assert {one.attempt for one in platform.ledger.chunks(case.run_id)} == {2}
+
+
+@pytest.mark.parametrize("point", ["staging.written", "publishing.tagged", "publishing.committed", "undoing.committed"])
+def test_a_clock_that_is_set_back_between_attempts_changes_nothing(
+    platform: Platform, twin: Callable[[Case], dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kept: Path, point: str
+) -> None:
+    expected = twin(REPLACE)
+    closed(platform)
+    kills.restore(kept)
+    assert kills._launch(kept, REPLACE, point, None) == -signal.SIGKILL
+    right = ledger_module.now
+
+    with monkeypatch.context() as patch:
+        for module in (ledger_module, leases_module, publication, planning):
+            patch.setattr(module, "now", lambda: right() - timedelta(days=1))
+        for step in REPLACE.steps[len(kills._noted(kept)) :]:
+            STEPS[step](platform, REPLACE)
+        assert [one.kind for one in examine(platform)] in ([], ["clock-behind"])
+    assert differing(platform, REPLACE, expected) == {}
+    assert rows(platform, CORRECTIONS) == []
+    assert REPLACE.scope == SCOPE
