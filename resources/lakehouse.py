@@ -469,6 +469,17 @@ class Lakehouse:
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
 
+    def require_unchanged(self, name: str, scopes: Sequence[tuple[Scope, int | None]]) -> None:
+        """Refuse if a scope's files are no longer those of its snapshot: for changes of more than one table.
+
+        Raises:
+            PublicationRefused: naming the files that came and went.
+        """
+        table = self.table(name)
+        for scope, snapshot_id in scopes:
+            found = _files_in(table, table.current_snapshot(), scope)
+            require_same_files(name, scope, _files_at(table, snapshot_id, scope), found)
+
     def restore(
         self,
         name: str,
