@@ -560,12 +560,18 @@ class Lakehouse:
         return None if snapshot is None else snapshot.snapshot_id
 
     def open_branch(self, name: str, branch: str, snapshot_id: int | None) -> None:
-        """Open a branch at a snapshot; safe to repeat. On a table without a snapshot its first commit opens it."""
+        """Open a branch at a snapshot; safe to repeat. On an empty table its first commit opens it.
+
+        The catalog refuses a branch beside main where there is no snapshot at all: a table without one is given an empty
+        one first, on no branch; readers never see it.
+        """
 
         def create(table: Table) -> None:
             if snapshot_id is not None and branch not in table.refs():
                 table.manage_snapshots().create_branch(snapshot_id, branch).commit()
 
+        if snapshot_id is None:
+            self._retrying(name, _ensure_snapshot)
         self._retrying(name, create)
 
     def point(
