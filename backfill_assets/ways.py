@@ -180,6 +180,9 @@ class Change:
 
     def publish(self, root: str) -> Commit:
         """Make the change, or find that it was made: one commit a table."""
+        if len(self.tables) > 1 and not self.has_landed:  # what can be refused is, before the first of them changes
+            for table in self.tables:
+                self.platform.lakehouse.require_unchanged(table, self.scopes(table))
         commits: list[Commit] = []
         for table in self.tables:
             if commits:
@@ -295,6 +298,12 @@ class Change:
 
     def undo(self, action: str, sequence: int, undone: str, root: str) -> Commit:
         """Undo the run's last change (`undone`) as a new one (`action`), or find that it was undone: one commit a table."""
+        if len(self.tables) > 1 and all(self._landed(table, action, sequence) is None for table in self.tables):
+            for table in self.tables:
+                last = self.platform.lakehouse.find_publication(table, self.record.run_id, undone)
+                if last is not None:
+                    scopes = [(scope, last.snapshot_id) for scope, _ in self.scopes(table)]
+                    self.platform.lakehouse.require_unchanged(table, scopes)
         commits: list[Commit] = []
         for table in reversed(self.tables):
             if commits:

@@ -470,6 +470,17 @@ class Lakehouse:
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
 
+    def require_unchanged(self, name: str, scopes: Sequence[tuple[Scope, int | None]]) -> None:
+        """Refuse if a scope's files are no longer those of its snapshot: for changes of more than one table.
+
+        Raises:
+            PublicationRefused: naming the files that came and went.
+        """
+        table = self.table(name)
+        for scope, snapshot_id in scopes:
+            found = _files_in(table, table.current_snapshot(), scope)
+            require_same_files(name, scope, _files_at(table, snapshot_id, scope), found)
+
     def restore(
         self,
         name: str,
@@ -550,12 +561,18 @@ class Lakehouse:
         return None if snapshot is None else snapshot.snapshot_id
 
     def open_branch(self, name: str, branch: str, snapshot_id: int | None) -> None:
-        """Open a branch at a snapshot; safe to repeat. On a table without a snapshot its first commit opens it."""
+        """Open a branch at a snapshot; safe to repeat. On an empty table its first commit opens it.
+
+        The catalog refuses a branch beside main where there is no snapshot at all: a table without one is given an empty
+        one first, on no branch; readers never see it.
+        """
 
         def create(table: Table) -> None:
             if snapshot_id is not None and branch not in table.refs():
                 table.manage_snapshots().create_branch(snapshot_id, branch).commit()
 
+        if snapshot_id is None:
+            self._retrying(name, _ensure_snapshot)
         self._retrying(name, create)
 
     def point(

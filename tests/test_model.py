@@ -24,6 +24,7 @@ import pandera.polars as pa
 import polars as pl
 import pyarrow as arrow
 import pyarrow.parquet as pq
+import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -385,6 +386,34 @@ class TableUnderChange(RuleBasedStateMachine):
             self.it.edit_leases(leases_table.c.run_id == run.run_id, pid=NOBODY)
             self.it.killed = False
 
+    def given(self, mode: PublishMode, **options: Any) -> Run:
+        """Return a validated run over the first two months."""
+        run = Run(f"run-{next(self.numbers):03}", mode, MONTHS[:2], **options)
+        self.model.plan(run)
+        self.it.plan(run)
+        self._stage(run, next(self.numbers))
+        return run
+
+    def cancel(self, run: Run) -> None:
+        self.both(
+            lambda: publication.cancel(self.it.platform, run.run_id, "ada", "not wanted"),
+            lambda: self.model.cancel(run),
+        )
+
+    def die(self) -> None:
+        self.it.killed = True
+        raise Killed
+
+    def die_in_the_model(self) -> None:
+        raise Killed
+
+    def agree(self) -> None:
+        """Compare everything there is."""
+        self.the_table_is_what_the_model_says()
+        self.corrections_and_versions_are_what_the_model_says()
+        self.the_ledger_says_what_the_model_says()
+        self.the_evidence_of_what_was_published_is_whole()
+
     def computed(self, run: Run, seed: int, wanted: set[str]) -> dict[str, list[File]]:
         """What a transform makes of some months: whatever it is, the same in both worlds."""
         chance = random.Random(seed)
@@ -470,11 +499,7 @@ class TableUnderChange(RuleBasedStateMachine):
     @precondition(lambda self: self.runs(RunState.VALIDATED, RunState.RUNNING))
     @rule(data=st.data())
     def a_run_is_cancelled(self, data: st.DataObject) -> None:
-        run = self.draw(data, self.runs(RunState.VALIDATED, RunState.RUNNING))
-        self.both(
-            lambda: publication.cancel(self.it.platform, run.run_id, "ada", "not wanted"),
-            lambda: self.model.cancel(run),
-        )
+        self.cancel(self.draw(data, self.runs(RunState.VALIDATED, RunState.RUNNING)))
 
     # --- crashes, pauses, crowds ----------------------------------------------------------------------------------
 
@@ -493,15 +518,7 @@ class TableUnderChange(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_publisher_is_killed(self, data: st.DataObject) -> None:
         action, run, point = self._action_and_point(data)
-
-        def die() -> None:
-            self.it.killed = True
-            raise Killed
-
-        def also() -> None:
-            raise Killed
-
-        self.act(action, run, point, die, also)
+        self.act(action, run, point, self.die, self.die_in_the_model)
 
     @precondition(lambda self: self.model.leases)
     @rule()
@@ -513,6 +530,8 @@ class TableUnderChange(RuleBasedStateMachine):
     @precondition(lambda self: any(lease.state == "elsewhere" for lease in self.model.leases))
     @rule()
     def time_passes_and_leases_expire(self) -> None:
+        for lease in self.model.leases:
+            lease.state = "expired"
         self._expire()
 
     def _expire(self) -> None:
@@ -606,6 +625,84 @@ class TableUnderChange(RuleBasedStateMachine):
             done = [one for one in self.it.platform.ledger.publications(run.run_id) if one["state"] == "COMMITTED"]
             assert [one["action"] for one in done] == run.done
             assert {one["evidence_root"] for one in done} == {self.it.platform.evidence.verify(run.run_id)}
+
+
+@pytest.fixture
+def machine() -> Iterator[TableUnderChange]:
+    machine = TableUnderChange()
+    yield machine
+    machine.agree()
+    machine.teardown()
+
+
+def test_an_accepted_version_holds_its_months_also_after_its_rollback_was_undone(machine: TableUnderChange) -> None:
+    run = machine.given(PublishMode.VERSIONED, version="v1", later=True)
+    for action in ("publish", "accept", "rollback", "reinstate", "rollback", "reinstate"):
+        machine.act(action, run)
+        machine.agree()
+    assert set(machine.model.holders.values()) == {run.run_id}
+
+
+def test_an_acceptance_that_could_not_be_recorded_is_before_the_next_publication(machine: TableUnderChange) -> None:
+    run = machine.given(PublishMode.VERSIONED, version="v1", later=True)
+    machine.act("publish", run)
+    machine.act("accept", run, "accepting.committed", machine.die, machine.die_in_the_model)
+    later = machine.given(PublishMode.REPLACE_PARTITIONS)
+    machine.act("publish", later)
+    machine.agree()
+    machine.act("accept", run)
+    assert (run.state, set(machine.model.holders.values())) == (RunState.SUPERSEDED, {later.run_id})
+    machine.agree()
+    machine.act("rollback", later)
+
+
+@pytest.mark.parametrize("mode", [PublishMode.REPLACE_PARTITIONS, PublishMode.VERSIONED])
+def test_a_run_whose_publication_landed_is_not_cancelled(machine: TableUnderChange, mode: PublishMode) -> None:
+    versioned = mode is PublishMode.VERSIONED
+    run = machine.given(mode, version="v1" if versioned else None, later=versioned)
+    machine.act("publish", run, "publishing.committed", machine.die, machine.die_in_the_model)
+    machine.cancel(run)
+    assert run.state is RunState.PUBLISHED
+
+
+def test_a_rollback_undoes_a_reinstatement_that_could_not_be_recorded(machine: TableUnderChange) -> None:
+    run = machine.given(PublishMode.REPLACE_PARTITIONS)
+    machine.act("publish", run)
+    machine.act("rollback", run)
+    machine.act("reinstate", run, "undoing.committed", machine.die, machine.die_in_the_model)
+    machine.act("rollback", run)
+    assert machine.it.rows() == []
+
+
+@pytest.mark.parametrize("point", ["sealed", "leased"])
+def test_corrections_are_not_issued_beside_a_replacement_that_is_refused(machine: TableUnderChange, point: str) -> None:
+    run = machine.given(PublishMode.CORRECTION_EVENTS, corrections=Corrections.BESIDE)
+    file = machine._live_file(MONTHS[0], 0)
+    machine.act(
+        "publish",
+        run,
+        f"publishing.{point}",
+        lambda: machine.it.live(MONTHS[0], file),
+        lambda: machine.model.live(MONTHS[0], file),
+    )
+    assert (run.state, machine.it.corrections()) == (RunState.REJECTED, [])
+
+
+def test_a_replacement_is_not_rolled_back_where_its_corrections_cannot_be(machine: TableUnderChange) -> None:
+    run = machine.given(PublishMode.CORRECTION_EVENTS, corrections=Corrections.BESIDE)
+    machine.act("publish", run)
+    machine.act("publish", machine.given(PublishMode.CORRECTION_EVENTS, corrections=Corrections.INSTEAD))
+    machine.act("rollback", run)
+    assert run.state is RunState.PUBLISHED
+
+
+def test_first_rows_are_not_planned_anew_over_those_of_others(machine: TableUnderChange) -> None:
+    run = machine.given(PublishMode.APPEND_ONLY, on_conflict=OnConflict.REPLAN)
+    file = machine._live_file(MONTHS[0], 0)
+    machine.model.live(MONTHS[0], file)
+    machine.it.live(MONTHS[0], file)
+    machine.act("publish", run)
+    assert run.state is RunState.REJECTED
 
 
 def _outcome(do: Callable[[], Any]) -> BaseException | None:
