@@ -34,7 +34,8 @@ import sqlalchemy as sa
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = str(Path(__file__).resolve().parent.parent)
+sys.path.insert(0, ROOT)
 
 from backfill_assets import faults
 from backfill_assets.doctor import examine
@@ -63,7 +64,7 @@ from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY
 from resources.tables import leases
 
 HERTZ = 20
-DISTURBED = 0.85
+DISTURBED = 0.9
 """Share of the launches that are disturbed."""
 AT_A_POINT = 0.3
 """Share of the disturbed ones that are killed at a named point."""
@@ -170,20 +171,20 @@ def insist(site: Path, case: Case, told: Connection) -> None:
 
 def observe(site: Path, case: Case, begun: Connection, told: Connection) -> None:
     """Do the commands of a case undisturbed; tell which points they pass, and what is to be seen after each."""
-    passed: list[str] = []
+    passed: dict[str, list[str]] = {step: [] for step in case.steps}
     try:
         begun.send(None)
         with declared():
-            faults.reach = passed.append
             platform = opened(site / "home")
             seen = [_looks(platform, case)]
             for step in case.steps:
                 since = time.monotonic()
+                faults.reach = passed[step].append
                 STEPS[step](platform, case)
                 with (site / "noted").open("a") as notes:
                     notes.write(f"{json.dumps([step, time.monotonic() - since])}\n")
                 seen.append(_looks(platform, case))
-        told.send((sorted(set(passed)), seen))
+        told.send(({step: sorted(set(points)) for step, points in passed.items()}, seen))
     except BaseException:
         (site / "failure").write_text(traceback.format_exc())
         raise
@@ -234,12 +235,19 @@ def read_on(home: Path, case: Case, orders: Connection) -> None:
 
 def _poll(platform: Platform, case: Case, orders: Connection, seen: Seen) -> None:
     known: dict[tuple[str, int], str] = {}
+    tables: dict[str, Any] = {}
+    pointers: dict[str, str] = {}
     began = following = time.monotonic()
     last = False
     while True:
         again = seen.polls % HERTZ == 0  # once a second the rows of what is known already are read once more
+        present = _pointers(platform)
+        for table in {table for table, _ in case.views}:
+            if again or pointers.get(table) != present[table]:
+                tables[table] = platform.lakehouse.table(table)
+        pointers = present
         for (table, ref), states in zip(case.views, seen.states, strict=True):
-            found = platform.lakehouse.table(table)
+            found = tables[table]
             snapshot = found.snapshot_by_name(ref)
             if snapshot is None:
                 state = ABSENT
@@ -260,6 +268,15 @@ def _poll(platform: Platform, case: Case, orders: Connection, seen: Seen) -> Non
             return
         following = max(following + 1 / HERTZ, time.monotonic())
         last = orders.poll(max(0.0, following - time.monotonic()))  # one more look after the order to stop
+
+
+def _pointers(platform: Platform) -> dict[str, str]:
+    """Return what the catalog says each table's metadata is: nothing of a table changes for readers unless this does."""
+    with platform.lakehouse.catalog.engine.connect() as connection:  # type: ignore[attr-defined]
+        found = connection.execute(
+            sa.text("SELECT table_namespace, table_name, metadata_location FROM iceberg_tables")
+        ).all()
+    return {f"{row.table_namespace}.{row.table_name}": row.metadata_location for row in found}
 
 
 def _follows(seen: Sequence[str], allowed: Sequence[str]) -> bool:
@@ -341,7 +358,7 @@ class Twin:
     outcome: dict[str, Any]
     states: list[list[str]]
     seconds: dict[str, float]
-    points: list[str]
+    points: dict[str, list[str]]
 
 
 @dataclass
@@ -361,7 +378,8 @@ class Tally:
 
 def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # imported once, not for each launch
+    # imported once, not for each launch; by its name, since Python 3.11 does not preload a main module
+    context.set_forkserver_preload(["benchmarks.kills"])
     return context
 
 
@@ -424,8 +442,10 @@ def cycle(site: Path, case: Case, twin: Twin, tally: Tally, chance: random.Rando
     kills = 0
     while True:
         disturbed = kills < most and chance.random() < DISTURBED
-        fault = chance.choice(twin.points) if disturbed and chance.random() < AT_A_POINT else None
-        left = sum(twin.seconds[step] for step in case.steps[len(_noted(site)) :])
+        todo = case.steps[len(_noted(site)) :]
+        ahead = sorted({point for step in todo for point in twin.points[step]})
+        fault = chance.choice(ahead) if disturbed and ahead and chance.random() < AT_A_POINT else None
+        left = sum(twin.seconds[step] for step in todo)
         moment = chance.uniform(0, left) if disturbed and fault is None else None
         code = _launch(site, case, fault, moment)
         tally.launches += 1
@@ -565,6 +585,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])  # the children's
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         tallies = campaigns(Path(folder), options.kills, options.seed, options.processes)

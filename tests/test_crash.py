@@ -54,11 +54,17 @@ def test_the_same_command_after_a_kill_at_every_point_ends_as_if_nothing_had_hap
     history = world.snapshots()
     for point in (
         "staging.written",
+        "staging.derived",
         "staging.recorded",
         "gating.judged",
+        "gating.recorded",
         "gating.run_judged",
+        "leasing.taken",
+        "leasing.fenced",
         "publishing.sealed",
         "publishing.tagged",
+        "publishing.prepared",
+        "publishing.leased",
         "publishing.committed",
     ):
         finish(command(world, "run", "disturbed", fault=point), KILLED)
@@ -67,19 +73,35 @@ def test_the_same_command_after_a_kill_at_every_point_ends_as_if_nothing_had_hap
         assert visible == ({"history", "disturbed"} if point == "publishing.committed" else {"history"})
     assert world.platform.ledger.run("disturbed").state is RunState.VALIDATED  # it landed, nobody could say so
     finish(command(world, "run", "disturbed", fault="publishing.recorded"), KILLED)
+    finish(command(world, "run", "disturbed", fault="recording.told"), KILLED)
     finish(command(world, "run", "disturbed"), 0)
     ledger = world.platform.ledger
     assert ledger.run("disturbed").state is RunState.PUBLISHED
     assert world.digests("disturbed") == world.digests(undisturbed.run_id)
     assert len(world.snapshots()) == len(history) + 1  # one publication, not one a try
-    # the kill before the ledger's commit cost that attempt; no later one computed a chunk again
-    assert [attempt["state"] for attempt in ledger.attempts("disturbed")] == ["RUNNING", "STAGED"]
+    # each kill before the ledger's commit cost that attempt; no later one computed a chunk again
+    assert [attempt["state"] for attempt in ledger.attempts("disturbed")] == ["FAILED", "FAILED", "STAGED"]
     inside = world.rows().filter(pl.col("run_id") == "disturbed")
     assert inside.height == sum(chunk.rows or 0 for chunk in ledger.chunks("disturbed"))
     assert inside.select("case_id", "clock", "business_date").is_duplicated().sum() == 0
     assert publish(world.platform, "disturbed").new is False
-    assert [entry["state"] for entry in ledger.publications("disturbed")].count("COMMITTED") == 1
+    states = [entry["state"] for entry in ledger.publications("disturbed")]
+    assert states.count("COMMITTED") == 1
+    assert "INTENT" not in states
     assert disturbed.plan_hash == ledger.run("disturbed").plan_hash
+
+
+def test_a_kill_while_planning_leaves_a_plan_or_none(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "planned.json"
+    contract = world.manifest("planned", target=world.scope(*CHUNKS))
+    file.write_text(contract.canonical())
+    finish(command(world, "plan", str(file), fault="planning.resolved"), KILLED)
+    assert world.platform.ledger.find("planned") is None
+    finish(command(world, "plan", str(file), fault="planning.recorded"), KILLED)
+    assert world.platform.ledger.run("planned").state is RunState.PLANNED
+    finish(command(world, "plan", str(file)), 0)
+    moves = [(one["from_state"], one["to_state"]) for one in world.platform.ledger.history("planned")]
+    assert moves == [("DRAFT", "PLANNED")]
 
 
 def test_a_kill_in_the_middle_of_a_spark_write_loses_nothing(world: World) -> None:

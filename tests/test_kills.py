@@ -18,18 +18,7 @@ from backfill_assets.platform import Platform
 from backfill_assets.publication import accept, publish, reinstate, rollback
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES, RUN, STEPS, Case
-from benchmarks.small_table import (
-    CORRECTIONS,
-    READINGS,
-    SCOPE,
-    closed,
-    declared,
-    manifest,
-    opened,
-    planned,
-    rows,
-    staged,
-)
+from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, manifest, opened, planned, rows, staged
 from manifests.errors import EnvironmentRefused, PublicationRefused
 from manifests.lifecycle import RunState
 from resources import leases as leases_module
@@ -385,4 +374,3 @@ def test_a_clock_that_is_set_back_between_attempts_changes_nothing(
         assert [one.kind for one in examine(platform)] in ([], ["clock-behind"])
     assert differing(platform, REPLACE, expected) == {}
     assert rows(platform, CORRECTIONS) == []
-    assert REPLACE.scope == SCOPE
