@@ -255,8 +255,10 @@ def reject(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
 @click.option("--comment", default="", help="Why.")
 def cancel(run_id: str, by: str, comment: str) -> None:
     """End RUN_ID without a publication. What is staged stays on disk and on record; readers have seen nothing of it."""
+    from backfill_assets import publication
+
     with _platform() as platform:
-        platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
+        publication.cancel(platform, run_id, by, comment)
     click.echo(f"{run_id}: CANCELLED by {by}")
 
 
@@ -720,8 +722,8 @@ def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
         return
     for one in done:
         click.echo(
-            f"{one.target}: removed {one.files:,} files ({one.bytes / 1e6:,.3f} MB), {len(one.snapshots)} snapshots, "
-            f"{len(one.tags)} tags; left {len(one.left)} of the listed files alone"
+            f"{one.table}: removed {one.files:,} files ({one.bytes / 1e6:,.3f} MB), {len(one.snapshots)} snapshots, "
+            f"{len(one.refs)} refs; left {len(one.left)} of the listed files alone"
         )
     if not done:
         click.echo("nothing to remove")

@@ -292,7 +292,9 @@ def disagreements(found: Sequence[Disagreement], repaired: Sequence[Repaired]) -
         parts.append(table)
     if found:
         title = "what disagrees" if not repaired else "what is left"
-        table = Table("where", "what", "sure", "what to do", "repair", title=title, title_justify="left")
+        table = Table(title=title, title_justify="left")
+        for name in ("where", "what", "sure", "what to do", "repair"):
+            table.add_column(name, overflow="fold")  # a path is never cut
         for one in found:
             loud = "bold red" if one.kind == "DATA-LOSS" else ""
             can = Text("--repair", "cyan") if one.repair else Text("people", "dim")
@@ -304,18 +306,18 @@ def disagreements(found: Sequence[Disagreement], repaired: Sequence[Repaired]) -
 
 
 def garbage(found: Sequence[TableGarbage]) -> RenderableType:
-    """Show what nothing needs any more, by target, run and kind."""
+    """Show what nothing needs any more, by table, run and kind."""
     table = Table(title="what nothing needs any more", title_justify="left")
-    for name in ("target", "of", "kind"):
+    for name in ("table", "of", "kind"):
         table.add_column(name)
     table.add_column("how many", justify="right")
     table.add_column("MB", justify="right")
     for item in found:
-        for kind, names in (("tag", item.tags), ("snapshot", item.snapshots)):
+        for kind, names in (("ref", item.refs), ("snapshot", item.snapshots)):
             if names:
-                table.add_row(item.target, "its history", kind, f"{len(names):,}", "")
+                table.add_row(item.table, "its history", kind, f"{len(names):,}", "")
         for (owner, kind), (files, size) in item.sums().items():
-            table.add_row(item.target, owner or "its history", kind, f"{files:,}", f"{size / 1e6:,.3f}")
+            table.add_row(item.table, owner or "its history", kind, f"{files:,}", f"{size / 1e6:,.3f}")
     files, size = sum(len(item.files) for item in found), sum(item.bytes for item in found)
     parts: list[RenderableType] = [table] if table.row_count else []
     parts.append(Text(f"{files:,} files, {size / 1e6:,.3f} MB"))

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
-from backfill_assets.gates import merged_measures, named
+from backfill_assets.gates import by_key, merged_measures, named
 from backfill_assets.schema import LINEAGE_COLUMNS
 from manifests.canonical import plain
 from manifests.model import OlderVersion
@@ -123,8 +123,7 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
         ends = touched[number + 1][0] if number + 1 < len(touched) else None
         mine = None if computed is None else _between(computed, spec.key, begins, ends)
         base = pl.read_parquet(path, hive_partitioning=False)
-        rest = base.join(entities, on=spec.entity, how="anti")
-        old = base.join(entities, on=spec.entity, how="semi")
+        rest, old = _parted(spec, base, entities)
         kept = _newer(spec, old, computed)
         merged = [rest, kept]
         if mine is not None:
@@ -140,6 +139,12 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
     counts["inserted"] = (0 if computed is None else computed.height) - matched
     derived.counts.update(counts)
     return Derived(task.chunk, [file for file in derived.files if file[1]], derived.replaced, derived.counts)
+
+
+def _parted(spec: MergeSpec, rows: pl.DataFrame, entities: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows of other entities, and those of the merged ones, each in the order they have."""
+    merged = rows[spec.entity].is_in(entities[spec.entity].implode())
+    return rows.filter(~merged), rows.filter(merged)
 
 
 def _newer_keys(
@@ -193,22 +198,20 @@ def _broken(
         if wrong.height:
             broken[rule] = [_shown(row) for row in wrong.head(_SAMPLE).to_dicts()]
 
-    old = [frame.join(entities, on=spec.entity, how="semi") for frame in before]
-    was = sum(_fingerprint(frame.join(entities, on=spec.entity, how="anti")) for frame in before)
-    now = sum(_fingerprint(frame.join(entities, on=spec.entity, how="anti")) for frame in after)
-    if was != now:
-        broken[UNTOUCHED_RULE] = [{"fingerprint before": str(was), "after": str(now)}]
-    keys = pl.concat([frame.select(spec.key) for frame in after]) if after else pl.DataFrame()
-    if keys.height:
-        require(MERGED_KEY_RULE, keys.filter(keys.is_duplicated()))
+    others, old = _all_parted(spec, before, entities)
+    others_after, mine = _all_parted(spec, after, entities)
+    if not _same_rows(others, others_after):
+        broken[UNTOUCHED_RULE] = [{"rows before": sum(map(len, others)), "after": sum(map(len, others_after))}]
+    if len(after) != 1 or not _rises(after[0], spec.key):
+        keys = pl.concat([frame.select(spec.key) for frame in after]) if after else pl.DataFrame()
+        if keys.height:
+            require(MERGED_KEY_RULE, keys.filter(keys.is_duplicated()))
     known = computed if computed is not None else next((frame.clear() for frame in (*before, *after)), None)
     if known is None:
         return broken
     kept = pl.concat([known.clear(), *(_newer(spec, frame, computed).select(known.columns) for frame in old)])
     wanted = pl.concat([known.join(kept.select(spec.key), on=spec.key, how="anti"), kept])
-    found = pl.concat(
-        [known.clear(), *(f.join(entities, on=spec.entity, how="semi").select(known.columns) for f in after)]
-    )
+    found = pl.concat([known.clear(), *(frame.select(known.columns) for frame in mine)])
     require(MERGED_RULE, wanted.join(found, on=known.columns, how="anti", nulls_equal=True).select(spec.key))
     require(MERGED_RULE, found.join(wanted, on=known.columns, how="anti", nulls_equal=True).select(spec.key))
     for frame in old:
@@ -217,11 +220,34 @@ def _broken(
         if spec.on_older_version is OlderVersion.REFUSE:
             require(OLDER_RULE, compared.filter(pl.col("_version") < version).select(*spec.key, version, "_version"))
         if computed is not None:
-            values = [name for name in frame.columns if name not in (*spec.key, *LINEAGE_COLUMNS)]
+            same = (*spec.key, spec.version_column, *LINEAGE_COLUMNS)
+            values = [name for name in frame.columns if name not in same]
             ties = frame.join(computed, on=[*spec.key, spec.version_column], how="inner", suffix="_computed")
             differ = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_computed")) for name in values)
             require(TIE_RULE, ties.filter(differ).select(*spec.key, version))
     return broken
+
+
+def _all_parted(
+    spec: MergeSpec, frames: Sequence[pl.DataFrame], entities: pl.DataFrame
+) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
+    parts = [_parted(spec, frame, entities) for frame in frames]
+    return [rest for rest, _ in parts], [merged for _, merged in parts]
+
+
+def _same_rows(before: Sequence[pl.DataFrame], after: Sequence[pl.DataFrame]) -> bool:
+    """Whether two sets of files hold the same rows: in the same order, as a rule, else in any."""
+    if len(before) == len(after) and all(
+        one.select(sorted(one.columns)).equals(other.select(sorted(other.columns)))
+        for one, other in zip(before, after, strict=True)
+    ):
+        return True
+    return sum(map(_fingerprint, before)) == sum(map(_fingerprint, after))
+
+
+def _rises(frame: pl.DataFrame, key: Sequence[str]) -> bool:
+    """Whether every key is above the one before it."""
+    return by_key(frame, key)[1]
 
 
 def _fingerprint(frame: pl.DataFrame) -> int:

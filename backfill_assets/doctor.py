@@ -23,18 +23,19 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from backfill_assets.derivation import publishes_to
-from backfill_assets.platform import Platform, target_named
+from backfill_assets.garbage import tables_of
+from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
-from backfill_assets.publication import publish, rollback
+from backfill_assets.publication import Published, accept, change_of, publish, reinstate, rollback
 from backfill_assets.target import TargetTable
-from backfill_assets.ways import PUBLISH, ROLLBACK
+from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, Change, withdrawn
 from manifests.chunks import key_of
 from manifests.errors import EnvironmentRefused, InputRefused, Refused
 from manifests.lifecycle import RunState
-from manifests.model import Corrections, PublishMode
+from manifests.model import Acceptance
+from manifests.planner import StagedFile
 from resources.history import lineage_of, referenced
-from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY
+from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import ABANDONED, ChunkRecord, ChunkState, RunRecord, now, operator
 from resources.processes import is_alive
 from resources.repairs import (
@@ -60,10 +61,17 @@ _ROUNDS = 5
 _STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 _UNPUBLISHED = frozenset({RunState.RUNNING, RunState.STAGED, RunState.FAILED, RunState.VALIDATED})
 _WAS_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK})
-_WHOLE_SCOPE = frozenset(
-    {PublishMode.APPEND_ONLY, PublishMode.REPLACE_PARTITIONS, PublishMode.SHADOW_SWAP, PublishMode.VERSIONED}
-)
-"""Modes after which a chunk of the table is exactly the run's staged files."""
+_USUAL_NUMBER = {PUBLISH: 1, ROLLBACK: 2}
+"""Of a run's changes that do not say their number."""
+_UNNUMBERED = 2
+"""How many changes of a run the evidence has under the action's name alone."""
+_CHANGES: Mapping[str, tuple[RunState, Callable[[Platform, str], Published]]] = {
+    PUBLISH: (RunState.VALIDATED, publish),
+    ROLLBACK: (RunState.PUBLISHED, rollback),
+    REINSTATE: (RunState.ROLLED_BACK, reinstate),
+    ACCEPT: (RunState.PUBLISHED, accept),
+}
+"""By action: the state before it, and what does it, or records that it was done."""
 
 
 class Sure(StrEnum):
@@ -110,10 +118,11 @@ class Repaired:
 
 @dataclass(frozen=True)
 class _View:
-    """One target with everything that the checks of it look at."""
+    """One table of a target with everything that the checks of it look at."""
 
     platform: Platform
     target: TargetTable
+    name: str
     table: Table
     storage: Storage
     history: Sequence[Snapshot]
@@ -121,21 +130,14 @@ class _View:
     known: frozenset[str]
     """Ids of all runs of the ledger, also of other targets."""
 
-    def landed(self, record: RunRecord, action: str, ref: str = "") -> list[Snapshot | None]:
-        """Return the snapshot of a run's action in each table that the run changes: in main, or the ref it was published to."""
-        histories = [lineage_of(self.table, ref) if ref else self.history]
-        if record.plan.corrections is not None:
-            beside = histories if record.plan.corrections is Corrections.BESIDE else []
-            histories = [lineage_of(self.platform.lakehouse.table(publishes_to(record.plan))), *beside]
-        return [_said_to_be(history, record.run_id, action) for history in histories]
 
+@dataclass(frozen=True)
+class _Landed:
+    """The newest change of a run that a table's history shows; `number` counts the run's changes."""
 
-def _said_to_be(history: Sequence[Snapshot], run_id: str, action: str) -> Snapshot | None:
-    for snapshot in history:
-        said = _properties(snapshot)
-        if (said.get(RUN_PROPERTY), said.get(ACTION_PROPERTY)) == (run_id, action):
-            return snapshot
-    return None
+    action: str
+    number: int
+    snapshot: Snapshot
 
 
 def _properties(snapshot: Snapshot) -> Mapping[str, str]:
@@ -147,10 +149,12 @@ def examine(platform: Platform) -> list[Disagreement]:
     found: list[Disagreement] = []
     everything = platform.ledger.runs()
     known = frozenset(record.run_id for record in everything)
-    declared = {target.name for product in PRODUCTS for target in product.targets}
-    for name in sorted({record.target for record in everything} | declared):
+    declared = {target.name: target for product in PRODUCTS for target in product.targets}
+    for name in sorted({record.target for record in everything} | declared.keys()):
         runs = [record for record in everything if record.target == name]
-        found += _examine_target(platform, name, runs, known) if name in declared else [_undeclared(name, runs)]
+        found += (
+            _examine_target(platform, declared[name], runs, known) if name in declared else [_undeclared(name, runs)]
+        )
     for record in everything:
         found += _attempts(platform, record)
     found += _evidence(platform, everything)
@@ -192,25 +196,30 @@ def _undeclared(name: str, runs: Sequence[RunRecord]) -> Disagreement:
 
 
 def _examine_target(
-    platform: Platform, name: str, runs: Sequence[RunRecord], known: frozenset[str]
+    platform: Platform, target: TargetTable, runs: Sequence[RunRecord], known: frozenset[str]
 ) -> Iterator[Disagreement]:
-    try:
-        table = platform.lakehouse.table(name)
-    except InputRefused as refusal:
-        yield Disagreement(
-            "table-missing", name, refusal.problems[0].what, Sure.CERTAIN, "`backfill init`, or restore the catalog"
-        )
-        return
-    view = _View(platform, target_named(name), table, Storage(table), lineage_of(table), runs, known)
-    yield from _strangers(view)
+    views = {}
+    for name in tables_of(target):
+        try:
+            table = platform.lakehouse.table(name)
+        except InputRefused as refusal:
+            yield Disagreement(
+                "table-missing", name, refusal.problems[0].what, Sure.CERTAIN, "`backfill init`, or restore the catalog"
+            )
+            continue
+        views[name] = _View(platform, target, name, table, Storage(table), lineage_of(table), runs, known)
+        yield from _strangers(views[name])
     for record in runs:
-        yield from _publications(view, record)
-        yield from _untold(view, record)
-        yield from _base_tag(view, record)
-        if record.state in _UNPUBLISHED:
+        if record.state in _UNPUBLISHED and (view := views.get(target.name)):
             yield from _staged_files(view, record)
-    yield from _accepted_files(view)
-    yield from _lost_files(view)
+        if all(name in views for name in tables_of(target)):
+            yield from _publications(views, record)
+            yield from _untold(platform, record)
+            yield from _base_tag(views[target.name], record)
+    if target.name in views:
+        yield from _accepted_files(views[target.name])
+    for view in views.values():
+        yield from _lost_files(view)
 
 
 # --- publications -----------------------------------------------------------------------------------------------------
@@ -226,7 +235,7 @@ def _strangers(view: _View) -> Iterator[Disagreement]:
         what = "by nobody's run" if run_id is None else f"by run '{run_id}', which the ledger does not know"
         yield Disagreement(
             "foreign-write" if run_id is None else "unknown-run",
-            f"{view.target.name} snapshot {snapshot.snapshot_id}",
+            f"{view.name} snapshot {snapshot.snapshot_id}",
             f"written at {when} {what}",
             Sure.CERTAIN,
             "find out who writes past this project; a restatement of what it touched makes the table a run's again"
@@ -235,63 +244,77 @@ def _strangers(view: _View) -> Iterator[Disagreement]:
         )
 
 
-def _publications(view: _View, record: RunRecord) -> Iterator[Disagreement]:
-    """Hold what the ledger says of a run's publication and rollback against the target's history."""
-    entries = view.platform.ledger.publications(record.run_id)
-    for action, before, again in (
-        (PUBLISH, RunState.VALIDATED, publish),
-        (ROLLBACK, RunState.PUBLISHED, rollback),
-    ):
-        mine = [entry for entry in entries if entry["action"] == action]
-        recorded = [entry for entry in mine if entry["state"] == "COMMITTED"]
-        ref = recorded[-1]["ref"] if recorded else next((entry["ref"] for entry in mine if entry["ref"]), "")
-        everywhere = view.landed(record, action, ref)
-        landed = next((snapshot for snapshot in everywhere if snapshot is not None), None)
-        if landed is not None and not recorded:
-            yield _unrecorded(view, record, action, landed, again if record.state is before else None)
-            continue  # once that is recorded, what is left open can be closed
-        if None in everywhere and recorded and action == PUBLISH and record.state is RunState.PUBLISHED:
-            yield Disagreement(
-                "publication-not-in-history",
-                record.run_id,
-                f"its snapshot {recorded[-1]['snapshot_id']} is not in the history of {view.target.name}",
-                Sure.CERTAIN,
-                "somebody moved or expired the table's history: the run cannot be rolled back; restate its scope",
-            )
-        for entry in mine:
-            if entry["state"] == "INTENT":
-                yield _open_intent(view, record, entry, recorded, before)
+def _publications(views: Mapping[str, _View], record: RunRecord) -> Iterator[Disagreement]:
+    """Hold what the ledger says of a run's changes of its tables against their history."""
+    platform = next(iter(views.values())).platform
+    entries = platform.ledger.publications(record.run_id)
+    recorded = [entry for entry in entries if entry["state"] == "COMMITTED"]
+    change = change_of(platform, record, [])
+    view = views[change.tables[-1]]  # the one by which readers, and the ledger, know it
+    landed = _landed(view, record, change, recorded)
+    if landed is not None and landed.number > len(recorded):
+        yield _unrecorded(view, record, landed)
+    elif landed is None and recorded and record.state is RunState.PUBLISHED:
+        yield Disagreement(
+            "publication-not-in-history",
+            record.run_id,
+            f"its snapshot {recorded[-1]['snapshot_id']} is not in the history of {view.name}",
+            Sure.CERTAIN,
+            "somebody moved or expired the table's history: the run cannot be rolled back; restate its scope",
+        )
+    for entry in entries:
+        healed_first = landed is not None and landed.number > len(recorded) and landed.action == entry["action"]
+        if entry["state"] == "INTENT" and not healed_first:
+            later = [one for one in recorded if one["action"] == entry["action"] and one["id"] > entry["id"]]
+            yield _open_intent(platform, record, entry, later[:1])
 
 
-def _unrecorded(
-    view: _View,
-    record: RunRecord,
-    action: str,
-    landed: Snapshot,
-    again: Callable[[Platform, str], Any] | None,
-) -> Disagreement:
+def _landed(view: _View, record: RunRecord, change: Change, recorded: Sequence[Mapping[str, Any]]) -> _Landed | None:
+    """Return the newest change of a run that readers can see, by main or by the name of its version."""
+    for snapshot in view.history:
+        said = _properties(snapshot)
+        if said.get(RUN_PROPERTY) != record.run_id:
+            continue
+        action = said.get(ACTION_PROPERTY, PUBLISH)
+        if action == PUBLISH and not change.moves_main:
+            if change.plan.acceptance is Acceptance.LATER and not any(one["action"] == ACCEPT for one in recorded):
+                return _Landed(ACCEPT, len(recorded) + 1, snapshot)
+            return _Landed(PUBLISH, 1, snapshot)
+        return _Landed(action, int(said.get(SEQUENCE_PROPERTY) or _USUAL_NUMBER.get(action, 1)), snapshot)
+    if change.plan.version is not None:
+        for name in (change.plan.version, withdrawn(change.plan.version)):
+            if (named := view.table.snapshot_by_name(name)) is not None:
+                return _Landed(PUBLISH, 1, named)
+    return None
+
+
+def _unrecorded(view: _View, record: RunRecord, landed: _Landed) -> Disagreement:
+    action, snapshot = landed.action, landed.snapshot.snapshot_id
+    before, again = _CHANGES.get(action, (None, None))
+
     def heal() -> str:
         assert again is not None
-        done = again(view.platform, record.run_id)
-        return f"recorded the {action} of snapshot {done.snapshot_id}"
+        return f"recorded the {action} of snapshot {again(view.platform, record.run_id).snapshot_id}"
 
+    can = again is not None and record.state is before
     return Disagreement(
         "publication-unrecorded",
         record.run_id,
-        f"its {action} is snapshot {landed.snapshot_id} of {view.target.name}; the ledger says {record.state}",
+        f"its {action} is snapshot {snapshot} of {view.name}; the ledger says {record.state}",
         Sure.CERTAIN,
         f"`backfill {action} {record.run_id}` records it"
-        if again is not None
+        if can
         else f"readers see what a {record.state} run wrote: restate its scope with a new run",
-        None if again is None else heal,
+        heal if can else None,
     )
 
 
 def _open_intent(
-    view: _View, record: RunRecord, entry: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]], before: RunState
+    platform: Platform, record: RunRecord, entry: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]
 ) -> Disagreement:
     action, number = entry["action"], entry["id"]
-    ledger = view.platform.ledger
+    ledger = platform.ledger
+    before, _ = _CHANGES.get(action, (None, None))
     if recorded:
         note = f"{PROCESS_ENDED} before it could record the {action}; entry {recorded[-1]['id']} records it"
         return Disagreement(
@@ -304,7 +327,7 @@ def _open_intent(
         )
     nothing = f"{PROCESS_ENDED}; nothing of it is in the target's history"
     refuse = partial(close_publication, ledger, number, "REFUSED", nothing)
-    if record.state is not before or _publisher_is_gone(view.platform, entry):
+    if record.state is not before or _publisher_is_gone(platform, entry):
         return Disagreement(
             "intent-left-open",
             f"{record.run_id} publication {number}",
@@ -329,24 +352,24 @@ def _publisher_is_gone(platform: Platform, entry: Mapping[str, Any]) -> bool:
     return held is not None and held["host"] == socket.gethostname() and not is_alive(held["pid"])
 
 
-def _untold(view: _View, record: RunRecord) -> Iterator[Disagreement]:
-    """Find a publication or rollback that is recorded, and of which the evidence does not know."""
-    for action, states, again in (
-        (PUBLISH, {RunState.PUBLISHED, RunState.SUPERSEDED}, publish),
-        (ROLLBACK, {RunState.ROLLED_BACK}, rollback),
-    ):
-        if record.state not in states or None in view.landed(record, action):
-            continue
-        file = view.platform.evidence.folder / record.run_id / "records" / f"{action}.json"
-        if not file.is_file():
-            yield Disagreement(
-                "evidence-not-told",
-                record.run_id,
-                f"its {action} is recorded in the ledger, and {file} is missing",
-                Sure.CERTAIN,
-                f"`backfill {action} {record.run_id}` writes it, and tells the sinks that were not told",
-                partial(_tell_again, view.platform, record.run_id, action, again),
-            )
+def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
+    """Find a run whose last change is recorded, and of which the evidence does not know."""
+    recorded = [one for one in platform.ledger.publications(record.run_id) if one["state"] == "COMMITTED"]
+    if record.state not in _WAS_PUBLISHED or not recorded:
+        return
+    action, number = recorded[-1]["action"], len(recorded)
+    folder = platform.evidence.folder / record.run_id / "records"
+    names = [action, f"{action}-{number}"] if number <= _UNNUMBERED else [f"{action}-{number}"]
+    _, again = _CHANGES.get(action, (None, None))
+    if again is not None and not any((folder / f"{name}.json").is_file() for name in names):
+        yield Disagreement(
+            "evidence-not-told",
+            record.run_id,
+            f"its {action} is recorded in the ledger, and {folder / names[0]}.json is missing",
+            Sure.CERTAIN,
+            f"`backfill {action} {record.run_id}` writes it, and tells the sinks that were not told",
+            partial(_tell_again, platform, record.run_id, action, again),
+        )
 
 
 def _tell_again(platform: Platform, run_id: str, action: str, again: Callable[[Platform, str], Any]) -> str:
@@ -425,11 +448,9 @@ def _end_attempt(platform: Platform, run_id: str, attempt: int) -> str:
 def _staged_files(view: _View, record: RunRecord) -> Iterator[Disagreement]:
     """Find staged chunks of a run that is not published whose files are not what was staged."""
     chunks = [chunk for chunk in view.platform.ledger.chunks(record.run_id) if chunk.state in _STAGED]
-    wrong = _wrong(
-        view.storage, {place_of(f.path): (f.bytes, f.rows) for one in chunks for f in (*one.files, *one.derived)}
-    )
+    wrong = _wrong(view.storage, {place_of(f.path): (f.bytes, f.rows) for chunk in chunks for f in _files(chunk)})
     for chunk in chunks:
-        why = [wrong[place] for file in (*chunk.files, *chunk.derived) if (place := place_of(file.path)) in wrong]
+        why = [wrong[place] for file in _files(chunk) if (place := place_of(file.path)) in wrong]
         if not why:
             continue
         again = record.state is not RunState.VALIDATED
@@ -445,6 +466,11 @@ def _staged_files(view: _View, record: RunRecord) -> Iterator[Disagreement]:
         )
 
 
+def _files(chunk: ChunkRecord) -> tuple[StagedFile, ...]:
+    """Return the computed and the derived files of a chunk."""
+    return (*chunk.files, *chunk.derived)
+
+
 def _compute_again(view: _View, record: RunRecord, chunk: ChunkRecord, why: str) -> str:
     changed = plan_again(view.platform.ledger, record.run_id, chunk, f"doctor: {why}", operator())
     return _done(changed, f"chunk {chunk.chunk} is PLANNED again")
@@ -457,9 +483,7 @@ def _lost_files(view: _View) -> Iterator[Disagreement]:
         current = view.table.current_snapshot()
         now_seen = referenced(view.table, {current.snapshot_id}) if current else None
     except EnvironmentRefused as refusal:
-        yield Disagreement(
-            "DATA-LOSS", view.target.name, refusal.problems[0].what, Sure.CERTAIN, refusal.problems[0].fix
-        )
+        yield Disagreement("DATA-LOSS", view.name, refusal.problems[0].what, Sure.CERTAIN, refusal.problems[0].fix)
         return
     visible = now_seen.files if now_seen else {}
     wrong = _wrong(view.storage, visible)
@@ -474,7 +498,7 @@ def _lost_files(view: _View) -> Iterator[Disagreement]:
     for run_id, whys in by_run.items():
         yield Disagreement(
             "DATA-LOSS",
-            f"{view.target.name} {f'run {run_id}' if run_id else 'files of no accepted run'}",
+            f"{view.name} {f'run {run_id}' if run_id else 'files of no accepted run'}",
             f"DATA LOSS: readers of main meet {len(whys)} damaged file(s): {_some(whys)}",
             Sure.CERTAIN,
             "restore the files from a backup, byte by byte; if there is none, restate the chunks with a new run",
@@ -482,7 +506,7 @@ def _lost_files(view: _View) -> Iterator[Disagreement]:
     if older:
         yield Disagreement(
             "DATA-LOSS",
-            f"{view.target.name} older snapshots",
+            f"{view.name} older snapshots",
             f"DATA LOSS: {len(older)} file(s) that only older snapshots reference are damaged: {_some(older.values())}",
             Sure.CERTAIN,
             "restore the files from a backup: without them a rollback, and queries of the past, fail",
@@ -495,7 +519,7 @@ def _owners(view: _View, run_ids: frozenset[str]) -> dict[str, tuple[str, str]]:
         place_of(file.path): (run_id, chunk.chunk)
         for run_id in sorted(run_ids)
         for chunk in view.platform.ledger.chunks(run_id)
-        for file in (*chunk.files, *chunk.derived)
+        for file in _files(chunk)
     }
 
 
@@ -527,13 +551,13 @@ def _wrong(storage: Storage, expected: Mapping[str, tuple[int, int]], *, footers
 def _accepted_files(view: _View) -> Iterator[Disagreement]:
     """Find chunks whose files in the table are not those of the run that the ledger holds as accepted."""
     holders = view.platform.ledger.accepted(view.target.name)
-    modes = {record.run_id: record.plan.publish_mode for record in view.runs}
+    merges = {record.run_id: record.plan.merge is not None for record in view.runs}
     expected: dict[str, set[str]] = {}
     for run_id in sorted(set(holders.values())):
         for chunk in view.platform.ledger.chunks(run_id):
             if holders.get(chunk.chunk) == run_id:
-                merged = modes.get(run_id) is PublishMode.MERGE_BY_KEY
-                expected[chunk.chunk] = {place_of(file.path) for file in (chunk.derived if merged else chunk.files)}
+                files = chunk.derived if merges.get(run_id) else chunk.files
+                expected[chunk.chunk] = {place_of(file.path) for file in files}
     present, deleted_from = _files_by_chunk(view)
     if deleted_from:
         yield Disagreement(
@@ -544,12 +568,13 @@ def _accepted_files(view: _View) -> Iterator[Disagreement]:
             "no run writes delete files: find out who does, compact the table, and restate the chunks",
         )
     for key, run_id in sorted(holders.items()):
-        mode = modes.get(run_id)
-        if mode is None or mode is PublishMode.CORRECTION_EVENTS:
-            continue  # a run of nobody we know is reported with the history; corrections replace nothing here
+        if run_id not in merges:
+            continue  # of a run that is not there, the history is reported
         here = present.get(key, set())
         missing = sorted(expected.get(key, set()) - here)
-        extra = sorted(here - expected.get(key, set())) if mode in _WHOLE_SCOPE else []
+        extra = (
+            sorted(here - expected.get(key, set())) if not merges[run_id] else []
+        )  # a merge leaves the files it does not touch
         if missing or extra:
             changes = [f"- {path}" for path in missing] + [f"+ {path}" for path in extra]
             yield Disagreement(

@@ -21,9 +21,11 @@ from pyiceberg.table.refs import SnapshotRefType
 from backfill_assets import faults
 from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
+from backfill_assets.target import TargetTable
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import RunState
 from resources.history import Referenced, expirable, forget, referenced
+from resources.lakehouse import RUN_PROPERTY
 from resources.ledger import RunRecord
 from resources.repairs import named_paths, newest_instants, open_watermarks
 from resources.settings import Settings
@@ -39,6 +41,7 @@ _FINISHED = _DEAD | {RunState.SUPERSEDED}
 _OUTLINED = frozenset({RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED})
 """States after the gates: an outline that no chunk names will not be named any more."""
 _RUN, _SCRATCH, _ATTEMPT, _OUTLINES = "run=", "reproduce=", "attempt-", "outlines"
+_ENTITIES = "_entities"
 _AT_ONCE = 100
 
 
@@ -53,10 +56,14 @@ class Garbage:
 
 @dataclass(frozen=True)
 class TableGarbage:
-    """What can go of one target, and what was left alone with the reason, by folder."""
+    """What can go of one table of a target, and what was left alone with the reason, by folder.
+
+    `refs` are the names that kept the base or the candidate of a run that is over.
+    """
 
     target: str
-    tags: tuple[str, ...]
+    table: str
+    refs: tuple[str, ...]
     snapshots: tuple[int, ...]
     files: tuple[Garbage, ...]
     left: Mapping[str, str] = field(default_factory=dict)
@@ -83,13 +90,19 @@ def find(platform: Platform, *, at: datetime) -> list[TableGarbage]:
     """
     _require_clock(platform, at)
     found = []
-    for target in sorted(target.name for product in PRODUCTS for target in product.targets):
-        try:
-            table = platform.lakehouse.table(target)
-        except InputRefused:
-            continue  # declared and not made yet: there is nothing of it
-        found.append(_of_table(platform, target, table, at))
+    for target in sorted((one for product in PRODUCTS for one in product.targets), key=lambda one: one.name):
+        for name in tables_of(target):
+            try:
+                table = platform.lakehouse.table(name)
+            except InputRefused:
+                continue  # declared and not made yet: there is nothing of it
+            found.append(_of_table(platform, target.name, table, at))
     return found
+
+
+def tables_of(target: TargetTable) -> list[str]:
+    """Return the tables that runs of a target change."""
+    return [target.name] if target.corrections is None else [target.name, target.corrections.name]
 
 
 def _require_clock(platform: Platform, at: datetime) -> None:
@@ -116,10 +129,11 @@ def lapsed(record: RunRecord, settings: Settings, at: datetime) -> bool:
 def _of_table(platform: Platform, target: str, table: Table, at: datetime) -> TableGarbage:
     records = platform.ledger.runs()
     over = _over(platform, records, at)
-    tags = _released_tags(table, target, over)
+    name = ".".join(table.name())
+    refs = _released_refs(table, over)
     before_ms = int((at - timedelta(days=platform.settings.keep_snapshots_days)).timestamp() * 1000)
-    needed = _needed_snapshots(platform, table, target, [one for one in records if one.run_id not in over])
-    snapshots = expirable(table, needed, before_ms=before_ms, released=tags)
+    needed = _needed_snapshots(platform, table, [one for one in records if one.run_id not in over])
+    snapshots = expirable(table, needed, before_ms=before_ms, released=refs)
     storage = Storage(table)
     left: dict[str, str] = {}
     mine = {record.run_id: record for record in records if record.target == target}
@@ -127,9 +141,9 @@ def _of_table(platform: Platform, target: str, table: Table, at: datetime) -> Ta
     candidates += _old_manifests(storage, datetime.fromtimestamp(before_ms / 1000, UTC))
     if candidates:
         kept = {one.snapshot_id for one in table.snapshots()} - set(snapshots)
-        live = [referenced(table, kept), *map(referenced, _beside(platform, target))]
+        live = [referenced(table, kept), *map(referenced, _beside(platform, name))]
         candidates = [item for item in candidates if not any(item.file.path in one for one in live)]
-    return TableGarbage(target, tuple(tags), tuple(snapshots), tuple(candidates), left)
+    return TableGarbage(target, name, tuple(refs), tuple(snapshots), tuple(candidates), left)
 
 
 def _over(platform: Platform, records: Sequence[RunRecord], at: datetime) -> dict[str, RunRecord]:
@@ -144,51 +158,51 @@ def _over(platform: Platform, records: Sequence[RunRecord], at: datetime) -> dic
     return over
 
 
-def _released_tags(table: Table, target: str, over: Mapping[str, RunRecord]) -> list[str]:
-    """Return the tags that keep the base of a run that is over: each is our own, and where we put it."""
+def _released_refs(table: Table, over: Mapping[str, RunRecord]) -> list[str]:
+    """Return the refs that keep the base or the candidate of a run that is over: each is our own, and where we put it.
+
+    The names of versions stay: whoever asks for one by name still finds it.
+    """
     released = []
     for name, ref in table.refs().items():
-        record = over.get(name.removeprefix("before-"))
-        if (
-            name.startswith("before-")
-            and ref.snapshot_ref_type is SnapshotRefType.TAG
-            and record is not None
-            and record.target == target
-            and record.plan.base_snapshot_id == ref.snapshot_id
+        kind, _, run_id = name.partition("-")
+        record = over.get(run_id)
+        if record is None:
+            continue
+        is_tag = ref.snapshot_ref_type is SnapshotRefType.TAG
+        if (kind == "before" and is_tag and record.plan.base_snapshot_id == ref.snapshot_id) or (
+            kind == "candidate" and not is_tag
         ):
             released.append(name)
     return sorted(released)
 
 
-def _needed_snapshots(platform: Platform, table: Table, target: str, keeping: Sequence[RunRecord]) -> set[int]:
-    """Return the snapshots of a table that the runs policy keeps were planned on, read, made or replaced."""
+def _needed_snapshots(platform: Platform, table: Table, keeping: Sequence[RunRecord]) -> set[int]:
+    """Return the snapshots of a table that the runs policy keeps were planned on, read, made or replaced.
+
+    Snapshot ids of other tables may be among them; they are not found in this one.
+    """
     needed: set[int | None] = set()
     for record in keeping:
-        plan = record.plan
-        needed |= {pin.snapshot_id for pin in plan.references if pin.table == target}
-        if plan.source == target:
-            needed |= {one.source_snapshot_id for one in platform.ledger.plans(record).values()}
+        for plan in {plan.hash: plan for plan in [record.plan, *platform.ledger.plans(record).values()]}.values():
+            needed |= {plan.base_snapshot_id, plan.corrections_base_snapshot_id, plan.source_snapshot_id}
+            needed |= {pin.snapshot_id for pin in plan.references}
             needed.add(plan.merge.changed_since if plan.merge else None)
-        if record.target == target:
-            needed |= {one.base_snapshot_id for one in platform.ledger.plans(record).values()}
-            for entry in platform.ledger.publications(record.run_id):
-                needed |= {entry["base_snapshot_id"], entry["snapshot_id"]}
-                made = entry["snapshot_id"] and table.snapshot_by_id(entry["snapshot_id"])
-                needed.add(made.parent_snapshot_id if made else None)
+        for entry in platform.ledger.publications(record.run_id):
+            needed |= {entry["base_snapshot_id"], entry["snapshot_id"]}
+    needed |= {mark["source_snapshot_id"] for mark in open_watermarks(platform.ledger)}
     keepers = {record.run_id for record in keeping}
-    ours = {record.target for record in keeping if record.plan.source == target}
-    needed |= {mark["source_snapshot_id"] for mark in open_watermarks(platform.ledger) if mark["target"] in ours}
     for snapshot in table.snapshots():  # also what landed and nobody could record
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
-        if summary.get("backfill.run-id") in keepers:
+        if summary.get(RUN_PROPERTY) in keepers:
             needed |= {snapshot.snapshot_id, snapshot.parent_snapshot_id}
     return {one for one in needed if one is not None}
 
 
-def _beside(platform: Platform, target: str) -> list[Table]:
-    """Return the other tables of the target's namespace: a file may be shared with one of them."""
-    identifiers = platform.lakehouse.catalog.list_tables(tuple(target.split("."))[:-1])
-    return [platform.lakehouse.table(name) for name in sorted(map(".".join, identifiers)) if name != target]
+def _beside(platform: Platform, table: str) -> list[Table]:
+    """Return the other tables of a table's namespace: a file may be shared with one of them."""
+    identifiers = platform.lakehouse.catalog.list_tables(tuple(table.split("."))[:-1])
+    return [platform.lakehouse.table(name) for name in sorted(map(".".join, identifiers)) if name != table]
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -224,12 +238,13 @@ def _unnamed(platform: Platform, storage: Storage, record: RunRecord, folder: st
     in_use = {posixpath.dirname(path) for path in named}
     for attempt in platform.ledger.attempts(record.run_id):
         top = f"{folder}/{_ATTEMPT}{attempt['attempt']}"
-        if attempt["ended_at"] is None or attempt["ended_at"] > at - GRACE or place_of(attempt["prefix"]) != top:
+        if attempt["ended_at"] is None or attempt["ended_at"] > at - GRACE:
             continue
         used = any(one == top or one.startswith(f"{top}/") for one in in_use)
         for file in storage.files(top):
             beside = posixpath.dirname(file.path)  # Spark's checksums lie beside the files, its mark at the top
-            if file.path not in named and beside not in in_use and not (used and beside == top):
+            kept = used and beside in {top, f"{top}/{_ENTITIES}"}
+            if file.path not in named and beside not in in_use and not kept:
                 yield Garbage(_kind(folder, file), record.run_id, file)
     if record.state in _OUTLINED:
         for file in storage.files(f"{folder}/{_OUTLINES}"):
@@ -266,10 +281,10 @@ def _older(file: FileFound, instant: datetime) -> bool:
 
 @dataclass
 class Collected:
-    """What a collection did of one target: what was removed, and what was left alone and why, by path."""
+    """What a collection did of one table: what was removed, and what was left alone and why, by path."""
 
-    target: str
-    tags: list[str] = field(default_factory=list)
+    table: str
+    refs: list[str] = field(default_factory=list)
     snapshots: list[int] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
@@ -293,7 +308,7 @@ def collect(
     """
     done = []
     for item in listed:
-        if not (item.tags or item.snapshots or item.files):
+        if not (item.refs or item.snapshots or item.files):
             continue
         name = f"{at:%Y%m%dT%H%M%SZ}-{uuid4().hex[:12]}"
         platform.evidence.append(GC, f"{name}-listed", {"by": by, "at": at, "listed": item})
@@ -305,14 +320,14 @@ def collect(
 
 
 def _collect_table(platform: Platform, listed: TableGarbage, at: datetime, tell: Callable[[int], None]) -> Collected:
-    outcome = Collected(listed.target)
-    table = platform.lakehouse.table(listed.target)
+    outcome = Collected(listed.table)
+    table = platform.lakehouse.table(listed.table)
     still = _of_table(platform, listed.target, table, at)  # somebody may have published, rolled back or resumed
-    outcome.tags = sorted(set(listed.tags) & set(still.tags))
+    outcome.refs = sorted(set(listed.refs) & set(still.refs))
     before = {snapshot.snapshot_id for snapshot in table.snapshots()}
-    forget(table, tags=outcome.tags, snapshot_ids=[one for one in listed.snapshots if one in still.snapshots])
+    forget(table, refs=outcome.refs, snapshot_ids=[one for one in listed.snapshots if one in still.snapshots])
     faults.reach("collecting.expired")
-    live = _Live(platform, listed.target)
+    live = _Live(platform, listed.table)
     outcome.snapshots = sorted(before - {one.snapshot_id for one in live.table.snapshots()})
     wanted = {item.file.path: item for item in listed.files}
     going = [item for item in still.files if wanted.get(item.file.path) == item]
@@ -360,18 +375,18 @@ def _delete(
 
 
 class _Live:
-    """What the target and its neighbours reference now, read again whenever one of them has changed."""
+    """What a table and its neighbours reference now, read again whenever one of them has changed."""
 
-    def __init__(self, platform: Platform, target: str) -> None:
-        self._platform, self._target = platform, target
+    def __init__(self, platform: Platform, table: str) -> None:
+        self._platform, self._name = platform, table
         self._seen: dict[str, tuple[str, Referenced]] = {}
         self.named: set[str] = set()
         self.refresh()
 
     def refresh(self) -> None:
         """Look at the tables again."""
-        self.table = self._platform.lakehouse.table(self._target)
-        for table in [self.table, *_beside(self._platform, self._target)]:
+        self.table = self._platform.lakehouse.table(self._name)
+        for table in [self.table, *_beside(self._platform, self._name)]:
             name = ".".join(table.name())
             if name not in self._seen or self._seen[name][0] != table.metadata_location:
                 self._seen[name] = (table.metadata_location, referenced(table))

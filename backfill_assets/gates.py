@@ -207,7 +207,7 @@ class _Judge:
     def add(self, frame: pl.DataFrame) -> None:
         """Judge the next file."""
         spec = self._spec
-        frame, ordered = _by_key(frame, spec.key)
+        frame, ordered = by_key(frame, spec.key)
         schema = copy(self._schema)
         if ordered:  # keys that rise strictly are unique: only where they do not is pandera's own (slower) check needed
             schema.unique = None
@@ -314,7 +314,7 @@ def _in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str
     return [path for _, path in first_keys]
 
 
-def _by_key(frame: pl.DataFrame, key: Sequence[str]) -> tuple[pl.DataFrame, bool]:
+def by_key(frame: pl.DataFrame, key: Sequence[str]) -> tuple[pl.DataFrame, bool]:
     """Return the frame in key order, and whether every key is there and above the one before it."""
     if not set(key) <= set(frame.columns):
         return frame, False

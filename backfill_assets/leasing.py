@@ -12,7 +12,7 @@ from datetime import date
 
 from backfill_assets import faults
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.ways import ON_BRANCH, PUBLISH, ROLLBACK, Change
+from backfill_assets.ways import ACCEPT, ON_BRANCH, PUBLISH, ROLLBACK, Change
 from resources.leases import Lease, Leases
 from resources.ledger import RunRecord, operator
 
@@ -36,7 +36,7 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
                 platform.lakehouse.fence(table, token)
         faults.reach("leasing.fenced")
         leases.fenced(lease.lost)
-        _record_interrupted(platform, record)
+        _record_interrupted(platform, record, action)
         yield lease
     finally:
         leases.release(lease)
@@ -45,6 +45,14 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
 def leases_of(platform: Platform) -> Leases:
     """Return the leases of an installation."""
     return Leases(platform.ledger.engine, platform.settings.lease_seconds)
+
+
+def held(platform: Platform, change: Change) -> list[str]:
+    """Return the chunks of the target that are the run's while main shows it: also those of an accepted version."""
+    done = platform.ledger.publications(change.record.run_id)
+    if any(one["action"] == ACCEPT and one["state"] == "COMMITTED" for one in done):
+        return [chunk.key for chunk in change.plan.chunks]
+    return change.holds
 
 
 def _days(record: RunRecord) -> tuple[date, date]:
@@ -59,8 +67,8 @@ def _change(platform: Platform, record: RunRecord) -> Change:
     return Change(platform, target_named(record.target), record, platform.ledger.chunks(record.run_id), plans)
 
 
-def _record_interrupted(platform: Platform, record: RunRecord) -> None:
-    """Record what other runs have published in this scope without living to say so.
+def _record_interrupted(platform: Platform, record: RunRecord, wanted: str) -> None:
+    """Record what was published in this scope by a process that did not live to say so, but for the run's own `wanted`.
 
     The ledger then names the holders in the order of the target's snapshots; a run that woke up after its successor
     and recorded itself would seem to supersede it. Only under the lease is it certain that nobody is about to.
@@ -69,7 +77,7 @@ def _record_interrupted(platform: Platform, record: RunRecord) -> None:
     for entry, run_id, action in ledger.interrupted_publications(record.target):
         other = ledger.run(run_id)
         first, last = _days(other)
-        if run_id == record.run_id or first > end or last < start:
+        if (run_id, action) == (record.run_id, wanted) or first > end or last < start:
             continue
         change = _change(platform, other)
         number = 1 + sum(one["state"] == "COMMITTED" for one in ledger.publications(run_id))
@@ -77,7 +85,9 @@ def _record_interrupted(platform: Platform, record: RunRecord) -> None:
         if commit is None:
             continue
         facts = {"snapshot_id": commit.snapshot_id, "added": commit.files_added, "removed": commit.files_removed}
-        if action == ROLLBACK:
+        if action == ACCEPT:
+            ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
+        elif action == ROLLBACK:
             ledger.undo(run_id, entry, **facts, actor=operator())
         else:
-            ledger.accept(run_id, entry, **facts, actor=operator(), keys=change.holds)
+            ledger.accept(run_id, entry, **facts, actor=operator(), keys=held(platform, change))

@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 from backfill_assets import faults
 from backfill_assets.derivation import chunk_scopes
 from backfill_assets.executor import CHUNK_GATE
-from backfill_assets.leasing import leases_of, publishing_lease
+from backfill_assets.leasing import held, leases_of, publishing_lease
 from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.ways import ACCEPT, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK, Change
+from backfill_assets.ways import ACCEPT, CANCEL, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
 from manifests.errors import LeaseLost, Problem, PublicationDeferred, PublicationRefused, Refused
 from manifests.lifecycle import RunState
-from manifests.model import Acceptance, OnConflict
+from manifests.model import Acceptance, OnConflict, PublishMode
 from manifests.planner import Plan, step_id
 from resources import freezes
 from resources.lakehouse import ScopeChanged
@@ -173,7 +173,7 @@ def publish(platform: Platform, run_id: str) -> Published:
 def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     record, chunks = require_publishable(platform, run_id)
     change = change_of(platform, record, chunks, lease)
-    if not _has_landed(change):
+    if not change.has_landed:
         _require_thawed(platform, record)
         if conflicts := change.conflicts():
             _in_conflict(platform, change, conflicts)
@@ -197,7 +197,7 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
         platform.ledger.close_refused(entry, str(refusal))
         raise
     except PublicationRefused as refusal:
-        if _has_landed(change):  # whatever the catalog has said
+        if change.has_landed:  # whatever the catalog has said
             raise
         platform.ledger.close_refused(entry, str(refusal))
         if isinstance(refusal, ScopeChanged) and (conflicts := change.conflicts()):
@@ -240,7 +240,7 @@ def rollback(platform: Platform, run_id: str) -> Published:
     Raises:
         PublicationRefused: if the run is not published, a later run holds part of its scope, or somebody else wrote there.
     """
-    record = platform.ledger.run(run_id)
+    record = _up_to_date(platform, run_id, ROLLBACK)
     if record.state is RunState.ROLLED_BACK:
         return _already(platform, record, {ROLLBACK})
     if record.state is not RunState.PUBLISHED:
@@ -256,7 +256,7 @@ def rollback(platform: Platform, run_id: str) -> Published:
 def _roll_back(platform: Platform, run_id: str, lease: Lease) -> tuple[Published, int]:
     record = platform.ledger.run(run_id)
     change = change_of(platform, record, platform.ledger.chunks(run_id), lease)
-    holders = platform.ledger.accepted(record.target, _holds(platform, change))
+    holders = platform.ledger.accepted(record.target, held(platform, change))
     later = sorted({holder for holder in holders.values() if holder != run_id})
     if later:
         chunks = sorted(chunk for chunk, holder in holders.items() if holder != run_id)
@@ -276,7 +276,7 @@ def reinstate(platform: Platform, run_id: str) -> Published:
     Raises:
         PublicationRefused: if the run is not rolled back, or somebody has written into its scope since.
     """
-    record = platform.ledger.run(run_id)
+    record = _up_to_date(platform, run_id, REINSTATE)
     if record.state is RunState.PUBLISHED and _last(platform, run_id, {REINSTATE}) is not None:
         return _already(platform, record, {REINSTATE})
     if record.state is not RunState.ROLLED_BACK:
@@ -290,6 +290,21 @@ def reinstate(platform: Platform, run_id: str) -> Published:
         done, number = _undo(platform, change, REINSTATE, lease)
     _tell_the_world(platform, record, done, REINSTATE, number)
     return done
+
+
+def _up_to_date(platform: Platform, run_id: str, action: str) -> RunRecord:
+    """Return a run after recording what another action of its own has committed and could not say.
+
+    Else "it is rolled back already" could be said of rows that an interrupted reinstatement shows to everybody.
+    """
+    record = platform.ledger.run(run_id)
+    if record.state not in {RunState.PUBLISHED, RunState.ROLLED_BACK}:
+        return record
+    interrupted = platform.ledger.interrupted_publications(record.target)
+    if any(one == run_id and what != action for _, one, what in interrupted):
+        with publishing_lease(platform, record, action):
+            return platform.ledger.run(run_id)
+    return record
 
 
 def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tuple[Published, int]:
@@ -326,7 +341,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     if action == ROLLBACK:
         ledger.undo(run_id, entry, **facts, actor=operator())
     else:
-        ledger.accept(run_id, entry, **facts, actor=operator(), keys=_holds(platform, change))
+        ledger.accept(run_id, entry, **facts, actor=operator(), keys=held(platform, change))
     done = Published(
         run_id, commit.snapshot_id, last["snapshot_id"], commit.files_added, commit.files_removed, root, new=True
     )
@@ -339,29 +354,15 @@ def accept(platform: Platform, run_id: str) -> Published:
     Raises:
         PublicationRefused: if the run has no such version, or main has moved since it was planned.
     """
-    record = platform.ledger.run(run_id)
-    if record.state is not RunState.PUBLISHED or record.plan.acceptance is not Acceptance.LATER:
-        raise PublicationRefused(
-            Problem(
-                f"run '{run_id}' is {record.state} with acceptance {record.plan.acceptance or 'on publication'}",
-                "a PUBLISHED run of publishMode VERSIONED and acceptance LATER is accepted",
-                "see `backfill status`",
-            )
-        )
+    record = _with_version(platform, run_id)
     if _last(platform, run_id, {ACCEPT}) is not None:
         return _already(platform, record, {ACCEPT})
     with publishing_lease(platform, record, ACCEPT) as lease:
+        record = _with_version(platform, run_id)  # its interrupted rollback may just have been recorded
         change = change_of(platform, record, platform.ledger.chunks(run_id), lease)
         root = platform.evidence.verify(run_id)
-        entry = platform.ledger.open_publication(
-            run_id,
-            ACCEPT,
-            record.plan.base_snapshot_id,
-            root,
-            operator(),
-            ref=record.plan.version or "",
-            token=lease.token,
-        )
+        base, ref = record.plan.base_snapshot_id, record.plan.version or ""
+        entry = platform.ledger.open_publication(run_id, ACCEPT, base, root, operator(), ref=ref, token=lease.token)
         try:
             leases_of(platform).renew(lease)
             commit = change.accept()
@@ -375,24 +376,47 @@ def accept(platform: Platform, run_id: str) -> Published:
     return done
 
 
+def _with_version(platform: Platform, run_id: str) -> RunRecord:
+    record = platform.ledger.run(run_id)
+    if record.state is not RunState.PUBLISHED or record.plan.acceptance is not Acceptance.LATER:
+        raise PublicationRefused(
+            Problem(
+                f"run '{run_id}' is {record.state} with acceptance {record.plan.acceptance or 'on publication'}",
+                "a PUBLISHED run of publishMode VERSIONED and acceptance LATER is accepted",
+                "see `backfill status`",
+            )
+        )
+    return record
+
+
+def cancel(platform: Platform, run_id: str, by: str, comment: str) -> None:
+    """End a run without a publication.
+
+    Raises:
+        LeaseHeld: if it is being published just now.
+        PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
+        TransitionRefused: if it is not in a state from which it can be cancelled.
+    """
+    record = platform.ledger.run(run_id)
+    if record.state is not RunState.VALIDATED or not record.plan.publishes:
+        return platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
+    with publishing_lease(platform, record, CANCEL):
+        record = platform.ledger.run(run_id)
+        if record.state is RunState.PUBLISHED or change_of(platform, record, platform.ledger.chunks(run_id)).has_landed:
+            raise PublicationRefused(
+                Problem(
+                    f"the publication of '{run_id}' has landed in {record.target}",
+                    "what readers have seen is rolled back, not cancelled",
+                    f"roll it back; if it is VALIDATED still, `backfill publish {run_id}` first: it records what landed",
+                )
+            )
+        return platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
+
+
 def change_of(platform: Platform, record: RunRecord, chunks: list[ChunkRecord], lease: Lease | None = None) -> Change:
     """Return the change that a run makes, under the lease it is committed with."""
     plans = platform.ledger.plans(record)
     return Change(platform, target_named(record.target), record, chunks, plans, None if lease is None else lease.token)
-
-
-def _holds(platform: Platform, change: Change) -> list[str]:
-    """Return the chunks of the target that are a published run's: also those of a version that was accepted later."""
-    later = change.plan.acceptance is Acceptance.LATER and _last(platform, change.record.run_id, {ACCEPT}) is not None
-    return [chunk.key for chunk in change.plan.chunks] if later else change.holds
-
-
-def _has_landed(change: Change) -> bool:
-    """Whether the commit was made already, and the process died before it could say so."""
-    return any(
-        change.platform.lakehouse.find_publication(table, change.record.run_id, PUBLISH) is not None
-        for table in change.tables
-    )
 
 
 def waits_for(platform: Platform, record: RunRecord) -> str | None:
@@ -463,15 +487,18 @@ def _in_conflict(platform: Platform, change: Change, conflicts: list[str]) -> No
     if terms is not None and policy is OnConflict.REPLAN:
         tried = len(platform.ledger.amendments(run_id))
         pinned = change.record.manifest.source.snapshot_id
-        if tried < terms.max_replans and pinned is None:
+        if _would_replace_first_rows(change, conflicts):
+            again = f"APPEND_ONLY never replaces rows, so that planning it anew cannot help; {again}"
+        elif tried < terms.max_replans and pinned is None:
             plan = replanned(platform, change.target, change.plan)
             number = platform.ledger.replan(run_id, plan, conflicts, actor=operator(), reason=what)
             raise PublicationDeferred(
                 Problem(what, f"they are planned anew (time {number} of {terms.max_replans})", "run them again")
             )
-        again = (
-            "the manifest pins the source's snapshot; " + again if pinned else f"planned anew {tried} times; {again}"
-        )
+        elif pinned:
+            again = f"the manifest pins the source's snapshot; {again}"
+        else:
+            again = f"planned anew {tried} times; {again}"
     lines = _differing_files(change, conflicts)
     refusal = PublicationRefused(
         Problem(
@@ -484,6 +511,14 @@ def _in_conflict(platform: Platform, change: Change, conflicts: list[str]) -> No
     platform.ledger.close_refused(entry, str(refusal))
     platform.ledger.move(run_id, RunState.REJECTED, operator(), what)
     raise refusal
+
+
+def _would_replace_first_rows(change: Change, conflicts: list[str]) -> bool:
+    """Whether a run that writes first rows only would, planned anew, replace what somebody else has written since."""
+    if change.plan.publish_mode is not PublishMode.APPEND_ONLY:
+        return False
+    scopes = chunk_scopes(change.target, [chunk for chunk in change.plan.chunks if chunk.key in set(conflicts)])
+    return any(change.platform.lakehouse.rows_in(change.target.name, scope) for scope in scopes.values())
 
 
 def _differing_files(change: Change, conflicts: list[str], limit: int = 20) -> list[str]:

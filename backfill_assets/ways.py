@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pyiceberg.table.snapshots import Snapshot
-
 from backfill_assets import faults
 from backfill_assets.derivation import chunk_scopes, publishes_to
 from backfill_assets.platform import Platform
@@ -33,6 +31,8 @@ from resources.lakehouse import (
 from resources.ledger import ChunkRecord, RunRecord
 
 PUBLISH, ROLLBACK, REINSTATE, ACCEPT = "publish", "rollback", "reinstate", "accept"
+CANCEL = "cancel"
+"""What a lease is taken for that keeps publishers away and commits nothing."""
 ON_BRANCH = frozenset({PublishMode.SHADOW_SWAP, PublishMode.VERSIONED})
 """Modes whose candidate is committed to a branch before readers of main see it."""
 MAIN = "main"
@@ -180,6 +180,9 @@ class Change:
 
     def publish(self, root: str) -> Commit:
         """Make the change, or find that it was made: one commit a table."""
+        if len(self.tables) > 1 and not self.has_landed:  # what can be refused is, before the first of them changes
+            for table in self.tables:
+                self.platform.lakehouse.require_unchanged(table, self.scopes(table))
         commits: list[Commit] = []
         for table in self.tables:
             if commits:
@@ -263,10 +266,31 @@ class Change:
             lakehouse.point(name, expected=expected, branches={MAIN: snapshot}, token=self.token)
         return Commit(snapshot, 0, 0)
 
+    @property
+    def has_landed(self) -> bool:
+        """Whether the publication, or part of it, was committed already: its process may have died before it could say so."""
+        lakehouse, run_id = self.platform.lakehouse, self.record.run_id
+        if any(lakehouse.find_publication(table, run_id, PUBLISH) is not None for table in self.tables):
+            return True
+        return self.plan.acceptance is Acceptance.LATER and self._named(self.plan.version or "")
+
+    def _named(self, version: str) -> bool:
+        """Whether the candidate has the name of a version."""
+        lakehouse, name = self.platform.lakehouse, self.target.name
+        candidate = lakehouse.find_publication(name, self.record.run_id, PUBLISH, self.branch)
+        return candidate is not None and lakehouse.snapshot_of(name, version) == candidate.snapshot_id
+
     def recorded_late(self, action: str, sequence: int) -> Commit | None:
         """Return what an action has committed, if it has in every table: for one that died before it could say so."""
-        if not self.moves_main:
-            return None
+        if action == ACCEPT:
+            shown = self._landed(self.target.name, PUBLISH, 1)
+            return None if shown is None else Commit(shown.snapshot_id, 0, 0)
+        if self.plan.acceptance is Acceptance.LATER and not self._is_main(PUBLISH):
+            version = self.plan.version or ""
+            candidate = self.platform.lakehouse.snapshot_of(self.target.name, self.branch)
+            if candidate is None or not self._named(withdrawn(version) if action == ROLLBACK else version):
+                return None
+            return Commit(candidate, 0, 0)
         found = [self._landed(table, action, sequence) for table in self.tables]
         return None if None in found else found[-1]
 
@@ -274,6 +298,12 @@ class Change:
 
     def undo(self, action: str, sequence: int, undone: str, root: str) -> Commit:
         """Undo the run's last change (`undone`) as a new one (`action`), or find that it was undone: one commit a table."""
+        if len(self.tables) > 1 and all(self._landed(table, action, sequence) is None for table in self.tables):
+            for table in self.tables:
+                last = self.platform.lakehouse.find_publication(table, self.record.run_id, undone)
+                if last is not None:
+                    scopes = [(scope, last.snapshot_id) for scope, _ in self.scopes(table)]
+                    self.platform.lakehouse.require_unchanged(table, scopes)
         commits: list[Commit] = []
         for table in reversed(self.tables):
             if commits:
@@ -295,10 +325,18 @@ class Change:
                         "somebody moved the table; inspect its snapshots",
                     )
                 )
-            snapshot = lakehouse.snapshot_of(table, version if action == ROLLBACK else _withdrawn(version))
+            snapshot = lakehouse.snapshot_of(table, version if action == ROLLBACK else withdrawn(version))
             done = Commit(snapshot or lakehouse.snapshot_of(table, self.branch) or 0, 0, 0)
         elif done is None and last is not None:
-            self._require_parent(last)
+            if last.parent_snapshot_id is None and (undone != PUBLISH or self._base_of(table) is not None):
+                # an expiry has cut the link: to "restore" nothing would empty the scope
+                raise PublicationRefused(
+                    Problem(
+                        f"the snapshot before the {undone} of '{run_id}' has expired from {table}",
+                        "what is undone gives way to the files of the snapshot before it",
+                        "restate the scope with a new run",
+                    )
+                )
             done = lakehouse.restore(
                 table,
                 [scope for scope, _ in self.scopes(table)],
@@ -309,20 +347,13 @@ class Change:
             )
         assert done is not None
         if version is not None:
-            self._rename_version(table, *((version, _withdrawn(version))[:: 1 if action == ROLLBACK else -1]))
+            self._rename_version(table, *((version, withdrawn(version))[:: 1 if action == ROLLBACK else -1]))
         return done
 
-    def _require_parent(self, last: Snapshot) -> None:
-        """Refuse where an expiry has cut the link to what was there before: to "restore" nothing would empty the scope."""
-        was_empty = self.plan.base_snapshot_id is None or self.plan.corrections is not None
-        if last.parent_snapshot_id is None and not was_empty:
-            raise PublicationRefused(
-                Problem(
-                    f"the snapshot that '{self.record.run_id}' replaced has expired",
-                    "what is undone is put back from the snapshot before it",
-                    "restate the scope with a new run",
-                )
-            )
+    def _base_of(self, table: str) -> int | None:
+        if self.plan.corrections is not None and table == self.table:
+            return self.plan.corrections_base_snapshot_id
+        return self.plan.base_snapshot_id
 
     def _rename_version(self, table: str, old: str, new: str) -> None:
         """Give a version another name: a withdrawn one stays readable, and its name is not used again."""
@@ -339,5 +370,6 @@ class Change:
         return None if found is None else Commit(found.snapshot_id, *lakehouse.changed_files(table, found))
 
 
-def _withdrawn(version: str) -> str:
+def withdrawn(version: str) -> str:
+    """Return the name under which a version that was rolled back stays readable."""
     return f"withdrawn-{version}"

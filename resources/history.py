@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
 
@@ -77,7 +77,7 @@ def expirable(table: Table, needed: Collection[int], *, before_ms: int, released
     """Return the snapshots older than an instant that neither a ref nor `needed` holds, oldest first.
 
     Of a branch only the oldest part can go: without a snapshot in its middle, nothing before it would be found any more
-    (PyIceberg cuts the parent link, and publications are found by these links). `released` are tags that will be gone.
+    (PyIceberg cuts the parent link, and publications are found by these links). `released` are refs that will be gone.
     """
     refs = {name: ref for name, ref in table.refs().items() if name not in released}
     held = set(needed) | {one.snapshot_id for one in table.snapshots() if one.timestamp_ms >= before_ms}
@@ -91,25 +91,27 @@ def expirable(table: Table, needed: Collection[int], *, before_ms: int, released
     return [one.snapshot_id for one in oldest_first if one.snapshot_id not in kept]
 
 
-def forget(table: Table, *, tags: Iterable[str], snapshot_ids: Iterable[int]) -> None:
-    """Remove tags and snapshots from a table's metadata, in one commit; deletes no file.
+def forget(table: Table, *, refs: Iterable[str], snapshot_ids: Iterable[int]) -> None:
+    """Remove refs and snapshots from a table's metadata, in one commit; deletes no file.
 
     A snapshot that a ref still names stays. The commit asks that every ref is where it was looked at.
 
     Raises:
         EnvironmentRefused: if somebody moved a ref meanwhile; nothing is removed then.
     """
-    refs = table.refs()
-    gone = [tag for tag in tags if tag in refs]
-    held = {ref.snapshot_id for name, ref in refs.items() if name not in gone}
+    present_refs = table.refs()
+    gone = [name for name in refs if name in present_refs and name != MAIN_BRANCH]
+    held = {ref.snapshot_id for name, ref in present_refs.items() if name not in gone}
     present = {snapshot.snapshot_id for snapshot in table.snapshots()}
     ids = [one for one in snapshot_ids if one in present and one not in held]
-    updates: tuple[TableUpdate, ...] = tuple(RemoveSnapshotRefUpdate(ref_name=tag) for tag in gone)
+    updates: tuple[TableUpdate, ...] = tuple(RemoveSnapshotRefUpdate(ref_name=name) for name in gone)
     if ids:
         updates = (*updates, RemoveSnapshotsUpdate(snapshot_ids=ids))
     if not updates:
         return
-    requirements = tuple(AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id) for name, ref in refs.items())
+    requirements = tuple(
+        AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id) for name, ref in present_refs.items()
+    )
     try:
         table.catalog.commit_table(table, requirements, updates)
     except CommitFailedException as error:

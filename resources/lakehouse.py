@@ -466,9 +466,20 @@ class Lakehouse:
         old = present if replaced is None else [file for file in present if file.file_path in replaced]
         new = data_files(table, [file.path for file in staged])
         _require_as_staged(staged, new)
-        self._commit(table, [scope for scope, _ in scopes], present, old, new, properties, branch, token)
+        self._commit(table, [scope for scope, _ in scopes], old, new, properties, branch, token, present)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
+
+    def require_unchanged(self, name: str, scopes: Sequence[tuple[Scope, int | None]]) -> None:
+        """Refuse if a scope's files are no longer those of its snapshot: for changes of more than one table.
+
+        Raises:
+            PublicationRefused: naming the files that came and went.
+        """
+        table = self.table(name)
+        for scope, snapshot_id in scopes:
+            found = _files_in(table, table.current_snapshot(), scope)
+            require_same_files(name, scope, _files_at(table, snapshot_id, scope), found)
 
     def restore(
         self,
@@ -501,7 +512,7 @@ class Lakehouse:
             before, after = {file.file_path for file in earlier}, {file.file_path for file in published}
             going += [file for file in published if file.file_path not in before]
             coming += [file for file in earlier if file.file_path not in after]
-        self._commit(table, scopes, present, going, coming, properties, MAIN_BRANCH, token)
+        self._commit(table, scopes, going, coming, properties, MAIN_BRANCH, token, present)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action).snapshot_id, len(coming), len(going))
 
@@ -550,12 +561,18 @@ class Lakehouse:
         return None if snapshot is None else snapshot.snapshot_id
 
     def open_branch(self, name: str, branch: str, snapshot_id: int | None) -> None:
-        """Open a branch at a snapshot; safe to repeat. On a table without a snapshot its first commit opens it."""
+        """Open a branch at a snapshot; safe to repeat. On an empty table its first commit opens it.
+
+        The catalog refuses a branch beside main where there is no snapshot at all: a table without one is given an empty
+        one first, on no branch; readers never see it.
+        """
 
         def create(table: Table) -> None:
             if snapshot_id is not None and branch not in table.refs():
                 table.manage_snapshots().create_branch(snapshot_id, branch).commit()
 
+        if snapshot_id is None:
+            self._retrying(name, _ensure_snapshot)
         self._retrying(name, create)
 
     def point(
@@ -632,17 +649,17 @@ class Lakehouse:
         self,
         table: Table,
         scopes: Sequence[Scope],
-        present: Sequence[DataFile],
         old: Sequence[DataFile],
         new: Sequence[DataFile],
         properties: Mapping[str, str],
         branch: str = MAIN_BRANCH,
         token: int | None = None,
+        present: Sequence[DataFile] | None = None,
     ) -> None:
         """Commit a replacement; it is tried again while commits elsewhere in the table come between.
 
         A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first.
-        `present` are the files that the scopes hold.
+        `present` are the files that the scopes hold, where not all of them go.
         """
         name = ".".join(table.name())
         anywhere = _any_of([scope.filter for scope in scopes])
@@ -660,7 +677,7 @@ class Lakehouse:
                     return
                 current = table.snapshot_by_name(branch)
                 found = {file.file_path: file for scope in scopes for file in _files_in(table, current, scope)}
-                require_same_files(name, span, present, list(found.values()))
+                require_same_files(name, span, old if present is None else present, list(found.values()))
             tried = True
             commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token)
 

@@ -49,7 +49,7 @@ from resources.tables import (
 
 ABANDONED = "ABANDONED"
 """State of a publication whose process ended before it could say what came of it; another entry says so."""
-_held_since = accepted_versions.alias()
+_others = accepted_versions.alias()
 
 
 class ChunkState(StrEnum):
@@ -744,14 +744,11 @@ class Ledger:
                     accepted_versions.c.target == record.target,
                     accepted_versions.c.ended_by == run_id,
                     accepted_versions.c.ended_how == "SUPERSEDED",
-                    # by its last acceptance: a run may have been rolled back and reinstated before
-                    accepted_versions.c.ended_at.in_(
-                        sa.select(_held_since.c.accepted_at).where(
-                            _held_since.c.target == record.target,
-                            _held_since.c.run_id == run_id,
-                            _held_since.c.ended_at.is_(None),
-                        )
-                    ),
+                    # at the last time: a run may have been rolled back and reinstated before
+                    accepted_versions.c.ended_at
+                    == sa.select(sa.func.max(_others.c.ended_at))
+                    .where(_others.c.ended_by == run_id, _others.c.ended_how == "SUPERSEDED")
+                    .scalar_subquery(),
                 )
             ).all()
             _end_accepted(connection, record.target, keys, run_id, "ROLLED_BACK", at, holder=run_id)
@@ -775,6 +772,7 @@ class Ledger:
             if set(_holders(connection, record.target, keys).values()) == {run_id}:
                 return
             before = _take(connection, record.target, keys, run_id, at)
+            watermarks.advance(connection, record.plan, at)
             for earlier in sorted(set(before.values())):
                 if not _still_holds(connection, earlier):
                     _move(connection, earlier, RunState.PUBLISHED, RunState.SUPERSEDED, actor, f"by run {run_id}")
@@ -842,6 +840,7 @@ class Ledger:
             "publish": RunState.VALIDATED,
             "rollback": RunState.PUBLISHED,
             "reinstate": RunState.ROLLED_BACK,
+            "accept": RunState.PUBLISHED,
         }
         query = (
             sa.select(sa.func.max(publications.c.id), publications.c.run_id, publications.c.action)

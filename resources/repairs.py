@@ -76,7 +76,7 @@ def open_watermarks(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def named_paths(ledger: Ledger, run_id: str) -> set[str]:
-    """Return every text that the chunks of a run hold about files: data files, changes, outlines, whatever it names."""
+    """Return every text that the chunks of a run hold about files: computed and derived files, outlines, whatever it names."""
     named: set[str] = set()
     query = sa.select(chunks.c.files, chunks.c.derived, chunks.c.replaced, chunks.c.measures)
     for row in _rows(ledger, query.where(chunks.c.run_id == run_id)):

@@ -100,9 +100,7 @@ def publish_month(
     together()
     scope = Scope("day", *month)
     properties = {"backfill.run-id": run_id, "backfill.action": "publish"}
-    done = _unless_refused(
-        lambda: lakehouse.replace(table, scope, base_snapshot_id=base, staged=[file], properties=properties)
-    )
+    done = _unless_refused(lambda: lakehouse.replace(table, [(scope, base)], staged=[file], properties=properties))
     return None if done is None else int(done.snapshot_id)
 
 

@@ -20,7 +20,7 @@ from worlds import TARGET, World, keep, killed_at, make_world
 from backfill_assets.cli import EXIT_FAILED, cli
 from backfill_assets.doctor import Disagreement, examine, mend
 from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
-from backfill_assets.publication import publish, rollback
+from backfill_assets.publication import publish, reinstate, rollback
 from manifests.errors import PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse import RUN_PROPERTY, local_path
@@ -113,13 +113,23 @@ def test_a_publication_that_landed_unrecorded_is_recorded(world: World, monkeypa
 
 def test_a_rollback_that_landed_unrecorded_is_recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = world.rows()
-    with killed_at("publishing.committed", monkeypatch):
+    with killed_at("undoing.committed", monkeypatch):
         rollback(world.platform, "fixed")
-    assert not world.rows().equals(before)
+    undone = world.rows()
+    assert not undone.equals(before)
     repaired, left = mend(world.platform)
     assert (left, state(world, "fixed")) == ([], RunState.ROLLED_BACK)
     assert len(repaired) == 2  # recorded, and the first intent closed
     assert world.platform.ledger.accepted(TARGET)["2010-03"] == "history"
+    # and the same of its undoing, and of another rollback
+    for change, after, rows in ((reinstate, RunState.PUBLISHED, before), (rollback, RunState.ROLLED_BACK, undone)):
+        with killed_at("undoing.committed", monkeypatch):
+            change(world.platform, "fixed")
+        assert state(world, "fixed") is not after
+        assert mend(world.platform)[1] == []
+        assert state(world, "fixed") is after
+        assert world.rows().equals(rows)
+    assert len(world.snapshots()) == 5
 
 
 def test_a_publication_recorded_and_not_told_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

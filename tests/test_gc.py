@@ -21,9 +21,9 @@ from worlds import TARGET, Killed, World, keep, killed_at, make_world
 from backfill_assets import faults
 from backfill_assets import garbage as garbage_module
 from backfill_assets.cli import EXIT_REFUSED, cli, main
-from backfill_assets.doctor import examine
+from backfill_assets.doctor import examine, mend
 from backfill_assets.garbage import GC, MANIFEST, OUTLINE, STAGED, TableGarbage, collect, find
-from backfill_assets.publication import publish, rollback
+from backfill_assets.publication import accept, prepare, publish, reinstate, rollback
 from manifests.errors import EnvironmentRefused, PublicationRefused
 from manifests.lifecycle import RunState
 from resources import history
@@ -92,7 +92,9 @@ def readable(world: World) -> dict[int, int]:
 
 
 def garbage(world: World, at: datetime) -> TableGarbage:
-    (found,) = find(world.platform, at=at)
+    """Return what can go of the target, and nothing of its corrections, which no run of these tests makes."""
+    found, corrections = find(world.platform, at=at)
+    assert (corrections.refs, corrections.snapshots, corrections.files) == ((), (), ())
     return found
 
 
@@ -128,7 +130,7 @@ def failed_attempt(world: World, run_id: str) -> Path:
 
 def test_where_policy_keeps_everything_nothing_is_deleted(world: World) -> None:
     found = garbage(world, now())
-    assert (found.tags, found.snapshots, found.files, dict(found.left)) == ((), (), (), {})
+    assert (found.refs, found.snapshots, found.files, dict(found.left)) == ((), (), (), {})
     before, snapshots = paths(world), readable(world)
     assert collect(world.platform, [found], by="ana", at=now()) == []
     assert (paths(world), readable(world)) == (before, snapshots)
@@ -138,7 +140,7 @@ def test_where_every_run_is_alive_nothing_ever_goes(kept: Kept) -> None:
     world = kept.alive()
     before = paths(world)
     found = garbage(world, now() + 10 * YEARS)
-    assert (found.tags, found.snapshots, found.files) == ((), (), ())
+    assert (found.refs, found.snapshots, found.files) == ((), (), ())
     assert sweep(world, now() + 10 * YEARS) == 0
     assert paths(world) == before
 
@@ -148,7 +150,7 @@ def test_dead_runs_lose_their_files_and_every_snapshot_stays_readable(world: Wor
     found = garbage(world, at)
     assert by_owner(found, STAGED).keys() == {"rejected"}  # those of `undone` are still in the table's history
     assert by_owner(found, OUTLINE).keys() == {"rejected", "undone"}
-    assert found.tags == ("before-rejected", "before-undone")
+    assert found.refs == ("before-undone",)
     assert found.snapshots == ()  # `spring` needs all that lies before it: `whole` and `history` are kept
     snapshots, rows = readable(world), world.rows()
     assert sweep(world, at) == len(found.files)
@@ -168,7 +170,7 @@ def test_dead_runs_lose_their_files_and_every_snapshot_stays_readable(world: Wor
 def test_what_an_accepted_run_replaced_is_kept_for_ever(world: World) -> None:
     found = garbage(world, now() + YEARS)
     assert world.platform.ledger.run("history").state is RunState.SUPERSEDED
-    assert "before-whole" not in found.tags
+    assert "before-whole" not in found.refs
     assert "history" not in by_owner(found, STAGED)
     sweep(world, now() + YEARS)
     for run_id in ("spring", "whole"):
@@ -182,7 +184,7 @@ def test_superseded_runs_are_kept_as_long_as_policy_says_and_then_go(kept: Kept)
     at = now() + YEARS
     found = garbage(world, at)
     assert by_owner(found, STAGED).keys() == {"history", "undone", "rejected"}  # not `whole`, nor `open`
-    assert set(found.tags) == {"before-whole", "before-undone", "before-rejected", "before-spring"}
+    assert set(found.refs) == {"before-whole", "before-undone", "before-spring"}
     rows, all_of_them = world.rows(), world.snapshots()
     # left are `newest` and its base, and the base that `open` was planned on: the publication of `spring`
     assert list(found.snapshots) == all_of_them[:-3]
@@ -194,7 +196,7 @@ def test_superseded_runs_are_kept_as_long_as_policy_says_and_then_go(kept: Kept)
     assert garbage(world, at).files == ()
     rollback(world.platform, "newest")
     assert world.rows()["run_id"].unique().to_list() == ["whole"]
-    with pytest.raises(PublicationRefused, match="not in the history"):
+    with pytest.raises(PublicationRefused, match="is not in the history"):
         rollback(world.platform, "whole")
     assert world.rows()["run_id"].unique().to_list() == ["whole"]
 
@@ -328,7 +330,7 @@ def test_a_killed_collection_is_repeated(kept: Kept, monkeypatch: pytest.MonkeyP
     sweep(world, at)
     assert not any(Path(item.file.path).exists() for item in listed.files)
     after = garbage(world, at)
-    assert (after.tags, after.snapshots, after.files) == ((), (), ())
+    assert (after.refs, after.snapshots, after.files) == ((), (), ())
     readable(world)
     records = [path.stem for path in (world.home / "evidence" / GC / "records").glob("*.json")]
     assert sum(name.endswith("-listed") for name in records) == 2  # also of the one that was killed
@@ -343,7 +345,7 @@ def test_each_collection_is_on_record_and_evidence_stays(world: World) -> None:
     records = sorted((world.home / "evidence" / GC / "records").glob("*.json"))
     said, done = (json.loads(path.read_text()) for path in sorted(records, key=lambda p: p.stem.endswith("-done")))
     assert (said["by"], done["by"]) == ("ana", "ana")
-    assert said["listed"]["target"] == TARGET
+    assert said["listed"]["table"] == TARGET
     assert {item["file"]["path"] for item in said["listed"]["files"]} == {item.file.path for item in listed.files}
     assert (done["done"]["files"], done["done"]["bytes"]) == (len(listed.files), listed.bytes)
     assert {str(path) for path in (world.home / "evidence").rglob("*") if path.is_file()} >= evidence
@@ -354,10 +356,10 @@ def test_a_moved_ref_stops_an_expiry_before_it_begins(world: World) -> None:
     oldest = min(table.snapshots(), key=lambda snapshot: snapshot.timestamp_ms).snapshot_id
     publish(world.platform, "open")
     with pytest.raises(EnvironmentRefused, match="changed meanwhile"):
-        history.forget(table, tags=["before-whole"], snapshot_ids=[oldest])
+        history.forget(table, refs=["before-whole"], snapshot_ids=[oldest])
     table.refresh()
     assert "before-whole" in table.refs()
-    history.forget(table, tags=[], snapshot_ids=[oldest])  # the tag holds it: nothing goes
+    history.forget(table, refs=[], snapshot_ids=[oldest])  # the tag holds it: nothing goes
     table.refresh()
     assert table.snapshot_by_id(oldest) is not None
 
@@ -372,6 +374,60 @@ def test_unreadable_metadata_stops_a_collection(world: World) -> None:
 def test_a_clock_behind_the_ledger_stops_a_collection(world: World) -> None:
     with pytest.raises(EnvironmentRefused, match="records of the future"):
         find(world.platform, at=now() - timedelta(days=3))
+
+
+def mode(name: str, **options: object) -> dict[str, object]:
+    return {
+        "table": TARGET,
+        "publishMode": name,
+        "publishRange": {"start": SPRING[0], "end": SPRING[1]},
+        **options,
+    }
+
+
+def test_every_publish_mode_keeps_what_it_needs(kept: Kept) -> None:
+    """Merged, shadowed, versioned and corrected: the doctor is content before and after, and all of it can be undone."""
+    world = kept.alive()
+    world.platform.ledger.move("rejected", RunState.CANCELLED, "ana", "")
+    cases = sorted(set(world.rows()["case_id"]))[:5]
+    world.published(world.manifest("merged", target=mode("MERGE_BY_KEY", merge={"entities": cases})))
+    rollback(world.platform, "merged")
+    reinstate(world.platform, "merged")
+    world.published(world.manifest("shadowed", target=mode("SHADOW_SWAP")))
+    world.published(world.manifest("versioned", target=mode("VERSIONED", version="v9", acceptance="LATER")))
+    world.published(world.manifest("corrected", version="2.4.1", target=mode("CORRECTION_EVENTS")))
+    shadow = world.validated(world.manifest("forgotten", target=mode("SHADOW_SWAP")))
+    prepare(world.platform, shadow.run_id)
+    world.platform.ledger.move("forgotten", RunState.CANCELLED, "ana", "")
+    assert examine(world.platform) == []
+    corrections = world.platform.lakehouse.table(f"{TARGET}_corrections")
+    events = corrections.scan().to_arrow().num_rows
+    assert events > 0
+    targets, beside = find(world.platform, at=now() + MONTHS)
+    assert targets.refs == ("candidate-forgotten",)
+    assert by_owner(targets, STAGED).keys() == {"rejected", "forgotten"}
+    assert (beside.snapshots, beside.files) == ((), ())
+    rows = readable(world)
+    gone = set(targets.snapshots)
+    assert len(gone) == 1  # the candidate that nobody wants
+    for at in (now() + MONTHS, now() + YEARS):
+        sweep(world, at)
+        assert readable(world) == {one: count for one, count in rows.items() if one not in gone}
+        assert corrections.refresh().scan().to_arrow().num_rows == events
+        assert examine(world.platform) == []
+    before = world.rows()
+    accept(world.platform, "versioned")
+    assert examine(world.platform) == []
+    for run_id in ("versioned", "shadowed", "corrected"):
+        rollback(world.platform, run_id)
+    repaired, left = mend(world.platform)  # `merged` is accepted again, after its tag had lapsed
+    assert ([one.found.kind for one in repaired], left) == (["base-tag-missing"], [])
+    rollback(world.platform, "merged")
+    assert world.rows()["run_id"].unique().to_list() == ["history"]
+    reinstate(world.platform, "merged")
+    reinstate(world.platform, "shadowed")
+    assert world.rows().equals(before)
+    assert examine(world.platform) == []
 
 
 steps = st.lists(

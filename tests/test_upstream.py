@@ -45,7 +45,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
 
-from backfill_assets.launch import RANGE_END, RANGE_START
+from backfill_assets.staging import RANGE_END, RANGE_START
 from manifests.model import Mode
 from resources.settings import load_settings
 from resources.spark import ModeSpark

@@ -1,0 +1,372 @@
+"""Merges and corrections against naive ones: what is made, and that the judge of merges finds every kind of tampering."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DecimalType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
+
+from backfill_assets.derive import (
+    MERGED_KEY_RULE,
+    MERGED_RULE,
+    OLDER_RULE,
+    TIE_RULE,
+    UNTOUCHED_RULE,
+    CorrectionSpec,
+    Derived,
+    DeriveTask,
+    MergeSpec,
+    correct,
+    merge,
+    merge_violations,
+)
+from manifests.model import OlderVersion
+
+Key = tuple[str, int]
+Row = dict[str, Any]
+KEY = ("name", "number")
+NAMES = ("ann", "bob", "cem", "dan")
+KINDS: dict[str, Any] = {
+    "name": pl.String(),
+    "number": pl.Int64(),
+    "amount": pl.Decimal(10, 2),
+    "note": pl.String(),
+    "revision": pl.Int64(),
+    "run_id": pl.String(),
+    "produced_at": pl.Datetime("us", "UTC"),
+}
+SCHEMA = Schema(
+    NestedField(1, "name", StringType()),
+    NestedField(2, "number", LongType()),
+    NestedField(3, "amount", DecimalType(10, 2)),
+    NestedField(4, "note", StringType()),
+    NestedField(5, "revision", LongType()),
+    NestedField(6, "run_id", StringType()),
+    NestedField(7, "produced_at", TimestamptzType()),
+)
+CORRECTIONS = Schema(
+    NestedField(1, "name", StringType()),
+    NestedField(2, "number", LongType()),
+    NestedField(3, "correction_id", StringType()),
+    NestedField(4, "event_type", StringType()),
+    NestedField(5, "corrects_run_id", StringType()),
+    NestedField(6, "old_values", StringType()),
+    NestedField(7, "new_values", StringType()),
+    NestedField(8, "reason", StringType()),
+    NestedField(9, "run_id", StringType()),
+)
+CLOCK = datetime(2024, 5, 1, 12, tzinfo=UTC)
+profile = settings(max_examples=60, deadline=None)
+
+contents = st.tuples(st.integers(-3, 3), st.sampled_from([None, "", "a", 'say "b", ü']), st.integers(1, 5))
+keys = st.tuples(st.sampled_from(NAMES), st.integers(0, 3))
+tables = st.dictionaries(keys, contents, max_size=12)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows of today by key, the file each is in, what was computed, and of whom."""
+
+    today: dict[Key, Row]
+    files: list[list[Key]]
+    computed: dict[Key, Row]
+    entities: frozenset[str]
+    older: OlderVersion
+    deletes_at: int | None
+
+    @property
+    def spec(self) -> MergeSpec:
+        return MergeSpec(
+            SCHEMA.model_dump_json(), KEY, "name", "revision", self.older, "new", deletes_at=self.deletes_at
+        )
+
+
+def row(key: Key, content: tuple[int, str | None, int], run_id: str) -> Row:
+    cents, note, revision = content
+    amount = Decimal(cents) / 4
+    return dict(zip(KINDS, (*key, amount, note, revision, run_id, CLOCK), strict=True))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    today = {key: row(key, content, "old") for key, content in draw(tables).items()}
+    entities = draw(st.frozensets(st.sampled_from(NAMES), min_size=1, max_size=3))
+    computed = {key: row(key, content, "new") for key, content in draw(tables).items() if key[0] in entities}
+    count = draw(st.integers(1, 4))
+    if draw(st.booleans()):  # ranges of keys, one after the other
+        ordered = sorted(today)
+        size = -(-len(ordered) // count) or 1
+        files = [ordered[first : first + size] for first in range(0, len(ordered), size)]
+    else:  # as they come: ranges overlap
+        files = [[] for _ in range(count)]
+        for key in today:
+            files[draw(st.integers(0, count - 1))].append(key)
+    older = draw(st.sampled_from(OlderVersion))
+    return Case(today, [sorted(f) for f in files if f], computed, entities, older, draw(st.sampled_from([None, 3])))
+
+
+def frame(rows: list[Row]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=KINDS).sort(KEY)
+
+
+def read(paths: Any) -> list[Row]:
+    frames = [pl.read_parquet(path) for path in paths]
+    return sorted((one for part in frames for one in part.to_dicts()), key=repr)
+
+
+@contextmanager
+def on_disk(case: Case) -> Iterator[DeriveTask]:
+    with tempfile.TemporaryDirectory() as folder:
+        base = []
+        for number, file in enumerate(case.files):
+            base.append(f"{folder}/base-{number}.parquet")
+            frame([case.today[key] for key in file]).write_parquet(base[-1])
+        computed = [f"{folder}/computed.parquet"] if case.computed else []
+        for path in computed:
+            frame(list(case.computed.values())).write_parquet(path)
+        pl.DataFrame({"name": sorted(case.entities)}).write_parquet(f"{folder}/entities.parquet")
+        yield DeriveTask("2020-01", tuple(base), tuple(computed), f"{folder}/derived", f"{folder}/entities.parquet")
+
+
+def after(task: DeriveTask, derived: Derived) -> list[str]:
+    """Return the files of the chunk once the merge is published."""
+    return [path for path, _, _ in derived.files] + [path for path in task.base if path not in derived.replaced]
+
+
+def newer(case: Case) -> set[Key]:
+    """Return the keys of today's rows that are newer than what would take their place."""
+    found = set()
+    for key, old in case.today.items():
+        version = case.computed[key]["revision"] if key in case.computed else case.deletes_at
+        if key[0] in case.entities and version is not None and old["revision"] > version:
+            found.add(key)
+    return found
+
+
+def ties(case: Case) -> set[Key]:
+    """Return the keys for which today's row and the computed one have one version and say two things."""
+    says = ("revision", "amount", "note")
+    both = case.today.keys() & case.computed.keys()
+    return {
+        key
+        for key in both
+        if case.today[key]["revision"] == case.computed[key]["revision"]
+        and any(case.today[key][name] != case.computed[key][name] for name in says)
+    }
+
+
+def upsert(case: Case) -> list[Row]:
+    """Merge naively: the rows of an entity are the computed ones, and those that are newer where they are kept."""
+    rows = {key: old for key, old in case.today.items() if key[0] not in case.entities} | case.computed
+    if case.older is OlderVersion.KEEP:
+        rows |= {key: case.today[key] for key in newer(case)}
+    return sorted(rows.values(), key=repr)
+
+
+# --- merge ------------------------------------------------------------------------------------------------------------
+
+
+@profile
+@given(cases())
+def test_a_merge_is_a_naive_upsert_with_tombstones(case: Case) -> None:
+    with on_disk(case) as task:
+        derived = merge(case.spec, task)
+        assert read(after(task, derived)) == upsert(case)
+        for path, rows, size in derived.files:
+            part = pl.read_parquet(path)
+            assert (rows, size) == (part.height, Path(path).stat().st_size)
+            assert rows
+            assert part.equals(part.sort(KEY))
+
+
+@profile
+@given(cases())
+def test_a_merge_copies_exactly_the_files_that_hold_its_entities(case: Case) -> None:
+    with on_disk(case) as task:
+        derived = merge(case.spec, task)
+        touched = [
+            path
+            for path, file in zip(task.base, case.files, strict=True)
+            if any(name in case.entities for name, _ in file)
+        ]
+        assert sorted(derived.replaced) == sorted(touched)
+
+
+@profile
+@given(cases())
+def test_a_merge_counts_what_happened_to_each_row(case: Case) -> None:
+    with on_disk(case) as task:
+        counts = merge(case.spec, task).counts
+    old = {key for key in case.today if key[0] in case.entities}
+    assert counts["replaced"] == len(old & case.computed.keys())
+    assert counts["deleted"] == len(old - case.computed.keys())
+    assert counts["inserted"] == len(case.computed.keys() - old)
+    assert counts["kept_newer"] == (len(newer(case)) if case.older is OlderVersion.KEEP else 0)
+
+
+@profile
+@given(cases())
+def test_the_judge_finds_nothing_but_versions_that_went_back_and_ties(case: Case) -> None:
+    with on_disk(case) as task:
+        broken = merge_violations(case.spec, task, after(task, merge(case.spec, task)))
+    wanted = {OLDER_RULE} if case.older is OlderVersion.REFUSE and newer(case) else set()
+    assert broken.keys() == wanted | ({TIE_RULE} if ties(case) else set())
+
+
+TAMPERINGS = {
+    "an untouched row is changed": UNTOUCHED_RULE,
+    "an untouched row is lost": UNTOUCHED_RULE,
+    "an untouched row is doubled": MERGED_KEY_RULE,
+    "a merged row is changed": MERGED_RULE,
+    "a merged row is lost": MERGED_RULE,
+    "a merged row is doubled": MERGED_KEY_RULE,
+    "a deleted row is back": MERGED_RULE,
+    "a row of another entity is added": UNTOUCHED_RULE,
+}
+
+
+@settings(profile, max_examples=100)
+@given(cases(), st.sampled_from(sorted(TAMPERINGS)), st.data())
+def test_the_judge_finds_every_tampering(case: Case, how: str, data: st.DataObject) -> None:
+    with on_disk(case) as task:
+        derived = merge(case.spec, task)
+        rows = read(after(task, derived))
+        merged = "merged" in how
+        mine = [one for one in rows if (one["name"] in case.entities) == merged]
+        if "back" in how:
+            gone = [one for key, one in case.today.items() if key[0] in case.entities and one not in rows]
+            gone = [one for one in gone if (one["name"], one["number"]) not in case.computed]
+            assume(gone)
+            rows.append(data.draw(st.sampled_from(gone)))
+        elif "added" in how:
+            others = sorted({*NAMES, "eve"} - case.entities)
+            rows.append(row((data.draw(st.sampled_from(others)), 9), (1, None, 1), "new"))
+        else:
+            assume(mine)
+            chosen = data.draw(st.sampled_from(mine))
+            if "doubled" in how:
+                rows.append(chosen)
+            else:
+                rows.remove(chosen)
+            if "changed" in how:
+                column = data.draw(st.sampled_from(["amount", "note", "revision", "run_id"]))
+                values = {"amount": Decimal("99.00"), "note": "tampered", "revision": 77, "run_id": "other"}
+                rows.append(chosen | {column: values[column]})
+        path = f"{task.output}-tampered.parquet"
+        frame(rows).write_parquet(path)
+        honest = merge_violations(case.spec, task, after(task, derived))
+        found = merge_violations(case.spec, task, [path])
+    assert TAMPERINGS[how] in found
+    assert TAMPERINGS[how] not in honest
+
+
+# --- corrections ------------------------------------------------------------------------------------------------------
+
+LINEAGE = {"run_id": "new"}
+SPEC = CorrectionSpec(
+    CORRECTIONS.model_dump_json(), "silver.t", KEY, ("amount", "note", "revision"), "because it was wrong", LINEAGE
+)
+
+
+def corrected(task: DeriveTask, spec: CorrectionSpec = SPEC) -> tuple[Derived, list[Row]]:
+    derived = correct(spec, task)
+    return derived, read(path for path, _, _ in derived.files)
+
+
+def said(one: Row) -> str:
+    """Return a row's values as a correction shows them: JSON, each value as text."""
+    note = one["note"]
+    return json.dumps({"amount": f"{one['amount']:.2f}", "note": note, "revision": str(one["revision"])})
+
+
+def difference(case: Case) -> dict[Key, tuple[str, str | None, Any, Any]]:
+    """Compare naively, key by key."""
+    found = {}
+    for key in case.today.keys() | case.computed.keys():
+        old, new = case.today.get(key), case.computed.get(key)
+        before, now = old and said(old), new and said(new)
+        if before != now:
+            kind = "ADDED" if old is None else "REMOVED" if new is None else "CHANGED"
+            texts = [None if text is None else json.loads(text) for text in (before, now)]
+            found[key] = (kind, None if old is None else old["run_id"], *texts)
+    return found
+
+
+@profile
+@given(cases())
+def test_corrections_are_a_naive_difference(case: Case) -> None:
+    with on_disk(case) as task:
+        derived, rows = corrected(task)
+    wanted = difference(case)
+    found = {
+        (one["name"], one["number"]): (
+            one["event_type"],
+            one["corrects_run_id"],
+            one["old_values"] and json.loads(one["old_values"]),
+            one["new_values"] and json.loads(one["new_values"]),
+        )
+        for one in rows
+    }
+    assert (found, len(rows)) == (wanted, len(wanted))
+    assert {(one["reason"], one["run_id"]) for one in rows} <= {("because it was wrong", "new")}
+    kinds = [kind for kind, *_ in wanted.values()]
+    assert derived.counts == {} or derived.counts == {
+        "added": kinds.count("ADDED"),
+        "changed": kinds.count("CHANGED"),
+        "removed": kinds.count("REMOVED"),
+        "issued_before": 0,
+    }
+    assert bool(derived.counts) == bool(case.today or case.computed)
+
+
+@profile
+@given(cases())
+def test_a_corrections_id_is_its_own_and_anybody_finds_it_again(case: Case) -> None:
+    with on_disk(case) as task:
+        _, rows = corrected(task)
+        _, again = corrected(
+            replace(task, base=task.base[::-1]), replace(SPEC, reason="another", lineage={"run_id": "x"})
+        )
+        _, elsewhere = corrected(task, replace(SPEC, target="silver.other"))
+    ids = [one["correction_id"] for one in rows]
+    assert len(set(ids)) == len(ids)
+    assert sorted(ids) == sorted(one["correction_id"] for one in again)
+    assert not {*ids} & {one["correction_id"] for one in elsewhere}
+
+
+@profile
+@given(cases(), st.data())
+def test_a_pair_that_was_issued_is_found(case: Case, data: st.DataObject) -> None:
+    with on_disk(case) as task:
+        derived, rows = corrected(task)
+        assume(rows)
+        part = data.draw(st.lists(st.sampled_from(rows), min_size=1, unique_by=lambda one: one["correction_id"]))
+        path = f"{task.output}-issued.parquet"
+        pl.DataFrame(part, schema_overrides={"old_values": pl.String, "corrects_run_id": pl.String}).write_parquet(path)
+        once_more, _ = corrected(replace(task, issued=(path,)))
+        assert once_more.counts["issued_before"] == len(part)
+        # the next pair of the same key is another one
+        changed = {key: one | {"revision": one["revision"] + 10} for key, one in case.computed.items()}
+    with on_disk(replace(case, computed=changed)) as task:
+        pl.DataFrame(rows, infer_schema_length=None).write_parquet(f"{task.output}-issued.parquet")
+        derived, _ = corrected(replace(task, issued=(f"{task.output}-issued.parquet",)))
+        removed = [one for one in rows if one["event_type"] == "REMOVED"]
+        assert derived.counts["issued_before"] == len(removed)
