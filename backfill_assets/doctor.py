@@ -252,6 +252,10 @@ def _publications(views: Mapping[str, _View], record: RunRecord) -> Iterator[Dis
     change = change_of(platform, record, [])
     view = views[change.tables[-1]]  # the one by which readers, and the ledger, know it
     landed = _landed(view, record, change, recorded)
+    for table in change.tables[:-1]:  # half of a change of two tables is not nothing
+        other = _landed(views[table], record, change, recorded)
+        if other is not None and other.number > max(len(recorded), landed.number if landed else 0):
+            view, landed = views[table], other
     if landed is not None and landed.number > len(recorded):
         yield _unrecorded(view, record, landed)
     elif landed is None and recorded and record.state is RunState.PUBLISHED:
