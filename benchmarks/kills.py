@@ -233,7 +233,7 @@ def read_on(home: Path, case: Case, orders: Connection) -> None:
     orders.send(seen)
 
 
-def _poll(platform: Platform, case: Case, orders: Connection, seen: Seen) -> None:
+def _poll(platform: Platform, case: Case, orders: Connection, seen: Seen) -> None:  # noqa: C901 - one look after another
     known: dict[tuple[str, int], str] = {}
     tables: dict[str, Any] = {}
     pointers: dict[str, str] = {}
