@@ -664,7 +664,7 @@ class Ledger:
                         publications.c.state == "INTENT",
                     )
                     .values(
-                        state=ABANDONED, note="its process ended; a later entry says what came of it", ended_at=now()
+                        state=ABANDONED, note="it did not say what came of it; a later entry does", ended_at=now()
                     )
                 )
             result = connection.execute(
