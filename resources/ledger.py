@@ -663,9 +663,7 @@ class Ledger:
                         publications.c.action == action,
                         publications.c.state == "INTENT",
                     )
-                    .values(
-                        state=ABANDONED, note="it did not say what came of it; a later entry does", ended_at=now()
-                    )
+                    .values(state=ABANDONED, note="it did not say what came of it; a later entry does", ended_at=now())
                 )
             result = connection.execute(
                 publications.insert().values(
