@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
-from backfill_assets.gates import by_key, merged_measures, named
+from backfill_assets.gates import by_key, merged_measures, named, shown_row
 from backfill_assets.schema import LINEAGE_COLUMNS
 from manifests.canonical import plain
 from manifests.model import OlderVersion
@@ -196,13 +196,13 @@ def _broken(
 
     def require(rule: str, wrong: pl.DataFrame) -> None:
         if wrong.height:
-            broken[rule] = [_shown(row) for row in wrong.head(_SAMPLE).to_dicts()]
+            broken[rule] = [shown_row(row) for row in wrong.head(_SAMPLE).to_dicts()]
 
     others, old = _all_parted(spec, before, entities)
     others_after, mine = _all_parted(spec, after, entities)
     if not _same_rows(others, others_after):
         broken[UNTOUCHED_RULE] = [{"rows before": sum(map(len, others)), "after": sum(map(len, others_after))}]
-    if len(after) != 1 or not _rises(after[0], spec.key):
+    if len(after) != 1 or not by_key(after[0], spec.key)[1]:
         keys = pl.concat([frame.select(spec.key) for frame in after]) if after else pl.DataFrame()
         if keys.height:
             require(MERGED_KEY_RULE, keys.filter(keys.is_duplicated()))
@@ -243,11 +243,6 @@ def _same_rows(before: Sequence[pl.DataFrame], after: Sequence[pl.DataFrame]) ->
     ):
         return True
     return sum(map(_fingerprint, before)) == sum(map(_fingerprint, after))
-
-
-def _rises(frame: pl.DataFrame, key: Sequence[str]) -> bool:
-    """Whether every key is above the one before it."""
-    return by_key(frame, key)[1]
 
 
 def _fingerprint(frame: pl.DataFrame) -> int:
@@ -353,10 +348,6 @@ def _write(rows: pl.DataFrame, schema: str, folder: str) -> tuple[str, int, int]
     filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
     pq.write_table(table, name, filesystem=filesystem, compression="zstd")
     return path, rows.height, filesystem.get_file_info(name).size
-
-
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value if isinstance(value, (int, bool, type(None))) else str(value) for name, value in row.items()}
 
 
 def derive_batches(

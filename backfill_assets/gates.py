@@ -408,10 +408,11 @@ def _read_failures(cases: pl.DataFrame, frame: pl.DataFrame, violations: dict[st
             if rows.len()
             else [{"found": str(case)[:500]} for case in group["failure_case"].head(SAMPLE_ROWS)]
         )
-        _add(violations, rule, count, [_shown(row) for row in sample])
+        _add(violations, rule, count, [shown_row(row) for row in sample])
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def shown_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as JSON can hold it, for people to read."""
     return {name: value if isinstance(value, (int, bool, type(None))) else str(value) for name, value in row.items()}
 
 

@@ -530,7 +530,7 @@ class Ledger:
         running = [
             one for one in self.attempts(run_id) if one["state"] == "RUNNING" and one["host"] == socket.gethostname()
         ]
-        return [one["attempt"] for one in running if one["pid"] != os.getpid() and Path(f"/proc/{one['pid']}").exists()]
+        return [one["attempt"] for one in running if one["pid"] != os.getpid() and is_alive(one["pid"])]
 
     def end_attempts_of_the_dead(self, run_id: str) -> None:
         """Record as failed what is on record as being computed by processes of this machine that are no more."""
