@@ -297,7 +297,7 @@ def test_other_settings_are_named(restated: RunRecord, unchanged: World) -> None
 
 def test_a_live_run_is_reproduced_without_what_live_holds(shared_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WEBHOOK_VARIABLE, "https://example.invalid/hook")
-    shared_world.validated(shared_world.manifest("live", kind="LIVE", target=shared_world.scope(*SPRING)))
+    shared_world.ran(shared_world.manifest("live", kind="LIVE", target=shared_world.scope(*SPRING)))
     assert WEBHOOK_VARIABLE in os.environ
     sessions = []
     original = ModeSpark.session
@@ -345,7 +345,7 @@ def test_recorded_files_that_were_exchanged_are_found_out(versioned: World, monk
 
 
 def test_expired_snapshots_are_named_with_their_tables(world: World) -> None:
-    plan = world.validated(world.manifest("old", target=world.scope(*SPRING))).plan
+    plan = world.ran(world.manifest("old", target=world.scope(*SPRING))).plan
     rules = next(pin for pin in plan.references if pin.table == transforms.RULES)
     load_case_events(world.platform, generated(50, 8, START, END), 0.5)
     load_again(world, transforms.RULES)
@@ -363,7 +363,7 @@ def test_expired_snapshots_are_named_with_their_tables(world: World) -> None:
 
 
 def test_files_of_a_pinned_snapshot_that_are_gone_or_changed_are_named(world: World) -> None:
-    record = world.validated(world.manifest("pins", target=world.scope(*SPRING)))
+    record = world.ran(world.manifest("pins", target=world.scope(*SPRING)))
     rules = next(pin for pin in record.plan.references if pin.table == transforms.RULES)
     (path,) = world.platform.lakehouse.pinned(rules.table, rules.snapshot_id).paths
     file = Path(local_path(path))
@@ -399,7 +399,7 @@ def test_chunks_without_a_recorded_digest_are_refused_before_anything_is_compute
 
 def test_a_plan_that_was_altered_in_the_ledger_is_refused(shared_world: World) -> None:
     world = shared_world
-    world.validated(world.manifest("altered", target=world.scope(*SPRING)))
+    world.ran(world.manifest("altered", target=world.scope(*SPRING)))
     with world.platform.ledger.engine.begin() as connection:
         connection.execute(sa.text("UPDATE runs SET plan = replace(plan, '3.1.0', '2.4.1') WHERE run_id = 'altered'"))
     with pytest.raises(InputRefused, match="does not match its hash"):
