@@ -9,22 +9,32 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from manifests.canonical import plain
+from backfill_assets.commands.base import (
+    CONTEXT,
+    EXIT_FAILED,
+    EXIT_REFUSED,
+    POLL_SECONDS,
+    F,
+    bars,
+    json_option,
+    opened_instance,
+    opened_platform,
+    say,
+    show,
+)
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
-from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings, load_settings
+from resources.settings import DAGSTER_STORAGE_VARIABLE, load_settings
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -34,55 +44,6 @@ if TYPE_CHECKING:
     from resources.ledger import RunRecord
 
 # Dagster, Spark and PyIceberg take seconds to import: commands that do not need them import them where they do.
-
-F = TypeVar("F", bound=Callable[..., Any])
-EXIT_FAILED, EXIT_REFUSED = 1, 2
-_POLL_SECONDS = 0.5
-
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-
-
-def _json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for a script.")(command)
-
-
-def _say(value: Any) -> None:
-    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
-
-
-def _show(*renderables: Any) -> None:
-    from backfill_assets.console import make_console
-
-    console = make_console()
-    for renderable in renderables:
-        console.print(renderable)
-
-
-@contextmanager
-def _platform() -> Iterator[Platform]:
-    from backfill_assets.platform import open_platform
-
-    settings = load_settings()
-    if not settings.home.is_dir():
-        from manifests.errors import EnvironmentRefused
-
-        raise EnvironmentRefused(
-            Problem(
-                f"{settings.home} {'is not a folder' if settings.home.exists() else 'does not exist'}",
-                "the installation is initialised first",
-                "run `backfill init`",
-            )
-        )
-    with open_platform(settings) as platform:
-        yield platform
-
-
-@contextmanager
-def _instance(settings: Settings) -> Iterator[DagsterInstance]:
-    from backfill_assets.launch import instance_at
-
-    with instance_at(settings) as instance:
-        yield instance
 
 
 @click.group(context_settings=CONTEXT)
@@ -113,7 +74,7 @@ def cli() -> None:
 
 
 @cli.command()
-@_json_option
+@json_option
 def init(as_json: bool) -> None:
     """Create the home folder, the ledger, the tables and the Dagster instance; load reference data.
 
@@ -127,7 +88,7 @@ def init(as_json: bool) -> None:
     held = initialise(Platform.of(settings))
     initialise_instance(settings)
     if as_json:
-        _say({"home": str(settings.home), "references": held})
+        say({"home": str(settings.home), "references": held})
     else:
         click.echo(f"ready: {settings.home}")
         for table, version in held.items():
@@ -145,7 +106,7 @@ def load() -> None:
 @click.option(
     "--seed", type=int, default=1, show_default=True, help="Seed of the generator; equal seeds give equal logs."
 )
-@_json_option
+@json_option
 def load_case_events_command(file: Path | None, cases: int | None, seed: int, as_json: bool) -> None:
     """Load enforcement case events from FILE (Parquet or CSV), or generate them.
 
@@ -162,12 +123,12 @@ def load_case_events_command(file: Path | None, cases: int | None, seed: int, as
                 "give a FILE or --cases, one of them", "a load has one source", "see `backfill load case-events --help`"
             )
         )
-    with _platform() as platform, _instance(platform.settings) as instance:
+    with opened_platform() as platform, opened_instance(platform.settings) as instance:
         source = enforcement.from_file(file) if file is not None else enforcement.generated(cases or 1, seed)
         done = load_case_events(platform, source, platform.settings.quarantine_limit)
         report_inputs(platform, instance)
     if as_json:
-        _say(done)
+        say(done)
         return
     click.echo(
         f"{source.source_file}: {done.counted.events:,} events, {done.counted.quarantined:,} quarantined"
@@ -181,7 +142,7 @@ def load_case_events_command(file: Path | None, cases: int | None, seed: int, as
 @cli.command()
 @click.argument("manifest", type=click.Path(path_type=Path))
 @click.option("--preview", is_flag=True, help="Show the plan without recording it.")
-@_json_option
+@json_option
 def plan(manifest: Path, preview: bool, as_json: bool) -> None:
     """Resolve MANIFEST (YAML or JSON) to a plan: pins, chunks, estimates, stages. Computes nothing.
 
@@ -192,7 +153,7 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
     from backfill_assets.console import plan as show_plan
 
     contract = load_manifest(manifest)
-    with _platform() as platform:
+    with opened_platform() as platform:
         if preview:
             found = [(one, "PREVIEW, not recorded") for one in planning.preview_series(platform, contract)]
         else:
@@ -203,15 +164,15 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
             {"state": state, "planHash": one.hash, "plan": one, "stages": [s.describe() for s in one.stages]}
             for one, state in found
         ]
-        _say(told if contract.progressive is not None else told[0])
+        say(told if contract.progressive is not None else told[0])
     else:
-        _show(*(show_plan(one, state) for one, state in found))
+        show(*(show_plan(one, state) for one, state in found))
 
 
 def _decide(run_id: str, *, approve: bool, by: str, comment: str, plan_hash: str | None) -> None:
     from backfill_assets.launch import announce_approval
 
-    with _platform() as platform:
+    with opened_platform() as platform:
         record = platform.ledger.run(run_id)
         platform.ledger.decide(
             run_id,
@@ -222,7 +183,7 @@ def _decide(run_id: str, *, approve: bool, by: str, comment: str, plan_hash: str
             plan_hash=plan_hash or record.plan_hash,
         )
         if approve:
-            with _instance(platform.settings) as instance:
+            with opened_instance(platform.settings) as instance:
                 announce_approval(instance, record)
     click.echo(f"{run_id}: {'APPROVED' if approve else 'REJECTED'} by {by} (plan {record.plan_hash[:12]})")
 
@@ -257,7 +218,7 @@ def cancel(run_id: str, by: str, comment: str) -> None:
     """End RUN_ID without a publication. What is staged stays on disk and on record; readers have seen nothing of it."""
     from backfill_assets import publication
 
-    with _platform() as platform:
+    with opened_platform() as platform:
         publication.cancel(platform, run_id, by, comment)
     click.echo(f"{run_id}: CANCELLED by {by}")
 
@@ -271,14 +232,14 @@ def cancel(run_id: str, by: str, comment: str) -> None:
     metavar="FROM[..TO]",
     help="Only these chunks, e.g. 2012-01..2012-06; may be repeated. Default: all that are not staged.",
 )
-@_json_option
+@json_option
 def run(run_id: str, ranges: tuple[str, ...], as_json: bool) -> None:
     """Compute chunks of an approved RUN_ID into staging and gate them, as a launch from the UI does.
 
     Safe to repeat: staged chunks are skipped. Once every chunk is staged and every gate has passed, the run is
     published as the sensor would do it, unless its manifest requires a manual publish.
     """
-    with _platform() as platform, _instance(platform.settings) as instance:
+    with opened_platform() as platform, opened_instance(platform.settings) as instance:
         success = execute(platform, instance, run_id, ranges, progress=not as_json)
         _report(platform, run_id, as_json)
     if not success:
@@ -369,41 +330,10 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
         return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)
 
     try:
-        with _bars(len(wanted), look):
+        with bars(len(wanted), look):
             yield
     finally:
         ledger.engine.dispose()
-
-
-@contextmanager
-def _bars(total: int, look: Callable[[], tuple[int, int] | None]) -> Iterator[None]:
-    """Show how many of `total` chunks are computed and gated while the body runs: what `look` says, in another thread.
-
-    Nothing is shown before `look` says anything.
-    """
-    from backfill_assets.console import make_console
-
-    columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    stop = threading.Event()
-    with Progress(*columns, console=make_console(stderr=True)) as bars:
-        tasks = [bars.add_task(name, total=total, visible=False) for name in ("computing", "gating")]
-
-        def update() -> None:
-            for task, done in zip(tasks, look() or (), strict=False):
-                bars.update(task, completed=min(total, done), visible=True)
-
-        def watch() -> None:
-            while not stop.wait(_POLL_SECONDS):
-                update()
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            watcher.join()
-            update()
 
 
 def written_chunks(prefix: str) -> int:
@@ -426,7 +356,7 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
     publications = platform.ledger.publications(run_id)
     waiting = freezes.waiting(platform.ledger.engine)
     if as_json:
-        _say(
+        say(
             {
                 "runId": run_id,
                 "state": record.state,
@@ -452,24 +382,24 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
     ]
     pairs += [("waits", waiting[run_id])] if run_id in waiting else []
     pairs += [(f"{one['action']} {one['state'].lower()}", f"snapshot {one['snapshot_id']}") for one in publications]
-    _show(console.facts(pairs, run_id), console.grid(chunks))
+    show(console.facts(pairs, run_id), console.grid(chunks))
     failed = [chunk for chunk in chunks if chunk.error]
     if failed:
-        _show(console.facts([(chunk.chunk, chunk.error) for chunk in failed[:10]], "failed chunks"))
+        show(console.facts([(chunk.chunk, chunk.error) for chunk in failed[:10]], "failed chunks"))
     if verdicts:
-        _show(console.gates(verdicts, CHUNK_GATE))
+        show(console.gates(verdicts, CHUNK_GATE))
 
 
 @cli.command()
 @click.argument("run_id", required=False)
 @click.option("--watch", is_flag=True, help="Refresh until interrupted.")
-@_json_option
+@json_option
 def status(run_id: str | None, watch: bool, as_json: bool) -> None:
     """Show all runs, or one run with its chunk grid and gates. A live run that waits for a freeze says for which."""
     from backfill_assets import console
     from resources import freezes
 
-    with _platform() as platform:
+    with opened_platform() as platform:
         if run_id is not None and not watch:
             _report(platform, run_id, as_json)
             return
@@ -488,13 +418,13 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
             with Live(view(), console=console.make_console(), refresh_per_second=2) as live:
                 try:
                     while True:
-                        time.sleep(_POLL_SECONDS)
+                        time.sleep(POLL_SECONDS)
                         live.update(view())
                 except KeyboardInterrupt:
                     return
         records, waiting = platform.ledger.runs(), freezes.waiting(platform.ledger.engine)
         if as_json:
-            _say(
+            say(
                 [
                     {
                         "runId": record.run_id,
@@ -512,55 +442,55 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                 ]
             )
         elif records:
-            _show(console.run_table(records, waiting))
+            show(console.run_table(records, waiting))
         else:
             click.echo("no runs yet: `backfill plan MANIFEST.yaml` makes the first")
 
 
 @cli.command()
 @click.argument("run_id")
-@_json_option
+@json_option
 def publish(run_id: str, as_json: bool) -> None:
     """Publish the validated RUN_ID as one snapshot. Safe to repeat; refused if somebody else wrote into its scope."""
     from backfill_assets import publication
 
-    with _platform() as platform:
+    with opened_platform() as platform:
         done = publication.publish(platform, run_id)
     _tell(done, "published", as_json)
 
 
 @cli.command()
 @click.argument("run_id")
-@_json_option
+@json_option
 def rollback(run_id: str, as_json: bool) -> None:
     """Put back what the published RUN_ID replaced, as a new snapshot. Refused if a later run holds part of its scope."""
     from backfill_assets import publication
 
-    with _platform() as platform:
+    with opened_platform() as platform:
         done = publication.rollback(platform, run_id)
     _tell(done, "rolled back", as_json)
 
 
 @cli.command()
 @click.argument("run_id")
-@_json_option
+@json_option
 def reinstate(run_id: str, as_json: bool) -> None:
     """Undo the rollback of RUN_ID, as a new snapshot. Refused if somebody has written into its scope since."""
     from backfill_assets import publication
 
-    with _platform() as platform:
+    with opened_platform() as platform:
         done = publication.reinstate(platform, run_id)
     _tell(done, "reinstated", as_json)
 
 
 @cli.command()
 @click.argument("run_id")
-@_json_option
+@json_option
 def accept(run_id: str, as_json: bool) -> None:
     """Make the version that RUN_ID published under its name (VERSIONED, acceptance LATER) what main shows."""
     from backfill_assets import publication
 
-    with _platform() as platform:
+    with opened_platform() as platform:
         done = publication.accept(platform, run_id)
     _tell(done, "accepted", as_json)
 
@@ -569,9 +499,9 @@ def _tell(done: Any, verb: str, as_json: bool) -> None:
     from backfill_assets.console import published
 
     if as_json:
-        _say(done)
+        say(done)
     else:
-        _show(published(done, verb))
+        show(published(done, verb))
 
 
 @cli.command()
@@ -580,7 +510,7 @@ def _tell(done: Any, verb: str, as_json: bool) -> None:
     "--chunks", "ranges", multiple=True, metavar="FROM[..TO]", help="Only these chunks; may be repeated. Default: all."
 )
 @click.option("--keep", is_flag=True, help="Leave what was computed in its scratch folder, and say where that is.")
-@_json_option
+@json_option
 def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -> None:
     """Compute the recorded RUN_ID again from its plan, into scratch, and compare the digest of every chunk.
 
@@ -624,13 +554,13 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -
     def look() -> tuple[int, int] | None:
         return (len(computed) + written_chunks(folders[-1]), len(compared)) if folders else None
 
-    with _platform() as platform:
+    with opened_platform() as platform:
         record = platform.ledger.run(run_id)
         keys = select_chunks(record, ranges)
-        with _nothing() if as_json else _bars(len(keys), look):
+        with _nothing() if as_json else bars(len(keys), look):
             done = again.reproduce(platform, run_id, keys, keep=keep, tell=tell)
     if as_json:
-        _say(
+        say(
             {
                 "runId": run_id,
                 "target": record.target,
@@ -649,14 +579,14 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -
     else:
         from backfill_assets.console import reproduction
 
-        _show(reproduction(done))
+        show(reproduction(done))
     if done.outcome is not again.Outcome.EQUAL:
         sys.exit(EXIT_FAILED)
 
 
 @cli.command()
 @click.option("--repair", is_flag=True, help="Repair what is provably safe; without it nothing is changed.")
-@_json_option
+@json_option
 def doctor(repair: bool, as_json: bool) -> None:
     """Hold ledger, tables, staged files and evidence against each other, and say what disagrees.
 
@@ -665,17 +595,17 @@ def doctor(repair: bool, as_json: bool) -> None:
     from backfill_assets import console
     from backfill_assets.doctor import examine, mend
 
-    with _platform() as platform:
+    with opened_platform() as platform:
         repaired, left = mend(platform) if repair else ([], examine(platform))
     if as_json:
-        _say(
+        say(
             {
                 "repaired": [one.found.shown() | {"done": one.done} for one in repaired],
                 "findings": [one.shown() for one in left],
             }
         )
     else:
-        _show(console.disagreements(left, repaired))
+        show(console.disagreements(left, repaired))
     if left:
         sys.exit(EXIT_FAILED)
 
@@ -691,7 +621,7 @@ def _agreed(as_json: bool) -> bool:
 @click.option("--dry-run", is_flag=True, help="Only show what and how much: the default, said aloud.")
 @click.option("--delete", is_flag=True, help="Remove it, after asking.")
 @click.option("--yes", is_flag=True, help="With --delete: do not ask.")
-@_json_option
+@json_option
 def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
     """Remove staged files of dead runs and old snapshots that no run needs, after showing what and how much.
 
@@ -705,20 +635,20 @@ def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
     if dry_run and delete:
         raise InputRefused(Problem("--dry-run and --delete", "one looks, the other removes", "give one of them"))
     at = now()
-    with _platform() as platform:
+    with opened_platform() as platform:
         found = find(platform, at=at)
         if not as_json:
-            _show(console.garbage(found))
+            show(console.garbage(found))
         if not delete:
             if as_json:
-                _say({"dryRun": True, "bytes": sum(one.bytes for one in found), "found": found})
+                say({"dryRun": True, "bytes": sum(one.bytes for one in found), "found": found})
             return
         if not (yes or _agreed(as_json)):
             click.echo("nothing was removed")
             return
         done = collect(platform, found, by=operator(), at=at)
     if as_json:
-        _say({"dryRun": False, "found": found, "collected": done})
+        say({"dryRun": False, "found": found, "collected": done})
         return
     for one in done:
         click.echo(
@@ -733,7 +663,7 @@ def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
 @click.argument("target", required=False)
 @click.option("--once", is_flag=True, help="One tick, then end.")
 @click.option("--every", type=click.IntRange(min=1), default=60, show_default=True, help="Seconds between ticks.")
-@_json_option
+@json_option
 def live(target: str | None, once: bool, every: int, as_json: bool) -> None:
     """Make and run the next live run of TARGET, or of every target with a live policy, until interrupted.
 
@@ -748,7 +678,7 @@ def live(target: str | None, once: bool, every: int, as_json: bool) -> None:
     targets = declared if target is None else [target_named(target)]
     for one in targets:
         policy_of(one)
-    with _platform() as platform, _instance(platform.settings) as instance:
+    with opened_platform() as platform, opened_instance(platform.settings) as instance:
         while True:
             worst = max((_live_tick(platform, instance, one, as_json) for one in targets), default=0)
             if once:
@@ -774,7 +704,7 @@ def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTabl
     waits_for = None if record is None else freezes.waiting(platform.ledger.engine).get(record.run_id)
     mark = watermarks.current(platform.ledger.engine, target.name)
     if as_json:
-        _say(
+        say(
             {
                 "target": target.name,
                 "runId": None if record is None else record.run_id,
@@ -793,7 +723,7 @@ def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTabl
 
 
 @cli.command()
-@_json_option
+@json_option
 def config(as_json: bool) -> None:
     """Print the resolved settings, without secrets.
 
@@ -803,9 +733,9 @@ def config(as_json: bool) -> None:
 
     shown = load_settings().shown()
     if as_json:
-        _say(shown)
+        say(shown)
     else:
-        _show(
+        show(
             facts(
                 ((name, json.dumps(value) if isinstance(value, dict) else value) for name, value in shown.items()),
                 "settings",
@@ -831,7 +761,7 @@ def demo(events: Path | None, cases: int, seed: int) -> None:
 def ui(port: int) -> None:
     """Start Dagster (webserver and daemon) on this machine only, on this installation's instance."""
     settings = load_settings()
-    with _platform(), _instance(settings):
+    with opened_platform(), opened_instance(settings):
         click.echo(f"Dagster on http://127.0.0.1:{port} (stop with Ctrl-C)")
     storage = settings.dagster_storage_url
     environment = os.environ | ({DAGSTER_STORAGE_VARIABLE: storage} if storage else {})
