@@ -14,7 +14,8 @@ import click
 from rich.rule import Rule
 
 from backfill_assets import console
-from backfill_assets.cli import EXIT_FAILED, execute
+from backfill_assets.cli import execute
+from backfill_assets.commands.base import EXIT_FAILED
 from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.launch import announce_approval, initialise_instance, instance_at, report_inputs
 from backfill_assets.loading import initialise, load_case_events

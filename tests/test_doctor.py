@@ -17,7 +17,8 @@ import sqlalchemy as sa
 from click.testing import CliRunner
 from worlds import TARGET, World, keep, killed_at, make_world
 
-from backfill_assets.cli import EXIT_FAILED, cli
+from backfill_assets.cli import cli
+from backfill_assets.commands.base import EXIT_FAILED
 from backfill_assets.doctor import Disagreement, examine, mend
 from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
 from backfill_assets.publication import publish, reinstate, rollback

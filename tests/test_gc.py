@@ -20,7 +20,8 @@ from worlds import TARGET, Killed, World, keep, killed_at, make_world
 
 from backfill_assets import faults
 from backfill_assets import garbage as garbage_module
-from backfill_assets.cli import EXIT_REFUSED, cli, main
+from backfill_assets.cli import cli, main
+from backfill_assets.commands.base import EXIT_REFUSED
 from backfill_assets.doctor import examine, mend
 from backfill_assets.garbage import GC, MANIFEST, OUTLINE, STAGED, TableGarbage, collect, find
 from backfill_assets.publication import accept, prepare, publish, reinstate, rollback
