@@ -169,25 +169,6 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
         show(*(show_plan(one, state) for one, state in found))
 
 
-def _decide(run_id: str, *, approve: bool, by: str, comment: str, plan_hash: str | None) -> None:
-    from backfill_assets.launch import announce_approval
-
-    with opened_platform() as platform:
-        record = platform.ledger.run(run_id)
-        platform.ledger.decide(
-            run_id,
-            approve=approve,
-            by=by,
-            comment=comment,
-            self_approval=platform.settings.self_approval,
-            plan_hash=plan_hash or record.plan_hash,
-        )
-        if approve:
-            with opened_instance(platform.settings) as instance:
-                announce_approval(instance, record)
-    click.echo(f"{run_id}: {'APPROVED' if approve else 'REJECTED'} by {by} (plan {record.plan_hash[:12]})")
-
-
 def _decision_options(command: F) -> F:
     command = click.option("--plan-hash", help="Decide only if this is still the plan (from `plan --json`).")(command)
     command = click.option("--comment", default="", help="Why.")(command)
@@ -199,7 +180,16 @@ def _decision_options(command: F) -> F:
 @_decision_options
 def approve(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
     """Approve the plan of RUN_ID. The approver differs from the requester; manifest and plan are immutable from here."""
-    _decide(run_id, approve=True, by=by, comment=comment, plan_hash=plan_hash)
+    from backfill_assets.launch import announce_approval
+
+    with opened_platform() as platform:
+        record = platform.ledger.run(run_id)
+        allowed = platform.settings.self_approval
+        seen = plan_hash or record.plan_hash
+        platform.ledger.decide(run_id, approve=True, by=by, comment=comment, self_approval=allowed, plan_hash=seen)
+        with opened_instance(platform.settings) as instance:
+            announce_approval(instance, record)
+    click.echo(f"{run_id}: APPROVED by {by} (plan {record.plan_hash[:12]})")
 
 
 @cli.command()
@@ -207,7 +197,12 @@ def approve(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
 @_decision_options
 def reject(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
     """Reject RUN_ID for good; the same change needs a new run id."""
-    _decide(run_id, approve=False, by=by, comment=comment, plan_hash=plan_hash)
+    from backfill_assets import publication
+
+    with opened_platform() as platform:
+        seen = plan_hash or platform.ledger.run(run_id).plan_hash
+        publication.reject(platform, run_id, by, comment, seen)
+    click.echo(f"{run_id}: REJECTED by {by} (plan {seen[:12]})")
 
 
 @cli.command()

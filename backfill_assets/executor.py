@@ -303,7 +303,7 @@ def _gated(result: GateResult, derived: DerivedVerdict | None, chunk: ChunkRecor
 
 
 def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
-    """Judge a run whose every chunk is staged and has passed; None if it is not that far.
+    """Judge a run whose every chunk is staged and has passed; None if it is not that far, or another launch was faster.
 
     Moves the run to VALIDATED, or to FAILED naming the gates that did not pass.
     """
@@ -313,12 +313,8 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
         return None
     verdicts = _run_verdicts(platform, record, chunks)
     faults.reach("gating.run_judged")
-    platform.ledger.record_verdicts(run_id, verdicts)
-    failed = [verdict.gate for verdict in verdicts if not verdict.passed]
-    if failed:
-        platform.ledger.move(run_id, RunState.FAILED, operator(), f"gate(s) not passed: {', '.join(failed)}")
-    else:
-        platform.ledger.move(run_id, RunState.VALIDATED, operator(), f"{len(verdicts)} run gates passed")
+    if not platform.ledger.judge(run_id, verdicts, operator()):
+        return None
     return verdicts
 
 

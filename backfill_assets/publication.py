@@ -7,6 +7,8 @@ commit landed is read from the target.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -397,20 +399,40 @@ def cancel(platform: Platform, run_id: str, by: str, comment: str) -> None:
         PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
         TransitionRefused: if it is not in a state from which it can be cancelled.
     """
+    with _unpublished(platform, run_id):
+        platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
+
+
+def reject(platform: Platform, run_id: str, by: str, comment: str, plan_hash: str) -> None:
+    """Decide against a run: it ends without a publication.
+
+    Raises:
+        LeaseHeld: if it is being published just now.
+        PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
+        TransitionRefused: if its state or its plan does not allow it.
+    """
+    with _unpublished(platform, run_id):
+        platform.ledger.decide(run_id, approve=False, by=by, comment=comment, self_approval=False, plan_hash=plan_hash)
+
+
+@contextmanager
+def _unpublished(platform: Platform, run_id: str) -> Iterator[None]:
+    """Keep others from publishing a run while the body ends it."""
     record = platform.ledger.run(run_id)
     if record.state is not RunState.VALIDATED or not record.plan.publishes:
-        return platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
+        yield
+        return
     with publishing_lease(platform, record, CANCEL):
         record = platform.ledger.run(run_id)
         if record.state is RunState.PUBLISHED or change_of(platform, record, platform.ledger.chunks(run_id)).has_landed:
             raise PublicationRefused(
                 Problem(
                     f"the publication of '{run_id}' has landed in {record.target}",
-                    "what readers have seen is rolled back, not cancelled",
+                    "what readers have seen is rolled back, not cancelled or rejected",
                     f"roll it back; if it is VALIDATED still, `backfill publish {run_id}` first: it records what landed",
                 )
             )
-        return platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
+        yield
 
 
 def change_of(platform: Platform, record: RunRecord, chunks: list[ChunkRecord], lease: Lease | None = None) -> Change:

@@ -624,6 +624,23 @@ class Ledger:
             for verdict in found:
                 _insert_verdict(connection, run_id, verdict, at)
 
+    def judge(self, run_id: str, found: Sequence[Verdict], actor: str) -> bool:
+        """Record run-level verdicts and move the run: to VALIDATED, or to FAILED naming the gates that did not pass.
+
+        Returns False, having recorded nothing, if the run is STAGED no more: another launch has judged it meanwhile.
+        """
+        at = now()
+        failed = [verdict.gate for verdict in found if not verdict.passed]
+        with self.engine.begin() as connection:
+            if self._locked(connection, run_id).state is not RunState.STAGED:
+                return False
+            for verdict in found:
+                _insert_verdict(connection, run_id, verdict, at)
+            state = RunState.FAILED if failed else RunState.VALIDATED
+            why = f"gate(s) not passed: {', '.join(failed)}" if failed else f"{len(found)} run gates passed"
+            _move(connection, run_id, RunState.STAGED, state, actor, why)
+        return True
+
     def verdicts(self, run_id: str) -> list[Verdict]:
         """Return the newest verdict of each gate and chunk of a run."""
         newest: dict[tuple[str, str], Verdict] = {}
