@@ -13,6 +13,24 @@ from worlds import World, make_world
 
 os.environ.setdefault("TZ", "UTC")
 
+LONG = (
+    "test_crash.py",
+    "test_restatement.py",
+    "test_publish_modes.py",
+    "test_dagster.py",
+    "test_reproduce.py",
+    "test_gc.py",
+    "test_live.py",
+    "test_doctor.py",
+    "test_kills.py",
+    "test_model.py",
+)
+"""The modules that take longest, first: a process that begins one of them last would be waited for by the others."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
