@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from servers import Postgres
 
 from backfill_assets import executor, faults, planning, publication
 from backfill_assets.doctor import examine, mend
@@ -18,7 +19,7 @@ from backfill_assets.platform import Platform
 from backfill_assets.publication import accept, publish, reinstate, rollback
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES, RUN, STEPS, Case
-from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, manifest, opened, planned, rows, staged
+from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, manifest, planned, rows, staged
 from manifests.errors import EnvironmentRefused, PublicationDeferred, PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
@@ -44,7 +45,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def platform(kept: Path) -> Iterator[Platform]:
     """The installation, put back to its history."""
     kills.restore(kept)
-    platform = opened(kept / "home")
+    platform = kills.at(kept)
     yield platform
     closed(platform)
 
@@ -57,7 +58,7 @@ def twin(kept: Path) -> Callable[[Case], dict[str, Any]]:
     def of(case: Case) -> dict[str, Any]:
         if case.name not in known:
             kills.restore(kept)
-            platform = opened(kept / "home")
+            platform = kills.at(kept)
             for step in case.steps:
                 STEPS[step](platform, case)
             known[case.name] = kills.outcome(platform, case)
@@ -91,6 +92,13 @@ def test_a_dozen_kills_over_all_modes_leave_no_trace(tmp_path: Path) -> None:
     assert [wrong for tally in tallies for wrong in tally.wrong] == []
     assert sum(tally.kills for tally in tallies) == 12
     assert all(tally.cycles and tally.polls for tally in tallies)
+
+
+def test_a_kill_a_mode_leaves_no_trace_on_a_server(tmp_path: Path, postgres_server: Postgres) -> None:
+    tallies = kills.campaign(tmp_path / "site", len(CASES[::2]), 5, CASES[::2], postgres_server)
+    assert [wrong for tally in tallies for wrong in tally.wrong] == []
+    assert sum(tally.kills for tally in tallies) == len(CASES[::2])
+    assert list(tmp_path.rglob("*.db")) == [], "ledger and catalog are on the server"
 
 
 def test_the_harness_sees_a_reader_who_saw_something_else() -> None:
