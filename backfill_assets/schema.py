@@ -27,6 +27,8 @@ from pyiceberg.types import (
 )
 from pyspark.sql import types as spark
 
+Instant = Annotated[pl.Datetime, "us", "UTC"]
+"""Type of a column that holds points in time (timestamptz)."""
 LINEAGE_COLUMNS = ("run_id", "processing_mode", "transform_version", "input_snapshot_id", "produced_at")
 """Columns that every published row carries; constant within a run."""
 
@@ -38,7 +40,7 @@ class Published(pa.DataFrameModel):
     processing_mode: str = pa.Field(description="Execution mode of that run.")
     transform_version: str = pa.Field(description="Version of the transform that produced the row.")
     input_snapshot_id: pl.Int64 = pa.Field(description="Iceberg snapshot of the source that was read.")
-    produced_at: Annotated[pl.Datetime, "us", "UTC"] = pa.Field(description="The run clock: the run's only 'now'.")
+    produced_at: Instant = pa.Field(description="The run clock: the run's only 'now'.")
 
     class Config:
         """Columns are exactly the declared ones."""

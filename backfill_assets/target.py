@@ -204,6 +204,12 @@ class LivePolicy:
             raise ValueError(f"publish_mode is {self.publish_mode}; a rewind covers days again, which is a replacement")
 
 
+def no_warm_up(references: Mapping[str, list[dict[str, Any]]]) -> int:
+    """Return 0 days: a day's rows depend on that day's input alone."""
+    del references
+    return 0
+
+
 @dataclass(frozen=True)
 class TargetTable:
     """A table whose history may be rewritten, as its product declares it.
@@ -246,11 +252,11 @@ class TargetTable:
     chunks_until: str
     source: str
     source_time_column: str
-    references: tuple[str, ...]
-    warm_up_days: Callable[[Mapping[str, list[dict[str, Any]]]], int]
     transform: str
     versions: Mapping[str, TransformVersion]
     owners: tuple[str, ...]
+    references: tuple[str, ...] = ()
+    warm_up_days: Callable[[Mapping[str, list[dict[str, Any]]]], int] = no_warm_up
     look_back_columns: tuple[str, ...] = ()
     measure: Callable[[pl.DataFrame], pl.DataFrame] | None = None
     outline: Outline | None = None
