@@ -31,6 +31,7 @@ from backfill_assets.commands.base import (
     say,
     show,
 )
+from backfill_assets.commands.evidence import verify
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
@@ -64,6 +65,7 @@ def cli() -> None:
       backfill reinstate RUN             undo a rollback
       backfill accept RUN                make a version that is published under its name what main shows
       backfill reproduce RUN             compute a recorded run again and compare every digest
+      backfill verify RUN | --all        is every byte of evidence, ledger and, with --data, rows as it was recorded
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
       backfill gc                        what nothing needs any more, and how much; --delete
 
@@ -783,6 +785,9 @@ def ui(port: int) -> None:
         str(port),
     ]
     os.execve(sys.executable, arguments, environment)  # noqa: S606 - this process becomes Dagster
+
+
+cli.add_command(verify)
 
 
 def main() -> None:
