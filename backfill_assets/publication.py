@@ -17,7 +17,7 @@ from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.leasing import held, leases_of, publishing_lease
 from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.records import TOLD, bundle_files, catch_up, name_of, tell
+from backfill_assets.records import REFUSED, TOLD, bundle_files, catch_up, name_of, tell
 from backfill_assets.ways import ACCEPT, CANCEL, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
 from manifests.errors import LeaseLost, Problem, PublicationDeferred, PublicationRefused, Refused
@@ -336,6 +336,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
         commit = change.undo(action, len(done_before) + 1, undone, root)
     except (LeaseLost, PublicationRefused) as refusal:
         ledger.close_refused(entry, str(refusal))
+        catch_up(platform, run_id, REFUSED, {"action": action})
         raise
     faults.reach("undoing.committed")
     facts = {"snapshot_id": commit.snapshot_id, "added": commit.files_added, "removed": commit.files_removed}
@@ -369,6 +370,7 @@ def accept(platform: Platform, run_id: str) -> Published:
             commit = change.accept()
         except (LeaseLost, PublicationRefused) as refusal:
             platform.ledger.close_refused(entry, str(refusal))
+            catch_up(platform, run_id, REFUSED, {"action": ACCEPT})
             raise
         faults.reach("accepting.committed")
         platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from backfill_assets import faults
 from backfill_assets.platform import Platform, target_named
+from backfill_assets.ways import ROLLBACK
 from manifests.canonical import sha256_of
 from manifests.lifecycle import RunState
 from resources.chain import Link
@@ -33,12 +34,16 @@ _LOG = logging.getLogger(__name__)
 WAS_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK})
 DIFF = "diff"
 """The record of a run's diff, if one was made: it is sealed with the bundle."""
-TOLD, MOVED, ADOPTED = "told", "moved", "adopted"
-"""Events that are no change of the run's own: sinks were told; another run's publication or rollback moved its rows; a
-run of an earlier version of this project came under the chain."""
+SUPERSEDED, RESTORED = "superseded", "restored"
+"""Events that another run brings about: it took chunks over, or its rollback gave them back."""
+TOLD, REFUSED, MOVED, ADOPTED = "told", "refused", "moved", "adopted"
+"""Events beside a change of rows: sinks were told; a rollback or acceptance was refused; something else moved on; a run that was published by an earlier version
+of this project came under the chain."""
 _RUN_FILE, _MANIFEST_FILE, _PLAN_FILE = "run.json", "manifest.json", "plan.json"
 _FILES = {"sink_attempts": "sink_requests"}
 _FILED_APART = {"manifest": _MANIFEST_FILE, "plan": _PLAN_FILE}
+_ALWAYS = frozenset({"chunks", "attempts", "verdicts", "approvals", "amendments", "transitions", "sink_attempts"})
+"""Tables that a bundle has a file of even where there is no row: nobody is to wonder."""
 _UNNUMBERED = 2
 """How many changes of a run are recorded under the action's name alone."""
 
@@ -75,7 +80,11 @@ def bundle_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
         "reconciliation.json": _reconciliation(rows, record),
         "accepted_before.json": _accepted_before(platform, record),
         **{name: run[cell] for cell, name in _FILED_APART.items()},
-        **{_file_of(table): list(found.values()) for table, found in rows.items() if table != "runs"},
+        **{
+            _file_of(table): list(found.values())
+            for table, found in rows.items()
+            if table != "runs" and (found or table in _ALWAYS)
+        },
     }
     diff = platform.evidence.records(run_id) / f"{DIFF}.json"
     if diff.is_file():
@@ -175,7 +184,8 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
         _record(platform, connection, record.run_id, action, {"action": action, **facts}, name_of(action, number))
         for run_id in _moved_by(connection, record):
             try:
-                _record(platform, connection, run_id, MOVED, {"by": record.run_id, "action": action})
+                event = RESTORED if action == ROLLBACK else SUPERSEDED
+                _record(platform, connection, run_id, event, {"by": record.run_id, "action": action})
             except (OSError, ValueError, KeyError) as damage:  # of another run: it must not stop this one
                 _LOG.warning(
                     "the evidence of %s cannot be continued: %s; see `backfill verify %s`", run_id, damage, run_id
@@ -194,8 +204,8 @@ def catch_up(platform: Platform, run_id: str, event: str, facts: Mapping[str, An
 
 def is_behind(platform: Platform, record: RunRecord) -> str:
     """Say what the evidence of a published run does not know yet; empty if it knows everything."""
-    if record.state not in WAS_PUBLISHED:
-        return ""
+    if record.state not in WAS_PUBLISHED or not platform.evidence.bundles(record.run_id):
+        return ""  # without a bundle there is more to be said than that
     records = records_of(platform, record.run_id)
     unlinked = [one.name for one in records if one.number and not _is_linked(platform, one)]
     if unlinked:
@@ -240,6 +250,8 @@ def _record(
         kept, changes, event = {}, {table: dict(rows) for table, rows in found.items()}, ADOPTED
     else:
         changes = changes_of(differences(kept, found))
+    if event in {SUPERSEDED, RESTORED} and "accepted_versions" not in changes:
+        event = MOVED
     if name is None and not changes:
         return bool(made_up)
     fold(kept, changes)

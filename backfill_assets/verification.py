@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -42,6 +43,7 @@ from resources.storage import Storage
 _SHOWN = 200
 """Characters shown of a value."""
 _CONTEXT = 40
+_AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,14 @@ def verify(
         problems.append(
             Problem("", "chain", "links that were in it are missing: the given head is no link of it", head, check.head)
         )
-    return Verification(
-        len(check.chain.links), check.head, tuple(problems), tuple(check.run(run_id, data=data) for run_id in wanted)
-    )
+    done = []
+    for run_id in wanted:
+        verified, is_behind = check.run(run_id, data=data)
+        if is_behind:  # an event may have happened between two looks: look again
+            time.sleep(_AGAIN_SECONDS)
+            verified, _ = _Check(platform).run(run_id, data=data)
+        done.append(verified)
+    return Verification(len(check.chain.links), check.head, tuple(problems), tuple(done))
 
 
 @dataclass
@@ -111,6 +118,8 @@ class _Findings:
     run_id: str
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    is_behind: bool = False
+    """Whether something is missing that an event just now would explain."""
 
     def add(self, where: str, what: str, expected: Any = "", found: Any = "") -> None:
         left, right = _around(_text(expected), _text(found))
@@ -144,25 +153,31 @@ class _Check:
         order = {run_id: number for number, run_id in enumerate(self.in_ledger)}
         return sorted(found, key=lambda run_id: (order.get(run_id, len(order)), run_id))
 
-    def run(self, run_id: str, *, data: bool) -> Verified:
-        """Check one run."""
+    def run(self, run_id: str, *, data: bool) -> tuple[Verified, bool]:
+        """Check one run; say also whether an event just now would explain what is wrong."""
         found = _Findings(run_id)
         links = [link for link in self.chain.links if link.content.get("run") == run_id]
         records = records_of(self.platform, run_id)
         bundle, root = self._bundle(run_id, links, found)
         self._records(links, records, found)
         chunks_read = 0
-        rows = None
-        if bundle is not None:
-            rows = self._rows(run_id, bundle, links, records, root, found)
-        elif self.in_ledger.get(run_id) not in WAS_PUBLISHED:
+        try:
+            rows = None if bundle is None else self._rows(run_id, bundle, links, records, root, found)
+            if rows is not None:
+                self._snapshots(run_id, rows, root, found)
+                chunks_read = self._data(run_id, rows, found) if data else 0
+        except (ValueError, KeyError, TypeError, AttributeError, OSError, Refused) as error:
+            # evidence that was changed may say anything; where it was not, this is for whoever reads it
+            why = f"not everything could be checked: {type(error).__name__}: {error}"
+            if found.problems:
+                found.notes.append(why)
+            else:
+                found.add(run_id, why)
+        if bundle is None and self.in_ledger.get(run_id) not in WAS_PUBLISHED:
             found.notes.append("nothing of it was ever sealed: there is nothing to hold the ledger against")
-        if bundle is not None and rows is not None and "runs" in rows:
-            self._snapshots(run_id, rows, root, found)
-            if data:
-                chunks_read = self._data(run_id, rows, found)
         numbers = tuple(link.number for link in links)
-        return Verified(run_id, root, numbers, tuple(found.problems), tuple(found.notes), chunks_read)
+        verified = Verified(run_id, root, numbers, tuple(found.problems), tuple(found.notes), chunks_read)
+        return verified, found.is_behind
 
     # --- files ------------------------------------------------------------------------------------------------
 
@@ -212,6 +227,7 @@ class _Check:
         for record in records:
             where = f"{found.run_id}/records/{record.name}.json"
             if record.number and record.name not in linked:
+                found.is_behind = True
                 found.add(where, "has no link in the chain: a process ended before it could append it; " + _REPAIR)
             elif not record.number and record.name not in linked and beside.get(record.name) != record.hash:
                 if record.name in beside:
@@ -234,12 +250,7 @@ class _Check:
         found: _Findings,
     ) -> Rows | None:
         """Hold every cell of the run's rows against the evidence; return the rows as the evidence has them."""
-        try:
-            kept = kept_rows(bundle, records)
-            sealed = sealed_rows(bundle)
-        except (ValueError, KeyError, TypeError, OSError, AttributeError) as damage:
-            found.notes.append(f"the ledger's rows could not be held against it: {type(damage).__name__}: {damage}")
-            return None
+        kept, sealed = kept_rows(bundle, records), sealed_rows(bundle)
         if kept is None:
             why = "published before the evidence kept rows and had a chain: only its files were checked; "
             found.notes.append(why + "`backfill doctor --repair` puts it under the chain as it is now")
@@ -299,7 +310,13 @@ class _Check:
             what = "is gone"
         else:
             what = "is a row that the evidence does not have"
+        if one.table == "publications" and one.lawful and not one.column and one.found["state"] == "INTENT":
+            found.notes.append(
+                f"{one.where}: a {one.found['action']} is under way, or was interrupted (`backfill doctor`)"
+            )
+            return
         if one.lawful:
+            found.is_behind = True
             what += "; it may be an event that no record tells of yet: " + _REPAIR
         found.add(one.where, what, "" if one.expected is None and not one.column else one.expected, one.found)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -94,13 +95,19 @@ def rows_of(connection: sa.Connection, run_id: str, tables: Iterable[str] | None
     with _unforgiving(connection):
         for name in tables if tables is not None else tables_of_runs():
             table = metadata.tables[name]
-            query = sa.select(*(sa.type_coerce(column, sa.types.NullType()).label(column.name) for column in table.c))
-            order = table.c["idx" if name == "chunks" else "run_id" if name == "runs" else "id"]
             found[name] = {}
-            for values in connection.execute(query.where(table.c.run_id == run_id).order_by(order)):
+            for values in connection.execute(_query(name), {"run": run_id}):
                 row = {column.name: _cell(column.type, value) for column, value in zip(table.c, values, strict=True)}
                 found[name][str(row[_KEYED_BY.get(name, "id")])] = row
     return found
+
+
+@cache
+def _query(name: str) -> sa.Select[Any]:
+    table = metadata.tables[name]
+    order = table.c["idx" if name == "chunks" else "run_id" if name == "runs" else "id"]
+    raw = (sa.type_coerce(column, sa.types.NullType()).label(column.name) for column in table.c)
+    return sa.select(*raw).where(table.c.run_id == sa.bindparam("run")).order_by(order)
 
 
 def run_ids(connection: sa.Connection) -> list[str]:
@@ -175,12 +182,19 @@ def differences(kept: Rows, found: Rows) -> list[Difference]:
             different += [
                 Difference(table, key, column, value, here[key].get(column), lawful=free and column in moves.cells)
                 for column, value in then[key].items()
-                if canonical_json(value) != canonical_json(here[key].get(column))
+                if not _same(value, here[key].get(column))
             ]
         different += [
             Difference(table, key, "", None, row, lawful=moves.grows) for key, row in here.items() if key not in then
         ]
     return _runs_by_their_transitions(different, found)
+
+
+def _same(kept: Any, found: Any) -> bool:
+    """Python takes 1, 1.0 and True for equal; a cell does not."""
+    if type(kept) is not type(found):
+        return False
+    return bool(kept == found) if isinstance(kept, (str, int)) else canonical_json(kept) == canonical_json(found)
 
 
 def _runs_by_their_transitions(different: list[Difference], found: Rows) -> list[Difference]:
