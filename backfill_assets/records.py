@@ -21,7 +21,6 @@ import sqlalchemy as sa
 
 from backfill_assets import faults
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.ways import ROLLBACK
 from manifests.canonical import sha256_of
 from manifests.lifecycle import RunState
 from resources.chain import Link
@@ -184,8 +183,7 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
         _record(platform, connection, record.run_id, action, {"action": action, **facts}, name_of(action, number))
         for run_id in _moved_by(connection, record):
             try:
-                event = RESTORED if action == ROLLBACK else SUPERSEDED
-                _record(platform, connection, run_id, event, {"by": record.run_id, "action": action})
+                _record(platform, connection, run_id, MOVED, {"by": record.run_id, "action": action})
             except (OSError, ValueError, KeyError) as damage:  # of another run: it must not stop this one
                 _LOG.warning(
                     "the evidence of %s cannot be continued: %s; see `backfill verify %s`", run_id, damage, run_id
@@ -250,8 +248,8 @@ def _record(
         kept, changes, event = {}, {table: dict(rows) for table, rows in found.items()}, ADOPTED
     else:
         changes = changes_of(differences(kept, found))
-    if event in {SUPERSEDED, RESTORED} and "accepted_versions" not in changes:
-        event = MOVED
+    if event == MOVED:
+        event = _what_moved(changes)
     if name is None and not changes:
         return bool(made_up)
     fold(kept, changes)
@@ -274,6 +272,14 @@ def _record(
     raw = file.read_bytes()
     _link(platform, run_id, Record(file.stem, hashlib.sha256(raw).hexdigest(), json.loads(raw)))
     return True
+
+
+def _what_moved(changes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """Return what another run's change did to a run: took chunks over, or gave them back."""
+    held = changes.get("accepted_versions", {}).values()
+    if any("accepted_at" in row and row.get("ended_at") is None for row in held):
+        return RESTORED
+    return SUPERSEDED if any(row.get("ended_how") == "SUPERSEDED" for row in held) else MOVED
 
 
 def _root_of(bundle: Path) -> str:

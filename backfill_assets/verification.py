@@ -261,8 +261,9 @@ class _Check:
         except sa.exc.DBAPIError as error:
             found.add("ledger", f"cannot be read: {error.orig}")
             return kept
+        published = bool(links) or self.in_ledger.get(run_id) in WAS_PUBLISHED
         for one in differences(kept, here):
-            self._difference(one, here, found, published=bool(links), sealed=sealed)
+            self._difference(one, here, found, published=published, sealed=sealed)
         self._hashes(run_id, bundle, kept, root, found)
         self._sum(links, records, kept, found)
         return kept
@@ -283,9 +284,9 @@ class _Check:
     @staticmethod
     def _sum(links: Sequence[Link], records: Sequence[Record], kept: Rows, found: _Findings) -> None:
         """Hold the kept rows against the hash of them that the run's last link gives."""
-        last = next((one for one in records if links and one.number and one.name == _last(links)), None)
-        if last is None:
-            return
+        last = max((one for one in records if one.number), key=lambda one: one.number, default=None)
+        if last is None or not links or last.name != links[-1].content.get("record"):
+            return  # a record that has no link yet: named as such
         known = last.content.get("tables", {})
         own = sha256_of({name: hash_ for name, hash_ in hashes_of(kept).items() if name in known})
         if own != links[-1].content.get("rows"):
@@ -413,10 +414,6 @@ class _Check:
 
 
 _REPAIR = "`backfill doctor --repair` completes the record"
-
-
-def _last(links: Sequence[Link]) -> str:
-    return str(links[-1].content.get("record")) if links else ""
 
 
 def _told_root(bundle: Path) -> str:

@@ -1,4 +1,4 @@
-"""One byte changed anywhere, verified, and put back: what `test_verify` and `benchmarks/tamper.py` measure with.
+"""One byte changed anywhere, verified, and put back: what `test_verify` measures with.
 
 A place is a byte of a file of the evidence store, or of a value in a row of the SQLite ledger. Whatever is not a change that
 the database keeps (a number whose text is another way to write it, a key that is taken) is no place and is drawn again.
