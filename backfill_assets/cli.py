@@ -31,7 +31,7 @@ from backfill_assets.commands.base import (
     say,
     show,
 )
-from backfill_assets.commands.evidence import verify
+from backfill_assets.commands.evidence import report, verify
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
@@ -66,6 +66,7 @@ def cli() -> None:
       backfill accept RUN                make a version that is published under its name what main shows
       backfill reproduce RUN             compute a recorded run again and compare every digest
       backfill verify RUN | --all        is every byte of evidence, ledger and, with --data, rows as it was recorded
+      backfill report RUN                one page about a run that stands by itself: report.html
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
       backfill gc                        what nothing needs any more, and how much; --delete
 
@@ -788,6 +789,7 @@ def ui(port: int) -> None:
 
 
 cli.add_command(verify)
+cli.add_command(report)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ _LOG = logging.getLogger(__name__)
 WAS_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK})
 DIFF = "diff"
 """The record of a run's diff, if one was made: it is sealed with the bundle."""
+_DIFFS = re.compile(rf"{DIFF}(?:-(\d+))?")
 SUPERSEDED, RESTORED = "superseded", "restored"
 """Events that another run brings about: it took chunks over, or its rollback gave them back."""
 TOLD, REFUSED, MOVED, ADOPTED = "told", "refused", "moved", "adopted"
@@ -59,7 +61,7 @@ class Record:
     def number(self) -> int:
         """Its place among the records of its run that change rows; 0 for others."""
         number = self.content.get("number")
-        return number if isinstance(number, int) else 0
+        return number if isinstance(number, int) and {"event", "follows", "rows"} <= self.content.keys() else 0
 
 
 # --- the bundle -------------------------------------------------------------------------------------------------------
@@ -85,10 +87,15 @@ def bundle_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
             if table != "runs" and (found or table in _ALWAYS)
         },
     }
-    diff = platform.evidence.records(run_id) / f"{DIFF}.json"
-    if diff.is_file():
-        files[diff.name] = json.loads(diff.read_bytes())
-    return files
+    diff = last_diff(platform, run_id)
+    return files if diff is None else files | {f"{DIFF}.json": diff}
+
+
+def last_diff(platform: Platform, run_id: str) -> Any:
+    """Return the last diff that was put on record of a run (`diff`, `diff-2`, ...), or None."""
+    named = ((file, _DIFFS.fullmatch(file.stem)) for file in platform.evidence.records(run_id).glob(f"{DIFF}*.json"))
+    numbered = [(int(name[1] or 1), file) for file, name in named if name]
+    return json.loads(max(numbered)[1].read_bytes()) if numbered else None
 
 
 def _file_of(table: str) -> str:

@@ -6,6 +6,7 @@ Put here arguments, output and exit codes. What is checked is `verification`'s, 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -65,6 +66,28 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
         _show(done, data=data)
     if done.everything:
         sys.exit(EXIT_FAILED)
+
+
+@click.command()
+@click.argument("run_id")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write it; default: beside the bundle."
+)
+@json_option
+def report(run_id: str, output: Path | None, as_json: bool) -> None:
+    """Write one self-contained page about RUN_ID: why, who, what changed, gates, lineage, how to reproduce and undo it.
+
+    Made from the evidence, the same from the same evidence; it opens without network access. A publication writes it
+    beside the bundle by itself. A run that is not published yet has a page, too, from the ledger: for those who review it.
+    """
+    from backfill_assets.report import write_report
+
+    with opened_platform() as platform:
+        file = write_report(platform, run_id, output)
+    if as_json:
+        say({"runId": run_id, "report": str(file.absolute())})
+    else:
+        click.echo(f"{run_id}: {file.absolute()}")
 
 
 def _show(done: Verification, *, data: bool) -> None:
