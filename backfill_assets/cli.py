@@ -456,9 +456,11 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
 def publish(run_id: str, as_json: bool) -> None:
     """Publish the validated RUN_ID as one snapshot. Safe to repeat; refused if somebody else wrote into its scope."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.publish(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "published", as_json)
 
 
@@ -468,9 +470,11 @@ def publish(run_id: str, as_json: bool) -> None:
 def rollback(run_id: str, as_json: bool) -> None:
     """Put back what the published RUN_ID replaced, as a new snapshot. Refused if a later run holds part of its scope."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.rollback(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "rolled back", as_json)
 
 
@@ -480,9 +484,11 @@ def rollback(run_id: str, as_json: bool) -> None:
 def reinstate(run_id: str, as_json: bool) -> None:
     """Undo the rollback of RUN_ID, as a new snapshot. Refused if somebody has written into its scope since."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.reinstate(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "reinstated", as_json)
 
 
@@ -492,9 +498,11 @@ def reinstate(run_id: str, as_json: bool) -> None:
 def accept(run_id: str, as_json: bool) -> None:
     """Make the version that RUN_ID published under its name (VERSIONED, acceptance LATER) what main shows."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.accept(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "accepted", as_json)
 
 

@@ -30,6 +30,7 @@ _LINES = 40
 """The most lines of a heat map."""
 _LARGEST = 20
 _NOTHING: Mapping[str, int] = {}
+_DONE_BY = {"publish": "published", "rollback": "rolled back", "reinstate": "reinstated", "accept": "accepted"}
 _DECISIONS = {"APPROVED": "approved", "REJECTED": "rejected"}
 
 
@@ -127,6 +128,7 @@ def _facts(rows: Rows, run_id: str, before: Mapping[str, Any]) -> dict[str, Any]
         "transitions": list(rows["transitions"].values()),
         "publications": list(rows["publications"].values()),
         "committed": done,
+        "done_by": defaultdict(str, _DONE_BY),
         "published": next((one for one in done if one["action"] == "publish"), None),
         "holds": sorted({one["chunk"] for one in open_}),
         "keys": keys,
@@ -326,13 +328,15 @@ def _number(value: Any) -> str:
 
 
 def _signed(after: int, before: int | None) -> str:
-    return "-" if before is None else f"{after - before:+,}"
+    return "-" if before is None else f"{after - before:+,}" if after != before else "0"
 
 
 def _percent(after: int, before: int | None) -> str:
     if before is None:
         return "-"
-    return f"{(after - before) * 100 / before:+.2f}%" if before else ("0%" if not after else "new")
+    if after == before:
+        return "0%"
+    return f"{(after - before) * 100 / before:+.2f}%" if before else "new"
 
 
 def _instant(value: Any) -> str:
