@@ -31,6 +31,7 @@ from backfill_assets.commands.base import (
     say,
     show,
 )
+from backfill_assets.commands.evidence import report, verify
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
@@ -64,6 +65,8 @@ def cli() -> None:
       backfill reinstate RUN             undo a rollback
       backfill accept RUN                make a version that is published under its name what main shows
       backfill reproduce RUN             compute a recorded run again and compare every digest
+      backfill verify RUN | --all        is every byte of evidence, ledger and, with --data, rows as it was recorded
+      backfill report RUN                one page about a run that stands by itself: report.html
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
       backfill gc                        what nothing needs any more, and how much; --delete
 
@@ -448,9 +451,11 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
 def publish(run_id: str, as_json: bool) -> None:
     """Publish the validated RUN_ID as one snapshot. Safe to repeat; refused if somebody else wrote into its scope."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.publish(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "published", as_json)
 
 
@@ -460,9 +465,11 @@ def publish(run_id: str, as_json: bool) -> None:
 def rollback(run_id: str, as_json: bool) -> None:
     """Put back what the published RUN_ID replaced, as a new snapshot. Refused if a later run holds part of its scope."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.rollback(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "rolled back", as_json)
 
 
@@ -472,9 +479,11 @@ def rollback(run_id: str, as_json: bool) -> None:
 def reinstate(run_id: str, as_json: bool) -> None:
     """Undo the rollback of RUN_ID, as a new snapshot. Refused if somebody has written into its scope since."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.reinstate(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "reinstated", as_json)
 
 
@@ -484,9 +493,11 @@ def reinstate(run_id: str, as_json: bool) -> None:
 def accept(run_id: str, as_json: bool) -> None:
     """Make the version that RUN_ID published under its name (VERSIONED, acceptance LATER) what main shows."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.accept(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "accepted", as_json)
 
 
@@ -778,6 +789,10 @@ def ui(port: int) -> None:
         str(port),
     ]
     os.execve(sys.executable, arguments, environment)  # noqa: S606 - this process becomes Dagster
+
+
+cli.add_command(verify)
+cli.add_command(report)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -27,6 +28,7 @@ from backfill_assets.gates import by_key, merged_measures, named, shown_row
 from backfill_assets.schema import LINEAGE_COLUMNS
 from manifests.canonical import plain
 from manifests.model import OlderVersion
+from resources.fingerprints import fingerprint
 
 ADDED, CHANGED, REMOVED = "ADDED", "CHANGED", "REMOVED"
 OLDER_RULE = "no version goes backwards"
@@ -371,7 +373,7 @@ def judge_merges(
         chunks, texts = batch.column("chunk").to_pylist(), []
         for text in batch.column("task").to_pylist():
             data = json.loads(text)
-            merged = data.pop("merged")
+            merged, own = data.pop("merged"), data.pop("own")
             broken = merge_violations(spec, DeriveTask(**data), merged)
             slices: pl.DataFrame | None = None
             if measure is not None and not broken:
@@ -379,5 +381,6 @@ def judge_merges(
                     more = named(measure)(pl.read_parquet(path, hive_partitioning=False))
                     slices = merged_measures(slices, more)
             found = [] if slices is None else plain(slices.to_dicts())
-            texts.append(json.dumps({"chunk": data["chunk"], "broken": broken, "slices": found}))
+            hashes = {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path}
+            texts.append(json.dumps({"chunk": data["chunk"], "broken": broken, "slices": found, "hashes": hashes}))
         yield arrow.RecordBatch.from_pydict({"chunk": chunks, "result": texts})

@@ -299,7 +299,15 @@ def _gated(result: GateResult, derived: DerivedVerdict | None, chunk: ChunkRecor
             measures["slices"] = derived.slices
     details["violations"] = plain(result.violations)
     verdict = Verdict(CHUNK_GATE, result.passed, result.summary, details, result.chunk, result.attempt)
-    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, measures, verdict)
+    hashes = {**result.hashes, **({} if derived is None else derived.hashes)}
+    files, made = (
+        tuple(
+            replace(file, **hashes[path]._asdict()) if (path := local_path(file.path)) in hashes else file
+            for file in own
+        )
+        for own in (chunk.files, chunk.derived)
+    )
+    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, measures, verdict, files, made)
 
 
 def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:

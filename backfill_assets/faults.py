@@ -32,6 +32,7 @@ POINTS = frozenset(
         "accepting.committed",
         "undoing.halfway",
         "undoing.committed",
+        "recording.written",
         "recording.told",
         "collecting.listed",
         "collecting.expired",

@@ -19,6 +19,7 @@ from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.leasing import held, leases_of, publishing_lease
 from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
+from backfill_assets.records import REFUSED, TOLD, bundle_files, catch_up, name_of, tell
 from backfill_assets.ways import ACCEPT, CANCEL, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
 from manifests.errors import LeaseLost, Problem, PublicationDeferred, PublicationRefused, Refused
@@ -337,6 +338,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
         commit = change.undo(action, len(done_before) + 1, undone, root)
     except (LeaseLost, PublicationRefused) as refusal:
         ledger.close_refused(entry, str(refusal))
+        catch_up(platform, run_id, REFUSED, {"action": action})
         raise
     faults.reach("undoing.committed")
     facts = {"snapshot_id": commit.snapshot_id, "added": commit.files_added, "removed": commit.files_removed}
@@ -370,6 +372,7 @@ def accept(platform: Platform, run_id: str) -> Published:
             commit = change.accept()
         except (LeaseLost, PublicationRefused) as refusal:
             platform.ledger.close_refused(entry, str(refusal))
+            catch_up(platform, run_id, REFUSED, {"action": ACCEPT})
             raise
         faults.reach("accepting.committed")
         platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
@@ -479,8 +482,7 @@ def _require_predecessor(platform: Platform, record: RunRecord) -> None:
 
 def _seal(platform: Platform, change: Change) -> str:
     edition = len(platform.ledger.amendments(change.record.run_id))
-    files = evidence_files(platform, change.record, list(change.chunks))
-    return platform.evidence.seal(change.record.run_id, files, edition)
+    return platform.evidence.seal(change.record.run_id, bundle_files(platform, change.record), edition)
 
 
 # --- conflicts --------------------------------------------------------------------------------------------------------
@@ -559,24 +561,6 @@ def _differing_files(change: Change, conflicts: list[str], limit: int = 20) -> l
     return lines
 
 
-def evidence_files(platform: Platform, record: RunRecord, chunks: list[ChunkRecord]) -> dict[str, Any]:
-    """Return the content of a run's evidence bundle, from the ledger alone."""
-    run_id = record.run_id
-    return {
-        "manifest.json": record.manifest.model_dump(mode="json", by_alias=True),
-        "plan.json": record.plan,
-        "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
-        "code.json": record.plan.code,
-        "chunks.json": chunks,
-        "verdicts.json": platform.ledger.verdicts(run_id),
-        "approvals.json": platform.ledger.approvals(run_id),
-        "amendments.json": platform.ledger.amendments(run_id),
-        "attempts.json": platform.ledger.attempts(run_id),
-        "transitions.json": platform.ledger.history(run_id),
-        "sink_requests.json": platform.ledger.sink_attempts(run_id),
-    }
-
-
 def _last(platform: Platform, run_id: str, actions: set[str]) -> dict[str, Any] | None:
     done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
     return next((one for one in reversed(done) if one["action"] in actions), None)
@@ -603,10 +587,9 @@ def _already(platform: Platform, record: RunRecord, actions: set[str]) -> Publis
 def _tell_the_world(platform: Platform, record: RunRecord, done: Published, action: str, number: int = 1) -> None:
     """Append to the evidence, and send to each sink the manifest grants; each recognises a repetition."""
     facts = {name: value for name, value in plain(done).items() if name != "new"}
-    if number > 2:  # noqa: PLR2004 - a run is rolled back once as its second change; later ones are numbered
-        action = f"{action}-{number}"
-    platform.evidence.append(record.run_id, action, facts | {"at": now()})
+    tell(platform, record, action, facts, number)
     faults.reach("recording.told")
+    action = name_of(action, number)
     done_before = {
         (one["sink"], one["action"])
         for one in platform.ledger.sink_attempts(record.run_id)
@@ -624,6 +607,7 @@ def _tell_the_world(platform: Platform, record: RunRecord, done: Published, acti
             platform.sinks.record_outcome(record.manifest, name, action, "FAILED", str(refusal))
         else:
             platform.sinks.record_outcome(record.manifest, name, action, "SENT", "")
+    catch_up(platform, record.run_id, TOLD, {"action": action})
 
 
 def _totals(chunks: list[ChunkRecord]) -> list[dict[str, Any]]:

@@ -61,6 +61,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, InputRefused, LeaseLost, Problem, PublicationRefused
 from manifests.planner import ReferenceState, SourceFile, SourceState, StagedFile
+from resources.fingerprints import footer_hash
 from resources.leases import lost
 
 RUN_PROPERTY = "backfill.run-id"
@@ -466,6 +467,7 @@ class Lakehouse:
         old = present if replaced is None else [file for file in present if file.file_path in replaced]
         new = data_files(table, [file.path for file in staged])
         _require_as_staged(staged, new)
+        _require_same_footers(table, staged)
         self._commit(table, [scope for scope, _ in scopes], old, new, properties, branch, token, present)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
@@ -912,6 +914,28 @@ def _require_as_staged(staged: Sequence[StagedFile], found: Sequence[DataFile]) 
         for file, data in zip(staged, found, strict=True)
         if (data.record_count, data.file_size_in_bytes) != (file.rows, file.bytes)
     ]
+    if changed:
+        raise PublicationRefused(changed)
+
+
+def _require_same_footers(table: Table, staged: Sequence[StagedFile]) -> None:
+    """Refuse files whose footer is not the one that was gated: what a commit says of a file comes from there."""
+
+    def found(file: StagedFile) -> str:
+        with table.io.new_input(file.path).open() as stream:
+            return footer_hash(stream, file.bytes)
+
+    known = [file for file in staged if file.footer]
+    with ThreadPoolExecutor(_FOOTER_READERS) as pool:
+        changed = [
+            Problem(
+                f"the footer of {file.path} has the SHA-256 {own}, not {file.footer}",
+                "what is published is what was gated",
+                "cancel the run: its staging was changed after it was gated",
+            )
+            for file, own in zip(known, pool.map(found, known), strict=True)
+            if own != file.footer
+        ]
     if changed:
         raise PublicationRefused(changed)
 

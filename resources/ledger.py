@@ -126,7 +126,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class GatedChunk:
-    """What the gate of one chunk measured of the staged files of one attempt."""
+    """What the gate of one chunk measured of the staged files of one attempt; `files` and `derived` with their hashes."""
 
     chunk: str
     attempt: int
@@ -134,6 +134,8 @@ class GatedChunk:
     rows: int
     measures: Mapping[str, Any]
     verdict: Verdict
+    files: tuple[StagedFile, ...] | None = None
+    derived: tuple[StagedFile, ...] | None = None
 
 
 def now() -> datetime:
@@ -603,6 +605,7 @@ class Ledger:
         with self.engine.begin() as connection:
             lock_run(connection, run_id)  # or two passes over the same chunks could wait for each other's rows
             for item in gated:
+                hashed = {"files": item.files, "derived": item.derived}
                 changed = connection.execute(
                     chunks.update()
                     .where(chunks.c.run_id == run_id, chunks.c.chunk == item.chunk, chunks.c.attempt == item.attempt)
@@ -610,6 +613,7 @@ class Ledger:
                         state=ChunkState.PASSED if item.verdict.passed else ChunkState.FAILED,
                         digest=item.digest,
                         measures=canonical_json(dict(item.measures)),
+                        **{name: canonical_json(files) for name, files in hashed.items() if files is not None},
                         error="" if item.verdict.passed else item.verdict.summary,
                         updated_at=at,
                     )
