@@ -31,6 +31,7 @@ from backfill_assets.commands.base import (
     say,
     show,
 )
+from backfill_assets.commands.differences import diff
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
@@ -59,6 +60,7 @@ def cli() -> None:
       backfill approve RUN --by NAME     somebody other than the requester agrees
       backfill run RUN                   compute chunks into staging and gate them (as a launch from the UI does)
       backfill status [RUN]              where every run and chunk stands
+      backfill diff RUN                  what the run changes, row by row, before readers see it
       backfill publish RUN               one atomic snapshot, if every gate has passed
       backfill rollback RUN              put back what the run replaced, as a new snapshot
       backfill reinstate RUN             undo a rollback
@@ -783,6 +785,9 @@ def ui(port: int) -> None:
         str(port),
     ]
     os.execve(sys.executable, arguments, environment)  # noqa: S606 - this process becomes Dagster
+
+
+cli.add_command(diff)
 
 
 def main() -> None:

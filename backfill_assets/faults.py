@@ -33,6 +33,8 @@ POINTS = frozenset(
         "undoing.halfway",
         "undoing.committed",
         "recording.told",
+        "comparing.written",
+        "comparing.committed",
         "collecting.listed",
         "collecting.expired",
         "collecting.deleted",

@@ -9,6 +9,7 @@ import dagster as dg
 from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from backfill_assets import diff_view
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, waits_for
 from backfill_assets.staging import (
@@ -74,6 +75,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
                 "dagster/row_count": sum(chunk.rows or 0 for chunk in chunks),
                 "evidence root": done.evidence_root,
                 "evidence": dg.MetadataValue.path(str(platform.evidence.path(run_id))),
+                **diff_view.of_run(platform, run_id),
             },
         )
 
