@@ -31,7 +31,7 @@ from backfill_assets.commands.base import (
     say,
     show,
 )
-from backfill_assets.commands.differences import diff
+from backfill_assets.commands.differences import diff, explain
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
@@ -65,6 +65,7 @@ def cli() -> None:
       backfill rollback RUN              put back what the run replaced, as a new snapshot
       backfill reinstate RUN             undo a rollback
       backfill accept RUN                make a version that is published under its name what main shows
+      backfill explain TABLE --key K=V   why a row says what it says, and what it said before
       backfill reproduce RUN             compute a recorded run again and compare every digest
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
       backfill gc                        what nothing needs any more, and how much; --delete
@@ -788,6 +789,7 @@ def ui(port: int) -> None:
 
 
 cli.add_command(diff)
+cli.add_command(explain)
 
 
 def main() -> None:

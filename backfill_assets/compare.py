@@ -254,17 +254,17 @@ def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -
 # --- the rows that are kept -------------------------------------------------------------------------------------------
 
 
-def _moved(name: str, kind: pl.DataType) -> pl.Expr | None:
-    """Return by how much a column moved, where that can be said: a row that is not there counts as 0; days by days."""
+def _moved(name: str, kind: pl.DataType) -> tuple[pl.Expr, str] | None:
+    """Return by how much a column moved and in what, where that can be said: of a number, no row counts as 0."""
     old, new = pl.col(name), pl.col(f"{name}{_NEW}")
     if kind.is_integer():
-        return new.cast(pl.Int128).fill_null(0) - old.cast(pl.Int128).fill_null(0)
+        return new.cast(pl.Int128).fill_null(0) - old.cast(pl.Int128).fill_null(0), ""
     if kind.is_numeric():
-        return new.fill_null(0) - old.fill_null(0)
+        return new.fill_null(0) - old.fill_null(0), ""
     if kind == pl.Date:
-        return (new - old).dt.total_days()
+        return (new - old).dt.total_days(), "days"
     if isinstance(kind, pl.Datetime):
-        return (new - old).dt.total_seconds()
+        return (new - old).dt.total_seconds(), "seconds"
     return None
 
 
@@ -275,11 +275,12 @@ def _largest(spec: CompareSpec, chunk: str, changed: pl.DataFrame) -> dict[str, 
         moved = _moved(name, changed.schema[name])
         if moved is None:
             continue
-        rows = changed.with_columns(_by=moved).filter(pl.col("_by").is_not_null() & (pl.col("_by") != 0))
+        by, unit = moved
+        rows = changed.with_columns(_by=by).filter(pl.col("_by").is_not_null() & (pl.col("_by") != 0))
         for (kind,), mine in rows.group_by("kind"):
             top = mine.sort(pl.col("_by").abs(), *spec.key, descending=[True, *(False for _ in spec.key)])
             largest[f"{name}|{kind}"] = [
-                _row(spec, chunk, row) | {"column": name, "by": str(row["_by"])}
+                _row(spec, chunk, row) | {"column": name, "by": str(row["_by"]), "unit": unit}
                 for row in top.head(spec.largest).iter_rows(named=True)
             ]
     return largest

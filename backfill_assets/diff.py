@@ -179,9 +179,8 @@ def diff_run(
     diff_id = sha256_of({"target": target.name, "chunks": sides})
     same = recorded is not None and recorded.diff_id == diff_id
     has_table = written is not None and written.diff_id == diff_id
-    if recorded is not None and same and (has_table or not table):
-        if recorded.kept["largest"] >= (largest or 0) and recorded.kept["sample"] >= (sample or 0):
-            return Made(recorded, new=False, table=written if has_table else None)
+    if recorded is not None and same and (has_table or not table) and _holds(recorded, largest or 0, sample or 0):
+        return Made(recorded, new=False, table=written if has_table else None)
     keep = (LARGEST if largest is None else largest, SAMPLE if sample is None else sample)
     _require_files(platform, target, record, sides)
     output = _changes_folder(platform, target, run_id, diff_id) if table and not has_table else ""
@@ -191,6 +190,10 @@ def diff_run(
     if output:
         written = _put(platform, target, run_id, diff_id, files, output)
     return Made(found, new=True, table=written if has_table or output else None)
+
+
+def _holds(recorded: RunDiff, largest: int, sample: int) -> bool:
+    return recorded.kept["largest"] >= largest and recorded.kept["sample"] >= sample
 
 
 def stale_chunks(platform: Platform, run_id: str) -> list[str]:

@@ -4,6 +4,7 @@ Put here how it looks. What is in it is `diff`'s; it is shown from the summary a
 same.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ _STYLE = {ADDED: "green", REMOVED: "red", CHANGED: "yellow"}
 _BAR = 24
 _MOST_PLACES = 36
 """With more chunks than this they are shown by year (months) or by month (days); JSON has all of them."""
-_MOST_ROWS = 12
+_MOST_ROWS, _MOST_LARGEST = 12, 3
 
 
 def shown(made: Made, stale: Sequence[str] = ()) -> RenderableType:
@@ -127,14 +128,27 @@ def _number(text: str | None) -> str:
 
 
 def _largest(diff: RunDiff) -> Table:
-    table = Table(title="largest changes", title_justify="left")
+    table = Table(title="largest changes (--json has all that were kept)", title_justify="left")
     for name in ("column", "kind", "by", "before", "after", "chunk", "key"):
         table.add_column(name, justify="right" if name in {"by", "before", "after"} else "left")
-    for row in diff.largest:
+    for row in _first_of_each(diff.largest):
         name = row["column"]
         sides = ("" if row[side] is None else str(row[side].get(name, "")) for side in ("old", "new"))
-        table.add_row(name, Text(row["kind"], _STYLE[row["kind"]]), row["by"], *sides, row["chunk"], _key(row))
+        table.add_row(name, Text(row["kind"], _STYLE[row["kind"]]), _by(row), *sides, row["chunk"], _key(row))
     return table
+
+
+def _first_of_each(rows: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """Yield the first few rows of each column and kind of change."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        seen[row["column"], row["kind"]] += 1
+        if seen[row["column"], row["kind"]] <= _MOST_LARGEST:
+            yield row
+
+
+def _by(row: Mapping[str, Any]) -> str:
+    return f"{row['by']} {row['unit']}".rstrip()
 
 
 def _sample(diff: RunDiff) -> Table:
@@ -172,7 +186,7 @@ def metadata(summary: Mapping[str, Any]) -> dict[str, Any]:
     chunk_names = ("chunk", "added", "removed", "changed", "unchanged")
     chunks = [[_cell(chunk[name]) for name in chunk_names] for chunk in summary["chunks"]]
     rows = [
-        [row["column"], row["kind"], row["by"], row["chunk"], _key(row), changes_of(row)] for row in summary["largest"]
+        [row["column"], row["kind"], _by(row), row["chunk"], _key(row), changes_of(row)] for row in summary["largest"]
     ]
     found: dict[str, Any] = {
         "run": summary["run_id"],

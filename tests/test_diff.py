@@ -4,39 +4,50 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from datetime import date, timedelta
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyiceberg.exceptions import ValidationException
+from pyiceberg.expressions import EqualTo
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from worlds import TARGET, World, killed_at, make_world
 
 from backfill_assets import compare as compare_module
 from backfill_assets.cli import cli
 from backfill_assets.compare import CompareSpec, CompareTask, compare, spread
-from backfill_assets.diff import changes_table, diff_run, diff_summary, recorded_diff
+from backfill_assets.diff import diff_run, diff_summary, recorded_diff, stale_chunks
 from backfill_assets.publication import publish, rollback
 from manifests.errors import InputRefused
-from manifests.lifecycle import RunState
+from resources.lakehouse import commit_replacement, data_files
 
 KEY = ["case_id", "clock", "business_date"]
 VALUES = ["jurisdiction", "started_on", "breach_on", "days_open", "sla_state", "breach_at", "amount"]
 NUMBERS = ["days_open", "amount"]
 SCOPE = (date(2010, 3, 1), date(2010, 5, 31))
+FEW_GATES = {"gates": ["all_chunks_staged"]}
+"""What a run is compared with does not depend on what its gates said of it."""
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A world whose history of eight months is published by 2.4.1, with its bug."""
-    made = make_world(tmp_path_factory.mktemp("diff") / "home", cases=150, end=date(2010, 8, 31))
-    made.published(made.manifest("history", version="2.4.1"))
+    """A world whose history of five months is published by 2.4.1, with its bug; nothing is in the two after them."""
+    made = make_world(tmp_path_factory.mktemp("diff") / "home", cases=120, end=date(2010, 7, 31))
+    history = made.scope(made.start, SCOPE[1])
+    made.published(made.manifest("history", version="2.4.1", target=history, validation=FEW_GATES))
     return made
+
+
+def validated(world: World, run_id: str, target: dict[str, Any]) -> str:
+    return world.validated(world.manifest(run_id, target=target, validation=FEW_GATES)).run_id
 
 
 def target(mode: str = "REPLACE_PARTITIONS", **options: Any) -> dict[str, Any]:
@@ -93,7 +104,13 @@ def require_same(diff: Any, expected: dict[tuple[Any, ...], tuple[str, Any, Any]
 @pytest.fixture(scope="module")
 def restated(world: World) -> str:
     """A validated restatement of three months, which nobody has published."""
-    return world.validated(world.manifest("restated", target=target())).run_id
+    return validated(world, "restated", target())
+
+
+@pytest.fixture(scope="module")
+def other(world: World) -> str:
+    """Another one, with a name longer than the bounds that Iceberg keeps of a text."""
+    return validated(world, f"other-{'x' * 50}", target())
 
 
 def test_the_diff_of_a_restatement_is_the_naive_one(world: World, restated: str) -> None:
@@ -101,7 +118,7 @@ def test_the_diff_of_a_restatement_is_the_naive_one(world: World, restated: str)
     diff = diff_run(world.platform, restated, largest=3, sample=2).diff
     expected = naive(before, computed(world, restated))
     require_same(diff, expected)
-    assert diff.added and diff.removed and diff.changed and diff.unchanged
+    assert min(diff.added, diff.removed, diff.changed, diff.unchanged) > 0
     by_text = {tuple(map(str, key)): entry for key, entry in expected.items()}
     for row in [*diff.sample, *diff.largest]:
         kind, old, new = by_text[tuple(map(str, row["key"].values()))]
@@ -221,35 +238,33 @@ def test_a_sample_has_every_kind_before_any_chunk_twice() -> None:
 def test_of_a_merge_it_is_what_readers_will_have(world: World) -> None:
     before = world.rows()
     cases = sorted(in_scope(before)["case_id"].unique())[:12]
-    record = world.validated(world.manifest("merged", target=target("MERGE_BY_KEY", merge={"entities": cases})))
-    diff = diff_run(world.platform, record.run_id).diff
-    publish(world.platform, record.run_id)
+    run_id = validated(world, "merged", target("MERGE_BY_KEY", merge={"entities": cases}))
+    diff = diff_run(world.platform, run_id).diff
+    publish(world.platform, run_id)
     after = world.rows()
-    rollback(world.platform, record.run_id)
+    rollback(world.platform, run_id)
     require_same(diff, naive(in_scope(before), in_scope(after)))
     assert 0 < diff.changed + diff.added + diff.removed < in_scope(before).height
-    assert not diff_run(world.platform, record.run_id).new  # it is the same one after the publication and its rollback
+    assert not diff_run(world.platform, run_id).new  # it is the same one after the publication and its rollback
 
 
 def test_of_corrections_it_is_what_they_say(world: World) -> None:
     before = in_scope(world.rows())
-    record = world.validated(world.manifest("corrected", target=target("CORRECTION_EVENTS")))
-    diff = diff_run(world.platform, record.run_id).diff
-    require_same(diff, naive(before, computed(world, record.run_id)))
+    run_id = validated(world, "corrected", target("CORRECTION_EVENTS"))
+    diff = diff_run(world.platform, run_id).diff
+    require_same(diff, naive(before, computed(world, run_id)))
     counted = Counter[str]()
-    for chunk in world.platform.ledger.chunks(record.run_id):
+    for chunk in world.platform.ledger.chunks(run_id):
         counted.update(chunk.measures["happened"])
     assert (diff.added, diff.changed, diff.removed) == tuple(counted[name] for name in ("added", "changed", "removed"))
 
 
-def test_first_rows_are_all_added(tmp_path: Path) -> None:
-    world = make_world(tmp_path / "home", cases=40)
-    first = world.scope(date(2010, 2, 1), date(2010, 3, 31))
-    record = world.validated(world.manifest("first", target=first | {"publishMode": "APPEND_ONLY"}))
-    diff = diff_run(world.platform, record.run_id).diff
+def test_first_rows_are_all_added(world: World) -> None:
+    run_id = validated(world, "first", world.scope(date(2010, 6, 1), world.end) | {"publishMode": "APPEND_ONLY"})
+    diff = diff_run(world.platform, run_id).diff
     rows = sum(chunk.rows or 0 for chunk in world.platform.ledger.chunks("first"))
     assert (diff.added, diff.removed, diff.changed, diff.unchanged) == (rows, 0, 0, 0)
-    assert diff.base_snapshot_id is None
+    assert rows > 0
 
 
 def test_a_run_that_is_not_staged_whole_is_refused(world: World) -> None:
@@ -306,91 +321,76 @@ def test_the_changes_table_holds_every_changed_row_once(world: World, restated: 
     assert diff_summary(world.platform, restated)["changes_table"]["rows"] == rows.height  # type: ignore[index]
 
 
-@pytest.mark.parametrize("point", ["comparing.written", "comparing.committed"])
 def test_a_diff_that_was_killed_ends_as_if_it_had_not_been(
-    world: World, point: str, monkeypatch: pytest.MonkeyPatch
+    world: World, restated: str, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = f"killed-{point.partition('.')[2]}-{'x' * 40}"  # longer than the bounds Iceberg keeps of a text
-    world.validated(world.manifest(run_id, target=target()))
-    before = (
-        0 if not world.platform.lakehouse.catalog.table_exists(f"{TARGET}_changes") else snapshots_of_changes(world)
-    )
-    with killed_at(point, monkeypatch):
-        diff_run(world.platform, run_id, table=True)
-    leftover = Path(sorted(files_below(world, run_id))[0] + ".partial")
-    leftover.write_text("half a file")
-    made = diff_run(world.platform, run_id, table=True)
+    diff_run(world.platform, restated, table=True)
+    before = snapshots_of_changes(world)
+    with killed_at("comparing.written", monkeypatch):
+        diff_run(world.platform, other, table=True)
+    assert changed_rows(world, other).height == 0
+    Path(f"{min(files_below(world, other))}.partial").write_text("half a file")
+    with killed_at("comparing.committed", monkeypatch):
+        diff_run(world.platform, other, table=True)
+    made = diff_run(world.platform, other, table=True)
     assert made.table is not None
     assert snapshots_of_changes(world) == before + 1
-    rows = changed_rows(world, run_id)
+    rows = changed_rows(world, other)
     assert rows.height == made.table.rows == made.diff.differing
     assert rows.select(KEY).is_unique().all()
-    assert len(files_below(world, run_id)) == made.table.files
+    assert len(files_below(world, other)) == made.table.files
 
 
-def test_two_diffs_at_once_put_the_rows_there_once(world: World, restated: str) -> None:
-    """The one that looked at the table before the other's commit finds it when it commits."""
-    from pyiceberg.exceptions import ValidationException
-    from pyiceberg.expressions import EqualTo
-
-    from resources.lakehouse import commit_replacement, data_files
-
-    diff_run(world.platform, restated, table=True)
-    lakehouse = world.platform.lakehouse
-    table = lakehouse.table(f"{TARGET}_changes")
-    where = EqualTo(term="run_id", value="both-at-once")
-    path = sorted(files_below(world, restated))[0]
-    rows = pl.read_parquet(path).with_columns(run_id=pl.lit("both-at-once")).select(table.schema().column_names)
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
-    import pyarrow.parquet as pq
-
-    copy = Path(path).with_name("copy.parquet")
-    pq.write_table(rows.to_arrow().cast(schema_to_pyarrow(table.schema())), copy)
-    late = lakehouse.table(f"{TARGET}_changes")
-    new = data_files(table, [f"file://{copy}"])
-    commit_replacement(table, where, [], new, {"backfill.run-id": "both-at-once", "backfill.diff-id": "1"})
-    with pytest.raises(ValidationException):
-        commit_replacement(late, where, [], new, {"backfill.run-id": "both-at-once", "backfill.diff-id": "1"})
-    assert changed_rows(world, "both-at-once").height == rows.height
-
-
-def test_a_chunk_computed_anew_makes_another_diff(world: World) -> None:
+def test_a_chunk_computed_anew_makes_another_diff(world: World, other: str) -> None:
     """Its rows take the place of the first ones, and both summaries stay on record."""
-    record = world.validated(world.manifest("anew", target=target()))
-    first = diff_run(world.platform, record.run_id, table=True)
+    first = diff_run(world.platform, other, table=True)
     ledger = world.platform.ledger
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql(
-            "UPDATE chunks SET state = 'PLANNED', files = '[]' WHERE run_id = 'anew' AND idx = 1"
+            f"UPDATE chunks SET state = 'PLANNED', files = '[]' WHERE run_id = '{other}' AND idx = 1"
         )
-        connection.exec_driver_sql("UPDATE runs SET state = 'FAILED' WHERE run_id = 'anew'")
-    world.stage(ledger.run("anew"))
-    second = diff_run(world.platform, record.run_id, table=True)
+        connection.exec_driver_sql(f"UPDATE runs SET state = 'FAILED' WHERE run_id = '{other}'")
+    world.stage(ledger.run(other))
+    second = diff_run(world.platform, other, table=True)
     assert second.new
     assert second.diff.diff_id != first.diff.diff_id
     assert (second.diff.chunks, second.diff.sample) == (first.diff.chunks, first.diff.sample)
-    assert changed_rows(world, "anew").height == second.diff.differing
-    records = world.platform.evidence.folder / "anew" / "records"
-    assert {file.name for file in records.glob("diff*")} == {
-        "diff.json", "diff-2.json", "diff-table.json", "diff-table-2.json"
-    }  # fmt: skip
-    assert recorded_diff(world.platform, "anew") == second.diff
+    assert changed_rows(world, other).height == second.diff.differing
+    records = world.platform.evidence.folder / other / "records"
+    names = {"diff.json", "diff-2.json", "diff-table.json", "diff-table-2.json"}
+    assert {file.name for file in records.glob("diff*")} == names
+    assert recorded_diff(world.platform, other) == second.diff
+
+
+def test_of_two_diffs_at_once_one_puts_the_rows_there(world: World, restated: str) -> None:
+    """A commit on metadata older than another one's of the same run is refused: it finds the rows when it is repeated."""
+    diff_run(world.platform, restated, table=True)
+    lakehouse, name = world.platform.lakehouse, f"{TARGET}_changes"
+    table, late = lakehouse.table(name), lakehouse.table(name)
+    source = Path(min(files_below(world, restated)))
+    rows = pl.read_parquet(source).with_columns(run_id=pl.lit("at-once")).to_arrow()
+    file = source.with_name("at-once.parquet")
+    pq.write_table(rows.cast(schema_to_pyarrow(table.schema())), file)
+    where, new = EqualTo(term="run_id", value="at-once"), data_files(table, [f"file://{file}"])
+    commit_replacement(table, where, [], new, {"backfill.run-id": "at-once"})
+    with pytest.raises(ValidationException):
+        commit_replacement(late, where, [], new, {"backfill.run-id": "at-once"})
+    assert changed_rows(world, "at-once").height == rows.num_rows
 
 
 # --- where it is shown ------------------------------------------------------------------------------------------------
 
 
-def test_the_command_shows_it_and_dagster_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_it_and_dagster_too(world: World, restated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKFILL_HOME", str(world.home))
-    run_id = world.validated(world.manifest("shown", target=target())).run_id
     runner = CliRunner()
-    refused = runner.invoke(cli, ["diff", run_id, "--recorded"])
+    refused = runner.invoke(cli, ["diff", "history", "--recorded"])
     assert isinstance(refused.exception, InputRefused)
-    done = runner.invoke(cli, ["diff", run_id, "--json", "--largest", "2"], catch_exceptions=False)
+    done = runner.invoke(cli, ["diff", restated, "--json", "--largest", "60"], catch_exceptions=False)
     found = json.loads(done.stdout)
     assert found["new"] is True
-    assert found["diff"]["changed"] == diff_run(world.platform, run_id).diff.changed
-    text = runner.invoke(cli, ["diff", run_id, "--recorded"], catch_exceptions=False).stdout
+    assert found["diff"]["changed"] == diff_run(world.platform, restated).diff.changed
+    text = runner.invoke(cli, ["diff", restated, "--recorded"], catch_exceptions=False).stdout
     for word in ("by chunk", "2010-04", "by column", "started_on", "largest changes", "sample", "on record"):
         assert word in text
     with world.dagster() as instance:
@@ -402,16 +402,13 @@ def test_the_command_shows_it_and_dagster_too(world: World, monkeypatch: pytest.
         assert "| started_on |" in shown.metadata["changes by column"].value
         beside = dg.AssetKey([*TARGET.split(".")[:-1], "case_sla_daily_published"])
         (event,) = instance.fetch_observations(beside, limit=1).records
-        assert event.partition_key == run_id
+        assert event.partition_key == restated
 
 
-def test_a_change_by_somebody_else_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_by_somebody_else_is_said(world: World, restated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKFILL_HOME", str(world.home))
-    waiting = world.validated(world.manifest("waiting", target=target()))
-    world.published(world.manifest("meanwhile", target=world.scope(date(2010, 4, 1), date(2010, 4, 30))))
-    text = CliRunner().invoke(cli, ["diff", waiting.run_id], catch_exceptions=False).stdout
+    publish(world.platform, validated(world, "meanwhile", world.scope(date(2010, 4, 1), date(2010, 4, 30))))
+    text = CliRunner().invoke(cli, ["diff", restated], catch_exceptions=False).stdout
     rollback(world.platform, "meanwhile")
     assert "1 chunk(s) have been changed by others" in text
-    assert world.platform.ledger.run("waiting").state is RunState.VALIDATED
-    assert changes_table.__name__  # its name is what the help says
-    assert timedelta(0) == timedelta()
+    assert stale_chunks(world.platform, restated) == []

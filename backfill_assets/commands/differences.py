@@ -57,3 +57,32 @@ def diff(run_id: str, largest: int | None, sample: int | None, table: bool, reco
         say({"new": made.new, "stale_chunks": stale, "changes_table": made.table, "diff": made.diff})
     else:
         show(diff_view.shown(made, stale))
+
+
+@click.command()
+@click.argument("table")
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    required=True,
+    metavar="COLUMN=VALUE[,...]",
+    help="The row's key. Given once with commas, or once a column, where a value holds a comma.",
+)
+@json_option
+def explain(table: str, keys: tuple[str, ...], as_json: bool) -> None:
+    """Say why a row of TABLE says what it says.
+
+    Which run made it, who asked for that and why, from which source rows and with which code, what its gates said; and
+    what the row said before, version by version. Of a key that is not there: whether it ever was, and what removed it.
+    Reads a few files with PyIceberg and starts no Spark.
+    """
+    from backfill_assets import explain_view
+    from backfill_assets.explain import explain as find
+
+    with opened_platform() as platform:
+        found = find(platform, table, keys)
+    if as_json:
+        say(found)
+    else:
+        show(explain_view.shown(found))
