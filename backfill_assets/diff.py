@@ -156,11 +156,6 @@ class _Side:
     both: tuple[str, ...] = field(default=())
 
 
-def changes_table(target: TargetTable) -> str:
-    """Return the name of the table that holds the changed rows of a target's runs."""
-    return f"{target.name}_changes"
-
-
 def diff_run(
     platform: Platform, run_id: str, *, largest: int | None = None, sample: int | None = None, table: bool = False
 ) -> Made:
@@ -375,7 +370,7 @@ def _changes_folder(platform: Platform, target: TargetTable, run_id: str, diff_i
     """Make the changes table if it is not there; return where the files of a diff lie, whoever writes them."""
     schema = changes_schema(target)
     by_run = PartitionSpec(PartitionField(schema.find_field("run_id").field_id, 1000, IdentityTransform(), "run_id"))
-    name = changes_table(target)
+    name = target.changes
     platform.lakehouse.ensure(name, schema, by_run, TABLE_PROPERTIES)
     return f"{platform.lakehouse.location(name)}/run={run_id}/diff-{diff_id[:16]}"
 
@@ -384,7 +379,7 @@ def _put(
     platform: Platform, target: TargetTable, run_id: str, diff_id: str, files: Sequence[StagedFile], output: str
 ) -> ChangesTable:
     """Put the changed rows into the table, or find that they are there, and put that on record."""
-    name = changes_table(target)
+    name = target.changes
     faults.reach("comparing.written")
     properties = {RUN_PROPERTY: run_id, DIFF_PROPERTY: diff_id}
     landed = platform.lakehouse.put_rows(name, EqualTo(term="run_id", value=run_id), files, properties)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,11 @@ from backfill_assets import compare as compare_module
 from backfill_assets.cli import cli
 from backfill_assets.compare import CompareSpec, CompareTask, compare, spread
 from backfill_assets.diff import diff_run, diff_summary, recorded_diff, stale_chunks
-from backfill_assets.publication import publish, rollback
+from backfill_assets.garbage import find
+from backfill_assets.publication import cancel, publish, rollback
 from manifests.errors import InputRefused
 from resources.lakehouse import commit_replacement, data_files
+from resources.ledger import now
 
 KEY = ["case_id", "clock", "business_date"]
 VALUES = ["jurisdiction", "started_on", "breach_on", "days_open", "sla_state", "breach_at", "amount"]
@@ -259,10 +261,14 @@ def test_of_corrections_it_is_what_they_say(world: World) -> None:
     assert (diff.added, diff.changed, diff.removed) == tuple(counted[name] for name in ("added", "changed", "removed"))
 
 
-def test_first_rows_are_all_added(world: World) -> None:
-    run_id = validated(world, "first", world.scope(date(2010, 6, 1), world.end) | {"publishMode": "APPEND_ONLY"})
-    diff = diff_run(world.platform, run_id).diff
-    rows = sum(chunk.rows or 0 for chunk in world.platform.ledger.chunks("first"))
+@pytest.fixture(scope="module")
+def first(world: World) -> str:
+    return validated(world, "first", world.scope(date(2010, 6, 1), world.end) | {"publishMode": "APPEND_ONLY"})
+
+
+def test_first_rows_are_all_added(world: World, first: str) -> None:
+    diff = diff_run(world.platform, first).diff
+    rows = sum(chunk.rows or 0 for chunk in world.platform.ledger.chunks(first))
     assert (diff.added, diff.removed, diff.changed, diff.unchanged) == (rows, 0, 0, 0)
     assert rows > 0
 
@@ -376,6 +382,22 @@ def test_of_two_diffs_at_once_one_puts_the_rows_there(world: World, restated: st
     with pytest.raises(ValidationException):
         commit_replacement(late, where, [], new, {"backfill.run-id": "at-once"})
     assert changed_rows(world, "at-once").height == rows.num_rows
+
+
+def test_what_a_killed_diff_has_left_of_a_run_that_is_over_is_garbage(
+    world: World, first: str, restated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diff_run(world.platform, restated, table=True)
+    with killed_at("comparing.written", monkeypatch):
+        diff_run(world.platform, first, table=True)
+    left = files_below(world, first)
+    assert len(left) == len(world.platform.ledger.run(first).plan.chunks)
+    cancel(world.platform, first, "ana", "not wanted any more")
+    later = now() + timedelta(days=world.platform.settings.keep_dead_runs_days + 1)
+    (found,) = (one for one in find(world.platform, at=later) if one.table == f"{TARGET}_changes")
+    listed = {item.file.path for item in found.files}
+    assert left <= listed
+    assert not listed & files_below(world, restated)
 
 
 # --- where it is shown ------------------------------------------------------------------------------------------------
