@@ -31,6 +31,7 @@ from backfill_assets.commands.base import (
     say,
     show,
 )
+from backfill_assets.commands.differences import diff, explain
 from backfill_assets.commands.evidence import report, verify
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
@@ -60,10 +61,12 @@ def cli() -> None:
       backfill approve RUN --by NAME     somebody other than the requester agrees
       backfill run RUN                   compute chunks into staging and gate them (as a launch from the UI does)
       backfill status [RUN]              where every run and chunk stands
+      backfill diff RUN                  what the run changes, row by row, before readers see it
       backfill publish RUN               one atomic snapshot, if every gate has passed
       backfill rollback RUN              put back what the run replaced, as a new snapshot
       backfill reinstate RUN             undo a rollback
       backfill accept RUN                make a version that is published under its name what main shows
+      backfill explain TABLE --key K=V   why a row says what it says, and what it said before
       backfill reproduce RUN             compute a recorded run again and compare every digest
       backfill verify RUN | --all        is every byte of evidence, ledger and, with --data, rows as it was recorded
       backfill report RUN                one page about a run that stands by itself: report.html
@@ -793,6 +796,8 @@ def ui(port: int) -> None:
 
 cli.add_command(verify)
 cli.add_command(report)
+cli.add_command(diff)
+cli.add_command(explain)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import polars as pl
@@ -38,6 +38,7 @@ MERGED_RULE = "rows of the merged entities are the computed ones"
 MERGED_KEY_RULE = "unique key after the merge"
 ISSUED_RULE = "a correction is issued once"
 _SAMPLE = 5
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
     for number, (_, path) in enumerate(touched):
         begins = touched[number][0] if number else None
         ends = touched[number + 1][0] if number + 1 < len(touched) else None
-        mine = None if computed is None else _between(computed, spec.key, begins, ends)
+        mine = None if computed is None else rows_between(computed, spec.key, begins, ends)
         base = pl.read_parquet(path, hive_partitioning=False)
         rest, old = _parted(spec, base, entities)
         kept = _newer(spec, old, computed)
@@ -258,7 +259,7 @@ def _fingerprint(frame: pl.DataFrame) -> int:
     return int(high) * 2**64 + int(low) + frame.height * 2**128
 
 
-def _between(rows: pl.DataFrame, key: Sequence[str], begins: Any, ends: Any) -> pl.DataFrame:
+def rows_between(rows: Frame, key: Sequence[str], begins: Any, ends: Any) -> Frame:
     """Return rows with begins <= key < ends; None stands for no limit."""
     chosen = pl.lit(True)
     if begins is not None:

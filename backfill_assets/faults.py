@@ -34,6 +34,8 @@ POINTS = frozenset(
         "undoing.committed",
         "recording.written",
         "recording.told",
+        "comparing.written",
+        "comparing.committed",
         "collecting.listed",
         "collecting.expired",
         "collecting.deleted",

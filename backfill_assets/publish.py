@@ -9,6 +9,7 @@ import dagster as dg
 from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from backfill_assets import diff_view
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, waits_for
 from backfill_assets.report import report_beside
@@ -77,6 +78,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
                 "evidence root": done.evidence_root,
                 "evidence": dg.MetadataValue.path(str(platform.evidence.path(run_id))),
                 **({} if page is None else {"report": dg.MetadataValue.path(str(page))}),
+                **diff_view.of_run(platform, run_id),
             },
         )
 

@@ -275,6 +275,11 @@ class TargetTable:
         if begins is not None and aligned(self.chunking, begins, begins)[0] != begins:
             raise ValueError(f"live.begins_on of {self.name} is {begins}, in the middle of a {self.chunking}")
 
+    @property
+    def changes(self) -> str:
+        """The table that the changed rows of its runs are put into, if anybody asks for it."""
+        return f"{self.name}_changes"
+
     def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
         """Return what the planner must know, with the warm-up that the pinned references ask for."""
         return TargetContract(
