@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from hashlib import sha256
 
+from backfill_assets import decisions
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.target import LivePolicy, TargetTable
@@ -106,15 +107,8 @@ def approve_by_policy(platform: Platform, target: TargetTable, record: RunRecord
                 f"`backfill reject {record.run_id} --by NAME`, or have somebody approve it",
             )
         )
-    platform.ledger.decide(
-        record.run_id,
-        approve=True,
-        by=policy.approved_by,
-        comment=f"as the live policy of {target.name} says",
-        self_approval=False,
-        plan_hash=record.plan_hash,
-    )
-    return platform.ledger.run(record.run_id)
+    comment = f"as the live policy of {target.name} says"
+    return decisions.approve(platform, record.run_id, by=policy.approved_by, comment=comment)
 
 
 def _next(platform: Platform, target: TargetTable) -> tuple[RunManifest | None, str]:
@@ -240,6 +234,7 @@ def _written(
                 "tolerances": dict(policy.tolerances),
             },
             "development": policy.development,
+            "purpose": policy.purpose,
         },
         where=f"live policy of {target.name}",
     )

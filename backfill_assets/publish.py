@@ -4,11 +4,13 @@ The sensor requests, the publisher decides: the body verifies everything from th
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from backfill_assets.decision_jobs import tell_of_broken_glass
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, waits_for
 from backfill_assets.staging import (
@@ -55,6 +57,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
     )
     def published(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> dg.MaterializeResult[None]:
         run_id = context.partition_key
+        broken = tell_of_broken_glass(context, platform, run_id)
         try:
             done = publish(platform, run_id)
         except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
@@ -63,9 +66,11 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         except Refused as refusal:
             raise dg.Failure(str(refusal), allow_retries=False) from refusal
         chunks = platform.ledger.chunks(run_id)
+        loud: dict[str, dg.MetadataValue[Any]] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
         return dg.MaterializeResult(
             data_version=dg.DataVersion(str(done.snapshot_id)),
-            metadata={
+            metadata=loud
+            | {
                 "snapshot": str(done.snapshot_id),
                 "base snapshot": str(done.base_snapshot_id),
                 "files added": done.files_added,

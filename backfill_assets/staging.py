@@ -16,6 +16,7 @@ from backfill_assets.schema import LINEAGE_COLUMNS, descriptions, dtypes, iceber
 from backfill_assets.target import InputTable, TargetTable
 from manifests.chunks import KEY_FORMAT, Chunking, first_day, following
 from manifests.errors import InputRefused, Problem
+from resources import approvals
 from resources.ledger import RunRecord
 
 BACKFILL, CHUNK = "backfill", "chunk"
@@ -176,6 +177,8 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
     )
     def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> None:
         run_id, keys = one_run(context.partition_keys, target)
+        for one in approvals.broken_glass(platform.ledger, run_id):
+            context.log.warning("BREAK-GLASS: %s as %s: %s", one["decided_by"], one["role"], one["break_glass"])
         outcome = stage_chunks(
             platform,
             run_id,
