@@ -143,8 +143,17 @@ def test_a_merge_copies_nobody_who_is_erased_and_can_remove_them(world: World):
     assert other in subjects(world)
 
 
-def test_a_reinstatement_brings_nobody_back(world: World):
-    world.published(a_run(world, "put-back"))
+def test_a_publication_by_hand_is_a_publishers_and_its_reinstatement_brings_nobody_back(world: World):
+    text = {"name": "test", "rules": [{"publishers": ["ops"], "breakGlass": ["dan"]}]}
+    (world.home / "policy.yaml").write_text(yaml.safe_dump(text))
+    world.validated(a_run(world, "put-back"))
+    with pytest.raises(PublicationRefused, match="no publisher has decided"):
+        publish(world.platform, "put-back")
+    with pytest.raises(TransitionRefused, match="'eve' is no publisher"):
+        decisions.publish(world.platform, "put-back", by="eve")
+    assert decisions.publish(world.platform, "put-back", by="dan", break_glass="ops cannot be reached").new
+    sealed = (world.platform.evidence.path("put-back") / "approvals.json").read_text()
+    assert "ops cannot be reached" in sealed
     rollback(world.platform, "put-back")
     here = subjects(world)
     gone = next(case for case in here if case in world_cases_of(world, "put-back"))
