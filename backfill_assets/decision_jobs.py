@@ -10,13 +10,9 @@ from pydantic import Field
 
 from backfill_assets import decisions
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.staging import RUN_TAG, asset_key, offer_run
+from backfill_assets.staging import BREAK_GLASS_TAG, RUN_TAG, asset_key, offer_run, tell_of_broken_glass
 from manifests.errors import Refused
-from resources import approvals
 from resources.ledger import RunRecord
-
-BREAK_GLASS_TAG = "backfill/break_glass"
-"""Tag of the Dagster runs of a run for which somebody broke the glass."""
 
 
 class Decision(dg.Config):
@@ -66,18 +62,6 @@ def announce_break_glass(instance: dg.DagsterInstance, record: RunRecord, by: st
             tags={BREAK_GLASS_TAG: "true"},
         )
     )
-
-
-def tell_of_broken_glass(
-    context: dg.OpExecutionContext | dg.AssetExecutionContext, platform: Platform, run_id: str
-) -> str:
-    """Log it and tag the Dagster run, if somebody broke the glass for a run; return the reasons."""
-    found = approvals.broken_glass(platform.ledger, run_id)
-    for one in found:
-        context.log.warning("BREAK-GLASS: %s as %s: %s", one["decided_by"], one["role"], one["break_glass"])
-    if found:
-        context.instance.add_run_tags(context.run_id, {BREAK_GLASS_TAG: "true"})
-    return "; ".join(f"{one['decided_by']} as {one['role']}: {one['break_glass']}" for one in found)
 
 
 def _refused(refusal: Refused) -> dg.Failure:

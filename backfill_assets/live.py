@@ -96,6 +96,8 @@ def approve_by_policy(platform: Platform, target: TargetTable, record: RunRecord
     """
     if record.state is not RunState.PLANNED:
         return record
+    if record.plan.policy != platform.policy.hash:  # it has changed since: a plan is approved under the one in force
+        record = plan_run(platform, record.manifest)
     policy, text = policy_of(target), record.manifest
     scope = text.target.publish_range
     expected = _written(target, record.run_id, text.source.snapshot_id, scope.start, scope.end, text.reason)

@@ -7,7 +7,7 @@ is `manifests.policy`'s.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -172,7 +172,7 @@ def finding(platform: Platform, target: TargetTable, plan: Plan, source: DataFra
     found: list[str] = []
     if terms.erasure is not None and terms.erasure.target_column is not None:
         hashes = approvals.kept_subjects(platform.ledger, terms.erasure.hash)
-        found = [one for one in _values(files, terms.erasure.target_column) if _is_listed(one, hashes)]
+        found = [one for one in _values(files, terms.erasure.target_column) if hashes_of([one]) <= hashes]
     return Finding(
         not found,
         f"{row['all']:,} source rows: {row['old']:,} too old and {row['erased']:,} of {row['subjects']:,} erased subjects "
@@ -180,10 +180,6 @@ def finding(platform: Platform, target: TargetTable, plan: Plan, source: DataFra
         details,
         [{"erased subjects staged": len(found)}] if found else [],
     )
-
-
-def _is_listed(value: str, hashes: Collection[str]) -> bool:
-    return bool(hashes_of([value]) & frozenset(hashes))
 
 
 def _values(files: Iterable[str], column: str) -> list[str]:

@@ -10,7 +10,6 @@ import dagster as dg
 from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from backfill_assets.decision_jobs import tell_of_broken_glass
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, waits_for
 from backfill_assets.staging import (
@@ -21,6 +20,7 @@ from backfill_assets.staging import (
     range_tags,
     staging_job_name,
     stretches,
+    tell_of_broken_glass,
 )
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import PUBLISH
