@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -110,6 +110,8 @@ def plan(planned: Plan, state: str) -> RenderableType:
         ("code", f"{who}, package {code.package_version}, content {code.content_hash[:12]}"),
         ("run clock", planned.run_clock.isoformat()),
         ("run gates", ", ".join(planned.gates)),
+        *(planned.data.describe() if planned.data is not None else []),
+        *([("policy", planned.policy)] if planned.policy is not None else []),
         ("plan hash", planned.hash),
     ]
     stages = Table(title="stages", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -163,8 +165,11 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
     return table
 
 
-def gates(verdicts: Sequence[Verdict], chunk_gate: str) -> Table:
-    """Show the gates of a run: one line for all chunks, one a run-level gate, and what disagrees."""
+def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str] = ()) -> Table:
+    """Show the gates of a run: one line for all chunks, one a run-level gate, and what disagrees.
+
+    `accepted` are those whose change an owner has accepted.
+    """
     table = Table("gate", "verdict", "found", title="gates", title_justify="left")
     chunked = [verdict for verdict in verdicts if verdict.chunk]
     failed = [verdict for verdict in chunked if not verdict.passed]
@@ -177,7 +182,11 @@ def gates(verdicts: Sequence[Verdict], chunk_gate: str) -> Table:
     for verdict in verdicts:
         if verdict.chunk:
             continue
-        table.add_row(verdict.gate, _mark(verdict.passed), verdict.summary)
+        mark = _mark(verdict.passed)
+        if verdict.asks and not verdict.passed:
+            owned = verdict.gate in accepted
+            mark = Text("accepted", "green") if owned else Text("asks for an owner", "bold yellow")
+        table.add_row(verdict.gate, mark, verdict.summary)
         for row in list(verdict.details.get("sample", []))[:3]:
             table.add_row("", "", Text("  " + ", ".join(f"{name}={value}" for name, value in row.items()), "dim"))
     return table

@@ -4,6 +4,7 @@ The sensor requests, the publisher decides: the body verifies everything from th
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 from dagster import AssetExecutionContext
@@ -21,6 +22,7 @@ from backfill_assets.staging import (
     range_tags,
     staging_job_name,
     stretches,
+    tell_of_broken_glass,
 )
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import PUBLISH
@@ -57,6 +59,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
     )
     def published(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> dg.MaterializeResult[None]:
         run_id = context.partition_key
+        broken = tell_of_broken_glass(context, platform, run_id)
         try:
             done = publish(platform, run_id)
         except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
@@ -66,9 +69,11 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
             raise dg.Failure(str(refusal), allow_retries=False) from refusal
         page = report_beside(platform, run_id)
         chunks = platform.ledger.chunks(run_id)
+        loud: dict[str, dg.MetadataValue[Any]] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
         return dg.MaterializeResult(
             data_version=dg.DataVersion(str(done.snapshot_id)),
-            metadata={
+            metadata=loud
+            | {
                 "snapshot": str(done.snapshot_id),
                 "base snapshot": str(done.base_snapshot_id),
                 "files added": done.files_added,

@@ -24,6 +24,7 @@ from backfill_assets import faults
 from backfill_assets.platform import Platform, target_named
 from manifests.canonical import sha256_of
 from manifests.lifecycle import RunState
+from resources import approvals
 from resources.chain import Link
 from resources.ledger import RunRecord
 from resources.locks import lock_target
@@ -78,6 +79,7 @@ def bundle_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
         _RUN_FILE: {name: cell for name, cell in run.items() if name not in _FILED_APART},
         "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
         "code.json": record.plan.code,
+        "policy.json": approvals.policy_text(platform.ledger, record.plan.policy),
         "reconciliation.json": _reconciliation(rows, record),
         "accepted_before.json": _accepted_before(platform, record),
         **{name: run[cell] for cell, name in _FILED_APART.items()},

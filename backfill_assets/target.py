@@ -97,6 +97,8 @@ class Finding:
     summary: str
     details: Mapping[str, Any] = field(default_factory=dict)
     sample: Sequence[Mapping[str, Any]] = ()
+    asks: bool = False
+    """Not passed and not failed: an owner of the table has to accept what was found, with a reason."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ class LivePolicy:
         tolerances: by name, where they differ from the target's.
         sinks: the sinks it is granted; `side_effects_allowed` if they may have side effects.
         cron: when the daily form runs, in UTC.
+        purpose: what it uses the source for, where the policy asks.
         development: whether it may run uncommitted code, on record.
     """
 
@@ -196,6 +199,7 @@ class LivePolicy:
     side_effects_allowed: bool = False
     cron: str = "15 2 * * *"
     development: bool = False
+    purpose: str | None = None
 
     def __post_init__(self) -> None:
         if self.rewind_days < 0:

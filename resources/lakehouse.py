@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import random
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -55,7 +55,7 @@ from pyiceberg.table.update import (
     UpdatesAndRequirements,
 )
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
-from pyiceberg.types import DateType, TimestamptzType
+from pyiceberg.types import DateType, StringType, TimestamptzType
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -259,6 +259,23 @@ class Lakehouse:
             file for file in _live_files(table, _snapshot(table, until), AlwaysTrue()) if file.file_path not in known
         ]
         return min((_instants(table, file, time_column)[0].date() for file in new), default=None)
+
+    def possible_rows(self, name: str, snapshot_id: int, column: str, keys: Collection[str]) -> int:
+        """Return the rows of a source's files that may hold one of some values of a text column, by the files' bounds.
+
+        A file without bounds may hold any of them.
+        """
+        table = self.table(name)
+        field, wanted = table.schema().find_field(column), sorted(keys)
+        rows = 0
+        for file in _live_files(table, _snapshot(table, snapshot_id), AlwaysTrue()):
+            low, high = file.lower_bounds.get(field.field_id), file.upper_bounds.get(field.field_id)
+            possible = bool(wanted)
+            if low is not None and high is not None and isinstance(field.field_type, StringType):
+                place = bisect_left(wanted, from_bytes(field.field_type, low))
+                possible = place < len(wanted) and wanted[place] <= from_bytes(field.field_type, high)
+            rows += file.record_count if possible else 0
+        return rows
 
     def reference_state(self, name: str, recorded: frozenset[int]) -> ReferenceState:
         """Describe a reference table: its snapshots and its named versions."""
