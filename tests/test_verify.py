@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from tampering import missed, overwrite
 from worlds import TARGET, World, keep, killed_at, make_world
 
+from backfill_assets import publication
 from backfill_assets.cli import cli
 from backfill_assets.commands.base import EXIT_FAILED, EXIT_REFUSED
 from backfill_assets.doctor import examine, mend
@@ -26,6 +27,7 @@ from manifests.lifecycle import RunState
 from resources.chain import START
 from resources.history import forget
 from resources.lakehouse import local_path
+from resources.ledger import RunRecord
 from resources.settings import load_settings
 
 HALF_A_YEAR = (date(2010, 1, 1), date(2010, 6, 30))
@@ -292,18 +294,28 @@ def test_a_sealed_run_that_was_not_published_is_held_against_its_bundle(
     assert places(verify(world.platform, ["waiting"])) == ["ledger approvals 4 column decided_by"]
 
 
-def test_a_run_published_before_there_was_a_chain_is_said_and_adopted(world: World) -> None:
-    store = world.platform.evidence
-    earlier = {"plan.json": {"any": "plan"}, "chunks.json": []}
-    for folder in (store.path("history"), store.records("history")):
-        folder.rename(store.folder / f"was-{folder.name}")
-    store.seal("history", earlier)
-    store.append("history", "publish", {"action": "publish"})
-    changed(world, "DELETE FROM runs WHERE run_id = 'nobody' OR run_id = 'waiting'")
-    store.chain.folder.rename(store.folder / "was-the-chain")
-    done = verify(world.platform, ["history"])
+def test_a_run_published_before_there_was_a_chain_is_said_and_adopted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tell_as_before(
+        _platform: object, record: RunRecord, action: str, facts: dict[str, object], _number: int
+    ) -> None:
+        world.platform.evidence.append(record.run_id, action, facts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publication, "bundle_files", lambda *_: {"plan.json": {"any": "plan"}, "chunks.json": []})
+        patch.setattr(publication, "tell", tell_as_before)
+        patch.setattr(publication, "catch_up", lambda *_: None)
+        publish(world.platform, "waiting")
+    done = verify(world.platform, ["waiting"])
     assert done.everything == []
     assert "before the evidence kept rows" in done.runs[0].notes[0]
+    assert mend(world.platform)[1] == []
+    assert link_events(world, "waiting") == ["adopted"]
+    done = verify(world.platform)
+    assert (done.everything, done.runs[-1].notes) == ([], ())
+    changed(world, "UPDATE approvals SET decided_by = 'eve' WHERE run_id = 'waiting'")
+    assert places(verify(world.platform, ["waiting"])) == ["ledger approvals 4 column decided_by"]
 
 
 def test_the_command_says_what_is_wrong_and_exits_accordingly(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
