@@ -202,13 +202,17 @@ def _stage_batch(
     tell: Listener,
 ) -> None:
     keys = [chunk.key for chunk in batch]
-    attempt, prefix = platform.ledger.start_attempt(
+    opened = platform.ledger.start_attempt(
         plan.run_id,
         keys,
         actor=operator(),
         location=platform.lakehouse.location(target.name),
         dagster_run_id=dagster_run_id,
     )
+    if opened is None:
+        outcome.skipped += keys  # another launch has staged them meanwhile
+        return
+    attempt, prefix = opened
     tell("attempt", keys, prefix)
     try:
         files = compute_batch(platform, target, plan, batch, prefix)

@@ -451,13 +451,19 @@ class Ledger:
 
     def start_attempt(
         self, run_id: str, keys: Sequence[str], *, actor: str, location: str, dagster_run_id: str = ""
-    ) -> tuple[int, str]:
+    ) -> tuple[int, str] | None:
         """Open an attempt at computing `keys`; return its number and the folder it writes to.
 
-        The number is new for the run, so an attempt never writes where another one has.
+        The number is new for the run, so an attempt never writes where another one has. None, and nothing is changed, if
+        another launch has staged all of them meanwhile: the run may be further by now.
         """
         with self.engine.begin() as connection:
             record = self._locked(connection, run_id)
+            waiting = sa.select(chunks.c.chunk).where(
+                chunks.c.run_id == run_id, chunks.c.state.not_in([ChunkState.STAGED, ChunkState.PASSED])
+            )
+            if set(keys).isdisjoint(connection.execute(waiting).scalars()):
+                return None
             if record.state is not RunState.RUNNING:
                 _move(connection, run_id, record.state, RunState.RUNNING, actor, f"computing {len(keys)} chunk(s)")
             last = connection.execute(
@@ -622,7 +628,12 @@ class Ledger:
                 hashed = {"files": item.files, "derived": item.derived}
                 changed = connection.execute(
                     chunks.update()
-                    .where(chunks.c.run_id == run_id, chunks.c.chunk == item.chunk, chunks.c.attempt == item.attempt)
+                    .where(
+                        chunks.c.run_id == run_id,
+                        chunks.c.chunk == item.chunk,
+                        chunks.c.attempt == item.attempt,
+                        chunks.c.state == ChunkState.STAGED,
+                    )
                     .values(
                         state=ChunkState.PASSED if item.verdict.passed else ChunkState.FAILED,
                         digest=item.digest,
@@ -632,7 +643,9 @@ class Ledger:
                         updated_at=at,
                     )
                 )
-                if changed.rowcount == 1:  # else another attempt has replaced the files that were looked at
+                if (
+                    changed.rowcount == 1
+                ):  # else another attempt has replaced the files, or another launch has judged them
                     _insert_verdict(connection, run_id, item.verdict, at)
 
     def record_verdicts(self, run_id: str, found: Sequence[Verdict]) -> None:

@@ -409,6 +409,18 @@ def test_a_run_that_nobody_approved_cannot_compute(ledger: Ledger) -> None:
     assert ledger.attempts(RUN) == []
 
 
+def test_chunks_that_another_launch_has_staged_and_judged_are_neither_computed_nor_judged_again(ledger: Ledger) -> None:
+    record = approved(ledger, RUN)
+    attempt = stage_all(ledger, record)
+    assert ledger.start_attempt(RUN, CHUNKS, actor="grace", location="/lake") is None
+    pass_all(ledger, record, attempt)
+    ledger.settle(RUN, REQUESTER)
+    before = ledger.chunks(RUN), ledger.verdicts(RUN), ledger.attempts(RUN), ledger.history(RUN)
+    assert ledger.start_attempt(RUN, CHUNKS[:1], actor="grace", location="/lake") is None
+    ledger.record_gated(RUN, [gated(CHUNKS[0], attempt, passed=False)])
+    assert (ledger.chunks(RUN), ledger.verdicts(RUN), ledger.attempts(RUN), ledger.history(RUN)) == before
+
+
 def test_an_attempt_is_on_record_with_where_it_runs_and_writes(ledger: Ledger) -> None:
     approved(ledger, RUN)
     number, prefix = ledger.start_attempt(RUN, CHUNKS, actor=REQUESTER, location="/lake", dagster_run_id="d-1")
