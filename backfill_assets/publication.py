@@ -106,9 +106,13 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
         require_young(platform, record)
     except Refused as refusal:
         problems += refusal.problems
-    rule = platform.policy.rule_for(record.target, record.kind)
-    publishers = rule.of(Role.PUBLISHER)
-    if publishers is not None and approvals.publication_decided(platform.ledger, record) is None:
+    policy = platform.policy
+    publishers = policy.rule_for(record.target, record.kind).of(Role.PUBLISHER)
+    decided = approvals.publication_decided(platform.ledger, record)
+    by_one = decided is not None and bool(
+        decided["break_glass"] or policy.includes(publishers or (), decided["decided_by"])
+    )
+    if publishers is not None and not by_one:
         problems.append(
             Problem(
                 f"no publisher has decided to publish '{record.run_id}'",
