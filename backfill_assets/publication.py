@@ -473,7 +473,8 @@ def waits_for(platform: Platform, record: RunRecord) -> str | None:
         _require_predecessor(platform, record)
     except PublicationDeferred as wait:
         return wait.problems[0].what
-    if found := policy_problems(platform, record):
+    found = policy_problems(platform, record)
+    if found and not change_of(platform, record, platform.ledger.chunks(record.run_id)).has_landed:
         return found[0].what
     terms = record.plan.conflict
     if terms is None or terms.on_conflict is not OnConflict.WAIT:
