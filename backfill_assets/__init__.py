@@ -3,7 +3,7 @@
 Nothing imported here imports Dagster: Spark's Python workers import this package.
 """
 
-from backfill_assets.schema import Published
+from backfill_assets.schema import Instant, Published
 from backfill_assets.target import (
     ColumnOrigin,
     Finding,
@@ -18,12 +18,15 @@ from backfill_assets.target import (
     TransformContext,
     TransformVersion,
 )
+from manifests.chunks import Chunking
 
 __all__ = [
+    "Chunking",
     "ColumnOrigin",
     "Finding",
     "InputTable",
     "Inputs",
+    "Instant",
     "Level",
     "LivePolicy",
     "Product",

@@ -32,6 +32,8 @@ from backfill_assets.commands.base import (
 )
 from backfill_assets.commands.decisions import COMMANDS as DECISIONS
 from backfill_assets.commands.decisions import break_glass_option, loud
+from backfill_assets.commands.differences import diff, explain
+from backfill_assets.commands.evidence import report, verify
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
@@ -62,12 +64,16 @@ def cli() -> None:
       backfill decisions [RUN]           who decided what, when, about which plan; `backfill policy`: who may
       backfill run RUN                   compute chunks into staging and gate them (as a launch from the UI does)
       backfill status [RUN]              where every run and chunk stands
+      backfill diff RUN                  what the run changes, row by row, before readers see it
       backfill accept-change RUN         an owner accepts an unusual change that a gate asks about
       backfill publish RUN               one atomic snapshot, if every gate has passed
       backfill rollback RUN              put back what the run replaced, as a new snapshot
       backfill reinstate RUN             undo a rollback
       backfill accept RUN                make a version that is published under its name what main shows
+      backfill explain TABLE --key K=V   why a row says what it says, and what it said before
       backfill reproduce RUN             compute a recorded run again and compare every digest
+      backfill verify RUN | --all        is every byte of evidence, ledger and, with --data, rows as it was recorded
+      backfill report RUN                one page about a run that stands by itself: report.html
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
       backfill gc                        what nothing needs any more, and how much; --delete
 
@@ -428,10 +434,12 @@ def publish(run_id: str, by: str | None, comment: str, break_glass: str, as_json
     """
     from backfill_assets import decisions
     from backfill_assets.decision_jobs import announce_break_glass
+    from backfill_assets.report import report_beside
     from resources.ledger import operator
 
     with opened_platform() as platform:
         done = decisions.publish(platform, run_id, by=by, comment=comment, break_glass=break_glass)
+        report_beside(platform, run_id)
         if break_glass:
             with opened_instance(platform.settings) as instance:
                 announce_break_glass(instance, platform.ledger.run(run_id), by or operator(), break_glass)
@@ -446,9 +454,11 @@ def publish(run_id: str, by: str | None, comment: str, break_glass: str, as_json
 def rollback(run_id: str, as_json: bool) -> None:
     """Put back what the published RUN_ID replaced, as a new snapshot. Refused if a later run holds part of its scope."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.rollback(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "rolled back", as_json)
 
 
@@ -458,9 +468,11 @@ def rollback(run_id: str, as_json: bool) -> None:
 def reinstate(run_id: str, as_json: bool) -> None:
     """Undo the rollback of RUN_ID, as a new snapshot. Refused if somebody has written into its scope since."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.reinstate(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "reinstated", as_json)
 
 
@@ -470,9 +482,11 @@ def reinstate(run_id: str, as_json: bool) -> None:
 def accept(run_id: str, as_json: bool) -> None:
     """Make the version that RUN_ID published under its name (VERSIONED, acceptance LATER) what main shows."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.accept(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "accepted", as_json)
 
 
@@ -764,6 +778,12 @@ def ui(port: int) -> None:
         str(port),
     ]
     os.execve(sys.executable, arguments, environment)  # noqa: S606 - this process becomes Dagster
+
+
+cli.add_command(verify)
+cli.add_command(report)
+cli.add_command(diff)
+cli.add_command(explain)
 
 
 def main() -> None:

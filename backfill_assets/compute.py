@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -59,14 +59,18 @@ def transform_context(platform: Platform, plan: Plan, chunks: Sequence[PlannedCh
     )
 
 
+def read_window(plan: Plan, chunks: Sequence[PlannedChunk]) -> tuple[datetime, datetime]:
+    """Return from when (inclusive) and until when (exclusive) source rows are read whole for chunks."""
+    first = min(chunk.start for chunk in chunks) - timedelta(days=plan.warm_up_days)
+    last = max(chunk.end for chunk in chunks)
+    return plan.read_from + (first - plan.input_range.start), plan.read_until - (plan.input_range.end - last)
+
+
 def pinned_inputs(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk]) -> Inputs:
     """Return the input frames of a batch: its input range, and the look-back columns of everything earlier."""
     spark = platform.spark.session(plan.mode)
     time_column = target.source_time_column
-    first = min(chunk.start for chunk in chunks) - timedelta(days=plan.warm_up_days)
-    last = max(chunk.end for chunk in chunks)
-    start = plan.read_from + (first - plan.input_range.start)
-    end = plan.read_until - (plan.input_range.end - last)
+    start, end = read_window(plan, chunks)
     scan = platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, between(time_column, start, end))
     instant = F.col(time_column)
     source = allowed(

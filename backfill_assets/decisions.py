@@ -53,12 +53,15 @@ def reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
     """Reject a run for good; return it as it is then.
 
     Raises:
+        LeaseHeld: if it is being published just now.
+        PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
         TransitionRefused: if the run's state, its plan or the policy does not allow it.
     """
     record, policy, rule = _of(platform, run_id)
     check_transition(run_id, record.state, RunState.REJECTED)
     _raise(role_problems(policy, rule, Role.APPROVER, by, record.target))
-    return _decide(platform, record, rule, approve=False, by=by, comment=comment, seen=plan_hash)
+    with publication.unpublished(platform, run_id):
+        return _decide(platform, record, rule, approve=False, by=by, comment=comment, seen=plan_hash)
 
 
 def review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:

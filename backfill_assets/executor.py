@@ -322,11 +322,19 @@ def _gated(result: GateResult, derived: DerivedVerdict | None, chunk: ChunkRecor
             measures["slices"] = derived.slices
     details["violations"] = plain(result.violations)
     verdict = Verdict(CHUNK_GATE, result.passed, result.summary, details, result.chunk, result.attempt)
-    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, measures, verdict)
+    hashes = {**result.hashes, **({} if derived is None else derived.hashes)}
+    files, made = (
+        tuple(
+            replace(file, **hashes[path]._asdict()) if (path := local_path(file.path)) in hashes else file
+            for file in own
+        )
+        for own in (chunk.files, chunk.derived)
+    )
+    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, measures, verdict, files, made)
 
 
 def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
-    """Judge a run whose every chunk is staged and has passed; None if it is not that far.
+    """Judge a run whose every chunk is staged and has passed; None if it is not that far, or another launch was faster.
 
     Moves the run to VALIDATED, or to FAILED naming the gates that did not pass. Where a gate asks for an owner the run
     stays STAGED until one has accepted the change.
@@ -340,12 +348,10 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
         return None
     verdicts = _run_verdicts(platform, record, chunks)
     faults.reach("gating.run_judged")
-    platform.ledger.record_verdicts(run_id, verdicts)
-    failed = [verdict.gate for verdict in verdicts if not verdict.passed and not verdict.asks]
-    if failed:
-        platform.ledger.move(run_id, RunState.FAILED, operator(), f"gate(s) not passed: {', '.join(failed)}")
-    elif not _wait_for_owner(platform, record):
-        platform.ledger.move(run_id, RunState.VALIDATED, operator(), f"{len(verdicts)} run gates passed")
+    if not platform.ledger.judge(run_id, verdicts, operator()):
+        return None
+    if platform.ledger.run(run_id).state is RunState.STAGED and not _wait_for_owner(platform, record):
+        platform.ledger.move(run_id, RunState.VALIDATED, operator(), "an owner has accepted these numbers before")
     return verdicts
 
 

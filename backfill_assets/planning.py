@@ -58,16 +58,18 @@ def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) 
     """Look up what the planner must know of the tables: for the manifest's publish mode, and beside live."""
     lakehouse, wanted = platform.lakehouse, manifest.target
     scope = Scope(target.day_column, wanted.publish_range.start, wanted.publish_range.end)
-    corrects = wanted.publish_mode is PublishMode.CORRECTION_EVENTS and target.corrections is not None
+    corrects = wanted.publish_mode is PublishMode.CORRECTION_EVENTS
     return replace(
         base_state(platform, target, manifest),
         rows_in_scope=lakehouse.rows_in(target.name, scope) if wanted.publish_mode is PublishMode.APPEND_ONLY else 0,
         refs=lakehouse.refs(target.name),
         source_snapshots=lakehouse.history(target.source) if wanted.merge is not None else frozenset(),
-        corrections_snapshot_id=lakehouse.snapshot_id(target.corrections.name)
-        if corrects and target.corrections is not None
-        else None,
+        corrections_snapshot_id=_corrections_snapshot(platform, target) if corrects else None,
     )
+
+
+def _corrections_snapshot(platform: Platform, target: TargetTable) -> int | None:
+    return None if target.corrections is None else platform.lakehouse.snapshot_id(target.corrections.name)
 
 
 def replanned(platform: Platform, target: TargetTable, plan: Plan) -> Plan:
@@ -77,6 +79,7 @@ def replanned(platform: Platform, target: TargetTable, plan: Plan) -> Plan:
     return replace(
         plan,
         base_snapshot_id=base_snapshot_id,
+        corrections_base_snapshot_id=_corrections_snapshot(platform, target) if plan.corrections is not None else None,
         source_snapshot_id=source.snapshot_id,
         source_committed_at=source.committed_at,
         run_clock=now().replace(microsecond=0),

@@ -7,6 +7,8 @@ commit landed is read from the target.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -18,6 +20,7 @@ from backfill_assets.leasing import held, leases_of, publishing_lease
 from backfill_assets.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
+from backfill_assets.records import REFUSED, TOLD, bundle_files, catch_up, name_of, tell
 from backfill_assets.ways import ACCEPT, CANCEL, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
 from manifests.errors import LeaseLost, Problem, PublicationDeferred, PublicationRefused, Refused
@@ -382,6 +385,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
         commit = change.undo(action, len(done_before) + 1, undone, root)
     except (LeaseLost, PublicationRefused) as refusal:
         ledger.close_refused(entry, str(refusal))
+        catch_up(platform, run_id, REFUSED, {"action": action})
         raise
     faults.reach("undoing.committed")
     facts = {"snapshot_id": commit.snapshot_id, "added": commit.files_added, "removed": commit.files_removed}
@@ -416,6 +420,7 @@ def accept(platform: Platform, run_id: str) -> Published:
             commit = change.accept()
         except (LeaseLost, PublicationRefused) as refusal:
             platform.ledger.close_refused(entry, str(refusal))
+            catch_up(platform, run_id, REFUSED, {"action": ACCEPT})
             raise
         faults.reach("accepting.committed")
         platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
@@ -445,20 +450,33 @@ def cancel(platform: Platform, run_id: str, by: str, comment: str) -> None:
         PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
         TransitionRefused: if it is not in a state from which it can be cancelled.
     """
+    with unpublished(platform, run_id):
+        platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
+
+
+@contextmanager
+def unpublished(platform: Platform, run_id: str) -> Iterator[None]:
+    """Keep others from publishing a run while the body ends it.
+
+    Raises:
+        LeaseHeld: if it is being published just now.
+        PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
+    """
     record = platform.ledger.run(run_id)
     if record.state is not RunState.VALIDATED or not record.plan.publishes:
-        return platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
+        yield
+        return
     with publishing_lease(platform, record, CANCEL):
         record = platform.ledger.run(run_id)
         if record.state is RunState.PUBLISHED or change_of(platform, record, platform.ledger.chunks(run_id)).has_landed:
             raise PublicationRefused(
                 Problem(
                     f"the publication of '{run_id}' has landed in {record.target}",
-                    "what readers have seen is rolled back, not cancelled",
+                    "what readers have seen is rolled back, not cancelled or rejected",
                     f"roll it back; if it is VALIDATED still, `backfill publish {run_id}` first: it records what landed",
                 )
             )
-        return platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
+        yield
 
 
 def change_of(platform: Platform, record: RunRecord, chunks: list[ChunkRecord], lease: Lease | None = None) -> Change:
@@ -508,8 +526,7 @@ def _require_predecessor(platform: Platform, record: RunRecord) -> None:
 
 def _seal(platform: Platform, change: Change) -> str:
     edition = len(platform.ledger.amendments(change.record.run_id))
-    files = evidence_files(platform, change.record, list(change.chunks))
-    return platform.evidence.seal(change.record.run_id, files, edition)
+    return platform.evidence.seal(change.record.run_id, bundle_files(platform, change.record), edition)
 
 
 # --- conflicts --------------------------------------------------------------------------------------------------------
@@ -588,26 +605,6 @@ def _differing_files(change: Change, conflicts: list[str], limit: int = 20) -> l
     return lines
 
 
-def evidence_files(platform: Platform, record: RunRecord, chunks: list[ChunkRecord]) -> dict[str, Any]:
-    """Return the content of a run's evidence bundle, from the ledger alone."""
-    run_id = record.run_id
-    return {
-        "manifest.json": record.manifest.model_dump(mode="json", by_alias=True),
-        "plan.json": record.plan,
-        "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
-        "code.json": record.plan.code,
-        "chunks.json": chunks,
-        "verdicts.json": platform.ledger.verdicts(run_id),
-        "approvals.json": platform.ledger.approvals(run_id),
-        "acceptances.json": approvals.acceptances_of(platform.ledger, run_id),
-        "policy.json": approvals.policy_text(platform.ledger, record.plan.policy),
-        "amendments.json": platform.ledger.amendments(run_id),
-        "attempts.json": platform.ledger.attempts(run_id),
-        "transitions.json": platform.ledger.history(run_id),
-        "sink_requests.json": platform.ledger.sink_attempts(run_id),
-    }
-
-
 def _last(platform: Platform, run_id: str, actions: set[str]) -> dict[str, Any] | None:
     done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
     return next((one for one in reversed(done) if one["action"] in actions), None)
@@ -634,10 +631,9 @@ def _already(platform: Platform, record: RunRecord, actions: set[str]) -> Publis
 def _tell_the_world(platform: Platform, record: RunRecord, done: Published, action: str, number: int = 1) -> None:
     """Append to the evidence, and send to each sink the manifest grants; each recognises a repetition."""
     facts = {name: value for name, value in plain(done).items() if name != "new"}
-    if number > 2:  # noqa: PLR2004 - a run is rolled back once as its second change; later ones are numbered
-        action = f"{action}-{number}"
-    platform.evidence.append(record.run_id, action, facts | {"at": now()})
+    tell(platform, record, action, facts, number)
     faults.reach("recording.told")
+    action = name_of(action, number)
     done_before = {
         (one["sink"], one["action"])
         for one in platform.ledger.sink_attempts(record.run_id)
@@ -655,6 +651,7 @@ def _tell_the_world(platform: Platform, record: RunRecord, done: Published, acti
             platform.sinks.record_outcome(record.manifest, name, action, "FAILED", str(refusal))
         else:
             platform.sinks.record_outcome(record.manifest, name, action, "SENT", "")
+    catch_up(platform, record.run_id, TOLD, {"action": action})
 
 
 def _totals(chunks: list[ChunkRecord]) -> list[dict[str, Any]]:

@@ -10,8 +10,10 @@ import dagster as dg
 from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from backfill_assets import diff_view
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, waits_for
+from backfill_assets.report import report_beside
 from backfill_assets.staging import (
     RUN_TAG,
     asset_key,
@@ -65,6 +67,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
             raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
         except Refused as refusal:
             raise dg.Failure(str(refusal), allow_retries=False) from refusal
+        page = report_beside(platform, run_id)
         chunks = platform.ledger.chunks(run_id)
         loud: dict[str, dg.MetadataValue[Any]] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
         return dg.MaterializeResult(
@@ -79,6 +82,8 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
                 "dagster/row_count": sum(chunk.rows or 0 for chunk in chunks),
                 "evidence root": done.evidence_root,
                 "evidence": dg.MetadataValue.path(str(platform.evidence.path(run_id))),
+                **({} if page is None else {"report": dg.MetadataValue.path(str(page))}),
+                **diff_view.of_run(platform, run_id),
             },
         )
 

@@ -27,8 +27,20 @@ from pyiceberg.types import (
 )
 from pyspark.sql import types as spark
 
+Instant = Annotated[pl.Datetime, "us", "UTC"]
+"""Type of a column that holds points in time (timestamptz)."""
 LINEAGE_COLUMNS = ("run_id", "processing_mode", "transform_version", "input_snapshot_id", "produced_at")
 """Columns that every published row carries; constant within a run."""
+TABLE_PROPERTIES = {
+    # one small snapshot a publication: keep the metadata of the last hundred in the metadata file
+    "write.metadata.previous-versions-max": "100",
+    "write.delete.isolation-level": "serializable",
+    "write.parquet.compression-codec": "zstd",
+    # commits to other scopes come between often, and each is short: ask again soon rather than ever later
+    "commit.retry.num-retries": "10",
+    "commit.retry.max-wait-ms": "250",
+}
+"""Of every table that is made here."""
 
 
 class Published(pa.DataFrameModel):
@@ -38,7 +50,7 @@ class Published(pa.DataFrameModel):
     processing_mode: str = pa.Field(description="Execution mode of that run.")
     transform_version: str = pa.Field(description="Version of the transform that produced the row.")
     input_snapshot_id: pl.Int64 = pa.Field(description="Iceberg snapshot of the source that was read.")
-    produced_at: Annotated[pl.Datetime, "us", "UTC"] = pa.Field(description="The run clock: the run's only 'now'.")
+    produced_at: Instant = pa.Field(description="The run clock: the run's only 'now'.")
 
     class Config:
         """Columns are exactly the declared ones."""

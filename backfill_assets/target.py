@@ -208,6 +208,12 @@ class LivePolicy:
             raise ValueError(f"publish_mode is {self.publish_mode}; a rewind covers days again, which is a replacement")
 
 
+def no_warm_up(references: Mapping[str, list[dict[str, Any]]]) -> int:
+    """Return 0 days: a day's rows depend on that day's input alone."""
+    del references
+    return 0
+
+
 @dataclass(frozen=True)
 class TargetTable:
     """A table whose history may be rewritten, as its product declares it.
@@ -250,11 +256,11 @@ class TargetTable:
     chunks_until: str
     source: str
     source_time_column: str
-    references: tuple[str, ...]
-    warm_up_days: Callable[[Mapping[str, list[dict[str, Any]]]], int]
     transform: str
     versions: Mapping[str, TransformVersion]
     owners: tuple[str, ...]
+    references: tuple[str, ...] = ()
+    warm_up_days: Callable[[Mapping[str, list[dict[str, Any]]]], int] = no_warm_up
     look_back_columns: tuple[str, ...] = ()
     measure: Callable[[pl.DataFrame], pl.DataFrame] | None = None
     outline: Outline | None = None
@@ -272,6 +278,11 @@ class TargetTable:
         begins = None if self.live is None else self.live.begins_on
         if begins is not None and aligned(self.chunking, begins, begins)[0] != begins:
             raise ValueError(f"live.begins_on of {self.name} is {begins}, in the middle of a {self.chunking}")
+
+    @property
+    def changes(self) -> str:
+        """The table that the changed rows of its runs are put into, if anybody asks for it."""
+        return f"{self.name}_changes"
 
     def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
         """Return what the planner must know, with the warm-up that the pinned references ask for."""

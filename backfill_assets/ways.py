@@ -102,26 +102,26 @@ class Change:
 
     def scopes(self, table: str) -> list[tuple[Scope, int | None]]:
         """Return what may be touched of a table, each with the snapshot whose files it must still hold."""
-        if self.plan.corrections is not None and table == self.table:
-            return [(self._whole(), self.plan.corrections_base_snapshot_id)]
         keys = {chunk.chunk for chunk in self.changed} if self.plan.merge is not None else self.plans.keys()
+        if self.plan.corrections is not None and table == self.table:
+            bases = {key: plan.corrections_base_snapshot_id for key, plan in self.plans.items()}
+        else:
+            bases = {key: plan.base_snapshot_id for key, plan in self.plans.items()}
         return [
             (Scope(self.target.day_column, stretch[0].start, stretch[-1].end), base)
-            for base, stretch in self._stretches(keys)
+            for base, stretch in self._stretches(keys, bases)
         ]
 
-    def _whole(self) -> Scope:
-        publish = self.plan.publish_range
-        return Scope(self.target.day_column, publish.start, publish.end)
-
-    def _stretches(self, keys: Iterable[str]) -> list[tuple[int | None, list[PlannedChunk]]]:
+    def _stretches(
+        self, keys: Iterable[str], bases: Mapping[str, int | None]
+    ) -> list[tuple[int | None, list[PlannedChunk]]]:
         """Return chunks that follow one another and have one base."""
         wanted = set(keys)
         stretches: list[tuple[int | None, list[PlannedChunk]]] = []
         for chunk in self.plan.chunks:
             if chunk.key not in wanted:
                 continue
-            base = self.plans[chunk.key].base_snapshot_id
+            base = bases[chunk.key]
             last = stretches[-1] if stretches else None
             if last and last[0] == base and last[1][-1].end + timedelta(days=1) == chunk.start:
                 last[1].append(chunk)

@@ -1,6 +1,6 @@
 """Kill -9 in every publish mode, at random times and at named points; the same command again must end as if undisturbed.
 
-    python benchmarks/kills.py [--kills 300] [--seed 1] [--processes 1]
+    python benchmarks/kills.py [--kills 300] [--seed 1] [--processes 1 | --postgres]
 
 A cycle is one run of one mode: planned, approved, staged, gated, published, for some accepted, then rolled back and
 reinstated. A child process does it, is killed, and is started again with what the operator has not seen finished, until
@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from rich.console import Console
@@ -41,6 +41,7 @@ from backfill_assets import faults
 from backfill_assets.doctor import examine
 from backfill_assets.platform import Platform
 from backfill_assets.publication import accept, prepare, publish, reinstate, rollback
+from backfill_assets.verification import verify
 from benchmarks.small_table import (
     CORRECTIONS,
     EMPTY,
@@ -140,7 +141,7 @@ def operate(site: Path, case: Case, fault: str | None, begun: Connection) -> Non
         if fault is not None:
             os.environ[faults.VARIABLE] = fault
         with declared():
-            platform = opened(site / "home")
+            platform = at(site)
             for step in case.steps[len(_noted(site)) :]:
                 STEPS[step](platform, case)
                 with (site / "noted").open("a") as notes:
@@ -154,7 +155,7 @@ def insist(site: Path, case: Case, told: Connection) -> None:
     """Do the first command of a case as an operator who gives it again when it is refused; tell how often it was."""
     refusals: list[str] = []
     with declared():
-        platform = opened(site / "home")
+        platform = at(site)
         told.send(None)
         told.recv()  # all operators begin at the same moment
         while True:
@@ -175,7 +176,7 @@ def observe(site: Path, case: Case, begun: Connection, told: Connection) -> None
     try:
         begun.send(None)
         with declared():
-            platform = opened(site / "home")
+            platform = at(site)
             seen = [_looks(platform, case)]
             for step in case.steps:
                 since = time.monotonic()
@@ -221,12 +222,12 @@ class Seen:
     failure: str = ""
 
 
-def read_on(home: Path, case: Case, orders: Connection) -> None:
+def read_on(site: Path, case: Case, orders: Connection) -> None:
     """Poll the views of a case until told to stop; tell what was seen."""
     seen = Seen([[] for _ in case.views])
     try:
         with declared():
-            _poll(opened(home), case, orders, seen)
+            _poll(at(site), case, orders, seen)
     except Exception:  # noqa: BLE001 - told to the parent, which fails
         seen.failure = traceback.format_exc()
         orders.send(None)
@@ -321,6 +322,9 @@ def outcome(platform: Platform, case: Case) -> dict[str, Any]:
         "evidence": sorted(file.name for file in folder.glob("bundle/*")),
         "records": {file.name: _record(file, root) for file in sorted(folder.glob("records/*"))},
         "leases left open": open_leases,
+        "what verifying the evidence finds": [
+            f"{one.run_id} {one.where}: {one.what}" for one in verify(platform).everything
+        ],
         "what the doctor finds": [f"{one.kind}: {one.where}: {one.what}" for one in examine(platform)],
     }
 
@@ -338,10 +342,14 @@ def _history(platform: Platform, name: str, root: str) -> list[tuple[Any, ...]]:
     return found[::-1]
 
 
+_OF_ITS_OWN = frozenset({"at", "snapshot_id", "base_snapshot_id", "rows", "tables", "beside", "follows"})
+"""What a record says that no two runs have in common; whether it is right is for `verify` to say."""
+
+
 def _record(file: Path, root: str) -> dict[str, Any]:
     facts = json.loads(file.read_text())
     facts["evidence_root"] = facts["evidence_root"] == root
-    return {name: value for name, value in facts.items() if name not in {"at", "snapshot_id", "base_snapshot_id"}}
+    return {name: value for name, value in facts.items() if name not in _OF_ITS_OWN}
 
 
 # --- the harness ------------------------------------------------------------------------------------------------------
@@ -379,16 +387,45 @@ def _context() -> Any:
     return context
 
 
-def build(site: Path) -> None:
+class Server(Protocol):
+    """A database server on which an installation keeps ledger and catalog."""
+
+    def database(self, template: str = ...) -> str:
+        """Create a database, like another one, and return its URL."""
+
+    def drop(self, url: str) -> None:
+        """Remove a database, whoever is connected to it."""
+
+
+_SERVERS: dict[Path, Server] = {}
+"""The server of each site that has one, in the process that builds and restores it."""
+
+
+def at(site: Path) -> Platform:
+    """Return the platform of a site: its files, and the databases it uses now, if they are on a server."""
+    file = site / "databases"
+    if not file.exists():
+        return opened(site / "home")
+    urls = json.loads(file.read_text())
+    catalog = {"type": "sql", "uri": urls["catalog"], "warehouse": f"file://{site}/home/warehouse"}
+    return opened(site / "home", ledger_url=urls["ledger"], catalog=catalog)
+
+
+def build(site: Path, server: Server | None = None) -> None:
     """Make an installation whose table has a history, and keep a copy of it."""
     site.mkdir(parents=True, exist_ok=True)
-    platform = opened(site / "home")
+    if server is not None:
+        _SERVERS[site] = server
+        (site / "databases").write_text(json.dumps({name: server.database() for name in ("ledger", "catalog")}))
+    platform = at(site)
     initialise(platform)
     planned(platform, manifest("history", "REPLACE_PARTITIONS", HISTORY, computed_by="1"))
     staged(platform, "history")
     publish(platform, "history")
     closed(platform)
     shutil.copytree(site / "home", site / "kept")
+    if server is not None:
+        shutil.move(site / "databases", site / "kept-databases")
     time.sleep(1.0)  # a run clock has whole seconds, and is the version that a merge compares
 
 
@@ -398,6 +435,12 @@ def restore(site: Path) -> None:
         path = site / left
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     shutil.copytree(site / "kept", site / "home")
+    if site in _SERVERS:
+        server, used = _SERVERS[site], site / "databases"
+        for url in json.loads(used.read_text()).values() if used.exists() else ():
+            server.drop(url)
+        kept = json.loads((site / "kept-databases").read_text())
+        used.write_text(json.dumps({name: server.database(url) for name, url in kept.items()}))
 
 
 def undisturbed(site: Path, case: Case) -> Twin:
@@ -413,11 +456,12 @@ def undisturbed(site: Path, case: Case) -> Twin:
     except EOFError:
         raise RuntimeError(f"{case.name} fails undisturbed:\n{_failure(site)}") from None
     child.join()
-    platform = opened(site / "home")
+    platform = at(site)
     left = outcome(platform, case)
     closed(platform)
-    if left["what the doctor finds"]:
-        raise RuntimeError(f"{case.name}: after an undisturbed run the doctor finds {left['what the doctor finds']}")
+    for who in ("what the doctor finds", "what verifying the evidence finds"):
+        if left[who]:
+            raise RuntimeError(f"{case.name}: after an undisturbed run, {who}: {left[who]}")
     states = [list(view) for view in zip(*looks, strict=True)]
     return Twin(left, states, dict(_noted(site)), points)
 
@@ -432,7 +476,7 @@ def cycle(site: Path, case: Case, twin: Twin, tally: Tally, chance: random.Rando
     context = _context()
     restore(site)
     orders, theirs = context.Pipe()
-    reader = context.Process(target=read_on, args=(site / "home", case, theirs))
+    reader = context.Process(target=read_on, args=(site, case, theirs))
     reader.start()
     orders.recv()
     kills = 0
@@ -459,7 +503,7 @@ def cycle(site: Path, case: Case, twin: Twin, tally: Tally, chance: random.Rando
     _judge_reader(orders.recv(), twin, tally)
     reader.join()
     try:
-        platform = opened(site / "home")
+        platform = at(site)
         found = outcome(platform, case)
         closed(platform)
     except Refused as refusal:
@@ -502,12 +546,14 @@ def _judge_reader(seen: Seen, twin: Twin, tally: Tally) -> None:
             tally.wrong.append(f"{tally.case.name}: readers of {view} saw {states}, undisturbed {allowed}")
 
 
-def campaign(folder: Path, kills: int, seed: int, cases: Sequence[Case] = CASES) -> list[Tally]:
+def campaign(
+    folder: Path, kills: int, seed: int, cases: Sequence[Case] = CASES, server: Server | None = None
+) -> list[Tally]:
     """Kill so many times, mode after mode; return what came of it."""
     chance = random.Random(seed)
     tallies = [Tally(case) for case in cases]
     with declared():
-        build(folder)
+        build(folder, server)
         twins = [undisturbed(folder, case) for case in cases]
         done = 0
         while done < kills:
@@ -526,8 +572,14 @@ def _campaign_told(folder: Path, kills: int, seed: int, told: Connection) -> Non
     told.send(campaign(folder, kills, seed))
 
 
-def campaigns(folder: Path, kills: int, seed: int, processes: int) -> list[Tally]:
+def campaigns(folder: Path, kills: int, seed: int, processes: int, *, on_server: bool) -> list[Tally]:
     """Have campaigns beside one another, each with an installation of its own; return what came of all."""
+    if on_server:
+        sys.path.insert(0, f"{ROOT}/tests")
+        from servers import postgres
+
+        with postgres() as server:
+            return campaign(folder / "site", kills, seed, server=server)
     if processes == 1:
         return campaign(folder / "site", kills, seed)
     context = _context()
@@ -579,12 +631,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1, help="campaigns at once, each with its own installation")
+    parser.add_argument("--postgres", action="store_true", help="ledger and catalog on a PostgreSQL server of its own")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])  # the children's
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        tallies = campaigns(Path(folder), options.kills, options.seed, options.processes)
+        tallies = campaigns(Path(folder), options.kills, options.seed, options.processes, on_server=options.postgres)
     console = Console(width=140)
     console.print(shown(tallies))
     points = sorted({point for tally in tallies for point in tally.at_points})

@@ -10,30 +10,18 @@ Both run in one warm process, in turn, each once unmeasured first. Each merge is
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import tempfile
-from pathlib import Path
-from typing import Any
 
+from installation import PeakMemory, installed, log_options, timed
 from pyspark.sql import functions as F
-from restatement import PeakMemory, _timed
 from rich.console import Console
 from rich.table import Table
 
 from backfill_assets import demo
-from backfill_assets.cli import execute
 from backfill_assets.derivation import chunk_scopes
-from backfill_assets.launch import announce_approval, initialise_instance, instance_at
-from backfill_assets.loading import initialise, load_case_events
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform, open_platform, target_named
-from backfill_assets.products.enforcement import loading as enforcement
+from backfill_assets.platform import Platform, target_named
 from backfill_assets.publication import rollback
-from manifests.canonical import plain
-from manifests.model import manifest_from
 from resources.ledger import RunRecord
-from resources.settings import load_settings
 
 
 def bare(platform: Platform, record: RunRecord) -> None:
@@ -55,68 +43,48 @@ def bare(platform: Platform, record: RunRecord) -> None:
     placed.sortWithinPartitions(*target.key).drop("slot").write.partitionBy("chunk_start").parquet(folder)
 
 
-def main() -> None:  # noqa: PLR0915 - a script, read from top to bottom
+def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=Path)
-    parser.add_argument("--cases", type=int, default=60_000)
+    parser = log_options(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--percent", type=float, default=1.0)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        settings = load_settings(home=Path(folder))
-        initialise(Platform.of(settings))
-        initialise_instance(settings)
-        with open_platform(settings) as platform, instance_at(settings) as instance:
-            load = enforcement.from_file(options.events) if options.events else enforcement.generated(options.cases, 1)
-            load_case_events(platform, load, settings.quarantine_limit)
-            scope = demo._months_of_source(platform)
-
-            def run(run_id: str, **changes: Any) -> RunRecord:
-                text = plain(demo._manifest(platform, demo.RESTATEMENT, scope).model_dump(mode="json", by_alias=True))
-                text["target"] |= changes
-                record = plan_run(
-                    platform, manifest_from(text | {"runId": run_id, "validation": {}, "referenceData": []})
+    with installed(options) as world:
+        platform = world.platform
+        history = world.run(world.manifest(demo.RESTATEMENT, "history", validation={}, referenceData=[]))
+        table = platform.lakehouse.table(history.target)
+        total = int(table.current_snapshot().summary["total-records"])
+        everyone = sorted(set(table.scan(selected_fields=("case_id",)).to_arrow()["case_id"].unique().to_pylist()))
+        chosen = everyone[:: max(1, round(100 / options.percent))]
+        way = {"publishMode": "MERGE_BY_KEY", "merge": {"entities": chosen}}
+        shown = Table("round", "bare (s)", "plan to published (s)", "ratio", "publication (s)", "rollback (s)")
+        memory = PeakMemory()
+        for number in range(options.rounds + 1):
+            with timed() as whole:
+                record = world.run(
+                    world.manifest(demo.RESTATEMENT, f"merge-{number}", target=way, validation={}, referenceData=[])
                 )
-                platform.ledger.decide(
-                    run_id, approve=True, by="benchmark", comment="", self_approval=False, plan_hash=record.plan_hash
-                )
-                announce_approval(instance, record)
-                if not execute(platform, instance, run_id, (), progress=False):
-                    raise SystemExit(f"{run_id}: {platform.ledger.run(run_id).state_reason}")
-                return platform.ledger.run(run_id)
-
-            history = run("history")
-            table = platform.lakehouse.table(history.target)
-            total = int(table.current_snapshot().summary["total-records"])
-            everyone = sorted(set(table.scan(selected_fields=("case_id",)).to_arrow()["case_id"].unique().to_pylist()))
-            chosen = everyone[:: max(1, round(100 / options.percent))]
-            shown = Table("round", "bare (s)", "plan to published (s)", "ratio", "publication (s)", "rollback (s)")
-            memory = PeakMemory()
-            for number in range(options.rounds + 1):
-                with _timed() as whole:
-                    record = run(f"merge-{number}", publishMode="MERGE_BY_KEY", merge={"entities": chosen})
-                with _timed() as alone:
-                    bare(platform, record)
-                shutil.rmtree(Path(folder) / "warehouse" / "bare")
-                (entry,) = platform.ledger.publications(record.run_id)
-                commit = (entry["ended_at"] - entry["started_at"]).total_seconds()
-                with _timed() as back:
-                    rollback(platform, record.run_id)
-                if number == 0:
-                    memory.start()
-                    continue
-                seconds = [alone[0], whole[0], whole[0] / alone[0], commit, back[0]]
-                shown.add_row(str(number), *(f"{value:.2f}" for value in seconds))
-            memory.stop.set()
-            chunks = platform.ledger.chunks(record.run_id)
-            files = platform.lakehouse.files_by_chunk(
-                history.target, None, chunk_scopes(target_named(history.target), history.plan.chunks)
-            )
+            with timed() as alone:
+                bare(platform, record)
+            shutil.rmtree(world.folder / "warehouse" / "bare")
+            (entry,) = platform.ledger.publications(record.run_id)
+            commit = (entry["ended_at"] - entry["started_at"]).total_seconds()
+            with timed() as back:
+                rollback(platform, record.run_id)
+            if number == 0:
+                memory.start()
+                continue
+            seconds = [alone[0], whole[0], whole[0] / alone[0], commit, back[0]]
+            shown.add_row(str(number), *(f"{value:.2f}" for value in seconds))
+        memory.stop.set()
+        chunks = platform.ledger.chunks(record.run_id)
+        files = platform.lakehouse.files_by_chunk(
+            history.target, None, chunk_scopes(target_named(history.target), history.plan.chunks)
+        )
     keys = sum(chunk.rows or 0 for chunk in chunks)
     copied = sum(len(chunk.replaced) for chunk in chunks)
     console = Console()
-    console.print(f"{load.source_file}: {total:,} rows; merged {keys:,} keys of {len(chosen):,} cases")
+    console.print(f"{world.load.source_file}: {total:,} rows; merged {keys:,} keys of {len(chosen):,} cases")
     console.print(f"{copied} of {sum(map(len, files.values()))} files copied: those that hold merged keys")
     console.print(shown)
     console.print(f"peak memory of all processes: {memory.peak:,.0f} MiB (proportional set size)")

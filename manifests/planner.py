@@ -185,11 +185,17 @@ class PinnedReference:
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One staged data file; `rows` and `bytes` are read from its footer and its length."""
+    """One staged data file; `rows` and `bytes` are read from its footer and its length.
+
+    `sha256` (of all its bytes) and `footer` (of its Parquet footer) are those of the file as its gate read it; empty before
+    that, and where the gate could not hash what it read.
+    """
 
     path: str
     rows: int
     bytes: int
+    sha256: str = field(default="", metadata=LATER)
+    footer: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True)

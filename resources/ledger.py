@@ -128,7 +128,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class GatedChunk:
-    """What the gate of one chunk measured of the staged files of one attempt."""
+    """What the gate of one chunk measured of the staged files of one attempt; `files` and `derived` with their hashes."""
 
     chunk: str
     attempt: int
@@ -136,6 +136,8 @@ class GatedChunk:
     rows: int
     measures: Mapping[str, Any]
     verdict: Verdict
+    files: tuple[StagedFile, ...] | None = None
+    derived: tuple[StagedFile, ...] | None = None
 
 
 def now() -> datetime:
@@ -617,6 +619,7 @@ class Ledger:
         with self.engine.begin() as connection:
             lock_run(connection, run_id)  # or two passes over the same chunks could wait for each other's rows
             for item in gated:
+                hashed = {"files": item.files, "derived": item.derived}
                 changed = connection.execute(
                     chunks.update()
                     .where(chunks.c.run_id == run_id, chunks.c.chunk == item.chunk, chunks.c.attempt == item.attempt)
@@ -624,6 +627,7 @@ class Ledger:
                         state=ChunkState.PASSED if item.verdict.passed else ChunkState.FAILED,
                         digest=item.digest,
                         measures=canonical_json(dict(item.measures)),
+                        **{name: canonical_json(files) for name, files in hashed.items() if files is not None},
                         error="" if item.verdict.passed else item.verdict.summary,
                         updated_at=at,
                     )
@@ -637,6 +641,27 @@ class Ledger:
         with self.engine.begin() as connection:
             for verdict in found:
                 _insert_verdict(connection, run_id, verdict, at)
+
+    def judge(self, run_id: str, found: Sequence[Verdict], actor: str) -> bool:
+        """Record run-level verdicts and move the run: to VALIDATED, or to FAILED naming the gates that did not pass.
+
+        It stays STAGED where nothing failed and a gate asks for an owner.
+
+        Returns False, having recorded nothing, if the run is STAGED no more: another launch has judged it meanwhile.
+        """
+        at = now()
+        failed = [verdict.gate for verdict in found if not verdict.passed and not verdict.asks]
+        with self.engine.begin() as connection:
+            if self._locked(connection, run_id).state is not RunState.STAGED:
+                return False
+            for verdict in found:
+                _insert_verdict(connection, run_id, verdict, at)
+            if not failed and any(verdict.asks for verdict in found):
+                return True
+            state = RunState.FAILED if failed else RunState.VALIDATED
+            why = f"gate(s) not passed: {', '.join(failed)}" if failed else f"{len(found)} run gates passed"
+            _move(connection, run_id, RunState.STAGED, state, actor, why)
+        return True
 
     def verdicts(self, run_id: str) -> list[Verdict]:
         """Return the newest verdict of each gate and chunk of a run."""

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from servers import NoServerError, Postgres, postgres
-from worlds import World, make_world
+from worlds import World, keep, make_world
 
 os.environ.setdefault("TZ", "UTC")
 
+LONG = (
+    "test_crash.py",
+    "test_restatement.py",
+    "test_publish_modes.py",
+    "test_dagster.py",
+    "test_reproduce.py",
+    "test_gc.py",
+    "test_live.py",
+    "test_doctor.py",
+    "test_kills.py",
+    "test_model.py",
+)
+"""The modules that take longest, first: a process that begins one of them last would be waited for by the others."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+@pytest.fixture(scope="session")
+def initialised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], World]:
+    """Return what puts an installation with 400 generated cases of two years back to how it began."""
+    folder = tmp_path_factory.mktemp("initialised")
+    return keep(make_world(folder / "home", cases=400), folder / "kept")
+
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(initialised: Callable[[], World]) -> World:
     """An initialised installation with 400 generated cases of two years."""
-    return make_world(tmp_path / "home", cases=400)
+    return initialised()
 
 
 @pytest.fixture(scope="module")

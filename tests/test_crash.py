@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from datetime import date
 from pathlib import Path
 
 import polars as pl
 import pytest
+from launches import Launch, launch
 from worlds import END, SPARK, World, make_world
 
 from backfill_assets import faults
@@ -23,22 +21,9 @@ KILLED = -9
 CHUNKS = (date(2010, 2, 1), date(2010, 7, 31))
 
 
-def command(world: World, *arguments: str, fault: str | None = None) -> subprocess.Popen[bytes]:
-    environment = {name: value for name, value in os.environ.items() if name != faults.VARIABLE}
-    environment |= {"BACKFILL_HOME": str(world.home), "BACKFILL_SPARK": json.dumps(SPARK)} | (
-        {faults.VARIABLE: fault} if fault else {}
-    )
-    return subprocess.Popen(
-        [sys.executable, "-m", "backfill_assets.cli", *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-def finish(process: subprocess.Popen[bytes], expected: int) -> None:
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == expected, f"{process.returncode}\n{out.decode()[-2000:]}\n{err.decode()[-4000:]}"
+def command(world: World, *arguments: str, fault: str | None = None) -> Launch:
+    environment = {"BACKFILL_HOME": str(world.home), "BACKFILL_SPARK": json.dumps(SPARK)}
+    return launch(*arguments, environment=environment | ({faults.VARIABLE: fault} if fault else {}))
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +52,14 @@ def test_the_same_command_after_a_kill_at_every_point_ends_as_if_nothing_had_hap
         "publishing.leased",
         "publishing.committed",
     ):
-        finish(command(world, "run", "disturbed", fault=point), KILLED)
+        command(world, "run", "disturbed", fault=point).finish(KILLED)
         visible = set(world.rows()["run_id"].unique())
         # readers see all of the history or all of the restatement, at every point
         assert visible == ({"history", "disturbed"} if point == "publishing.committed" else {"history"})
     assert world.platform.ledger.run("disturbed").state is RunState.VALIDATED  # it landed, nobody could say so
-    finish(command(world, "run", "disturbed", fault="publishing.recorded"), KILLED)
-    finish(command(world, "run", "disturbed", fault="recording.told"), KILLED)
-    finish(command(world, "run", "disturbed"), 0)
+    command(world, "run", "disturbed", fault="publishing.recorded").finish(KILLED)
+    command(world, "run", "disturbed", fault="recording.told").finish(KILLED)
+    command(world, "run", "disturbed").finish(0)
     ledger = world.platform.ledger
     assert ledger.run("disturbed").state is RunState.PUBLISHED
     assert world.digests("disturbed") == world.digests(undisturbed.run_id)
@@ -95,11 +80,11 @@ def test_a_kill_while_planning_leaves_a_plan_or_none(world: World, tmp_path: Pat
     file = tmp_path / "planned.json"
     contract = world.manifest("planned", target=world.scope(*CHUNKS))
     file.write_text(contract.canonical())
-    finish(command(world, "plan", str(file), fault="planning.resolved"), KILLED)
+    command(world, "plan", str(file), fault="planning.resolved").finish(KILLED)
     assert world.platform.ledger.find("planned") is None
-    finish(command(world, "plan", str(file), fault="planning.recorded"), KILLED)
+    command(world, "plan", str(file), fault="planning.recorded").finish(KILLED)
     assert world.platform.ledger.run("planned").state is RunState.PLANNED
-    finish(command(world, "plan", str(file)), 0)
+    command(world, "plan", str(file)).finish(0)
     moves = [(one["from_state"], one["to_state"]) for one in world.platform.ledger.history("planned")]
     assert moves == [("DRAFT", "PLANNED")]
 
@@ -111,13 +96,12 @@ def test_a_kill_in_the_middle_of_a_spark_write_loses_nothing(world: World) -> No
     data = Path(local_path(world.platform.lakehouse.location(record.target)))
     deadline = time.monotonic() + 240
     while not list(data.glob("run=mid-write/attempt-1/_temporary/0/*/*/*.parquet")):
-        assert process.poll() is None, process.communicate()[1].decode()[-4000:]
+        assert process.is_running(), process.errors[-4000:]
         assert time.monotonic() < deadline
         time.sleep(0.005)
     process.kill()
-    process.wait()
     assert {chunk.state.value for chunk in world.platform.ledger.chunks("mid-write")} == {"PLANNED"}
-    finish(command(world, "run", "mid-write"), 0)
+    command(world, "run", "mid-write").finish(0)
     undisturbed = world.validated(world.manifest("mid-write-undisturbed", target=scope))
     assert world.digests("mid-write") == world.digests(undisturbed.run_id)
     assert world.platform.ledger.run("mid-write").state is RunState.PUBLISHED

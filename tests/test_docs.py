@@ -21,7 +21,7 @@ from backfill_assets.cli import cli
 from manifests.model import parse_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").glob("*.md")})
+PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")})
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>```+|~~~+)(?P<language>[\w+-]*)")
 _MARK = re.compile(r"\s*<!--\s*test:\s*(?P<kind>[\w-]+)\s*-->\s*")
 _LINK = re.compile(r"!?\[[^\]]*\]\((?P<to>[^)\s]+)(?:\s+\"[^\"]*\")?\)")

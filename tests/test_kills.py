@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from servers import Postgres
 
-from backfill_assets import executor, faults, planning, publication
+from backfill_assets import decisions, executor, faults, planning, publication
 from backfill_assets.doctor import examine, mend
 from backfill_assets.platform import Platform
 from backfill_assets.publication import accept, publish, reinstate, rollback
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES, RUN, STEPS, Case
-from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, manifest, opened, planned, rows, staged
-from manifests.errors import EnvironmentRefused, PublicationRefused
+from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, manifest, planned, rows, staged
+from manifests.errors import EnvironmentRefused, PublicationDeferred, PublicationRefused
 from manifests.lifecycle import RunState
+from manifests.model import Conflict, OnConflict
 from resources import leases as leases_module
 from resources import ledger as ledger_module
 from resources.lakehouse import local_path
@@ -43,7 +45,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def platform(kept: Path) -> Iterator[Platform]:
     """The installation, put back to its history."""
     kills.restore(kept)
-    platform = opened(kept / "home")
+    platform = kills.at(kept)
     yield platform
     closed(platform)
 
@@ -56,7 +58,7 @@ def twin(kept: Path) -> Callable[[Case], dict[str, Any]]:
     def of(case: Case) -> dict[str, Any]:
         if case.name not in known:
             kills.restore(kept)
-            platform = opened(kept / "home")
+            platform = kills.at(kept)
             for step in case.steps:
                 STEPS[step](platform, case)
             known[case.name] = kills.outcome(platform, case)
@@ -90,6 +92,13 @@ def test_a_dozen_kills_over_all_modes_leave_no_trace(tmp_path: Path) -> None:
     assert [wrong for tally in tallies for wrong in tally.wrong] == []
     assert sum(tally.kills for tally in tallies) == 12
     assert all(tally.cycles and tally.polls for tally in tallies)
+
+
+def test_a_kill_a_mode_leaves_no_trace_on_a_server(tmp_path: Path, postgres_server: Postgres) -> None:
+    tallies = kills.campaign(tmp_path / "site", len(CASES[::2]), 5, CASES[::2], postgres_server)
+    assert [wrong for tally in tallies for wrong in tally.wrong] == []
+    assert sum(tally.kills for tally in tallies) == len(CASES[::2])
+    assert list(tmp_path.rglob("*.db")) == [], "ledger and catalog are on the server"
 
 
 def test_the_harness_sees_a_reader_who_saw_something_else() -> None:
@@ -355,6 +364,86 @@ def test_a_launch_whose_chunks_another_one_has_staged_meanwhile_has_nothing_left
     assert len(outcome.skipped) == len(record.plan.chunks)
     assert platform.ledger.run(case.run_id).state is RunState.VALIDATED
     assert {one.attempt for one in platform.ledger.chunks(case.run_id)} == {2}
+
+
+def test_a_launch_whose_run_another_one_has_judged_meanwhile_has_nothing_left_to_do(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = only(REPLACE, RUN)
+    record = planned(platform, manifest(case.run_id, case.mode, case.scope))
+    executor.stage_chunks(platform, case.run_id, [chunk.key for chunk in record.plan.chunks])
+    executor.gate_chunks(platform, case.run_id)
+    judge = executor._run_verdicts
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(executor, "_run_verdicts", judge)
+        assert executor.gate_run(platform, case.run_id)
+        return judge(*arguments)
+
+    monkeypatch.setattr(executor, "_run_verdicts", overtaken)
+    assert executor.gate_run(platform, case.run_id) is None
+    assert platform.ledger.run(case.run_id).state is RunState.VALIDATED
+    moves = [one["to_state"] for one in platform.ledger.history(case.run_id)]
+    assert moves.count("VALIDATED") == 1
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda platform, _: publication.cancel(platform, REPLACE.run_id, "grace", "not wanted"),
+        lambda platform, plan_hash: decisions.reject(
+            platform, REPLACE.run_id, by="grace", comment="no", plan_hash=plan_hash
+        ),
+    ],
+    ids=["cancel", "reject"],
+)
+def test_what_landed_unrecorded_cannot_be_ended_as_if_it_had_not(
+    platform: Platform, kept: Path, twin: Callable[[Case], dict[str, Any]], end: Callable[[Platform, str], None]
+) -> None:
+    expected = twin(REPLACE)
+    closed(platform)
+    kills.restore(kept)
+    assert kills._launch(kept, REPLACE, "publishing.committed", None) == -signal.SIGKILL
+    record = platform.ledger.run(REPLACE.run_id)
+    assert record.state is RunState.VALIDATED
+    with pytest.raises(PublicationRefused, match="has landed"):
+        end(platform, record.plan_hash)
+    assert platform.ledger.run(REPLACE.run_id).state is RunState.PUBLISHED  # it is on record by now
+    for step in REPLACE.steps[len(kills._noted(kept)) :]:
+        STEPS[step](platform, REPLACE)
+    assert differing(platform, REPLACE, expected) == {}
+
+
+def test_a_validated_run_is_rejected_by_those_who_looked_at_its_numbers(platform: Platform) -> None:
+    validated(platform, REPLACE)
+    decisions.reject(platform, REPLACE.run_id, by="grace", comment="too many")
+    assert platform.ledger.run(REPLACE.run_id).state is RunState.REJECTED
+    with pytest.raises(PublicationRefused, match="REJECTED"):
+        publish(platform, REPLACE.run_id)
+
+
+def test_corrections_that_are_planned_anew_stand_on_the_corrections_as_they_are_then(platform: Platform) -> None:
+    beside = BY_NAME["CORRECTION_EVENTS beside"]
+    options = dict(beside.options)
+    patient = manifest("patient", beside.mode, beside.scope, **options)
+    patient = patient.model_copy(update={"conflict": Conflict(onConflict=OnConflict.REPLAN)})
+    planned(platform, patient)
+    staged(platform, "patient")
+    first_month = (beside.scope[0], "2020-02-29")
+    planned(platform, manifest("faster", beside.mode, first_month, **options))
+    staged(platform, "faster")
+    publish(platform, "faster")
+    with pytest.raises(PublicationDeferred, match="planned anew"):
+        publish(platform, "patient")
+    assert staged(platform, "patient").state is RunState.VALIDATED
+    publish(platform, "patient")
+    assert platform.ledger.run("patient").state is RunState.PUBLISHED
+    issued = platform.lakehouse.table(CORRECTIONS).scan(selected_fields=("correction_id", "day", "run_id")).to_arrow()
+    assert len(set(issued["correction_id"].to_pylist())) == issued.num_rows
+    by_month = {
+        (day.month, run_id) for day, run_id in zip(issued["day"].to_pylist(), issued["run_id"].to_pylist(), strict=True)
+    }
+    assert by_month == {(2, "faster"), (3, "patient")}  # February was right when it was computed anew
 
 
 @pytest.mark.parametrize("point", ["staging.written", "publishing.tagged", "publishing.committed", "undoing.committed"])

@@ -20,7 +20,8 @@ from backfill_assets import decisions
 from backfill_assets.executor import gate_run
 from backfill_assets.launch import run_chunks
 from backfill_assets.products.enforcement.transforms import case_sla_daily
-from backfill_assets.publication import evidence_files, publish, reinstate, rollback
+from backfill_assets.publication import publish, reinstate, rollback
+from backfill_assets.records import bundle_files
 from backfill_assets.reproduce import Outcome, reproduce
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
@@ -95,7 +96,7 @@ def test_an_erased_subject_does_not_come_back_through_a_replay_nor_through_its_r
     assert verdict.details["erased_rows"] == source_rows(world, gone) > 0
     assert verdict.details["erased_subjects_with_rows"] == 1
     assert verdict.details["used_rows"] == verdict.details["source_rows"] - verdict.details["erased_rows"]
-    bundle = evidence_files(world.platform, world.platform.ledger.run("replay-erased"), [])
+    bundle = bundle_files(world.platform, world.platform.ledger.run("replay-erased"))
     assert gone not in str(bundle)  # evidence is kept for good
     assert bundle["policy.json"]["sources"][0]["erasure"]["file"] == "erased.csv"
 
@@ -255,7 +256,7 @@ def test_an_unusual_change_waits_for_an_owner_and_is_void_when_the_numbers_chang
         world.platform, run_id, gate, by="team:enforcement-data", reason="all clocks were stopped by decree"
     )
     assert done.state is RunState.VALIDATED
-    (kept,) = evidence_files(world.platform, done, [])["acceptances.json"]
+    (kept,) = bundle_files(world.platform, done)["acceptances.json"]
     assert (kept["plan_hash"], kept["numbers"]["details"]) == (done.plan_hash, dict(verdict.details))
     assert gate in approvals.accepted_gates(ledger, run_id)
 

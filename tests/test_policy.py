@@ -26,8 +26,9 @@ from backfill_assets.decision_jobs import BREAK_GLASS_TAG, approve_run, review_r
 from backfill_assets.executor import require_computable
 from backfill_assets.planning import plan_run, preview
 from backfill_assets.platform import target_named
-from backfill_assets.publication import evidence_files, policy_problems
+from backfill_assets.publication import policy_problems
 from backfill_assets.publish import publication_requests
+from backfill_assets.records import bundle_files
 from manifests.errors import EnvironmentRefused, InputRefused, PlanRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.planner import plan_from_json
@@ -248,7 +249,7 @@ def test_the_glass_is_broken_by_named_persons_with_a_reason_and_loudly(world: Wo
     listed = CliRunner().invoke(cli, ["decisions", "--break-glass", "--json"])
     (one,) = [one for one in yaml.safe_load(listed.output) if one["runId"] == run_id]
     assert (one["by"], one["breakGlass"], one["selfApproved"]) == ("ana", "the house is on fire", True)
-    bundle = evidence_files(world.platform, world.platform.ledger.run(run_id), [])
+    bundle = bundle_files(world.platform, world.platform.ledger.run(run_id))
     assert [one["break_glass"] for one in bundle["approvals.json"]] == ["the house is on fire"]
     with world.dagster() as instance:
         key = dg.AssetKey([*TABLE.split(".")[:1], "case_sla_daily_published"])

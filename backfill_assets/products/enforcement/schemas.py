@@ -11,9 +11,8 @@ from typing import Annotated
 import pandera.polars as pa
 import polars as pl
 
-from backfill_assets.schema import Corrections, Published
+from backfill_assets.schema import Corrections, Instant, Published
 
-Instant = Annotated[pl.Datetime, "us", "UTC"]
 Money = Annotated[pl.Decimal, 12, 2]
 
 CLOCKS = ("NOTIFICATION", "PAYMENT", "APPEAL")

@@ -1,0 +1,128 @@
+"""What the benchmarks of the enforcement product share: an installation on a log, runs of it, seconds and memory.
+
+Put here what two benchmarks need. What is measured, and against what, is each benchmark's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from dagster import DagsterInstance
+
+from backfill_assets import demo
+from backfill_assets.cli import execute
+from backfill_assets.launch import announce_approval, initialise_instance, instance_at
+from backfill_assets.loading import initialise, load_case_events
+from backfill_assets.planning import plan_run
+from backfill_assets.platform import Platform, open_platform
+from backfill_assets.products.enforcement import loading as enforcement
+from manifests.canonical import plain
+from manifests.model import RunManifest, manifest_from
+from resources.ledger import RunRecord
+from resources.settings import load_settings
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An installation with a log loaded; `scope` are the months that the log can fill."""
+
+    platform: Platform
+    instance: DagsterInstance
+    load: enforcement.RawLoad
+    scope: tuple[date, date]
+    folder: Path
+
+    def manifest(self, name: str, run_id: str, *, target: dict[str, Any] | None = None, **changes: Any) -> RunManifest:
+        """Return a shipped manifest over the whole log; `target` and `changes` replace fields of it."""
+        text = plain(demo._manifest(self.platform, name, self.scope).model_dump(mode="json", by_alias=True))
+        text["target"] |= target or {}
+        return manifest_from(text | changes | {"runId": run_id})
+
+    def run(self, manifest: RunManifest) -> RunRecord:
+        """Plan, approve and run a manifest as `backfill run` does, publication included where a sensor may ask for it."""
+        record = plan_run(self.platform, manifest)
+        run_id, ledger = record.run_id, self.platform.ledger
+        ledger.decide(run_id, approve=True, by="benchmark", comment="", self_approval=False, plan_hash=record.plan_hash)
+        announce_approval(self.instance, record)
+        if not execute(self.platform, self.instance, run_id, (), progress=False):
+            raise SystemExit(f"{run_id}: {ledger.run(run_id).state_reason}")
+        return ledger.run(run_id)
+
+
+def log_options(description: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that say which log a benchmark runs on."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--events", type=Path, help="a log to use instead of generated cases")
+    parser.add_argument("--cases", type=int, default=60_000, help="how many cases to generate")
+    return parser
+
+
+@contextmanager
+def installed(options: argparse.Namespace) -> Iterator[Installation]:
+    """Make an installation in a folder of its own, and load the log."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = load_settings(home=Path(folder))
+        initialise(Platform.of(settings))
+        initialise_instance(settings)
+        with open_platform(settings) as platform, instance_at(settings) as instance:
+            load = enforcement.from_file(options.events) if options.events else enforcement.generated(options.cases, 1)
+            load_case_events(platform, load, settings.quarantine_limit)
+            yield Installation(platform, instance, load, demo._months_of_source(platform), Path(folder))
+
+
+@contextmanager
+def timed() -> Iterator[list[float]]:
+    """Yield a list that holds the seconds of the body once it has ended."""
+    seconds: list[float] = []
+    start = time.perf_counter()
+    yield seconds
+    seconds.append(time.perf_counter() - start)
+
+
+class PeakMemory(threading.Thread):
+    """Samples the proportional memory of this process and all its descendants (MiB)."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak = 0.0
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Sample twice a second until stopped."""
+        while not self.stop.wait(0.5):
+            self.peak = max(self.peak, sum(map(_pss, _descendants(os.getpid()))) / 1024)
+
+
+def _descendants(root: int) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue  # it has just ended
+            parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    found, waiting = [], [root]
+    while waiting:
+        one = waiting.pop()
+        found.append(one)
+        waiting += parents.get(one, [])
+    return found
+
+
+def _pss(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")), 0)

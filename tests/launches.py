@@ -1,0 +1,74 @@
+"""The `backfill` command in a process of its own, which can be killed like any other.
+
+It is forked from a server that has imported what commands import: of the seconds that a test waits, four were Python's
+imports. What the command does then is the command's own, Spark's start included.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import mkdtemp
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["backfill_assets.cli", "backfill_assets.executor", "backfill_assets.launch"])
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command under way, or ended."""
+
+    process: BaseProcess
+    folder: Path
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "out").read_text(errors="replace")
+
+    @property
+    def errors(self) -> str:
+        return (self.folder / "err").read_text(errors="replace")
+
+    def is_running(self) -> bool:
+        return self.process.is_alive()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+    def finish(self, expected: int, timeout: float = 300) -> None:
+        """Wait for the end of the command, and require how it ended: an exit code, or minus a signal."""
+        self.process.join(timeout)
+        if self.process.is_alive():
+            self.kill()
+            raise TimeoutError(f"not done in {timeout} s\n{self.output[-2000:]}\n{self.errors[-4000:]}")
+        found = self.process.exitcode
+        assert found == expected, f"{found}\n{self.output[-2000:]}\n{self.errors[-4000:]}"
+
+
+def launch(*arguments: str, environment: Mapping[str, str]) -> Launch:
+    """Start `backfill` with these arguments, and with this environment besides the one of this process."""
+    folder = Path(mkdtemp(prefix="backfill-command-"))
+    process = _CONTEXT.Process(target=_become, args=(arguments, dict(os.environ) | environment, folder), daemon=True)
+    process.start()
+    return Launch(process, folder)
+
+
+def _become(arguments: tuple[str, ...], environment: dict[str, str], folder: Path) -> None:
+    for name, descriptor in (("out", 1), ("err", 2)):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), descriptor)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["backfill", *arguments]
+    from backfill_assets.cli import main
+
+    main()
