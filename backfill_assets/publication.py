@@ -109,9 +109,13 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
         require_young(platform, record)
     except Refused as refusal:
         problems += refusal.problems
-    rule = platform.policy.rule_for(record.target, record.kind)
-    publishers = rule.of(Role.PUBLISHER)
-    if publishers is not None and approvals.publication_decided(platform.ledger, record) is None:
+    policy = platform.policy
+    publishers = policy.rule_for(record.target, record.kind).of(Role.PUBLISHER)
+    decided = approvals.publication_decided(platform.ledger, record)
+    by_one = decided is not None and bool(
+        decided["break_glass"] or policy.includes(publishers or (), decided["decided_by"])
+    )
+    if publishers is not None and not by_one:
         problems.append(
             Problem(
                 f"no publisher has decided to publish '{record.run_id}'",
@@ -487,7 +491,8 @@ def waits_for(platform: Platform, record: RunRecord) -> str | None:
         _require_predecessor(platform, record)
     except PublicationDeferred as wait:
         return wait.problems[0].what
-    if found := policy_problems(platform, record):
+    found = policy_problems(platform, record)
+    if found and not change_of(platform, record, platform.ledger.chunks(record.run_id)).has_landed:
         return found[0].what
     terms = record.plan.conflict
     if terms is None or terms.on_conflict is not OnConflict.WAIT:

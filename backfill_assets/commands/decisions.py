@@ -168,6 +168,12 @@ def policy(as_json: bool) -> None:
         ):
             said += [] if people is None else [f"{name}: {', '.join(people) or 'nobody'}"]
         said += [f"{rule.reviews_required} review(s) first"] if rule.reviews_required else []
+        said += ["publisher differs from approver"] if rule.publisher_differs_from_approver else []
+        for since, limit in (
+            ("planning", rule.max_age_days.since_planning),
+            ("approval", rule.max_age_days.since_approval),
+        ):
+            said += [] if limit is None else [f"at most {limit:g} days from {since} to publication"]
         pairs.append((f"rule {number}", "; ".join(said)))
     for source in found.sources:
         said = [f"for {', '.join(source.targets)}"]
