@@ -129,10 +129,10 @@ def compare(spec: CompareSpec, task: CompareTask) -> tuple[ChunkCompared, dict[s
     sampled: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for old, new in _slices(spec, task):
         rows = _joined(spec, old, new)
-        changed = _count(spec, found, rows, old.height, new.height)
-        largest.add(_largest(spec, task.chunk, changed), [])
+        changed = _count(spec, found, rows, old.height, new.height).sort(spec.key)
         for kind in KINDS:
             mine = changed.filter(pl.col("kind") == kind)
+            largest.add(_largest(spec, task.chunk, kind, mine), [])
             sampled[kind] += _sampled(spec, task.chunk, mine)
         if spec.schema and changed.height:
             found.files.append(_write(spec, task, changed, len(found.files)))
@@ -268,33 +268,45 @@ def _moved(name: str, kind: pl.DataType) -> tuple[pl.Expr, str] | None:
     return None
 
 
-def _largest(spec: CompareSpec, chunk: str, changed: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows that moved furthest, by `<column>|<kind>`."""
+def _largest(spec: CompareSpec, chunk: str, kind: str, rows: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of one kind, given in key order, that moved furthest, by `<column>|<kind>`."""
     largest = {}
-    for name in spec.values if changed.height and spec.largest else ():
-        moved = _moved(name, changed.schema[name])
+    for name in spec.values if rows.height and spec.largest else ():
+        moved = _moved(name, rows.schema[name])
         if moved is None:
             continue
         by, unit = moved
-        rows = changed.with_columns(_by=by).filter(pl.col("_by").is_not_null() & (pl.col("_by") != 0))
-        for (kind,), mine in rows.group_by("kind"):
-            top = mine.sort(pl.col("_by").abs(), *spec.key, descending=[True, *(False for _ in spec.key)])
-            largest[f"{name}|{kind}"] = [
-                _row(spec, chunk, row) | {"column": name, "by": str(row["_by"]), "unit": unit}
-                for row in top.head(spec.largest).iter_rows(named=True)
-            ]
+        distances = rows.select(by.abs()).to_series()
+        furthest = distances.max()
+        if not furthest:  # nothing moved, or it cannot be said how far
+            continue
+        limit = distances.top_k(spec.largest).min()
+        chosen = distances.is_between(limit, furthest) & (distances != 0)
+        beyond = (chosen & (distances > limit)).arg_true()
+        ties = (chosen & (distances == limit)).arg_true().head(spec.largest - len(beyond))
+        top = (
+            rows[pl.concat([beyond, ties])]
+            .with_columns(_by=by)
+            .sort(pl.col("_by").abs(), descending=True, maintain_order=True)
+        )
+        largest[f"{name}|{kind}"] = [
+            _row(spec, chunk, row) | {"column": name, "by": str(row["_by"]), "unit": unit}
+            for row in top.iter_rows(named=True)
+        ]
     return largest
 
 
 def _sampled(spec: CompareSpec, chunk: str, rows: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows whose keys have the smallest hashes: the same ones whoever asks, and no particular ones."""
+    """Return the rows, given in key order, whose keys have the smallest hashes: the same whoever asks, and no particular ones."""
     if not rows.height or not spec.sample:
         return []
     parts = [pl.col(name).cast(pl.String).fill_null("") for name in spec.key]
     texts = rows.select(pl.concat_str(parts, separator="\x1f")).to_series().to_list()
-    hashes = pl.Series("_hash", [zlib.crc32(text.encode()) for text in texts], pl.UInt32)
-    top = rows.with_columns(hashes).sort("_hash", *spec.key).head(spec.sample)
-    return [_row(spec, chunk, row) | {"hash": row["_hash"], "rank": 0} for row in top.iter_rows(named=True)]
+    hashes = pl.Series([zlib.crc32(text.encode()) for text in texts], dtype=pl.UInt64)
+    in_order = hashes * 2**32 + pl.int_range(len(hashes), dtype=pl.UInt64, eager=True)  # equal hashes: the smaller key
+    chosen = in_order.arg_sort().head(spec.sample)
+    places = zip(hashes[chosen], rows[chosen].iter_rows(named=True), strict=True)
+    return [_row(spec, chunk, row) | {"hash": number, "rank": 0} for number, row in places]
 
 
 def _row(spec: CompareSpec, chunk: str, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,7 +328,7 @@ def _write(spec: CompareSpec, task: CompareTask, changed: pl.DataFrame, number: 
     The file appears whole or not at all, so that what a killed comparison has left is written over by the next.
     """
     differing = [pl.when(f"_differs_{name}").then(pl.lit(name)) for name in spec.values]
-    rows = changed.sort(spec.key).select(
+    rows = changed.select(
         pl.lit(spec.run_id).alias("run_id"),
         pl.lit(task.chunk).alias("chunk"),
         "kind",

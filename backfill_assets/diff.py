@@ -418,6 +418,14 @@ def recorded_diff(platform: Platform, run_id: str) -> RunDiff | None:
     return RunDiff(**(found | {"columns": columns, "chunks": [ChunkDiff(**chunk) for chunk in found["chunks"]]}))
 
 
+def recorded(platform: Platform, run_id: str) -> Made | None:
+    """Return what is on record of a run's diff, or None; reads no rows and no table."""
+    found, written = recorded_diff(platform, run_id), _table_record(platform, run_id)
+    if found is None:
+        return None
+    return Made(found, new=False, table=written if written and written.diff_id == found.diff_id else None)
+
+
 def _table_record(platform: Platform, run_id: str) -> ChangesTable | None:
     found = _last_record(platform, run_id, TABLE_RECORD)
     return None if found is None else ChangesTable(**found)

@@ -187,6 +187,7 @@ def measure(platform: Platform, rounds: int) -> None:
             made = diff_run(platform, RUN)
             took = time.perf_counter() - start
         used = memory.text()
+        print(f"  driver memory: {used}", flush=True)
         _forget(platform, table=True)
         with _said("diff --table"):
             start = time.perf_counter()

@@ -34,20 +34,23 @@ def diff(run_id: str, largest: int | None, sample: int | None, table: bool, reco
     changes table is a copy of business data in a place of its own: it is written with --table only, once a run.
     """
     from backfill_assets import diff_view
-    from backfill_assets.diff import Made, diff_run, diff_summary, recorded_diff, stale_chunks
+    from backfill_assets.console import make_console
+    from backfill_assets.diff import diff_run, diff_summary, stale_chunks
+    from backfill_assets.diff import recorded as on_record
 
     with opened_platform() as platform:
         record = platform.ledger.run(run_id)
         stale: list[str] = []
         if recorded:
-            found = recorded_diff(platform, run_id)
+            found = on_record(platform, run_id)
             if found is None:
                 raise InputRefused(
                     Problem(f"no diff of '{run_id}' is on record", "--recorded makes none", "leave the option out")
                 )
-            made = Made(found, new=False)
+            made = found
         else:
-            made = diff_run(platform, run_id, largest=largest, sample=sample, table=table)
+            with make_console(stderr=True).status(f"comparing {len(record.plan.chunks)} chunks of {run_id}"):
+                made = diff_run(platform, run_id, largest=largest, sample=sample, table=table)
             stale = stale_chunks(platform, run_id)
             summary = diff_summary(platform, run_id)
             if made.new and summary is not None:
