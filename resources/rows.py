@@ -7,6 +7,7 @@ holds them, past every conversion that could forgive a change; a text that is ca
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from manifests.canonical import canonical_json, sha256_of
 from resources.tables import Utc, metadata, runs
 
 Row = dict[str, Any]
@@ -151,14 +151,19 @@ def _parsed(text: str) -> Any:
     """Return what a text says, if it is canonical JSON (so that the text follows from what it says); else the text."""
     try:
         data = json.loads(text)
-        return data if canonical_json(data) == text else text
+        return data if _text(data) == text else text
     except (ValueError, RecursionError):
         return text
 
 
+def _text(data: Any) -> str:
+    """Return the canonical JSON (see `manifests.canonical`) of what is plain data already: thousands of cells."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def hashes_of(rows: Rows) -> dict[str, str]:
     """Return the hash of each table's rows."""
-    return {table: sha256_of(found) for table, found in sorted(rows.items())}
+    return {table: hashlib.sha256(_text(found).encode()).hexdigest() for table, found in sorted(rows.items())}
 
 
 def fold(rows: Rows, changes: Mapping[str, Mapping[str, Row]]) -> None:
@@ -194,7 +199,7 @@ def _same(kept: Any, found: Any) -> bool:
     """Python takes 1, 1.0 and True for equal; a cell does not."""
     if type(kept) is not type(found):
         return False
-    return bool(kept == found) if isinstance(kept, (str, int)) else canonical_json(kept) == canonical_json(found)
+    return bool(kept == found) if isinstance(kept, (str, int)) else _text(kept) == _text(found)
 
 
 def _runs_by_their_transitions(different: list[Difference], found: Rows) -> list[Difference]:
