@@ -7,7 +7,6 @@ Put here arguments, output and exit codes. What is done is done by the modules t
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -31,10 +30,11 @@ from backfill_assets.commands.base import (
     say,
     show,
 )
+from backfill_assets.commands.ui import ui
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
-from resources.settings import DAGSTER_STORAGE_VARIABLE, load_settings
+from resources.settings import load_settings
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -756,33 +756,7 @@ def demo(events: Path | None, cases: int, seed: int) -> None:
     show(events, cases, seed)
 
 
-@cli.command()
-@click.option("--port", type=click.IntRange(1, 65_535), default=3000, show_default=True)
-def ui(port: int) -> None:
-    """Start Dagster (webserver and daemon) on this machine only, on this installation's instance."""
-    settings = load_settings()
-    with opened_platform(), opened_instance(settings):
-        click.echo(f"Dagster on http://127.0.0.1:{port} (stop with Ctrl-C)")
-    storage = settings.dagster_storage_url
-    environment = os.environ | ({DAGSTER_STORAGE_VARIABLE: storage} if storage else {})
-    environment |= {
-        "DAGSTER_HOME": str(settings.dagster_home),
-        "BACKFILL_HOME": str(settings.home),
-        "DAGSTER_EVENT_BATCH_SIZE": "500",
-    }
-    arguments = [
-        sys.executable,
-        "-m",
-        "dagster",
-        "dev",
-        "-m",
-        "backfill_assets.definitions",
-        "-h",
-        "127.0.0.1",
-        "-p",
-        str(port),
-    ]
-    os.execve(sys.executable, arguments, environment)  # noqa: S606 - this process becomes Dagster
+cli.add_command(ui)
 
 
 def main() -> None:
