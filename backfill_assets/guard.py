@@ -201,9 +201,11 @@ class Guard:
             else:
                 _judge_reading(scope, headers)
         except RefusedRequest as refusal:
+            body = refusal.body
+            length = (b"content-length", str(len(body)).encode())
             start = {"type": "http.response.start", "status": int(refusal.status)}
-            await answer(start | {"headers": [(b"content-type", b"application/json")]})
-            await answer({"type": "http.response.body", "body": refusal.body})
+            await answer(start | {"headers": [(b"content-type", b"application/json"), length]})
+            await answer({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
             return
         await self.app(scope, receive, answer)
 
@@ -314,6 +316,10 @@ def _judge_reading(scope: Scope, headers: dict[bytes, str]) -> None:
             f"the method {scope['method'][:20]}",
             "this server knows GET, HEAD and POST",
             "use one of them",
+        )
+    if ".." in scope["path"].split("/"):
+        raise RefusedRequest(
+            HTTPStatus.NOT_FOUND, "a path that climbs", "a path names one thing", "open a link of the UI"
         )
     if scope["path"].rstrip("/") == GRAPHQL and "text/html" not in headers.get(b"accept", ""):
         raise RefusedRequest(

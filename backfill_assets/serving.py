@@ -176,7 +176,7 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
                 stack.callback(listener.file.unlink, missing_ok=True)
         instance = stack.enter_context(instance_at(settings))
         target = ModuleTarget(_DEFINITIONS, attribute=None, working_directory=None, location_name=_LOCATION)
-        servers = stack.enter_context(ProxyServerManager(instance, target))
+        servers = stack.enter_context(ProxyServerManager(instance, target, code_server_log_level="WARNING"))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="backfill-ui-")))
         workspace = folder / "workspace.yaml"
         workspace.write_text(yaml.safe_dump({"load_from": servers.get_code_server_specs()}), encoding="utf-8")
