@@ -317,6 +317,7 @@ def _nothing() -> Iterator[None]:
 @contextmanager
 def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
     """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
+    from backfill_assets.progress import written_chunks
     from resources.ledger import ChunkState, Ledger
 
     wanted = set(keys)
@@ -326,7 +327,7 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
         chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
         staged = sum(chunk.state in {ChunkState.STAGED, ChunkState.PASSED} for chunk in chunks)
         under_way = [attempt["prefix"] for attempt in ledger.attempts(run_id) if attempt["state"] == "RUNNING"]
-        computed = staged + sum(map(written_chunks, under_way[-1:]))
+        computed = staged + sum(len(written_chunks(prefix)) for prefix in under_way[-1:])
         return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)
 
     try:
@@ -334,16 +335,6 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
             yield
     finally:
         ledger.engine.dispose()
-
-
-def written_chunks(prefix: str) -> int:
-    """Return how many chunks the tasks of a running Spark job have finished; 0 where staging is no local folder."""
-    from resources.lakehouse import local_path
-
-    try:
-        return len({folder.name for folder in Path(local_path(prefix)).glob("_temporary/*/task_*/chunk=*")})
-    except FileNotFoundError:
-        return 0  # the job was committed, or its folder removed, while we looked
 
 
 def _report(platform: Platform, run_id: str, as_json: bool) -> None:
@@ -538,6 +529,7 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -
       backfill reproduce restate-2012 --json > proof.json
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets import reproduce as again
+    from backfill_assets.progress import written_chunks
 
     computed: set[str] = set()
     compared: set[str] = set()
@@ -552,7 +544,7 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -
             compared.update(chunks)
 
     def look() -> tuple[int, int] | None:
-        return (len(computed) + written_chunks(folders[-1]), len(compared)) if folders else None
+        return (len(computed) + len(written_chunks(folders[-1])), len(compared)) if folders else None
 
     with opened_platform() as platform:
         record = platform.ledger.run(run_id)

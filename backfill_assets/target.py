@@ -182,6 +182,7 @@ class LivePolicy:
         sinks: the sinks it is granted; `side_effects_allowed` if they may have side effects.
         cron: when the daily form runs, in UTC.
         development: whether it may run uncommitted code, on record.
+        late_after_hours: hours after its last publication for which the target counts as fresh in Dagster.
     """
 
     transform_version: str
@@ -196,6 +197,7 @@ class LivePolicy:
     side_effects_allowed: bool = False
     cron: str = "15 2 * * *"
     development: bool = False
+    late_after_hours: int = 36
 
     def __post_init__(self) -> None:
         if self.rewind_days < 0:
