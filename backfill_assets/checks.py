@@ -21,6 +21,7 @@ from backfill_assets.progress import Progress
 from backfill_assets.publication import prepare
 from backfill_assets.staging import asset_key, in_plain_words, one_run, partition_key, partitions_of, tie
 from backfill_assets.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, TargetTable
+from manifests.lifecycle import RunState
 from resources.ledger import Verdict
 
 _PLATFORM_GATES = {
@@ -70,7 +71,14 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             branch = prepare(platform, run_id)
         if branch:
             context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
-        run_verdicts = [verdict for verdict in platform.ledger.verdicts(run_id) if not verdict.chunk]
+        verdicts = platform.ledger.verdicts(run_id)
+        run_verdicts = [verdict for verdict in verdicts if not verdict.chunk]
+        for verdict in verdicts:
+            if not verdict.passed:
+                where = f" of {verdict.chunk}" if verdict.chunk else ""
+                context.log.error("%s%s has not passed: %s", verdict.gate, where, verdict.summary)
+        if platform.ledger.run(run_id).state is RunState.FAILED:
+            context.log.error("'%s' is not published. Why, and what to do: %s", run_id, run_path(run_id))
         for verdict in run_verdicts:
             if verdict.gate in selected:
                 yield dg.AssetCheckResult(
@@ -126,7 +134,7 @@ def _materializations(
 
 def _metadata(verdict: Verdict, run_id: str = "") -> dict[str, Any]:
     details = dict(verdict.details)
-    shown: dict[str, Any] = {"run": run_id, "page": dg.MetadataValue.url(run_path(run_id))} if run_id else {}
+    shown: dict[str, Any] = {"run": run_id, "run page": dg.MetadataValue.url(run_path(run_id))} if run_id else {}
     for name in ("rows", "digest"):
         if name in details and not isinstance(details[name], dict):
             shown[name] = details.pop(name)

@@ -195,7 +195,7 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> li
             for one in attempts
         ]
         parts += ["<h2>Attempts</h2>", _table(("attempt", "state", "chunks", "took", "", "error"), rows)]
-    parts.append("<h2>Evidence</h2>")
+    parts.append("<h2 id=evidence>Evidence</h2>")
     if files:
         parts.append("<ul>" + "".join(f"<li>{_link(run_id, name, name)}" for name in files) + "</ul>")
     else:

@@ -179,7 +179,7 @@ def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: Mapping[str, Any] | None
         "files": len(chunk.files),
         "attempt": chunk.attempt,
         "run": run_id,
-        "page": dg.MetadataValue.url(run_path(run_id)),
+        "run page": dg.MetadataValue.url(run_path(run_id)),
     }
     if attempt is not None and attempt["ended_at"] is not None:
         told["batch seconds"] = round((attempt["ended_at"] - attempt["started_at"]).total_seconds(), 1)
