@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +25,12 @@ import yaml
 from dagster._cli.proxy_server_manager import ProxyServerManager
 from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
 from dagster._core.workspace.load_target import ModuleTarget, WorkspaceFileTarget
+from dagster._core.workspace.permissions import PermissionResult, Permissions
 from dagster_webserver.version import __version__ as webserver_version
 from dagster_webserver.webserver import DagsterWebserver
 from starlette.requests import HTTPConnection
 
-from backfill_assets.guard import USER_KEY, App, Asked, Door, Guard, Receive, Role, Scope, Send
+from backfill_assets.guard import FORBIDDEN_MUTATIONS, USER_KEY, App, Asked, Door, Guard, Receive, Role, Scope, Send
 from backfill_assets.launch import instance_at
 from backfill_assets.pages import PREFIX, make_pages
 from manifests.errors import EnvironmentRefused, Problem
@@ -42,6 +43,13 @@ USER_TAG = "backfill/launched_by"
 LOOPBACK = "127.0.0.1"
 _DEFINITIONS = "backfill_assets.definitions"
 _LOCATION = "backfill_assets"
+_GREY = {
+    Permissions.EDIT_DYNAMIC_PARTITIONS: "addDynamicPartition",
+    Permissions.REPORT_RUNLESS_ASSET_EVENTS: "reportRunlessAssetEvents",
+    Permissions.WIPE_ASSETS: "wipeAssets",
+    Permissions.DELETE_PIPELINE_RUN: "deleteRun",
+}
+"""The permissions by which Dagster's pages show the mutations that nobody has here."""
 _POLL_MILLISECONDS = 2000
 _LOOK_SECONDS = 0.5
 _GOODBYE_SECONDS = 3
@@ -111,10 +119,27 @@ def listeners_of(settings: Settings, *, port: int, read_only: bool, behind: str)
 class _Request(WorkspaceRequestContext):
     """What one request may see and do in Dagster: nothing is changed for viewers, and launches carry who asked."""
 
+    @property
+    def permissions(self) -> Mapping[str, PermissionResult]:
+        return _without_the_forbidden(super().permissions)
+
+    def permissions_for_location(self, *, location_name: str) -> Mapping[str, PermissionResult]:
+        return _without_the_forbidden(super().permissions_for_location(location_name=location_name))
+
     def get_viewer_tags(self) -> dict[str, str]:
         source = self.source
         user = source.scope.get(USER_KEY, "") if isinstance(source, HTTPConnection) else ""
         return {USER_TAG: user} if user else {}
+
+
+def _without_the_forbidden(found: Mapping[str, PermissionResult]) -> Mapping[str, PermissionResult]:
+    """Have Dagster's pages grey out what the guard would refuse, and say why."""
+    reasons = {
+        str(permission): PermissionResult(enabled=False, disabled_reason=". ".join(FORBIDDEN_MUTATIONS[mutation]))
+        for permission, mutation in _GREY.items()
+        if permission in found and found[permission].enabled
+    }
+    return {**found, **reasons}
 
 
 class _Webserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestContext]):

@@ -9,7 +9,6 @@ import importlib.util
 import io
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -213,11 +212,8 @@ class Eyes:
         self.page.get_by_role("button", name="Materialize…").click()
         dialog = self.page.get_by_role("dialog")
         dialog.get_by_text("Select a partition or create one").first.click()
-        self.page.locator("label", has_text=re.compile(f"^{run_id}$")).or_(
-            self.page.get_by_role("menuitem", name=run_id, exact=True)
-        ).first.click()
+        self.page.locator("label", has_text=run_id).last.click()
         chunks = dialog.get_by_placeholder("ex: ")
-        chunks.click()
         chunks.fill(f"[{first}...{last}]")
         chunks.press("Enter")
         dialog.get_by_text("24 partitions").first.wait_for()

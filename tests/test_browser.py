@@ -33,7 +33,7 @@ from resources.settings import load_settings
 
 STAGING, PUBLISHED = "silver/case_sla_daily", "silver/case_sla_daily_published"
 PUBLISH_JOB = "publish_silver_case_sla_daily"
-BAD, REPAIR = "restate-with-2-4-1", "repair-with-3-1-0"
+BAD, REPAIR = "restate-2010", "repair-2010"
 FIRST, LAST = "2010-01", "2011-12"
 GATE = "payment_breaches_are_penalties"
 

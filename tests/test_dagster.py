@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import dagster as dg
 import pytest
 from worlds import World, make_world
@@ -90,6 +92,10 @@ def test_lineage_columns_owners_kinds_and_descriptions_are_there_for_people(worl
         "reference/jurisdiction_calendar",
     }
     assert graph.get(asset_key("silver.case_sla_daily_published")).parent_keys == {staging.key}
+    published = graph.get(asset_key("silver.case_sla_daily_published"))
+    late = published.freshness_policy_or_from_metadata
+    assert late is not None
+    assert late.fail_window.to_timedelta() == timedelta(hours=CASE_SLA_DAILY.live.late_after_hours)
     assert staging.kinds == {"pyspark", "iceberg"}
     assert staging.owners == ["team:enforcement-data"]
     columns = staging.metadata["dagster/column_schema"].columns

@@ -539,3 +539,14 @@ def test_what_was_asked_is_on_record(served: Served, tmp_path: Path) -> None:
     lines = (served.world.home.parent / "mutations.jsonl").read_text().splitlines()
     last = json.loads(lines[-1])
     assert (last["role"], last["mutations"], last["user"]) == ("operator", ["setConcurrencyLimit"], "")
+
+
+def test_dagsters_pages_grey_out_what_nobody_may_and_say_why(served: Served) -> None:
+    answer = as_json("{ permissions { permission value disabledReason } }")(served.way("operator"))
+    found = {one["permission"]: one for one in json.loads(answer.body)["data"]["permissions"]}
+    for name in ("edit_dynamic_partitions", "wipe_assets", "delete_pipeline_run", "report_runless_asset_events"):
+        if name in found:
+            assert not found[name]["value"]
+            assert len(found[name]["disabledReason"]) > 40
+    assert "edit_dynamic_partitions" in found
+    assert found["launch_partition_backfill"]["value"]

@@ -1,0 +1,56 @@
+"""What is told while a batch is computed, and the charts of what changed."""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+from backfill_assets.charts import bars
+from backfill_assets.progress import Progress, span, written_chunks
+
+CHUNKS = ("2010-01", "2010-02", "2010-03")
+
+
+def write(folder: Path, day: str) -> None:
+    (folder / "_temporary" / "0" / f"task_{day}" / f"chunk={day}").mkdir(parents=True)
+
+
+def test_chunks_are_told_as_tasks_finish_them_and_never_twice(tmp_path: Path) -> None:
+    said: list[str] = []
+    progress = Progress(said.append)
+    progress("attempt", CHUNKS, f"file://{tmp_path}")
+    assert said == [f"computing 3 chunks, 2010-01 to 2010-03 into file://{tmp_path}"]
+    for day in ("2010-01-01", "2010-02-01"):
+        write(tmp_path, day)
+    deadline = time.monotonic() + 10
+    while len(said) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    progress("staged", CHUNKS, "")
+    assert said[1].startswith("written 2 of 3 chunks after ")
+    assert said[1].endswith(": 2010-01 to 2010-02")
+    assert said[2].startswith("staged 3 chunks, 2010-01 to 2010-03, after ")
+    write(tmp_path, "2010-03-01")
+    time.sleep(1.2)
+    assert len(said) == 3  # nobody looks any more
+
+
+def test_a_failure_is_told_with_its_reason() -> None:
+    said: list[str] = []
+    Progress(said.append)("failed", ["2010-02"], "ValueError: no")
+    assert said == ["failed: 1 chunk, 2010-02: ValueError: no"]
+
+
+def test_nothing_is_written_where_staging_is_no_folder(tmp_path: Path) -> None:
+    assert written_chunks(f"file://{tmp_path}/gone") == set()
+    assert span(["2010-02", "2010-01"]) == "2010-01 to 2010-02"
+
+
+def test_a_chart_has_a_bar_for_every_number_and_its_text_is_escaped() -> None:
+    drawn = bars("rows < all", CHUNKS, {"2010-01": 10}, {"2010-01": 5, "2010-02": 20})
+    assert drawn.startswith("![rows < all](data:image/svg+xml;base64,")
+    root = ElementTree.fromstring(base64.b64decode(drawn.partition("base64,")[2].rstrip(")")))
+    titles = [one.text for one in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == ["2010-01: 10", "2010-01: 5", "2010-02: 20"]
+    assert [bar.get("height") for bar in root.iter("{http://www.w3.org/2000/svg}rect")][-1] == "132.0"  # the largest
