@@ -38,7 +38,7 @@ class Progress:
         self.close()
         which = f"{len(chunks)} chunk{'s' if len(chunks) != 1 else ''}" + (f", {span(chunks)}" if chunks else "")
         if event == "attempt":
-            self._say(f"computing {which} into {text}")
+            self._say(f"computing {which}, into {'/'.join(text.split('/')[-2:])}")
             self._began = time.monotonic()
             self._ended = threading.Event()
             self._watcher = threading.Thread(target=self._watch, args=(chunks, text, self._ended), daemon=True)

@@ -339,14 +339,17 @@ def _ends_what_it_started() -> Iterator[None]:
 def _end_children(number: signal.Signals) -> None:
     until = time.monotonic() + _STOP_SECONDS
     told: set[int] = set()
-    while (left := descendants(os.getpid())) and time.monotonic() < until:
+    while time.monotonic() < until:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # those that have ended are ours to bury, too
+                pass
+        left = descendants(os.getpid())
+        if not left:
+            return
         for pid in left - told:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         told |= left
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
         time.sleep(0.1)
 
 

@@ -231,5 +231,5 @@ class Eyes:
 
         IMAGES.mkdir(exist_ok=True)
         with Image.open(io.BytesIO(self.page.screenshot())) as image:
-            small = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+            small = image.convert("RGB").quantize(192, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
             small.save(IMAGES / f"{name}.png", optimize=True)

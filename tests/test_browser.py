@@ -29,6 +29,7 @@ from backfill_assets.publish import SENSOR_SECONDS
 from backfill_assets.serving import descendants
 from backfill_assets.staging import RUN_TAG, partition_key
 from manifests.lifecycle import RunState
+from resources.processes import is_alive
 from resources.settings import load_settings
 
 STAGING, PUBLISHED = "silver/case_sla_daily", "silver/case_sla_daily_published"
@@ -190,6 +191,7 @@ def test_the_publication_shows_what_changed_and_leads_to_its_evidence(day: Day, 
 def test_what_is_blocked_stays_so_by_hand_and_by_reexecution(day: Day) -> None:
     by_hand = day.server.launch_one(PUBLISH_JOB, BAD)
     assert until("the publish asset materialised by hand ends", lambda: day.server.ended(by_hand)) == "FAILURE"
+    day.launched["by hand"] = by_hand
     # the publication again, and the run that staged and gated: its only failed step is what judged the run
     again = [day.server.reexecute(by_hand), day.server.reexecute(day.launched[BAD])]
     ended = [until("the re-execution ends", lambda run_id=run_id: day.server.ended(run_id)) for run_id in again]
@@ -210,8 +212,7 @@ def test_what_is_blocked_stays_so_by_hand_and_by_reexecution(day: Day) -> None:
 
 
 def test_a_refusal_is_told_in_plain_words(day: Day, glance: Eyes | None) -> None:
-    run = day.server.launch_one(PUBLISH_JOB, BAD)
-    assert until("it ends", lambda: day.server.ended(run)) == "FAILURE"
+    run = day.launched["by hand"]
     with day.world.dagster() as instance:
         (failure,) = [
             entry.dagster_event.step_failure_data
@@ -248,4 +249,4 @@ def test_a_team_is_served_on_sockets_and_everything_ends_with_the_server(tmp_pat
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     assert list(folder.glob("*.sock")) == []
-    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
+    assert [pid for pid in started if is_alive(pid)] == []

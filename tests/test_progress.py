@@ -19,11 +19,12 @@ def write(folder: Path, day: str) -> None:
 
 def test_chunks_are_told_as_tasks_finish_them_and_never_twice(tmp_path: Path) -> None:
     said: list[str] = []
+    folder = tmp_path / "run=r" / "attempt-1"
     progress = Progress(said.append)
-    progress("attempt", CHUNKS, f"file://{tmp_path}")
-    assert said == [f"computing 3 chunks, 2010-01 to 2010-03 into file://{tmp_path}"]
+    progress("attempt", CHUNKS, f"file://{folder}")
+    assert said == ["computing 3 chunks, 2010-01 to 2010-03, into run=r/attempt-1"]
     for day in ("2010-01-01", "2010-02-01"):
-        write(tmp_path, day)
+        write(folder, day)
     deadline = time.monotonic() + 10
     while len(said) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -31,7 +32,7 @@ def test_chunks_are_told_as_tasks_finish_them_and_never_twice(tmp_path: Path) ->
     assert said[1].startswith("written 2 of 3 chunks after ")
     assert said[1].endswith(": 2010-01 to 2010-02")
     assert said[2].startswith("staged 3 chunks, 2010-01 to 2010-03, after ")
-    write(tmp_path, "2010-03-01")
+    write(folder, "2010-03-01")
     time.sleep(1.2)
     assert len(said) == 3  # nobody looks any more
 
