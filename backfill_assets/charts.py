@@ -1,10 +1,12 @@
 """Charts as inline SVG: still, sharp on paper and on a phone, drawn without a display and the same for the same figures.
 
-Put here drawing only; what is drawn, and why, is `report`'s. Imported where a report is made: Matplotlib takes a moment.
+Put here drawing only; what is drawn, and why, is `report`'s and the publish asset's. Imported where a chart is drawn:
+Matplotlib takes a moment.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ BEFORE, AFTER = "#9a9a9a", "#1f6fb2"
 LESS, MORE = "#5e3c99", "#c26a00"
 _WIDTH = 6.4
 """Inches: wide enough on a page, and still readable where a phone shrinks it."""
+_PIXELS = 720
 _STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -78,6 +81,12 @@ def before_and_after(
             figure.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False)
         _label_chunks(grid[-1, 0], keys)
     return result[0]
+
+
+def as_markdown(title: str, svg: str) -> str:
+    """Return a chart as an image in Markdown that nothing has to be loaded for, as wide as Dagster shows it."""
+    sized = svg.replace("<svg ", f'<svg width="{_PIXELS}" ', 1)
+    return f"![{title}](data:image/svg+xml;base64,{base64.b64encode(sized.encode()).decode()})"
 
 
 def _numbers(values: Sequence[float | None]) -> Any:

@@ -15,10 +15,13 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 )
 
 from backfill_assets.executor import CHUNK_GATE, gate_chunks, gate_run
+from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
+from backfill_assets.progress import Progress
 from backfill_assets.publication import prepare
-from backfill_assets.staging import asset_key, one_run, partition_key, partitions_of
+from backfill_assets.staging import asset_key, in_plain_words, one_run, partition_key, partitions_of, tie
 from backfill_assets.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, TargetTable
+from manifests.lifecycle import RunState
 from manifests.policy import OLD_DATA_GATE
 from resources import approvals
 from resources.ledger import Verdict
@@ -51,8 +54,10 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(specs=specs, can_subset=True, name=f"{target.name.replace('.', '_')}_gates")
     def gates(context: AssetCheckExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
         op_context = context.op_execution_context
-        run_id, keys = one_run(op_context.partition_keys, target)
-        gate_chunks(platform, run_id, tell=lambda event, chunks, _: context.log.info("%s: %d", event, len(chunks)))
+        with in_plain_words():
+            run_id, keys = one_run(op_context.partition_keys, target)
+            tie(op_context.instance, op_context.run_id, platform, run_id)
+            gate_chunks(platform, run_id, tell=Progress(context.log.info))
         wanted = set(keys)
         chunk_verdicts = {
             verdict.chunk: verdict
@@ -64,11 +69,20 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             yield from _chunk_evaluations(op_context, key, run_id, chunk_verdicts)
             outputs = [output.name for output in op_context.op_def.output_defs]
             yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
-        gate_run(platform, run_id)
-        if branch := prepare(platform, run_id):
+        with in_plain_words():
+            gate_run(platform, run_id)
+            branch = prepare(platform, run_id)
+        if branch:
             context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
-        run_verdicts = [verdict for verdict in platform.ledger.verdicts(run_id) if not verdict.chunk]
+        verdicts = platform.ledger.verdicts(run_id)
+        run_verdicts = [verdict for verdict in verdicts if not verdict.chunk]
         accepted = approvals.accepted_gates(platform.ledger, run_id)
+        for verdict in verdicts:
+            if not verdict.passed and not verdict.asks:
+                where = f" of {verdict.chunk}" if verdict.chunk else ""
+                context.log.error("%s%s has not passed: %s", verdict.gate, where, verdict.summary)
+        if platform.ledger.run(run_id).state is RunState.FAILED:
+            context.log.error("'%s' is not published. Why, and what to do: %s", run_id, run_path(run_id))
         for verdict in run_verdicts:
             if verdict.gate in selected:
                 asks = verdict.asks and not verdict.passed and verdict.gate not in accepted
@@ -79,7 +93,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
                     check_name=verdict.gate,
                     asset_key=key,
                     description=f"asks for an owner: {verdict.summary}" if asks else verdict.summary,
-                    metadata={"run": run_id} | _metadata(verdict),
+                    metadata=_metadata(verdict, run_id),
                 )
 
     return gates
@@ -125,9 +139,9 @@ def _materializations(
     return found
 
 
-def _metadata(verdict: Verdict) -> dict[str, Any]:
+def _metadata(verdict: Verdict, run_id: str = "") -> dict[str, Any]:
     details = dict(verdict.details)
-    shown: dict[str, Any] = {}
+    shown: dict[str, Any] = {"run": run_id, "run page": dg.MetadataValue.url(run_path(run_id))} if run_id else {}
     for name in ("rows", "digest"):
         if name in details and not isinstance(details[name], dict):
             shown[name] = details.pop(name)

@@ -7,7 +7,6 @@ Put here arguments, output and exit codes. What is done is done by the modules t
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -34,10 +33,11 @@ from backfill_assets.commands.decisions import COMMANDS as DECISIONS
 from backfill_assets.commands.decisions import break_glass_option, loud
 from backfill_assets.commands.differences import diff, explain
 from backfill_assets.commands.evidence import report, verify
+from backfill_assets.commands.ui import ui
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
-from resources.settings import DAGSTER_STORAGE_VARIABLE, load_settings
+from resources.settings import load_settings
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -290,6 +290,7 @@ def _nothing() -> Iterator[None]:
 @contextmanager
 def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
     """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
+    from backfill_assets.progress import written_chunks
     from resources.ledger import ChunkState, Ledger
 
     wanted = set(keys)
@@ -299,7 +300,7 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
         chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
         staged = sum(chunk.state in {ChunkState.STAGED, ChunkState.PASSED} for chunk in chunks)
         under_way = [attempt["prefix"] for attempt in ledger.attempts(run_id) if attempt["state"] == "RUNNING"]
-        computed = staged + sum(map(written_chunks, under_way[-1:]))
+        computed = staged + sum(len(written_chunks(prefix)) for prefix in under_way[-1:])
         return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)
 
     try:
@@ -307,16 +308,6 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
             yield
     finally:
         ledger.engine.dispose()
-
-
-def written_chunks(prefix: str) -> int:
-    """Return how many chunks the tasks of a running Spark job have finished; 0 where staging is no local folder."""
-    from resources.lakehouse import local_path
-
-    try:
-        return len({folder.name for folder in Path(local_path(prefix)).glob("_temporary/*/task_*/chunk=*")})
-    except FileNotFoundError:
-        return 0  # the job was committed, or its folder removed, while we looked
 
 
 def _report(platform: Platform, run_id: str, as_json: bool) -> None:
@@ -533,6 +524,7 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -
       backfill reproduce restate-2012 --json > proof.json
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets import reproduce as again
+    from backfill_assets.progress import written_chunks
 
     computed: set[str] = set()
     compared: set[str] = set()
@@ -547,7 +539,7 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -
             compared.update(chunks)
 
     def look() -> tuple[int, int] | None:
-        return (len(computed) + written_chunks(folders[-1]), len(compared)) if folders else None
+        return (len(computed) + len(written_chunks(folders[-1])), len(compared)) if folders else None
 
     with opened_platform() as platform:
         record = platform.ledger.run(run_id)
@@ -751,33 +743,7 @@ def demo(events: Path | None, cases: int, seed: int) -> None:
     show(events, cases, seed)
 
 
-@cli.command()
-@click.option("--port", type=click.IntRange(1, 65_535), default=3000, show_default=True)
-def ui(port: int) -> None:
-    """Start Dagster (webserver and daemon) on this machine only, on this installation's instance."""
-    settings = load_settings()
-    with opened_platform(), opened_instance(settings):
-        click.echo(f"Dagster on http://127.0.0.1:{port} (stop with Ctrl-C)")
-    storage = settings.dagster_storage_url
-    environment = os.environ | ({DAGSTER_STORAGE_VARIABLE: storage} if storage else {})
-    environment |= {
-        "DAGSTER_HOME": str(settings.dagster_home),
-        "BACKFILL_HOME": str(settings.home),
-        "DAGSTER_EVENT_BATCH_SIZE": "500",
-    }
-    arguments = [
-        sys.executable,
-        "-m",
-        "dagster",
-        "dev",
-        "-m",
-        "backfill_assets.definitions",
-        "-h",
-        "127.0.0.1",
-        "-p",
-        str(port),
-    ]
-    os.execve(sys.executable, arguments, environment)  # noqa: S606 - this process becomes Dagster
+cli.add_command(ui)
 
 
 cli.add_command(verify)

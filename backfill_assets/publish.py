@@ -3,7 +3,8 @@
 The sensor requests, the publisher decides: the body verifies everything from the ledger again, whoever asked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -11,6 +12,7 @@ from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets import diff_view
+from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, waits_for
 from backfill_assets.report import report_beside
@@ -19,22 +21,32 @@ from backfill_assets.staging import (
     asset_key,
     backfill_partitions,
     column_schema,
+    in_plain_words,
     range_tags,
     staging_job_name,
     stretches,
     tell_of_broken_glass,
+    tie,
 )
-from backfill_assets.target import TargetTable
+from backfill_assets.target import LivePolicy, TargetTable
 from backfill_assets.ways import PUBLISH
-from manifests.errors import LeaseHeld, Refused
+from manifests.errors import LeaseHeld
 from manifests.lifecycle import RunState
 from resources import freezes
-from resources.ledger import ChunkState, now
+from resources.ledger import ChunkRecord, ChunkState, now
 
 SENSOR_SECONDS = 10
 _ATTEMPTS = 5
 """Publications of one run that a sensor asks for before it leaves a failing one to people."""
 _LEASE_WAIT_SECONDS = 15
+
+
+def freshness(policy: LivePolicy) -> dg.FreshnessPolicy:
+    """Return when Dagster calls a target late that LIVE keeps up to date; unknown before its first publication."""
+    return dg.FreshnessPolicy.time_window(
+        fail_window=timedelta(hours=policy.late_after_hours),
+        warn_window=timedelta(hours=policy.late_after_hours * 0.75),
+    )
 
 
 def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
@@ -56,17 +68,19 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         ),
         metadata={"dagster/column_schema": column_schema(target), "dagster/table_name": target.name},
         tags={"backfill/stage": "publication"},
+        freshness_policy=None if target.live is None else freshness(target.live),
     )
     def published(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> dg.MaterializeResult[None]:
         run_id = context.partition_key
+        tie(context.instance, context.run_id, platform, run_id)
         broken = tell_of_broken_glass(context, platform, run_id)
-        try:
-            done = publish(platform, run_id)
-        except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
-            retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
-            raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
-        except Refused as refusal:
-            raise dg.Failure(str(refusal), allow_retries=False) from refusal
+        before = accepted_chunks(platform, target.name, run_id)
+        with in_plain_words():
+            try:
+                done = publish(platform, run_id)
+            except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
+                retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
+                raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
         page = report_beside(platform, run_id)
         chunks = platform.ledger.chunks(run_id)
         loud: dict[str, dg.MetadataValue[Any]] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
@@ -81,13 +95,49 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
                 "chunks": len(chunks),
                 "dagster/row_count": sum(chunk.rows or 0 for chunk in chunks),
                 "evidence root": done.evidence_root,
-                "evidence": dg.MetadataValue.path(str(platform.evidence.path(run_id))),
-                **({} if page is None else {"report": dg.MetadataValue.path(str(page))}),
+                "evidence": dg.MetadataValue.url(f"{run_path(run_id)}#evidence"),
+                "run page": dg.MetadataValue.url(run_path(run_id)),
+                "manifest": dg.MetadataValue.url(f"{run_path(run_id)}/manifest.json"),
+                **({} if page is None else {"report": dg.MetadataValue.url(f"{run_path(run_id)}/files/{page.name}")}),
+                "what changed": dg.MetadataValue.md(change_charts(before, chunks)),
                 **diff_view.of_run(platform, run_id),
             },
         )
 
     return published
+
+
+def accepted_chunks(platform: Platform, target: str, run_id: str) -> list[ChunkRecord]:
+    """Return the chunks that readers see where a run will publish, as the runs recorded them that published them."""
+    record = platform.ledger.find(run_id)
+    wanted = [] if record is None else [chunk.key for chunk in record.plan.chunks]
+    holders = platform.ledger.accepted(target, wanted)
+    by_run = {one: {chunk.chunk: chunk for chunk in platform.ledger.chunks(one)} for one in set(holders.values())}
+    return [by_run[holder][key] for key, holder in holders.items() if holder != run_id and key in by_run[holder]]
+
+
+def change_charts(before: Sequence[ChunkRecord], after: Sequence[ChunkRecord]) -> str:
+    """Return a chart of the rows by chunk before and after, and one of each sum that the chunks' gates have measured."""
+    keys = [chunk.chunk for chunk in after]
+
+    def rows(chunks: Sequence[ChunkRecord]) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {"rows": {chunk.chunk: chunk.rows or 0 for chunk in chunks}}
+        for chunk in chunks:
+            for part in chunk.measures.get("slices", ()):
+                for name, value in part.items():
+                    if isinstance(value, int) and name != "rows":
+                        by_chunk = found.setdefault(name, {})
+                        by_chunk[chunk.chunk] = by_chunk.get(chunk.chunk, 0) + value
+        return found
+
+    old, new = rows(before), rows(after)
+    from backfill_assets import charts  # noqa: PLC0415 - Matplotlib takes a moment
+
+    def line(values: Mapping[str, int]) -> list[float | None]:
+        return [values.get(key) for key in keys]
+
+    panels = {name: (line(old.get(name, {})), line(new[name])) for name in new}
+    return charts.as_markdown("by chunk, before and after", charts.before_and_after(panels, keys, "measures"))
 
 
 def publish_job(target: TargetTable) -> UnresolvedAssetJobDefinition:

@@ -3,7 +3,9 @@
 Put here how the asset looks to Dagster and what it reports. What is done is the executor's.
 """
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import dagster as dg
@@ -11,13 +13,15 @@ from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets.executor import stage_chunks
+from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
+from backfill_assets.progress import Progress
 from backfill_assets.schema import LINEAGE_COLUMNS, descriptions, dtypes, iceberg_schema
 from backfill_assets.target import InputTable, TargetTable
 from manifests.chunks import KEY_FORMAT, Chunking, first_day, following
-from manifests.errors import InputRefused, Problem
+from manifests.errors import InputRefused, Problem, Refused
 from resources import approvals
-from resources.ledger import RunRecord
+from resources.ledger import ChunkRecord, RunRecord
 
 BACKFILL, CHUNK = "backfill", "chunk"
 """Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
@@ -164,6 +168,40 @@ def staging_job(target: TargetTable) -> UnresolvedAssetJobDefinition:
     )
 
 
+@contextmanager
+def in_plain_words() -> Iterator[None]:
+    """Let Dagster show a refusal by its reasons, not as a fault with its stack."""
+    try:
+        yield
+    except Refused as refusal:
+        raise dg.Failure(str(refusal), allow_retries=False) from refusal
+
+
+def tie(instance: dg.DagsterInstance, dagster_run_id: str, platform: Platform, run_id: str) -> None:
+    """Tag a Dagster run with the backfill run that it works for, however it was launched."""
+    record = platform.ledger.find(run_id)
+    more = (
+        {} if record is None else {"backfill/kind": record.manifest.kind.value, "backfill/mode": record.plan.mode.value}
+    )
+    instance.add_run_tags(dagster_run_id, {RUN_TAG: run_id} | more)
+
+
+def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what is told of a staged chunk: its size, what its batch took, and where to read on."""
+    told: dict[str, Any] = {
+        "dagster/partition_row_count": chunk.rows or 0,
+        "dagster/size_bytes": chunk.bytes or 0,
+        "files": len(chunk.files),
+        "attempt": chunk.attempt,
+        "run": run_id,
+        "run page": dg.MetadataValue.url(run_path(run_id)),
+    }
+    if attempt is not None and attempt["ended_at"] is not None:
+        told["batch seconds"] = round((attempt["ended_at"] - attempt["started_at"]).total_seconds(), 1)
+        told["batch chunks"] = len(json.loads(attempt["chunks"]))
+    return told
+
+
 def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
     """Make the partitioned asset of a target."""
 
@@ -190,29 +228,18 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
         tags={"backfill/stage": "staging"},
     )
     def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> None:
-        run_id, keys = one_run(context.partition_keys, target)
-        tell_of_broken_glass(context, platform, run_id)
-        outcome = stage_chunks(
-            platform,
-            run_id,
-            keys,
-            dagster_run_id=context.run_id,
-            tell=lambda event, chunks, text: context.log.info("%s: %d chunk(s) %s", event, len(chunks), text),
-        )
+        with in_plain_words():
+            run_id, keys = one_run(context.partition_keys, target)
+            tie(context.instance, context.run_id, platform, run_id)
+            tell_of_broken_glass(context, platform, run_id)
+            with closing(Progress(context.log.info)) as progress:
+                outcome = stage_chunks(platform, run_id, keys, dagster_run_id=context.run_id, tell=progress)
         if outcome.skipped:
             context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))
         staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
         good = [key for key in keys if key not in outcome.failed]
-        metadata: dict[str, dict[str, Any]] = {
-            key: {
-                "dagster/partition_row_count": staged[key].rows or 0,
-                "dagster/size_bytes": staged[key].bytes or 0,
-                "files": len(staged[key].files),
-                "attempt": staged[key].attempt,
-                "run": run_id,
-            }
-            for key in good
-        }
+        attempts = {one["attempt"]: one for one in platform.ledger.attempts(run_id)}
+        metadata = {key: _of_chunk(run_id, staged[key], attempts.get(staged[key].attempt)) for key in good}
         if outcome.failed:
             # Dagster counts nothing of a failed range run: the chunks that are staged are reported one by one
             for key in good:

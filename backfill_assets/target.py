@@ -185,6 +185,7 @@ class LivePolicy:
         cron: when the daily form runs, in UTC.
         purpose: what it uses the source for, where the policy asks.
         development: whether it may run uncommitted code, on record.
+        late_after_hours: hours after its last publication for which the target counts as fresh in Dagster.
     """
 
     transform_version: str
@@ -200,6 +201,7 @@ class LivePolicy:
     cron: str = "15 2 * * *"
     development: bool = False
     purpose: str | None = None
+    late_after_hours: int = 36
 
     def __post_init__(self) -> None:
         if self.rewind_days < 0:

@@ -35,7 +35,9 @@ _SECRET = re.compile(
     r"secret|passw|token|credential|private|access.?key|account.?key|connection.?string|authorization|\bsas\b|webhook",
     re.IGNORECASE,
 )
-_OTHER_VARIABLES = frozenset({"BACKFILL_CONFIG", "BACKFILL_OPERATOR", "BACKFILL_FAULT", "BACKFILL_TEST_DATA"})
+_OTHER_VARIABLES = frozenset(
+    {"BACKFILL_CONFIG", "BACKFILL_OPERATOR", "BACKFILL_FAULT", "BACKFILL_TEST_DATA", "BACKFILL_SCREENSHOTS"}
+)
 
 
 class Settings(BaseSettings):
