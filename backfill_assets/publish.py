@@ -98,7 +98,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
                 "evidence": dg.MetadataValue.url(f"{run_path(run_id)}#evidence"),
                 "run page": dg.MetadataValue.url(run_path(run_id)),
                 "manifest": dg.MetadataValue.url(f"{run_path(run_id)}/manifest.json"),
-                **({} if page is None else {"report": dg.MetadataValue.url(f"{run_path(run_id)}/files/{page.name}")}),
+                **({} if page is None else {"report": dg.MetadataValue.url(f"{run_path(run_id)}/evidence/{page.name}")}),
                 "what changed": dg.MetadataValue.md(change_charts(before, chunks)),
                 **diff_view.of_run(platform, run_id),
             },

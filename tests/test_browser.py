@@ -185,6 +185,10 @@ def test_the_publication_shows_what_changed_and_leads_to_its_evidence(day: Day, 
     eyes.page.get_by_role("link", name="bundle/plan.json").click()
     eyes.sees('"publish_range"')
     assert eyes.page.evaluate("origin") == "null"  # whatever it holds, it has no hold on the UI
+    eyes.go(f"/backfill/{REPAIR}", "PUBLISHED")
+    eyes.page.get_by_role("link", name="report", exact=True).click()
+    eyes.sees("How to reproduce")
+    eyes.keep("report")
 
 
 def test_what_is_blocked_stays_so_by_hand_and_by_reexecution(day: Day) -> None:
