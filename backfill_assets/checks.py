@@ -20,6 +20,7 @@ from backfill_assets.publication import prepare
 from backfill_assets.staging import asset_key, one_run, partition_key, partitions_of
 from backfill_assets.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, TargetTable
 from resources.ledger import Verdict
+from resources.logs import also_to
 
 _PLATFORM_GATES = {
     ALL_CHUNKS_GATE: "Every planned chunk is staged and has passed its own gate.",
@@ -49,7 +50,8 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
     def gates(context: AssetCheckExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
         op_context = context.op_execution_context
         run_id, keys = one_run(op_context.partition_keys, target)
-        gate_chunks(platform, run_id, tell=lambda event, chunks, _: context.log.info("%s: %d", event, len(chunks)))
+        with also_to(context.log):
+            gate_chunks(platform, run_id)
         wanted = set(keys)
         chunk_verdicts = {
             verdict.chunk: verdict
@@ -61,7 +63,8 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             yield from _chunk_evaluations(op_context, key, run_id, chunk_verdicts)
             outputs = [output.name for output in op_context.op_def.output_defs]
             yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
-        gate_run(platform, run_id)
+        with also_to(context.log):
+            gate_run(platform, run_id)
         if branch := prepare(platform, run_id):
             context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
         run_verdicts = [verdict for verdict in platform.ledger.verdicts(run_id) if not verdict.chunk]

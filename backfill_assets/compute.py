@@ -7,7 +7,7 @@ when, and what becomes of a failure is `staging`'s; what readers see changes in 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from typing import Any
@@ -58,8 +58,21 @@ def transform_context(platform: Platform, plan: Plan, chunks: Sequence[PlannedCh
     )
 
 
-def pinned_inputs(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk]) -> Inputs:
-    """Return the input frames of a batch: its input range, and the look-back columns of everything earlier."""
+def _unheard(_part: str, _read: PinnedRead) -> None:
+    """Hear nothing."""
+
+
+def pinned_inputs(
+    platform: Platform,
+    target: TargetTable,
+    plan: Plan,
+    chunks: Sequence[PlannedChunk],
+    on_read: Callable[[str, PinnedRead], None] = _unheard,
+) -> Inputs:
+    """Return the input frames of a batch: its input range, and the look-back columns of everything earlier.
+
+    `on_read` is told of each (`range`, `look_back`) what is read for it.
+    """
     spark = platform.spark.session(plan.mode)
     time_column = target.source_time_column
     first = min(chunk.start for chunk in chunks) - timedelta(days=plan.warm_up_days)
@@ -69,11 +82,13 @@ def pinned_inputs(platform: Platform, target: TargetTable, plan: Plan, chunks: S
     scan = platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, between(time_column, start, end))
     instant = F.col(time_column)
     source = read(spark, scan).where((instant >= F.lit(start)) & (instant < F.lit(end)))
+    on_read("range", scan)
     look_back = None
     if target.look_back_columns:
         earlier = platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, before(time_column, start))
         if earlier.paths:
             look_back = read(spark, earlier, target.look_back_columns).where(instant < F.lit(start))
+            on_read("look_back", earlier)
     return Inputs(source, look_back)
 
 
@@ -131,16 +146,21 @@ def lineage(plan: Plan) -> dict[str, Any]:
 
 
 def compute_batch(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk], prefix: str
+    platform: Platform,
+    target: TargetTable,
+    plan: Plan,
+    chunks: Sequence[PlannedChunk],
+    prefix: str,
+    on_read: Callable[[str, PinnedRead], None] = _unheard,
 ) -> dict[str, list[StagedFile]]:
     """Compute chunks in one Spark job and write them below `prefix`; return the files of each, by chunk key.
 
-    Every chunk has an entry; one without rows has no file.
+    Every chunk has an entry; one without rows has no file. `on_read` is told what the transform is given to read.
 
     Raises:
         InputRefused: if the transform's output does not have the declared columns.
     """
-    inputs = of_entities(platform, plan, prefix, pinned_inputs(platform, target, plan, chunks))
+    inputs = of_entities(platform, plan, prefix, pinned_inputs(platform, target, plan, chunks, on_read))
     context = transform_context(platform, plan, chunks)
     version = target.versions[plan.transform_version]
     rows = version.function(inputs, context)

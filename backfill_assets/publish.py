@@ -26,6 +26,7 @@ from manifests.errors import LeaseHeld, Refused
 from manifests.lifecycle import RunState
 from resources import freezes
 from resources.ledger import ChunkState, now
+from resources.logs import also_to
 
 SENSOR_SECONDS = 10
 _ATTEMPTS = 5
@@ -56,7 +57,8 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
     def published(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> dg.MaterializeResult[None]:
         run_id = context.partition_key
         try:
-            done = publish(platform, run_id)
+            with also_to(context.log):
+                done = publish(platform, run_id)
         except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
             retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
             raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held

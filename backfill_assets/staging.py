@@ -17,6 +17,7 @@ from backfill_assets.target import InputTable, TargetTable
 from manifests.chunks import KEY_FORMAT, Chunking, first_day, following
 from manifests.errors import InputRefused, Problem
 from resources.ledger import RunRecord
+from resources.logs import also_to
 
 BACKFILL, CHUNK = "backfill", "chunk"
 """Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
@@ -176,13 +177,8 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
     )
     def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> None:
         run_id, keys = one_run(context.partition_keys, target)
-        outcome = stage_chunks(
-            platform,
-            run_id,
-            keys,
-            dagster_run_id=context.run_id,
-            tell=lambda event, chunks, text: context.log.info("%s: %d chunk(s) %s", event, len(chunks), text),
-        )
+        with also_to(context.log):
+            outcome = stage_chunks(platform, run_id, keys, dagster_run_id=context.run_id)
         if outcome.skipped:
             context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))
         staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
