@@ -31,6 +31,7 @@ from backfill_assets.commands.base import (
     say,
     show,
 )
+from backfill_assets.commands.operations import metrics, runbook
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
@@ -66,6 +67,8 @@ def cli() -> None:
       backfill reproduce RUN             compute a recorded run again and compare every digest
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
       backfill gc                        what nothing needs any more, and how much; --delete
+      backfill runbook RUN               the runbook filled in with that run: what is done, what is next
+      backfill metrics                   figures for Prometheus, from the ledger; --output, --listen
 
     Beside it, `backfill live` takes in what is new, run by run.
 
@@ -778,6 +781,10 @@ def ui(port: int) -> None:
         str(port),
     ]
     os.execve(sys.executable, arguments, environment)  # noqa: S606 - this process becomes Dagster
+
+
+cli.add_command(metrics)
+cli.add_command(runbook)
 
 
 def main() -> None:

@@ -646,6 +646,14 @@ class Lakehouse:
         found = table.refs().get(ref)
         return None if found is None else found.snapshot_id
 
+    def total_rows(self, name: str) -> int | None:
+        """Return the rows of a table as its current snapshot's summary counts them; None where it does not say."""
+        snapshot = self.table(name).current_snapshot()
+        if snapshot is None:
+            return 0
+        found = snapshot.summary.additional_properties.get("total-records") if snapshot.summary else None
+        return None if found is None else int(found)
+
     def changed_files(self, name: str, snapshot: Snapshot) -> tuple[int, int]:
         """Return how many data files a snapshot added and removed, from its summary."""
         summary = self.table(name).snapshot_by_id(snapshot.snapshot_id)
