@@ -233,8 +233,8 @@ def _split(run: RunFigures) -> Iterator[tuple[str, tuple[str, ...], int]]:
         yield "backfill_input_bytes", (part,), number
     for change, number in sorted(run.changed_rows.items()):
         yield "backfill_changed_rows", (change,), number
-    for state, number in sorted(run.attempts.items()):
-        yield "backfill_attempts", (state,), number
+    for outcome, number in sorted(run.attempts.items()):
+        yield "backfill_attempts", (outcome,), number
     for broken, number in _bounded({(rule,): count for rule, count in run.rejected.items()}):
         yield "backfill_rejected_rows", broken, number
     for gate_and_rule, number in _bounded(run.broken):
@@ -257,7 +257,7 @@ def _add_histogram(metric: Any, labels: Sequence[str], run: RunFigures) -> None:
     held = [(one.seconds, one.holds) for one in run.staged if one.holds]
     if not held:
         return
-    buckets = [(f"{bound:g}", sum(chunks for took, chunks in held if took <= bound)) for bound in BUCKETS]
+    buckets = [(str(bound), sum(chunks for took, chunks in held if took <= bound)) for bound in BUCKETS]
     buckets.append(("+Inf", sum(chunks for _, chunks in held)))
     metric.add_metric(labels, buckets=buckets, sum_value=sum(took * chunks for took, chunks in held))
 
