@@ -86,9 +86,9 @@ def pinned_inputs(
     look_back = None
     if target.look_back_columns:
         earlier = platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, before(time_column, start))
+        on_read("look_back", earlier)
         if earlier.paths:
             look_back = read(spark, earlier, target.look_back_columns).where(instant < F.lit(start))
-            on_read("look_back", earlier)
     return Inputs(source, look_back)
 
 

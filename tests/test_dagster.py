@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -227,6 +228,26 @@ def test_chunks_and_checks_of_a_range_run_are_seen_per_partition(world: World) -
         assert run_chunks(world.platform, instance, record, chunks)
         requests = list(publication_requests(world.platform, CASE_SLA_DAILY))
         assert [request.partition_key for request in requests] == ["seen"]
+
+
+def test_the_log_of_a_run_says_what_became_of_each_chunk_and_the_ledger_what_was_read(world: World) -> None:
+    scope = world.scope(world.end.replace(month=6, day=1), world.end.replace(month=6, day=30))
+    record = world.announced(world.manifest("logged", target=scope))
+    with world.dagster() as instance:
+        assert run_chunks(world.platform, instance, record, ["2011-06"])
+        (run,) = instance.get_runs(dg.RunsFilter(tags={"backfill/run_id": "logged"}))
+        said = {entry.user_message: entry.level for entry in instance.all_logs(run.run_id) if not entry.dagster_event}
+    (chunk,) = world.platform.ledger.chunks("logged")
+    assert said[f"2011-06: staged {chunk.rows:,} rows in 1 file(s) by attempt 1"] == logging.INFO
+    assert said[f"2011-06: chunk_rules passed, {chunk.rows:,} rows"] == logging.INFO
+    assert any(text.startswith("breach_totals_agree passed: ") for text in said)
+    (attempt,) = world.platform.ledger.attempts("logged")
+    read, planned = json.loads(attempt["measures"]), record.plan
+    assert 0 < read["range_rows"] <= planned.reads.rows
+    assert 0 < read["range_files"] <= planned.reads.files
+    assert 0 < read["range_bytes"] <= planned.reads.bytes
+    assert planned.look_back is not None
+    assert 0 < read["look_back_rows"] <= planned.look_back.rows
 
 
 def test_a_manual_publish_is_not_requested_by_the_sensor(world: World) -> None:
