@@ -33,6 +33,7 @@ from backfill_assets.commands.decisions import COMMANDS as DECISIONS
 from backfill_assets.commands.decisions import break_glass_option, loud
 from backfill_assets.commands.differences import diff, explain
 from backfill_assets.commands.evidence import report, verify
+from backfill_assets.commands.operations import metrics, runbook
 from backfill_assets.commands.ui import ui
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
@@ -76,6 +77,8 @@ def cli() -> None:
       backfill report RUN                one page about a run that stands by itself: report.html
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
       backfill gc                        what nothing needs any more, and how much; --delete
+      backfill runbook RUN               the runbook filled in with that run: what is done, what is next
+      backfill metrics                   figures for Prometheus, from the ledger; --output, --listen
 
     Beside it, `backfill live` takes in what is new, run by run.
 
@@ -750,6 +753,10 @@ cli.add_command(verify)
 cli.add_command(report)
 cli.add_command(diff)
 cli.add_command(explain)
+
+
+cli.add_command(metrics)
+cli.add_command(runbook)
 
 
 def main() -> None:

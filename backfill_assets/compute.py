@@ -7,7 +7,7 @@ when, and what becomes of a failure is `staging`'s; what readers see changes in 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -66,8 +66,21 @@ def read_window(plan: Plan, chunks: Sequence[PlannedChunk]) -> tuple[datetime, d
     return plan.read_from + (first - plan.input_range.start), plan.read_until - (plan.input_range.end - last)
 
 
-def pinned_inputs(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk]) -> Inputs:
-    """Return the input frames of a batch: its input range, and the look-back columns of everything earlier."""
+def _unheard(_part: str, _read: PinnedRead) -> None:
+    """Hear nothing."""
+
+
+def pinned_inputs(
+    platform: Platform,
+    target: TargetTable,
+    plan: Plan,
+    chunks: Sequence[PlannedChunk],
+    on_read: Callable[[str, PinnedRead], None] = _unheard,
+) -> Inputs:
+    """Return the input frames of a batch: its input range, and the look-back columns of everything earlier.
+
+    `on_read` is told of each (`range`, `look_back`) what is read for it.
+    """
     spark = platform.spark.session(plan.mode)
     time_column = target.source_time_column
     start, end = read_window(plan, chunks)
@@ -76,9 +89,11 @@ def pinned_inputs(platform: Platform, target: TargetTable, plan: Plan, chunks: S
     source = allowed(
         platform, target, plan, read(spark, scan).where((instant >= F.lit(start)) & (instant < F.lit(end)))
     )
+    on_read("range", scan)
     look_back = None
     if target.look_back_columns:
         earlier = platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, before(time_column, start))
+        on_read("look_back", earlier)
         if earlier.paths:
             columns = needed_columns(target, plan, target.look_back_columns)
             rows = allowed(platform, target, plan, read(spark, earlier, columns).where(instant < F.lit(start)))
@@ -145,16 +160,21 @@ def lineage(plan: Plan) -> dict[str, Any]:
 
 
 def compute_batch(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk], prefix: str
+    platform: Platform,
+    target: TargetTable,
+    plan: Plan,
+    chunks: Sequence[PlannedChunk],
+    prefix: str,
+    on_read: Callable[[str, PinnedRead], None] = _unheard,
 ) -> dict[str, list[StagedFile]]:
     """Compute chunks in one Spark job and write them below `prefix`; return the files of each, by chunk key.
 
-    Every chunk has an entry; one without rows has no file.
+    Every chunk has an entry; one without rows has no file. `on_read` is told what the transform is given to read.
 
     Raises:
         InputRefused: if the transform's output does not have the declared columns.
     """
-    inputs = of_entities(platform, plan, prefix, pinned_inputs(platform, target, plan, chunks))
+    inputs = of_entities(platform, plan, prefix, pinned_inputs(platform, target, plan, chunks, on_read))
     context = transform_context(platform, plan, chunks)
     version = target.versions[plan.transform_version]
     rows = version.function(inputs, context)

@@ -15,6 +15,7 @@ from backfill_assets.doctor import Disagreement, Repaired
 from backfill_assets.garbage import TableGarbage
 from backfill_assets.publication import Published
 from backfill_assets.reproduce import ChunkComparison, Outcome, Reproduction, RowDifference
+from backfill_assets.runbook import Step
 from manifests.errors import Refused
 from manifests.planner import Plan
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict
@@ -332,6 +333,28 @@ def garbage(found: Sequence[TableGarbage]) -> RenderableType:
     parts.append(Text(f"{files:,} files, {size / 1e6:,.3f} MB"))
     parts += [Text(f"left alone: {path}: {why}", "dim") for item in found for path, why in item.left.items()]
     return Group(*parts)
+
+
+_STEP_STYLE = {"done": "green", "now": "bold yellow", "later": "dim", "does not apply": "dim"}
+
+
+def runbook(record: RunRecord, steps: Sequence[Step]) -> RenderableType:
+    """Show each step of a run's runbook: where it stands, what is on record, and the commands to go on with."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(justify="right", style="dim")
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, step in enumerate(steps, start=1):
+        style = _STEP_STYLE[step.state]
+        text = Text("\n".join(step.facts), "dim" if style == "dim" else "")
+        for command in step.commands:
+            text.append(f"\n$ {command}", "cyan")
+        table.add_row(str(number), Text(step.title, style), Text(step.state, style), text)
+    head = Text(f"{record.run_id}: ")
+    head.append(record.state, STATE_STYLE.get(record.state, ""))
+    head.append(f" ({record.state_reason})" if record.state_reason else "")
+    return Group(head, Text(), table)
 
 
 def make_console(*, stderr: bool = False) -> Console:

@@ -20,6 +20,7 @@ from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publish import publish_asset, publish_job, publish_sensor, recomputation_sensor
 from backfill_assets.staging import staging_asset, staging_job
 from backfill_assets.target import TargetTable
+from resources import logs
 from resources.settings import load_settings
 
 # the materialisations of a range run are written together, not 25 ms one by one
@@ -55,4 +56,6 @@ def build_definitions(platform: Platform) -> dg.Definitions:
     return dg.Definitions.merge(shared, *parts)
 
 
-defs = build_definitions(Platform.of(load_settings()))
+_settings = load_settings()
+logs.configure(_settings)
+defs = build_definitions(Platform.of(_settings))

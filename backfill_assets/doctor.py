@@ -7,6 +7,7 @@ recording what landed; whatever needs a judgement is left to people, with what t
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Acceptance
 from manifests.planner import StagedFile
+from resources import logs
 from resources.history import lineage_of, referenced
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import ABANDONED, ChunkRecord, ChunkState, RunRecord, now, operator
@@ -51,6 +53,7 @@ from resources.repairs import (
 )
 from resources.storage import Storage, place_of
 
+_log = logging.getLogger(__name__)
 PROCESS_ENDED = "process ended"
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far the clocks of two machines may be apart before it is said."""
@@ -157,6 +160,10 @@ def examine(platform: Platform) -> list[Disagreement]:
         found += _attempts(platform, record)
     found += _evidence(platform, everything)
     found += [*_leases(platform), *_freezes(platform), *_clock(platform)]
+    for one in found:
+        text = f"{one.where}: {one.what}"
+        level = logging.ERROR if one.kind == "DATA-LOSS" else logging.WARNING
+        logs.event(_log, level, "disagreement", text, told=True, **one.shown())
     return found
 
 
@@ -173,6 +180,8 @@ def mend(platform: Platform) -> tuple[list[Repaired], list[Disagreement]]:
             assert item.repair is not None
             try:
                 repaired.append(Repaired(item, item.repair()))
+                text = f"{item.where}: {repaired[-1].done}"
+                logs.event(_log, logging.INFO, "repaired", text, kind=item.kind, where=item.where)
             except Refused as refusal:
                 refused[item.kind, item.where] = str(refusal)
         left = examine(platform)

@@ -7,6 +7,7 @@ verdict keeps it.
 
 from __future__ import annotations
 
+import logging
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from backfill_assets.gates import (
     gate_batches,
     reference_to,
     result_from_json,
+    rule_name,
     task_to_json,
 )
 from backfill_assets.old_data import finding as old_data_finding
@@ -44,11 +46,12 @@ from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import DayRange
 from manifests.planner import Plan, PlannedChunk
 from manifests.policy import OLD_DATA_GATE, age_problems
-from resources import approvals
+from resources import approvals, logs
 from resources.code import code_identity
-from resources.lakehouse import local_path
+from resources.lakehouse import PinnedRead, local_path
 from resources.ledger import ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
 
+_log = logging.getLogger(__name__)
 CHUNK_GATE = "chunk_rules"
 """The gate that every chunk must pass: the target's pandera model on its staged files."""
 _STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
@@ -160,10 +163,19 @@ def stage_chunks(
     """
     target = target_named(platform.ledger.run(run_id).target)
     record = require_computable(platform, run_id, keys, target=target)
-    outcome = Staged()
+    with logs.of_run(record.plan):
+        return _stage_chunks(platform, target, record, keys, dagster_run_id, tell)
+
+
+def _stage_chunks(
+    platform: Platform, target: TargetTable, record: RunRecord, keys: Sequence[str], dagster_run_id: str, tell: Listener
+) -> Staged:
+    run_id, outcome = record.run_id, Staged()
     present = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
     wanted = frozenset(key for key in keys if present[key].state not in _STAGED)
     outcome.skipped = sorted(set(keys) - wanted)
+    text = f"computing {len(wanted)} chunk(s); {len(outcome.skipped)} are staged already"
+    logs.event(_log, logging.INFO, "staging_started", text, chunks=len(wanted), skipped=len(outcome.skipped))
     platform.ledger.end_attempts_of_the_dead(run_id)
     platform.ledger.resume(run_id, operator())
     for plan, chunks in by_plan(platform.ledger.plans(record), wanted):
@@ -187,7 +199,9 @@ def by_plan(plans: Mapping[str, Plan], keys: Iterable[str]) -> list[tuple[Plan, 
 def _wait_for_a_place(platform: Platform, plan: Plan, tell: Listener) -> None:
     """Wait while as many batches of the run are computed on this machine as its manifest allows at once."""
     while len(busy := platform.ledger.batches_under_way(plan.run_id)) >= plan.max_runs_in_parallel:
-        tell("waiting", [], f"limits.maxRunsInParallel is {plan.max_runs_in_parallel}; under way: {busy}")
+        why = f"limits.maxRunsInParallel is {plan.max_runs_in_parallel}; under way: {busy}"
+        tell("waiting", [], why)
+        logs.event(_log, logging.INFO, "staging_waits", f"waiting: {why}", attempts=busy)
         clock.sleep(_WAIT_SECONDS)
 
 
@@ -214,15 +228,22 @@ def _stage_batch(
         return
     attempt, prefix = opened
     tell("attempt", keys, prefix)
+    _say_attempt(plan, batch, attempt, "started", logging.INFO, folder=prefix)
+    reads: dict[str, int] = {}
+
+    def count(part: str, read: PinnedRead) -> None:
+        reads.update({f"{part}_files": len(read.paths), f"{part}_rows": read.rows, f"{part}_bytes": read.bytes})
+
     try:
-        files = compute_batch(platform, target, plan, batch, prefix)
+        files = compute_batch(platform, target, plan, batch, prefix, count)
         faults.reach("staging.written")
         derived = derive_batch(platform, target, plan, batch, prefix, files)
         faults.reach("staging.derived")
-        platform.ledger.stage(plan.run_id, attempt, files, derived)
+        platform.ledger.stage(plan.run_id, attempt, files, derived, reads)
         faults.reach("staging.recorded")
     except TransitionRefused as refusal:  # the run has moved on meanwhile: that is nothing it failed at
         platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
+        _say_attempt(plan, batch, attempt, "not used", logging.WARNING, why=refusal.problems[0].what)
         by_others = [one.chunk for one in platform.ledger.chunks(plan.run_id) if one.state in _STAGED]
         if not set(keys) <= set(by_others):
             raise
@@ -230,10 +251,12 @@ def _stage_batch(
         return
     except Refused as refusal:  # every chunk would be refused for the same reason
         platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
+        _say_attempt(plan, batch, attempt, "refused", logging.ERROR, why=refusal.problems[0].what)
         platform.ledger.move(plan.run_id, RunState.FAILED, operator(), refusal.problems[0].what)
         raise
     except Exception as error:  # noqa: BLE001 - whatever a transform raises is the chunk's failure, and is recorded
         why = f"{type(error).__name__}: {str(error)[:_ERROR_LENGTH]}"
+        _say_attempt(plan, batch, attempt, "failed", logging.WARNING, error=type(error).__name__)
         if len(batch) == 1:
             platform.ledger.fail_attempt(plan.run_id, attempt, why, chunk=keys[0])
             outcome.failed[keys[0]] = why
@@ -246,6 +269,25 @@ def _stage_batch(
         return
     outcome.computed += keys
     tell("staged", keys, prefix)
+    for chunk in batch:
+        with logs.of_chunk(plan, chunk):
+            staged = files.get(chunk.key, [])
+            facts: dict[str, Any] = {"rows": sum(one.rows for one in staged), "bytes": sum(one.bytes for one in staged)}
+            text = f"staged {facts['rows']:,} rows in {len(staged)} file(s) by attempt {attempt}"
+            logs.event(_log, logging.INFO, "chunk_staged", text, attempt=attempt, files=len(staged), **facts)
+
+
+def _say_attempt(
+    plan: Plan, batch: Sequence[PlannedChunk], attempt: int, what: str, level: int, **facts: object
+) -> None:
+    """Write of each chunk of an attempt what became of it; the text of a transform's error is in the ledger only."""
+    event, reason = f"attempt_{what.replace(' ', '_')}", facts.get("why") or facts.get("error")
+    # a batch of several is halved and tried again: only what stands alone has failed
+    level = logging.INFO if what == "failed" and len(batch) > 1 else level
+    text = f"attempt {attempt} {what}, a batch of {len(batch)} chunk(s)" + (f": {reason}" if reason else "")
+    for chunk in batch:
+        with logs.of_chunk(plan, chunk):
+            logs.event(_log, level, event, text, told=True, attempt=attempt, chunks=len(batch), **facts)
 
 
 # --- gates ------------------------------------------------------------------------------------------------------------
@@ -282,8 +324,22 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = _silent) ->
         faults.reach("gating.judged")
         platform.ledger.record_gated(run_id, results)
         faults.reach("gating.recorded")
+        for result in results:
+            _say_verdict(record.plan, result)
         tell("gated", [result.chunk for result in results], "")
     platform.ledger.settle(run_id, operator())
+
+
+def _say_verdict(plan: Plan, result: GatedChunk) -> None:
+    """Write the verdict of a chunk, and which rules how many of its rows break: never the rows."""
+    verdict = result.verdict
+    rules = {rule_name(one["rule"]): one["count"] for one in verdict.details.get("violations", [])}
+    broken = "; ".join(f"{rule}: {count:,}" for rule, count in rules.items())
+    text = f"{verdict.gate} passed, {result.rows:,} rows" if verdict.passed else f"{verdict.gate} NOT PASSED: {broken}"
+    level = logging.INFO if verdict.passed else logging.WARNING
+    with logs.of_chunk(plan, plan.chunk(result.chunk)):
+        facts = {"gate": verdict.gate, "passed": verdict.passed, "rows": result.rows, "rules": rules}
+        logs.event(_log, level, "chunk_verdict", text, told=True, attempt=result.attempt, **facts)
 
 
 def run_gates(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]) -> list[GateResult]:
@@ -356,6 +412,11 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
         return None
     if platform.ledger.run(run_id).state is RunState.STAGED and not _wait_for_owner(platform, record):
         platform.ledger.move(run_id, RunState.VALIDATED, operator(), "an owner has accepted these numbers before")
+    with logs.of_run(record.plan):
+        for one in verdicts:
+            level = logging.INFO if one.passed else logging.WARNING
+            text = f"{one.gate} {'passed' if one.passed else 'NOT PASSED'}: {one.summary}"
+            logs.event(_log, level, "run_verdict", text, told=True, gate=one.gate, passed=one.passed)
     return verdicts
 
 

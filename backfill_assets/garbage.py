@@ -8,11 +8,13 @@ collection that was killed is repeated by the same command.
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from typing import Any
 from uuid import uuid4
 
 from pyiceberg.table import Table
@@ -24,6 +26,7 @@ from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.target import TargetTable
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import RunState
+from resources import logs
 from resources.history import Referenced, expirable, forget, referenced
 from resources.lakehouse import RUN_PROPERTY
 from resources.ledger import RunRecord
@@ -31,6 +34,7 @@ from resources.repairs import named_paths, newest_instants, open_watermarks
 from resources.settings import Settings
 from resources.storage import FileFound, Storage, place_of
 
+_log = logging.getLogger(__name__)
 GC = "gc"
 """The folder of the evidence store that holds a record of each collection; too short to be a run id."""
 GRACE = timedelta(days=1)
@@ -316,6 +320,12 @@ def collect(
         outcome = _collect_table(platform, item, at, tell)
         platform.evidence.append(GC, f"{name}-done", {"by": by, "at": at, "done": outcome})
         done.append(outcome)
+        facts: dict[str, Any] = {"files": outcome.files, "bytes": outcome.bytes, "snapshots": len(outcome.snapshots)}
+        text = f"removed {outcome.files:,} files ({outcome.bytes:,} bytes), {len(outcome.snapshots)} snapshots, by {by}"
+        with logs.bound(target=item.target):
+            logs.event(
+                _log, logging.INFO, "garbage_collected", text, table=item.table, by=by, refs=outcome.refs, **facts
+            )
     return done
 
 

@@ -55,6 +55,8 @@ KEY_RULE = "unique key"
 FILES_RULE = "files have disjoint key ranges"
 ROWS_RULE = "rows as staged"
 READ_RULE = "readable"
+_CONSTANT = "constant "
+_RULE_LENGTH = 100
 
 
 @dataclass(frozen=True)
@@ -320,6 +322,15 @@ def _written(outlines: Sequence[pl.DataFrame], path: str) -> str:
     return path
 
 
+def rule_name(rule: str) -> str:
+    """Return the name of a rule without what differs from chunk to chunk and from run to run: its days and constants."""
+    if rule.partition(": ")[2].startswith(f"{CHUNK_RULE},"):
+        return f"{rule.partition(': ')[0]}: {CHUNK_RULE}"
+    if rule.partition(": ")[2].startswith(_CONSTANT):
+        return f"{rule.partition(': ')[0]}: {_CONSTANT.strip()}"
+    return rule[:_RULE_LENGTH]
+
+
 def _in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str, Violation]) -> list[str]:
     if len(paths) <= 1:
         return list(paths)
@@ -399,7 +410,7 @@ def _with_run_rules(spec: GateSpec) -> pa.DataFrameSchema:
     for name, value in spec.lineage.items():
         shown = value.isoformat() if isinstance(value, datetime) else value
         column = schema.columns[name]
-        constant = pa.Check.eq(value, error=f"constant {shown}")
+        constant = pa.Check.eq(value, error=f"{_CONSTANT}{shown}")
         schema.columns[name] = _column(column, [*column.checks, constant], nullable=column.nullable)
     return schema
 

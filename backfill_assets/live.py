@@ -6,6 +6,8 @@ the sensor (`live_triggers`) and by the command. How it is planned, staged, gate
 
 from __future__ import annotations
 
+import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date, timedelta
 from hashlib import sha256
@@ -16,14 +18,15 @@ from backfill_assets.platform import Platform
 from backfill_assets.target import LivePolicy, TargetTable
 from backfill_assets.ways import PUBLISH
 from manifests.chunks import aligned, first_day
-from manifests.errors import InputRefused, Problem, TransitionRefused
+from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState
-from manifests.model import MAX_RUN_ID, Kind, RunManifest, manifest_from
+from manifests.model import MAX_RUN_ID, Kind, Mode, RunManifest, manifest_from
 from manifests.planner import SourceState
-from resources import watermarks
+from resources import logs, watermarks
 from resources.ledger import RunRecord, now
 from resources.watermarks import Watermark
 
+_log = logging.getLogger(__name__)
 LAUNCHABLE = frozenset({RunState.APPROVED, RunState.RUNNING, RunState.STAGED})
 """States of a live run in which its chunks are to be staged and gated without anybody saying so."""
 _OPEN = LAUNCHABLE | {RunState.PLANNED, RunState.FAILED, RunState.VALIDATED}
@@ -65,6 +68,19 @@ def tick(platform: Platform, target: TargetTable) -> Tick:
     Raises:
         Refused: if the next run cannot be planned, or the policy does not cover what is planned.
     """
+    with logs.bound(target=target.name, mode=Mode.LIVE.value):
+        try:
+            done = _tick(platform, target)
+        except Refused as refusal:
+            text = f"live tick refused: {refusal.problems[0].what}"
+            logs.event(_log, logging.WARNING, "live_refused", text, told=True)
+            raise
+        with logs.of_run(done.record.plan) if done.record is not None else nullcontext():
+            logs.event(_log, logging.INFO if done.record else logging.DEBUG, "live_tick", done.why)
+        return done
+
+
+def _tick(platform: Platform, target: TargetTable) -> Tick:
     policy_of(target)
     under_way = [
         record for record in platform.ledger.runs(target=target.name, states=_OPEN) if _is_ours(record.run_id, target)

@@ -5,6 +5,7 @@ The rules of planning are the planner's; what is done here is looking things up,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,15 +14,17 @@ from backfill_assets import faults
 from backfill_assets.old_data import source_facts
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.target import TargetTable
-from manifests.errors import PlanRefused
+from manifests.errors import PlanRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode, PublishMode, ReferenceData, RunManifest
 from manifests.planner import BaseState, Plan, ReferenceState, make_plan, pin_reference, series_of
 from manifests.policy import shown
-from resources import approvals, watermarks
+from resources import approvals, logs, watermarks
 from resources.code import code_identity
 from resources.lakehouse import Scope
 from resources.ledger import RunRecord, now, operator
+
+_log = logging.getLogger(__name__)
 
 
 def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) -> Plan:
@@ -118,10 +121,23 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
     existing = platform.ledger.existing(manifest)
     if existing is not None:
         return existing
-    plan = preview(platform, manifest, keep=True)
+    try:
+        plan = preview(platform, manifest, keep=True)
+    except Refused as refusal:
+        with logs.bound(run_id=manifest.run_id, target=manifest.target.table, mode=manifest.execution_mode.value):
+            text = f"planning refused, for {len(refusal.problems)} reason(s)"
+            rules = [one.rule for one in refusal.problems]
+            logs.event(_log, logging.WARNING, "planning_refused", text, told=True, rules=rules)
+        raise
     faults.reach("planning.resolved")
     record = platform.ledger.record_plan(manifest, plan, operator())
     faults.reach("planning.recorded")
+    with logs.of_run(record.plan):
+        reads = {"rows": plan.reads.rows, "bytes": plan.reads.bytes, "files": plan.reads.files}
+        text = f"planned {len(plan.chunks)} chunk(s) of {plan.target}, {plan.publish_range.start} to {plan.publish_range.end}"
+        logs.event(
+            _log, logging.INFO, "planned", text, plan_hash=record.plan_hash, chunks=len(plan.chunks), reads=reads
+        )
     return record
 
 

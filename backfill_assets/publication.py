@@ -7,11 +7,13 @@ commit landed is read from the target.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from functools import wraps
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from backfill_assets import faults
 from backfill_assets.derivation import chunk_scopes
@@ -23,16 +25,17 @@ from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import REFUSED, TOLD, bundle_files, catch_up, name_of, tell
 from backfill_assets.ways import ACCEPT, CANCEL, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
-from manifests.errors import LeaseLost, Problem, PublicationDeferred, PublicationRefused, Refused
+from manifests.errors import LeaseHeld, LeaseLost, Problem, PublicationDeferred, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict, PublishMode
 from manifests.planner import Plan, step_id
 from manifests.policy import Role
-from resources import approvals, freezes
+from resources import approvals, freezes, logs
 from resources.lakehouse import ScopeChanged
 from resources.leases import Lease
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
 
+_log = logging.getLogger(__name__)
 _PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
 
 
@@ -47,6 +50,51 @@ class Published:
     files_removed: int
     evidence_root: str
     new: bool
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _logged(
+    action: str,
+) -> Callable[[Callable[Concatenate[Platform, str, _P], _R]], Callable[Concatenate[Platform, str, _P], _R]]:
+    """Have what is written about a run carry its fields, and write that an action was asked for and what came of it."""
+
+    def decorate(
+        function: Callable[Concatenate[Platform, str, _P], _R],
+    ) -> Callable[Concatenate[Platform, str, _P], _R]:
+        @wraps(function)
+        def wrapped(platform: Platform, run_id: str, /, *args: _P.args, **named: _P.kwargs) -> _R:
+            with logs.of_run(platform.ledger.run(run_id).plan):
+                logs.event(
+                    _log, logging.INFO, f"{action}_started", f"{action} asked for by {operator()}", by=operator()
+                )
+                try:
+                    done = function(platform, run_id, *args, **named)
+                except (PublicationDeferred, LeaseHeld) as wait:
+                    why = wait.problems[0].what
+                    logs.event(
+                        _log, logging.INFO, f"{action}_waits", f"{action} has to wait: {why}", told=True, why=why
+                    )
+                    raise
+                except Refused as refusal:
+                    why = refusal.problems[0].what
+                    logs.event(
+                        _log, logging.WARNING, f"{action}_refused", f"{action} refused: {why}", told=True, why=why
+                    )
+                    raise
+                facts: dict[str, Any] = {}
+                if isinstance(done, Published):
+                    facts = {name: value for name, value in plain(done).items() if name != "run_id"}
+                said = f": snapshot {done.snapshot_id}" if isinstance(done, Published) else ""
+                again = "" if facts.get("new", True) else ", done before"
+                logs.event(_log, logging.INFO, f"{action}_done", f"{action} done{said}{again}", **facts)
+                return done
+
+        return wrapped
+
+    return decorate
 
 
 def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, list[ChunkRecord]]:
@@ -178,6 +226,7 @@ def _require_thawed(platform: Platform, record: RunRecord) -> None:
         )
 
 
+@_logged(PUBLISH)
 def publish(platform: Platform, run_id: str) -> Published:
     """Publish a validated run as one commit of its target, in the way its publish mode says.
 
@@ -281,6 +330,7 @@ def prepare(platform: Platform, run_id: str) -> str | None:
     return change.branch
 
 
+@_logged(ROLLBACK)
 def rollback(platform: Platform, run_id: str) -> Published:
     """Put back what a published run replaced, as a new snapshot.
 
@@ -317,6 +367,7 @@ def _roll_back(platform: Platform, run_id: str, lease: Lease) -> tuple[Published
     return _undo(platform, change, ROLLBACK, lease)
 
 
+@_logged(REINSTATE)
 def reinstate(platform: Platform, run_id: str) -> Published:
     """Undo the rollback of a run, as a new snapshot: its rows are what readers see again.
 
@@ -399,6 +450,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     return done, len(done_before) + 1
 
 
+@_logged(ACCEPT)
 def accept(platform: Platform, run_id: str) -> Published:
     """Make a version that was published under its name what main shows.
 
@@ -442,6 +494,7 @@ def _with_version(platform: Platform, run_id: str) -> RunRecord:
     return record
 
 
+@_logged(CANCEL)
 def cancel(platform: Platform, run_id: str, by: str, comment: str) -> None:
     """End a run without a publication.
 
@@ -649,8 +702,11 @@ def _tell_the_world(platform: Platform, record: RunRecord, done: Published, acti
             )
         except Refused as refusal:
             platform.sinks.record_outcome(record.manifest, name, action, "FAILED", str(refusal))
+            text = f"sink {name} was not told of {action}: {refusal.problems[0].what}"
+            logs.event(_log, logging.WARNING, "sink_failed", text, sink=name, action=action)
         else:
             platform.sinks.record_outcome(record.manifest, name, action, "SENT", "")
+            logs.event(_log, logging.INFO, "sink_sent", f"sink {name} was told of {action}", sink=name, action=action)
     catch_up(platform, record.run_id, TOLD, {"action": action})
 
 

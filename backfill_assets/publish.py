@@ -34,6 +34,7 @@ from manifests.errors import LeaseHeld
 from manifests.lifecycle import RunState
 from resources import freezes
 from resources.ledger import ChunkRecord, ChunkState, now
+from resources.logs import also_to
 
 SENSOR_SECONDS = 10
 _ATTEMPTS = 5
@@ -77,7 +78,8 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         before = accepted_chunks(platform, target.name, run_id)
         with in_plain_words():
             try:
-                done = publish(platform, run_id)
+                with also_to(context.log):
+                    done = publish(platform, run_id)
             except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
                 retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
                 raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
@@ -98,7 +100,9 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
                 "evidence": dg.MetadataValue.url(f"{run_path(run_id)}#evidence"),
                 "run page": dg.MetadataValue.url(run_path(run_id)),
                 "manifest": dg.MetadataValue.url(f"{run_path(run_id)}/manifest.json"),
-                **({} if page is None else {"report": dg.MetadataValue.url(f"{run_path(run_id)}/evidence/{page.name}")}),
+                **(
+                    {} if page is None else {"report": dg.MetadataValue.url(f"{run_path(run_id)}/evidence/{page.name}")}
+                ),
                 "what changed": dg.MetadataValue.md(change_charts(before, chunks)),
                 **diff_view.of_run(platform, run_id),
             },

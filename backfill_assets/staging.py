@@ -22,6 +22,7 @@ from manifests.chunks import KEY_FORMAT, Chunking, first_day, following
 from manifests.errors import InputRefused, Problem, Refused
 from resources import approvals
 from resources.ledger import ChunkRecord, RunRecord
+from resources.logs import also_to
 
 BACKFILL, CHUNK = "backfill", "chunk"
 """Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
@@ -232,7 +233,7 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
             run_id, keys = one_run(context.partition_keys, target)
             tie(context.instance, context.run_id, platform, run_id)
             tell_of_broken_glass(context, platform, run_id)
-            with closing(Progress(context.log.info)) as progress:
+            with also_to(context.log), closing(Progress(context.log.info)) as progress:
                 outcome = stage_chunks(platform, run_id, keys, dagster_run_id=context.run_id, tell=progress)
         if outcome.skipped:
             context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))

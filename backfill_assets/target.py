@@ -312,7 +312,8 @@ class TargetTable:
 class InputTable:
     """A table that a product reads: raw or reference data, loaded rather than computed.
 
-    `partition_by` names a timestamptz column whose month the table is partitioned by, or is None.
+    `partition_by` names a timestamptz column whose month the table is partitioned by, or is None. `quarantine_of` names
+    the table whose loads put the rows here that no rule can classify, and is empty for every other table.
     """
 
     name: str
@@ -321,6 +322,7 @@ class InputTable:
     owners: tuple[str, ...]
     partition_by: str | None = None
     is_reference: bool = False
+    quarantine_of: str = ""
 
 
 @dataclass(frozen=True)

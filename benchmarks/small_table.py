@@ -111,9 +111,9 @@ def rows_of(version: str, start: date, end: date) -> list[dict[str, Any]]:
 
 
 def compute(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk], prefix: str
+    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk], prefix: str, *_: Any
 ) -> dict[str, list[StagedFile]]:
-    """Compute chunks as `compute.compute_batch` does, by PyArrow: two files a chunk, halves of the meters."""
+    """Compute chunks as `compute.compute_batch` does, by PyArrow: two files a chunk, halves of the meters; reads nothing."""
     schema = schema_to_pyarrow(platform.lakehouse.table(target.name).schema())
     wanted: set[str] | None = None
     if plan.merge is not None:

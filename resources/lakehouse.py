@@ -86,12 +86,17 @@ _CONTENTION_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class PinnedRead:
-    """The data files of one table at one snapshot that a read needs, and the schema they are read with."""
+    """The data files of one table at one snapshot that a read needs, and the schema they are read with.
+
+    `rows` and `bytes` are those of the whole files: a read may leave some of their rows out.
+    """
 
     table: str
     snapshot_id: int | None
     schema: Schema
     paths: tuple[str, ...]
+    rows: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -355,8 +360,10 @@ class Lakehouse:
         if snapshot_id is None:
             return PinnedRead(name, None, table.schema(), ())
         snapshot = _snapshot(table, snapshot_id)
-        paths = tuple(sorted(file.file_path for file in _live_files(table, snapshot, row_filter or AlwaysTrue())))
-        return PinnedRead(name, snapshot.snapshot_id, table.schema(), paths)
+        files = list(_live_files(table, snapshot, row_filter or AlwaysTrue()))
+        paths = tuple(sorted(file.file_path for file in files))
+        rows, size = sum(file.record_count for file in files), sum(file.file_size_in_bytes for file in files)
+        return PinnedRead(name, snapshot.snapshot_id, table.schema(), paths, rows, size)
 
     def pinned_since(self, name: str, since: int, until: int) -> PinnedRead:
         """Plan a read of what was appended to a table after snapshot `since`, up to `until`.
@@ -685,6 +692,14 @@ class Lakehouse:
     def _names(table: Table, ref: str) -> int | None:
         found = table.refs().get(ref)
         return None if found is None else found.snapshot_id
+
+    def total_rows(self, name: str) -> int | None:
+        """Return the rows of a table as its current snapshot's summary counts them; None where it does not say."""
+        snapshot = self.table(name).current_snapshot()
+        if snapshot is None:
+            return 0
+        found = snapshot.summary.additional_properties.get("total-records") if snapshot.summary else None
+        return None if found is None else int(found)
 
     def changed_files(self, name: str, snapshot: Snapshot) -> tuple[int, int]:
         """Return how many data files a snapshot added and removed, from its summary."""

@@ -492,13 +492,16 @@ class Ledger:
         attempt: int,
         files: Mapping[str, Sequence[StagedFile]],
         derived: Mapping[str, DerivedFiles] | None = None,
+        reads: Mapping[str, int] | None = None,
     ) -> None:
         """Commit the chunks of an attempt as STAGED: from this transaction on they exist.
 
         `files` has an entry per chunk of the attempt; an empty chunk has no file and is staged all the same. `derived`
-        has one per chunk where something else than the computed rows is published.
+        has one per chunk where something else than the computed rows is published. `reads` says how much the attempt was
+        given to read, where that is known; it is kept with the attempt, beside what another attempt had staged before.
         """
         at = now()
+        suppressed: list[str] = []
         with self.engine.begin() as connection:
             record = self._locked(connection, run_id)
             if record.state is not RunState.RUNNING:
@@ -512,7 +515,7 @@ class Ledger:
             for chunk, staged in files.items():
                 made = (derived or {}).get(chunk, DerivedFiles())
                 # whoever staged a chunk first keeps it: two launches of the same chunk compute the same rows
-                connection.execute(
+                changed = connection.execute(
                     chunks.update()
                     .where(
                         chunks.c.run_id == run_id,
@@ -533,10 +536,15 @@ class Ledger:
                         updated_at=at,
                     )
                 )
+                suppressed += [chunk] if changed.rowcount == 0 else []
+            measures = dict(reads or {}) | {
+                "suppressed_chunks": len(suppressed),
+                "suppressed_rows": sum(file.rows for chunk in suppressed for file in files[chunk]),
+            }
             ended = connection.execute(
                 attempts.update()
                 .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == "RUNNING")
-                .values(state="STAGED", ended_at=at)
+                .values(state="STAGED", ended_at=at, measures=canonical_json(measures))
             )
             if ended.rowcount != 1:
                 raise TransitionRefused(

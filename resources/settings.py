@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
@@ -82,6 +82,11 @@ class Settings(BaseSettings):
     keep_snapshots_days: int = Field(
         30, ge=0, description="Days for which every snapshot of a target is kept, whether or not a run needs it."
     )
+    log_format: Literal["text", "json"] = Field("text", description="How a log line looks.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] | None = Field(
+        None, description="From which level on lines are written; by default WARNING on stderr and INFO in the file."
+    )
+    log_file: Path | None = Field(None, description="A file that log lines are appended to, beside stderr.")
     notification_webhook: SecretStr = Field(
         SecretStr(""), description="URL that LIVE posts breach notifications to; no other mode is given it."
     )

@@ -97,6 +97,7 @@ attempts = sa.Table(
     sa.Column("started_at", Utc, nullable=False),
     sa.Column("ended_at", Utc, nullable=True),
     sa.Column("error", sa.Text, nullable=False, default=""),
+    sa.Column("measures", sa.Text, nullable=False, default="{}", server_default="{}"),
 )
 verdicts = sa.Table(
     "verdicts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import dagster as dg
@@ -47,6 +48,20 @@ def test_chunks_and_checks_of_a_range_run_are_seen_per_partition(world: World) -
         assert run_chunks(world.platform, instance, record, chunks)
         requests = list(publication_requests(world.platform, CASE_SLA_DAILY))
         assert [request.partition_key for request in requests] == ["seen"]
+
+
+def test_the_ledger_says_what_an_attempt_has_read(world: World) -> None:
+    scope = world.scope(world.end.replace(month=6, day=1), world.end.replace(month=6, day=30))
+    record = world.announced(world.manifest("logged", target=scope))
+    with world.dagster() as instance:
+        assert run_chunks(world.platform, instance, record, ["2011-06"])
+    (attempt,) = world.platform.ledger.attempts("logged")
+    read, planned = json.loads(attempt["measures"]), record.plan
+    assert 0 < read["range_rows"] <= planned.reads.rows
+    assert 0 < read["range_files"] <= planned.reads.files
+    assert 0 < read["range_bytes"] <= planned.reads.bytes
+    assert planned.look_back is not None
+    assert 0 < read["look_back_rows"] <= planned.look_back.rows
 
 
 def test_a_manual_publish_is_not_requested_by_the_sensor(world: World) -> None:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Problem
+from resources import logs
 from resources.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def opened_platform() -> Iterator[Platform]:
                 "run `backfill init`",
             )
         )
+    logs.configure(settings)
     with open_platform(settings) as platform:
         yield platform
 

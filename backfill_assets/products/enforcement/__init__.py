@@ -28,6 +28,7 @@ QUARANTINE = InputTable(
     description="Input rows that no rule could classify, with the reason and the raw row.",
     model=schemas.CaseEventsQuarantine,
     owners=OWNERS,
+    quarantine_of=CASE_EVENTS.name,
 )
 SLA_RULES = InputTable(
     name=transforms.RULES,
