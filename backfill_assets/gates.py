@@ -407,6 +407,7 @@ def _is_value_rule(check: pa.Check) -> bool:
 def _with_run_rules(spec: GateSpec) -> pa.DataFrameSchema:
     schema = copy(_base_schema(spec.model))
     schema.columns = dict(schema.columns)
+    schema.unique = list(spec.key)  # whether or not the model says so
     for name, value in spec.lineage.items():
         shown = value.isoformat() if isinstance(value, datetime) else value
         column = schema.columns[name]

@@ -277,6 +277,9 @@ class TargetTable:
     live: LivePolicy | None = None
 
     def __post_init__(self) -> None:
+        unique = self.model.to_schema().unique
+        if unique and set(unique) != set(self.key):
+            raise ValueError(f"the key of {self.name} is {self.key}, and its model says that {unique} is unique")
         begins = None if self.live is None else self.live.begins_on
         if begins is not None and aligned(self.chunking, begins, begins)[0] != begins:
             raise ValueError(f"live.begins_on of {self.name} is {begins}, in the middle of a {self.chunking}")

@@ -256,7 +256,7 @@ def test_only_known_fields_are_bound_and_each_thread_has_its_own(monkeypatch: py
     assert "mine: mine" in said[1]
 
 
-def test_the_log_of_a_dagster_run_has_the_lines_as_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_dagster_run_has_the_warnings_as_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     configured(monkeypatch)
     heard: list[str] = []
     handler = logging.Handler()
@@ -266,10 +266,10 @@ def test_the_log_of_a_dagster_run_has_the_lines_as_plain_text(monkeypatch: pytes
     run.setLevel(logging.DEBUG)
     run.addHandler(handler)
     with logs.also_to(run), bound(run_id="r1", chunk_id="2012-01"):
-        event(LOG, logging.INFO, "chunk_staged", "staged 10 rows, 100% of them", told=True)
-        event(LOG, logging.DEBUG, "detail", "not this")
-    event(LOG, logging.INFO, "after", "nor this")
-    assert heard == ["INFO 2012-01: staged 10 rows, 100% of them"]
+        event(LOG, logging.WARNING, "chunk_failed", "10 rows, 100% of them", told=True)
+        event(LOG, logging.INFO, "detail", "not this")
+    event(LOG, logging.WARNING, "after", "nor this")
+    assert heard == ["WARNING 2012-01: 10 rows, 100% of them"]
 
 
 def test_json_on_stdout_stays_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from test_docs import ROOT, read_page
 from backfill_assets import executor, garbage
 from backfill_assets import platform as platform_module
 from backfill_assets.cli import cli
+from backfill_assets.decisions import reject
 from backfill_assets.executor import gate_chunks, stage_chunks
 from backfill_assets.garbage import collect, find
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
-from backfill_assets.publication import cancel, publish, reject, rollback
+from backfill_assets.publication import cancel, publish, rollback
 from backfill_assets.runbook import TITLES, Step, StepState, markdown, steps
 from benchmarks import small_table
 from benchmarks.small_table import (
@@ -150,9 +151,9 @@ def validated_or_ended(platform: Platform) -> None:
         row = {"run_id": "valid-frozen", "target": small_table.READINGS, "why": why, "since_at": now()}
         connection.execute(waits.insert().values(**row))
     record = plan_run(platform, manifest("rejected", REPLACE, SCOPE))
-    reject(platform, "rejected", "grace", "not before year end", record.plan_hash)
+    reject(platform, "rejected", by="grace", comment="not before year end", plan_hash=record.plan_hash)
     ran(platform, manifest("rejected-late", REPLACE, SCOPE))
-    reject(platform, "rejected-late", "grace", "the figures are wrong", ledger.run("rejected-late").plan_hash)
+    reject(platform, "rejected-late", by="grace", comment="the figures are wrong")
     planned(platform, manifest("cancelled", REPLACE, SCOPE))
     cancel(platform, "cancelled", "ada", "nobody wants it")
 
