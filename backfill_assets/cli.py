@@ -31,6 +31,7 @@ from backfill_assets.commands.base import (
     say,
     show,
 )
+from backfill_assets.commands.reconciliation import drift, exceptions, reconcile
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
@@ -64,6 +65,7 @@ def cli() -> None:
       backfill reinstate RUN             undo a rollback
       backfill accept RUN                make a version that is published under its name what main shows
       backfill reproduce RUN             compute a recorded run again and compare every digest
+      backfill reconcile [TABLE]         hold what is published against its source; `exceptions RUN`, `drift [TABLE]`
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
       backfill gc                        what nothing needs any more, and how much; --delete
 
@@ -71,6 +73,11 @@ def cli() -> None:
 
     `backfill demo` shows all of it; `backfill ui` opens Dagster. Settings: `backfill config`.
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
+
+
+cli.add_command(reconcile)
+cli.add_command(exceptions)
+cli.add_command(drift)
 
 
 @cli.command()

@@ -40,6 +40,7 @@ _CELL = {
     ChunkState.FAILED: ("✗", "bold red"),
 }
 _BAR = 40
+_SLICES_SHOWN = 5
 
 
 def refusal(error: Refused) -> RenderableType:
@@ -178,9 +179,21 @@ def gates(verdicts: Sequence[Verdict], chunk_gate: str) -> Table:
         if verdict.chunk:
             continue
         table.add_row(verdict.gate, _mark(verdict.passed), verdict.summary)
+        for row in list(verdict.details.get("slices", []))[:_SLICES_SHOWN]:
+            table.add_row("", "slice", Text(_named(row), "red"))
+        more = int(verdict.details.get("failing_slices", 0)) - _SLICES_SHOWN
+        if more > 0:
+            table.add_row("", "", Text(f"and {more:,} more slice(s)", "dim"))
         for row in list(verdict.details.get("sample", []))[:3]:
-            table.add_row("", "", Text("  " + ", ".join(f"{name}={value}" for name, value in row.items()), "dim"))
+            table.add_row("", "", Text("  " + _named(row), "dim"))
+        if kept := verdict.details.get("exceptions"):
+            cut = f" of {kept['disagree']:,}" if kept["cut"] else ""
+            table.add_row("", "", f"{kept['rows']:,}{cut} row(s) in {kept['table']}: `{kept['command']}`")
     return table
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in row.items())
 
 
 def _mark(passed: bool) -> Text:

@@ -341,7 +341,9 @@ def _exceptions(
 
 def _is_one_of(columns: tuple[str, ...], places: Sequence[tuple[Any, ...]]) -> Column:
     alike = [
-        reduce(Column.__and__, [F.col(name).eqNullSafe(F.lit(value)) for name, value in zip(columns, place, strict=True)])
+        reduce(
+            Column.__and__, [F.col(name).eqNullSafe(F.lit(value)) for name, value in zip(columns, place, strict=True)]
+        )
         for place in places
     ]
     return reduce(Column.__or__, alike) if alike else F.lit(False)

@@ -325,6 +325,12 @@ class TargetTable:
         if begins is not None and aligned(self.chunking, begins, begins)[0] != begins:
             raise ValueError(f"live.begins_on of {self.name} is {begins}, in the middle of a {self.chunking}")
 
+    @property
+    def published_gates(self) -> tuple[str, ...]:
+        """The gates that a reconciliation can hold published rows against: all but those about a change."""
+        own = (item.name for item in self.reconciliations if item.level is not Level.CHANGE)
+        return (PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, *own)
+
     def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
         """Return what the planner must know, with the warm-up that the pinned references ask for."""
         return TargetContract(
@@ -344,11 +350,7 @@ class TargetTable:
             entity=self.entity,
             version_column=self.version_column,
             has_corrections=self.corrections is not None,
-            published_gates=(
-                PUBLISHED_RULES_GATE,
-                ACCEPTED_ROWS_GATE,
-                *(item.name for item in self.reconciliations if item.level is not Level.CHANGE),
-            ),
+            published_gates=self.published_gates,
         )
 
 

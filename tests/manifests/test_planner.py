@@ -414,9 +414,7 @@ def test_a_reconciliation_is_held_against_gates_of_published_rows_only() -> None
 
     assert a_plan(a_manifest(**named), contract=contract).gates == ("record_counts",)
     with pytest.raises(PlanRefused, match="all_chunks_staged"):
-        a_plan(
-            a_manifest(kind="RECONCILIATION", validation={"gates": ["all_chunks_staged"]}), contract=contract
-        )
+        a_plan(a_manifest(kind="RECONCILIATION", validation={"gates": ["all_chunks_staged"]}), contract=contract)
 
 
 def test_a_stage_says_in_one_line_what_it_does() -> None:

@@ -21,7 +21,17 @@ BREACH_CHANGE = "breach_change_percent"
 TOLERANCES = {ROW_CHANGE: 20.0, BREACH_CHANGE: 20.0}
 PENALTY = "Add penalty"
 _CLOCK = ("case_id", "jurisdiction", "clock")
-_CONDITIONS = ("started", "missing", "extra", "moved", "recomputed", "penalised", "compared", "displaced", "unpenalised")
+_CONDITIONS = (
+    "started",
+    "missing",
+    "extra",
+    "moved",
+    "recomputed",
+    "penalised",
+    "compared",
+    "displaced",
+    "unpenalised",
+)
 """Of a clock: it starts in the range; its first row is missing, extra or on another day; it breaches in the range; it has a
 penalty; its penalty can be compared with its deadline; they differ; its breach has no penalty."""
 
