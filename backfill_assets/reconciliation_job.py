@@ -4,6 +4,7 @@ Put here the asset, its job and its schedule. It is an asset of its own, so that
 chunks, a publication) drags a reconciliation along. What is done is `reconciling`'s.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
@@ -39,7 +40,7 @@ def reconciled_asset(target: TargetTable) -> dg.AssetsDefinition:
         ),
         tags={"backfill/stage": "reconciliation"},
     )
-    def reconciled(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> dg.MaterializeResult[None]:
+    def reconciled(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
         try:
             manifest = manifest_of(platform, target, requested_by=policy_of(target).requested_by)
             run_id = plan_reconciliation(platform, manifest).run_id
@@ -48,7 +49,7 @@ def reconciled_asset(target: TargetTable) -> dg.AssetsDefinition:
         except Refused as refusal:
             raise dg.Failure(str(refusal), allow_retries=False) from refusal
         record = platform.ledger.run(run_id)
-        return dg.MaterializeResult(
+        yield dg.MaterializeResult(
             metadata=_numbers(record, verdicts),
             check_results=[_result(run_id, key, verdict) for verdict in verdicts],
         )

@@ -204,7 +204,7 @@ def reconcile(platform: Platform, run_id: str) -> list[Verdict]:
             )
         )
     if record.state in _JUDGED:
-        return [verdict for verdict in platform.ledger.verdicts(run_id) if not verdict.chunk]
+        return _recorded(platform, run_id)
     if record.state not in {RunState.APPROVED, RunState.RUNNING, RunState.STAGED}:
         raise TransitionRefused(
             Problem(
@@ -223,9 +223,12 @@ def reconcile(platform: Platform, run_id: str) -> list[Verdict]:
         platform.ledger.move(run_id, RunState.STAGED, operator(), f"{len(results)} published chunks read")
     verdicts = _verdicts(platform, target, record, published, results)
     faults.reach("gating.run_judged")
-    if not platform.ledger.judge(run_id, verdicts, operator()):
-        return [verdict for verdict in platform.ledger.verdicts(run_id) if not verdict.chunk]
-    return verdicts
+    platform.ledger.judge(run_id, verdicts, operator())
+    return _recorded(platform, run_id)
+
+
+def _recorded(platform: Platform, run_id: str) -> list[Verdict]:
+    return [verdict for verdict in platform.ledger.verdicts(run_id) if not verdict.chunk]
 
 
 def _published(platform: Platform, target: TargetTable, plan: Plan) -> dict[str, Published]:

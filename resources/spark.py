@@ -64,8 +64,9 @@ _RUNTIME = {
 }
 _HADOOP = ("fs.", "parquet.")
 _COMMIT_PROTOCOL = "spark.sql.sources.commitProtocolClass"
-_WRITES_NOTHING = {_COMMIT_PROTOCOL: "a.RECONCILIATION.session.writes.no.files"}
-"""What commits the files that a frame is written to: no such class, so that none is ever written, and the error says so."""
+_WRITES_NOTHING = {_COMMIT_PROTOCOL: "org.apache.spark.internal.io.FileCommitProtocol"}
+"""What commits the files that a frame is written to: the abstract class itself, which Spark cannot make, so that every write
+fails before it has removed or written anything. Spark refuses the name of a class that it cannot load."""
 _DENIED = {"spark.sql.sources.disabledJdbcConnProviderList": JDBC_PROVIDERS}
 
 
