@@ -164,8 +164,8 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
     return table
 
 
-def gates(verdicts: Sequence[Verdict], chunk_gate: str) -> Table:
-    """Show the gates of a run: one line for all chunks, one a run-level gate, and what disagrees."""
+def gates(verdicts: Sequence[Verdict], chunk_gate: str) -> RenderableType:
+    """Show the gates of a run: one line for all chunks, one a run-level gate, what disagrees, and where all of it is."""
     table = Table("gate", "verdict", "found", title="gates", title_justify="left")
     chunked = [verdict for verdict in verdicts if verdict.chunk]
     failed = [verdict for verdict in chunked if not verdict.passed]
@@ -185,11 +185,19 @@ def gates(verdicts: Sequence[Verdict], chunk_gate: str) -> Table:
         if more > 0:
             table.add_row("", "", Text(f"and {more:,} more slice(s)", "dim"))
         for row in list(verdict.details.get("sample", []))[:3]:
-            table.add_row("", "", Text("  " + _named(row), "dim"))
+            table.add_row("", "", Text("  " + _named(row), "dim", overflow="ellipsis", no_wrap=True))
+    return Group(table, *_exceptions(verdicts))
+
+
+def _exceptions(verdicts: Sequence[Verdict]) -> list[Text]:
+    """Say where the rows that disagree are: a command a line, never broken, so that it can be copied."""
+    lines = []
+    for verdict in verdicts:
         if kept := verdict.details.get("exceptions"):
             cut = f" of {kept['disagree']:,}" if kept["cut"] else ""
-            table.add_row("", "", f"{kept['rows']:,}{cut} row(s) in {kept['table']}: `{kept['command']}`")
-    return table
+            lines.append(Text(f"{verdict.gate}: {kept['rows']:,}{cut} row(s) that disagree", no_wrap=True))
+            lines.append(Text(f"  {kept['command']}", "bold", no_wrap=True, overflow="ignore"))
+    return lines
 
 
 def _named(row: Mapping[str, Any]) -> str:

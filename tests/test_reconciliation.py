@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from py4j.protocol import Py4JJavaError
 from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThanOrEqual
 from pyspark.sql import functions as F
-from worlds import SPARK, TARGET, World, killed_at, make_world
+from worlds import SPARK, TARGET, World, killed_at, make_world, with_version
 
 from backfill_assets import platform as platform_module
 from backfill_assets.cli import cli
@@ -28,6 +28,7 @@ from backfill_assets.definitions import build_definitions
 from backfill_assets.drift import readings, series
 from backfill_assets.exception_table import EXCEPTIONS_TABLE
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT
+from backfill_assets.products.enforcement.transforms import case_sla_daily
 from backfill_assets.publication import publish
 from backfill_assets.reconciliation import Entities, keys, record_level, state_level
 from backfill_assets.reconciliation_job import reconciled_asset, reconciliation_job
@@ -242,18 +243,25 @@ def test_what_is_listed_is_bounded_and_the_true_number_is_kept(world: World, mon
     assert kept(world, record.run_id).height == 1
 
 
-def test_a_run_of_its_own_keeps_exceptions_too(world: World) -> None:
-    """The bug of 2.4.1 is what the outcome level finds, in a dry run as in any other."""
-    manifest = world.manifest("strict", version="2.4.1", mode="DRY_RUN", safety={}, validation={"gates": [PENALTIES]})
+def test_a_run_that_stages_rows_keeps_exceptions_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the mode: the table is evidence, and no sink."""
+    lost = a_breach(world)
+
+    def forgetful(inputs: Any, context: Any) -> Any:
+        return case_sla_daily(inputs, context).where(F.col("case_id") != lost["case_id"])
+
+    with_version(monkeypatch, "3.1.0", forgetful)
+    manifest = world.manifest("forgetful", mode="DRY_RUN", safety={}, validation={"gates": [STARTED]})
     world.ran(manifest)
-    (verdict,) = [one for one in world.platform.ledger.verdicts("strict") if one.gate == PENALTIES]
+    (verdict,) = [one for one in world.platform.ledger.verdicts("forgetful") if one.gate == STARTED]
 
     assert not verdict.passed
-    assert verdict.details["slices"]
-    assert verdict.details["sample"]
-    listed = kept(world, "strict")
+    assert [one["jurisdiction"] for one in verdict.details["slices"]] == [lost["jurisdiction"]]
+    assert {one["case_id"] for one in verdict.details["sample"]} == {lost["case_id"]}
+    listed = kept(world, "forgetful")
     assert listed.height == verdict.details["wrong"] == verdict.details["exceptions"]["rows"]
-    assert set(listed["level"]) == {"outcome"}
+    assert set(listed["what"]) == {"the first day of the clock is missing"}
+    assert set(listed["level"]) == {"record"}
 
 
 # --- read-only --------------------------------------------------------------------------------------------------------
@@ -264,7 +272,7 @@ def test_a_reconciliation_s_session_writes_no_files(world: World) -> None:
     folder = f"{world.platform.lakehouse.location(TARGET)}/run=forbidden"
 
     for mode in ("append", "overwrite"):
-        with pytest.raises(Py4JJavaError, match="NoSuchMethodException.*FileCommitProtocol"):
+        with pytest.raises(Py4JJavaError, match=r"NoSuchMethodException.*FileCommitProtocol"):
             session.range(1).write.mode(mode).parquet(folder)
     with world.platform.spark.writing_evidence(Mode.RECONCILIATION) as allowed:
         assert "SQLHadoop" in (allowed.conf.get("spark.sql.sources.commitProtocolClass") or "")
@@ -320,7 +328,7 @@ def test_the_commands_say_what_disagrees_and_how_it_was_before(
     assert refused.exit_code != 0
     status = run(cli, ["status", run_id], catch_exceptions=False).output
     assert "chunk=2010-01" in status
-    assert f"backfill exceptions {run_id}" in status
+    assert f"backfill exceptions {run_id}" in status, status
 
     told = json.loads(run(cli, ["drift", TARGET, "--last", "2", "--json"]).output)
     assert told["reconciliations"][0] == run_id
