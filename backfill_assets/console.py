@@ -179,9 +179,10 @@ def gates(verdicts: Sequence[Verdict], chunk_gate: str) -> RenderableType:
         if verdict.chunk:
             continue
         table.add_row(verdict.gate, _mark(verdict.passed), verdict.summary)
-        for row in list(verdict.details.get("slices", []))[:_SLICES_SHOWN]:
+        failing = list(verdict.details.get("slices", []))
+        for row in failing[:_SLICES_SHOWN]:
             table.add_row("", "slice", Text(_named(row), "red"))
-        more = int(verdict.details.get("failing_slices", 0)) - _SLICES_SHOWN
+        more = int(verdict.details.get("failing_slices", len(failing))) - len(failing[:_SLICES_SHOWN])
         if more > 0:
             table.add_row("", "", Text(f"and {more:,} more slice(s)", "dim"))
         for row in list(verdict.details.get("sample", []))[:3]:

@@ -31,6 +31,7 @@ from backfill_assets.gates import (
     task_to_json,
 )
 from backfill_assets.platform import Platform, target_named
+from backfill_assets.reconciliation import SLICES
 from backfill_assets.target import (
     ALL_CHUNKS_GATE,
     EXPECTED_ROWS_GATE,
@@ -371,7 +372,7 @@ def run_verdict(gate: str, finding: Finding, kept: Mapping[str, Any]) -> Verdict
     if finding.compared is not None:
         details |= {"compared": finding.compared, "disagreeing": finding.disagreeing}
     if finding.slices:
-        details["slices"] = list(finding.slices)
+        details["slices"] = list(finding.slices)[:SLICES]
     return Verdict(gate, finding.passed, finding.summary, plain(details | dict(kept)))
 
 
