@@ -19,11 +19,14 @@ from backfill_assets.platform import Platform
 from backfill_assets.publication import prepare
 from backfill_assets.staging import asset_key, one_run, partition_key, partitions_of
 from backfill_assets.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, TargetTable
+from manifests.policy import OLD_DATA_GATE
+from resources import approvals
 from resources.ledger import Verdict
 
 _PLATFORM_GATES = {
     ALL_CHUNKS_GATE: "Every planned chunk is staged and has passed its own gate.",
     EXPECTED_ROWS_GATE: "The run wrote at most the rows its manifest expects.",
+    OLD_DATA_GATE: "Rows that the policy forbids were left out, and counted; no erased subject was staged.",
 }
 
 
@@ -65,13 +68,17 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         if branch := prepare(platform, run_id):
             context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
         run_verdicts = [verdict for verdict in platform.ledger.verdicts(run_id) if not verdict.chunk]
+        accepted = approvals.accepted_gates(platform.ledger, run_id)
         for verdict in run_verdicts:
             if verdict.gate in selected:
+                asks = verdict.asks and not verdict.passed and verdict.gate not in accepted
                 yield dg.AssetCheckResult(
-                    passed=verdict.passed,
+                    passed=verdict.passed or verdict.gate in accepted,
+                    # it waits for an owner, which is no failure of the launch
+                    severity=dg.AssetCheckSeverity.WARN if asks else dg.AssetCheckSeverity.ERROR,
                     check_name=verdict.gate,
                     asset_key=key,
-                    description=verdict.summary,
+                    description=f"asks for an owner: {verdict.summary}" if asks else verdict.summary,
                     metadata={"run": run_id} | verdict_metadata(verdict),
                 )
 

@@ -23,7 +23,6 @@ from backfill_assets.commands.base import (
     EXIT_FAILED,
     EXIT_REFUSED,
     POLL_SECONDS,
-    F,
     bars,
     json_option,
     opened_instance,
@@ -31,6 +30,10 @@ from backfill_assets.commands.base import (
     say,
     show,
 )
+from backfill_assets.commands.decisions import COMMANDS as DECISIONS
+from backfill_assets.commands.decisions import break_glass_option, loud
+from backfill_assets.commands.differences import diff, explain
+from backfill_assets.commands.evidence import report, verify
 from backfill_assets.commands.reconciliation import drift, exceptions, reconcile
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
@@ -57,15 +60,22 @@ def cli() -> None:
       backfill init                      create home, ledger, tables, reference data
       backfill load case-events FILE     bring raw input in
       backfill plan MANIFEST.yaml        resolve a manifest: what would be read, computed and changed
+      backfill review RUN --by NAME      somebody has looked at it; the policy may want that first
       backfill approve RUN --by NAME     somebody other than the requester agrees
+      backfill decisions [RUN]           who decided what, when, about which plan; `backfill policy`: who may
       backfill run RUN                   compute chunks into staging and gate them (as a launch from the UI does)
       backfill status [RUN]              where every run and chunk stands
+      backfill diff RUN                  what the run changes, row by row, before readers see it
+      backfill accept-change RUN         an owner accepts an unusual change that a gate asks about
       backfill publish RUN               one atomic snapshot, if every gate has passed
       backfill rollback RUN              put back what the run replaced, as a new snapshot
       backfill reinstate RUN             undo a rollback
       backfill accept RUN                make a version that is published under its name what main shows
+      backfill explain TABLE --key K=V   why a row says what it says, and what it said before
       backfill reproduce RUN             compute a recorded run again and compare every digest
       backfill reconcile [TABLE]         hold what is published against its source; `exceptions RUN`, `drift [TABLE]`
+      backfill verify RUN | --all        is every byte of evidence, ledger and, with --data, rows as it was recorded
+      backfill report RUN                one page about a run that stands by itself: report.html
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
       backfill gc                        what nothing needs any more, and how much; --delete
 
@@ -176,40 +186,8 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
         show(*(show_plan(one, state) for one, state in found))
 
 
-def _decision_options(command: F) -> F:
-    command = click.option("--plan-hash", help="Decide only if this is still the plan (from `plan --json`).")(command)
-    command = click.option("--comment", default="", help="Why.")(command)
-    return click.option("--by", required=True, help="Who decides.")(command)
-
-
-@cli.command()
-@click.argument("run_id")
-@_decision_options
-def approve(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
-    """Approve the plan of RUN_ID. The approver differs from the requester; manifest and plan are immutable from here."""
-    from backfill_assets.launch import announce_approval
-
-    with opened_platform() as platform:
-        record = platform.ledger.run(run_id)
-        allowed = platform.settings.self_approval
-        seen = plan_hash or record.plan_hash
-        platform.ledger.decide(run_id, approve=True, by=by, comment=comment, self_approval=allowed, plan_hash=seen)
-        with opened_instance(platform.settings) as instance:
-            announce_approval(instance, record)
-    click.echo(f"{run_id}: APPROVED by {by} (plan {record.plan_hash[:12]})")
-
-
-@cli.command()
-@click.argument("run_id")
-@_decision_options
-def reject(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
-    """Reject RUN_ID for good; the same change needs a new run id."""
-    from backfill_assets import publication
-
-    with opened_platform() as platform:
-        seen = plan_hash or platform.ledger.run(run_id).plan_hash
-        publication.reject(platform, run_id, by, comment, seen)
-    click.echo(f"{run_id}: REJECTED by {by} (plan {seen[:12]})")
+for _command in DECISIONS:
+    cli.add_command(_command)
 
 
 @cli.command()
@@ -351,7 +329,7 @@ def written_chunks(prefix: str) -> int:
 def _report(platform: Platform, run_id: str, as_json: bool) -> None:
     from backfill_assets import console
     from backfill_assets.executor import CHUNK_GATE
-    from resources import freezes
+    from resources import approvals, freezes
 
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
     verdicts = platform.ledger.verdicts(run_id)
@@ -369,6 +347,7 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
                 "chunks": chunks,
                 "gates": [verdict for verdict in verdicts if not verdict.chunk],
                 "approvals": platform.ledger.approvals(run_id),
+                "asksForOwner": [verdict.gate for verdict in approvals.asking(platform.ledger, run_id)],
                 "publications": publications,
                 "sinkRequests": platform.ledger.sink_attempts(run_id),
                 "evidence": str(platform.evidence.path(run_id)),
@@ -389,7 +368,7 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
     if failed:
         show(console.facts([(chunk.chunk, chunk.error) for chunk in failed[:10]], "failed chunks"))
     if verdicts:
-        show(console.gates(verdicts, CHUNK_GATE))
+        show(console.gates(verdicts, CHUNK_GATE, approvals.accepted_gates(platform.ledger, run_id)))
 
 
 @cli.command()
@@ -451,13 +430,28 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("run_id")
+@click.option("--by", help="Who publishes; default: BACKFILL_OPERATOR, or the operating system's user.")
+@click.option("--comment", default="", help="Why.")
+@break_glass_option
 @json_option
-def publish(run_id: str, as_json: bool) -> None:
-    """Publish the validated RUN_ID as one snapshot. Safe to repeat; refused if somebody else wrote into its scope."""
-    from backfill_assets import publication
+def publish(run_id: str, by: str | None, comment: str, break_glass: str, as_json: bool) -> None:
+    """Publish the validated RUN_ID as one snapshot. Safe to repeat; refused if somebody else wrote into its scope.
+
+    Who publishes is on record; where the policy names publishers, it is one of them. No gate is ever skipped.
+    """
+    from backfill_assets import decisions
+    from backfill_assets.decision_jobs import announce_break_glass
+    from backfill_assets.report import report_beside
+    from resources.ledger import operator
 
     with opened_platform() as platform:
-        done = publication.publish(platform, run_id)
+        done = decisions.publish(platform, run_id, by=by, comment=comment, break_glass=break_glass)
+        report_beside(platform, run_id)
+        if break_glass:
+            with opened_instance(platform.settings) as instance:
+                announce_break_glass(instance, platform.ledger.run(run_id), by or operator(), break_glass)
+    if break_glass and not as_json:
+        loud(run_id, by or operator(), break_glass)
     _tell(done, "published", as_json)
 
 
@@ -467,9 +461,11 @@ def publish(run_id: str, as_json: bool) -> None:
 def rollback(run_id: str, as_json: bool) -> None:
     """Put back what the published RUN_ID replaced, as a new snapshot. Refused if a later run holds part of its scope."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.rollback(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "rolled back", as_json)
 
 
@@ -479,9 +475,11 @@ def rollback(run_id: str, as_json: bool) -> None:
 def reinstate(run_id: str, as_json: bool) -> None:
     """Undo the rollback of RUN_ID, as a new snapshot. Refused if somebody has written into its scope since."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.reinstate(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "reinstated", as_json)
 
 
@@ -491,9 +489,11 @@ def reinstate(run_id: str, as_json: bool) -> None:
 def accept(run_id: str, as_json: bool) -> None:
     """Make the version that RUN_ID published under its name (VERSIONED, acceptance LATER) what main shows."""
     from backfill_assets import publication
+    from backfill_assets.report import report_beside
 
     with opened_platform() as platform:
         done = publication.accept(platform, run_id)
+        report_beside(platform, run_id)
     _tell(done, "accepted", as_json)
 
 
@@ -785,6 +785,12 @@ def ui(port: int) -> None:
         str(port),
     ]
     os.execve(sys.executable, arguments, environment)  # noqa: S606 - this process becomes Dagster
+
+
+cli.add_command(verify)
+cli.add_command(report)
+cli.add_command(diff)
+cli.add_command(explain)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -18,6 +18,7 @@ from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
+from backfill_assets.old_data import allowed, needed_columns
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, spark_schema
 from backfill_assets.target import Inputs, TargetTable, TransformContext
@@ -58,22 +59,30 @@ def transform_context(platform: Platform, plan: Plan, chunks: Sequence[PlannedCh
     )
 
 
+def read_window(plan: Plan, chunks: Sequence[PlannedChunk]) -> tuple[datetime, datetime]:
+    """Return from when (inclusive) and until when (exclusive) source rows are read whole for chunks."""
+    first = min(chunk.start for chunk in chunks) - timedelta(days=plan.warm_up_days)
+    last = max(chunk.end for chunk in chunks)
+    return plan.read_from + (first - plan.input_range.start), plan.read_until - (plan.input_range.end - last)
+
+
 def pinned_inputs(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk]) -> Inputs:
     """Return the input frames of a batch: its input range, and the look-back columns of everything earlier."""
     spark = platform.spark.session(plan.mode)
     time_column = target.source_time_column
-    first = min(chunk.start for chunk in chunks) - timedelta(days=plan.warm_up_days)
-    last = max(chunk.end for chunk in chunks)
-    start = plan.read_from + (first - plan.input_range.start)
-    end = plan.read_until - (plan.input_range.end - last)
+    start, end = read_window(plan, chunks)
     scan = platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, between(time_column, start, end))
     instant = F.col(time_column)
-    source = read(spark, scan).where((instant >= F.lit(start)) & (instant < F.lit(end)))
+    source = allowed(
+        platform, target, plan, read(spark, scan).where((instant >= F.lit(start)) & (instant < F.lit(end)))
+    )
     look_back = None
     if target.look_back_columns:
         earlier = platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, before(time_column, start))
         if earlier.paths:
-            look_back = read(spark, earlier, target.look_back_columns).where(instant < F.lit(start))
+            columns = needed_columns(target, plan, target.look_back_columns)
+            rows = allowed(platform, target, plan, read(spark, earlier, columns).where(instant < F.lit(start)))
+            look_back = rows.select(*target.look_back_columns)
     return Inputs(source, look_back)
 
 
@@ -109,13 +118,18 @@ def _entities(platform: Platform, plan: Plan) -> DataFrame:
     return read(spark, appended, (merge.entity,)).distinct()
 
 
-def history_until_end(platform: Platform, target: TargetTable, plan: Plan) -> DataFrame:
-    """Return every source row up to the end of the plan's read, at the pinned snapshot; of a merge, its entities'."""
+def history_until_end(platform: Platform, target: TargetTable, plan: Plan, *, whole: bool = False) -> DataFrame:
+    """Return every source row up to the end of the plan's read, at the pinned snapshot; of a merge, its entities'.
+
+    Of those rows, what the plan lets a transform see; with `whole` all of them, which is for counting only.
+    """
     spark = platform.spark.session(plan.mode)
     scan = platform.lakehouse.pinned(
         plan.source, plan.source_snapshot_id, before(target.source_time_column, plan.read_until)
     )
     rows = read(spark, scan).where(F.col(target.source_time_column) < F.lit(plan.read_until))
+    if not whole:
+        rows = allowed(platform, target, plan, rows)
     return rows if plan.merge is None else rows.join(_entities(platform, plan), plan.merge.entity, "left_semi")
 
 

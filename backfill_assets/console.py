@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -111,6 +111,8 @@ def plan(planned: Plan, state: str) -> RenderableType:
         ("code", f"{who}, package {code.package_version}, content {code.content_hash[:12]}"),
         ("run clock", planned.run_clock.isoformat()),
         ("run gates", ", ".join(planned.gates)),
+        *(planned.data.describe() if planned.data is not None else []),
+        *([("policy", planned.policy)] if planned.policy is not None else []),
         ("plan hash", planned.hash),
     ]
     stages = Table(title="stages", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -164,8 +166,11 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
     return table
 
 
-def gates(verdicts: Sequence[Verdict], chunk_gate: str) -> RenderableType:
-    """Show the gates of a run: one line for all chunks, one a run-level gate, what disagrees, and where all of it is."""
+def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str] = ()) -> RenderableType:
+    """Show the gates of a run: one line for all chunks, one a run-level gate, what disagrees, and where.
+
+    `accepted` are those whose change an owner has accepted.
+    """
     table = Table("gate", "verdict", "found", title="gates", title_justify="left")
     chunked = [verdict for verdict in verdicts if verdict.chunk]
     failed = [verdict for verdict in chunked if not verdict.passed]
@@ -178,7 +183,11 @@ def gates(verdicts: Sequence[Verdict], chunk_gate: str) -> RenderableType:
     for verdict in verdicts:
         if verdict.chunk:
             continue
-        table.add_row(verdict.gate, _mark(verdict.passed), verdict.summary)
+        mark = _mark(verdict.passed)
+        if verdict.asks and not verdict.passed:
+            owned = verdict.gate in accepted
+            mark = Text("accepted", "green") if owned else Text("asks for an owner", "bold yellow")
+        table.add_row(verdict.gate, mark, verdict.summary)
         failing = list(verdict.details.get("slices", []))
         for row in failing[:_SLICES_SHOWN]:
             table.add_row("", "slice", Text(_named(row), "red"))

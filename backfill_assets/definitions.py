@@ -12,6 +12,7 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
 from backfill_assets.checks import gate_checks
+from backfill_assets.decision_jobs import DECISION_JOBS
 from backfill_assets.inputs import input_asset, observe_inputs
 from backfill_assets.live_triggers import live_schedule, live_sensor
 from backfill_assets.platform import Platform
@@ -50,6 +51,7 @@ def build_definitions(platform: Platform) -> dg.Definitions:
     parts = [_of_target(target) for product in PRODUCTS for target in product.targets]
     shared = dg.Definitions(
         assets=[input_asset(table) for product in PRODUCTS for table in product.inputs],
+        jobs=list(DECISION_JOBS),
         sensors=[observe_inputs],
         resources={"platform": platform},
         # a step in a process of its own would start a JVM of its own

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.rule import Rule
 
-from backfill_assets import console
+from backfill_assets import console, decisions
 from backfill_assets.cli import execute
 from backfill_assets.commands.base import EXIT_FAILED
 from backfill_assets.executor import CHUNK_GATE
@@ -65,14 +65,7 @@ def show(events: Path | None, cases: int, seed: int) -> None:
                 record = plan_run(platform, _manifest(platform, name, scope))
                 out.print(console.plan(record.plan, record.state.value))
                 if record.state is RunState.PLANNED:
-                    platform.ledger.decide(
-                        record.run_id,
-                        approve=True,
-                        by=_APPROVER,
-                        comment="demo",
-                        self_approval=False,
-                        plan_hash=record.plan_hash,
-                    )
+                    decisions.approve(platform, record.run_id, by=_APPROVER, comment="demo")
                     announce_approval(instance, record)
                 if not execute(platform, instance, record.run_id, (), progress=True):
                     _failed(platform, record.run_id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,17 +35,22 @@ from backfill_assets.target import TargetTable
 from backfill_assets.workers import in_workers
 from manifests.canonical import plain
 from manifests.planner import Plan, PlannedChunk, StagedFile
+from resources.fingerprints import Fingerprint
 from resources.lakehouse import Scope, local_path
 from resources.ledger import ChunkRecord, DerivedFiles
 
 
 @dataclass(frozen=True)
 class DerivedVerdict:
-    """What is wrong with what was derived of a chunk, and its measures as readers would see it (None: as computed)."""
+    """What is wrong with what was derived of a chunk, and its measures as readers would see it (None: as computed).
+
+    `hashes` are those of the derived files, by path.
+    """
 
     violations: list[Violation]
     summary: str
     slices: list[dict[str, Any]] | None
+    hashes: Mapping[str, Fingerprint] = field(default_factory=dict)
 
 
 def chunk_scopes(target: TargetTable, chunks: Sequence[PlannedChunk]) -> dict[str, Scope]:
@@ -157,8 +162,9 @@ def _judge_merge(
     for task in tasks:
         chunk = by_key[task.chunk]
         gone = set(map(local_path, chunk.replaced))
-        merged = [local_path(file.path) for file in chunk.derived] + [path for path in task.base if path not in gone]
-        texts.append((task.chunk, chunk.rows or 0, json.dumps(plain(task) | {"merged": merged})))
+        own = [local_path(file.path) for file in chunk.derived]
+        merged = own + [path for path in task.base if path not in gone]
+        texts.append((task.chunk, chunk.rows or 0, json.dumps(plain(task) | {"merged": merged, "own": own})))
     measure = None if target.measure is None else reference_to(target.measure)
     spec = _spec(platform, target, plan)
     assert isinstance(spec, MergeSpec)
@@ -168,7 +174,10 @@ def _judge_merge(
         broken = [Violation(rule, len(sample), sample) for rule, sample in sorted(data["broken"].items())]
         chunk = by_key[data["chunk"]]
         verdicts[data["chunk"]] = DerivedVerdict(
-            broken, f"{len(chunk.replaced)} file(s) copied with merged rows", data["slices"]
+            broken,
+            f"{len(chunk.replaced)} file(s) copied with merged rows",
+            data["slices"],
+            {path: Fingerprint(*both) for path, both in data["hashes"].items()},
         )
     return verdicts
 
@@ -198,5 +207,6 @@ def _judge_corrections(
         if issued[result.chunk]:
             violations.append(Violation(ISSUED_RULE, issued[result.chunk]))
         slices = None
-        verdicts[result.chunk] = DerivedVerdict(violations, f"{result.rows:,} corrections ({result.digest})", slices)
+        summary = f"{result.rows:,} corrections ({result.digest})"
+        verdicts[result.chunk] = DerivedVerdict(violations, summary, slices, result.hashes)
     return verdicts

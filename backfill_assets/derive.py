@@ -13,7 +13,8 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import polars as pl
@@ -27,6 +28,7 @@ from backfill_assets.gates import by_key, merged_measures, named, shown_row
 from backfill_assets.schema import LINEAGE_COLUMNS
 from manifests.canonical import plain
 from manifests.model import OlderVersion
+from resources.fingerprints import fingerprint
 
 ADDED, CHANGED, REMOVED = "ADDED", "CHANGED", "REMOVED"
 OLDER_RULE = "no version goes backwards"
@@ -36,6 +38,7 @@ MERGED_RULE = "rows of the merged entities are the computed ones"
 MERGED_KEY_RULE = "unique key after the merge"
 ISSUED_RULE = "a correction is issued once"
 _SAMPLE = 5
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
     for number, (_, path) in enumerate(touched):
         begins = touched[number][0] if number else None
         ends = touched[number + 1][0] if number + 1 < len(touched) else None
-        mine = None if computed is None else _between(computed, spec.key, begins, ends)
+        mine = None if computed is None else rows_between(computed, spec.key, begins, ends)
         base = pl.read_parquet(path, hive_partitioning=False)
         rest, old = _parted(spec, base, entities)
         kept = _newer(spec, old, computed)
@@ -256,7 +259,7 @@ def _fingerprint(frame: pl.DataFrame) -> int:
     return int(high) * 2**64 + int(low) + frame.height * 2**128
 
 
-def _between(rows: pl.DataFrame, key: Sequence[str], begins: Any, ends: Any) -> pl.DataFrame:
+def rows_between(rows: Frame, key: Sequence[str], begins: Any, ends: Any) -> Frame:
     """Return rows with begins <= key < ends; None stands for no limit."""
     chosen = pl.lit(True)
     if begins is not None:
@@ -371,7 +374,7 @@ def judge_merges(
         chunks, texts = batch.column("chunk").to_pylist(), []
         for text in batch.column("task").to_pylist():
             data = json.loads(text)
-            merged = data.pop("merged")
+            merged, own = data.pop("merged"), data.pop("own")
             broken = merge_violations(spec, DeriveTask(**data), merged)
             slices: pl.DataFrame | None = None
             if measure is not None and not broken:
@@ -379,5 +382,6 @@ def judge_merges(
                     more = named(measure)(pl.read_parquet(path, hive_partitioning=False))
                     slices = merged_measures(slices, more)
             found = [] if slices is None else plain(slices.to_dicts())
-            texts.append(json.dumps({"chunk": data["chunk"], "broken": broken, "slices": found}))
+            hashes = {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path}
+            texts.append(json.dumps({"chunk": data["chunk"], "broken": broken, "slices": found, "hashes": hashes}))
         yield arrow.RecordBatch.from_pydict({"chunk": chunks, "result": texts})

@@ -27,6 +27,7 @@ from backfill_assets.garbage import tables_of
 from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publication import Published, accept, change_of, publish, reinstate, rollback
+from backfill_assets.records import MOVED, WAS_PUBLISHED, catch_up, is_behind, name_of
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, Change, withdrawn
 from manifests.chunks import key_of
@@ -60,11 +61,8 @@ _SHOWN = 10
 _ROUNDS = 5
 _STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 _UNPUBLISHED = frozenset({RunState.RUNNING, RunState.STAGED, RunState.FAILED, RunState.VALIDATED})
-_WAS_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK})
 _USUAL_NUMBER = {PUBLISH: 1, ROLLBACK: 2}
 """Of a run's changes that do not say their number."""
-_UNNUMBERED = 2
-"""How many changes of a run the evidence has under the action's name alone."""
 _CHANGES: Mapping[str, tuple[RunState, Callable[[Platform, str], Published]]] = {
     PUBLISH: (RunState.VALIDATED, publish),
     ROLLBACK: (RunState.PUBLISHED, rollback),
@@ -209,13 +207,15 @@ def _examine_target(
             continue
         views[name] = _View(platform, target, name, table, Storage(table), lineage_of(table), runs, known)
         yield from _strangers(views[name])
+    open_ends: list[Disagreement] = []
     for record in runs:
         if record.state in _UNPUBLISHED and (view := views.get(target.name)):
             yield from _staged_files(view, record)
         if all(name in views for name in tables_of(target)):
-            yield from _publications(views, record)
-            yield from _untold(platform, record)
+            open_ends += [*_publications(views, record), *_untold(platform, record)]
             yield from _base_tag(views[target.name], record)
+    # whatever brings those to an end completes the records, also of the runs that were superseded
+    yield from open_ends or [one for record in runs for one in _evidence_behind(platform, record)]
     if target.name in views:
         yield from _accepted_files(views[target.name])
     for view in views.values():
@@ -359,11 +359,11 @@ def _publisher_is_gone(platform: Platform, entry: Mapping[str, Any]) -> bool:
 def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
     """Find a run whose last change is recorded, and of which the evidence does not know."""
     recorded = [one for one in platform.ledger.publications(record.run_id) if one["state"] == "COMMITTED"]
-    if record.state not in _WAS_PUBLISHED or not recorded:
+    if record.state not in WAS_PUBLISHED or not recorded:
         return
     action, number = recorded[-1]["action"], len(recorded)
-    folder = platform.evidence.folder / record.run_id / "records"
-    names = [action, f"{action}-{number}"] if number <= _UNNUMBERED else [f"{action}-{number}"]
+    folder = platform.evidence.records(record.run_id)
+    names = sorted({name_of(action, number), f"{action}-{number}"}, key=len)
     _, again = _CHANGES.get(action, (None, None))
     if again is not None and not any((folder / f"{name}.json").is_file() for name in names):
         yield Disagreement(
@@ -374,6 +374,30 @@ def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
             f"`backfill {action} {record.run_id}` writes it, and tells the sinks that were not told",
             partial(_tell_again, platform, record.run_id, action, again),
         )
+
+
+def _evidence_behind(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
+    """Find what came after the last record of a run: a link, or what another run's change did to its rows."""
+    try:
+        what = is_behind(platform, record)
+    except (OSError, ValueError, KeyError):
+        return  # damaged: found as such below
+    if what:
+        yield Disagreement(
+            "evidence-behind",
+            record.run_id,
+            what,
+            Sure.CERTAIN,
+            "complete its records and their links in the chain",
+            partial(_complete, platform, record.run_id),
+        )
+
+
+def _complete(platform: Platform, run_id: str) -> str:
+    last = next(one for one in reversed(platform.ledger.publications(run_id)) if one["state"] == "COMMITTED")
+    _CHANGES[last["action"]][1](platform, run_id)  # nothing is done twice; what was not told of it is
+    catch_up(platform, run_id, MOVED, {"completedBy": "doctor"})
+    return "completed the records and their links"
 
 
 def _tell_again(platform: Platform, run_id: str, action: str, again: Callable[[Platform, str], Any]) -> str:
@@ -619,7 +643,7 @@ def _chunks_of(view: _View, file: DataFile, field_id: int, kind: Any) -> set[str
 def _evidence(platform: Platform, runs: Iterable[RunRecord]) -> Iterator[Disagreement]:
     """Find published runs whose sealed evidence is missing, changed, or another than the one they were published with."""
     for record in runs:
-        if record.state not in _WAS_PUBLISHED:
+        if record.state not in WAS_PUBLISHED:
             continue
         recorded = {
             entry["evidence_root"]

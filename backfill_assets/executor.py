@@ -30,6 +30,7 @@ from backfill_assets.gates import (
     result_from_json,
     task_to_json,
 )
+from backfill_assets.old_data import finding as old_data_finding
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.reconciliation import SLICES
 from backfill_assets.target import (
@@ -46,6 +47,8 @@ from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import DayRange, Mode
 from manifests.planner import Plan, PlannedChunk
+from manifests.policy import OLD_DATA_GATE, age_problems
+from resources import approvals
 from resources.code import code_identity
 from resources.lakehouse import local_path
 from resources.ledger import ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
@@ -116,7 +119,27 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
             )
         )
     _require_same_code(platform, record)
+    require_young(platform, record)
     return record
+
+
+def require_young(platform: Platform, record: RunRecord) -> None:
+    """Refuse a run that is older than its policy allows.
+
+    Raises:
+        TransitionRefused: saying since when, and the way out.
+    """
+    rule = platform.policy.rule_for(record.target, record.kind)
+    approval = approvals.approval_of(platform.ledger, record)
+    problems = age_problems(
+        rule,
+        record.run_id,
+        planned_at=record.plan.run_clock,
+        approved_at=None if approval is None else approval["at"],
+        at=approvals.latest(platform.ledger),
+    )
+    if problems:
+        raise TransitionRefused(problems)
 
 
 def _require_same_code(platform: Platform, record: RunRecord) -> None:
@@ -311,23 +334,55 @@ def _gated(result: GateResult, derived: DerivedVerdict | None, chunk: ChunkRecor
             measures["slices"] = derived.slices
     details["violations"] = plain(result.violations)
     verdict = Verdict(CHUNK_GATE, result.passed, result.summary, details, result.chunk, result.attempt)
-    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, measures, verdict)
+    hashes = {**result.hashes, **({} if derived is None else derived.hashes)}
+    files, made = (
+        tuple(
+            replace(file, **hashes[path]._asdict()) if (path := local_path(file.path)) in hashes else file
+            for file in own
+        )
+        for own in (chunk.files, chunk.derived)
+    )
+    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, measures, verdict, files, made)
 
 
 def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
     """Judge a run whose every chunk is staged and has passed; None if it is not that far, or another launch was faster.
 
-    Moves the run to VALIDATED, or to FAILED naming the gates that did not pass.
+    Moves the run to VALIDATED, or to FAILED naming the gates that did not pass. Where a gate asks for an owner the run
+    stays STAGED until one has accepted the change.
     """
     record = platform.ledger.run(run_id)
     chunks = platform.ledger.chunks(run_id)
     if record.state is not RunState.STAGED or any(chunk.state is not ChunkState.PASSED for chunk in chunks):
         return None
+    if _is_judged(platform, record):
+        _wait_for_owner(platform, record)  # nothing has changed since
+        return None
     verdicts = _run_verdicts(platform, record, chunks)
     faults.reach("gating.run_judged")
     if not platform.ledger.judge(run_id, verdicts, operator()):
         return None
+    if platform.ledger.run(run_id).state is RunState.STAGED and not _wait_for_owner(platform, record):
+        platform.ledger.move(run_id, RunState.VALIDATED, operator(), "an owner has accepted these numbers before")
     return verdicts
+
+
+def _is_judged(platform: Platform, record: RunRecord) -> bool:
+    """Whether a staged run waits for an owner, and no chunk was judged after its run-level gates."""
+    verdicts = {(one.chunk, one.gate): one for one in platform.ledger.verdicts(record.run_id)}
+    whole = [verdicts[("", gate)].at for gate in record.plan.gates if ("", gate) in verdicts]
+    newest = max((one.at for one in verdicts.values() if one.chunk and one.at is not None), default=None)
+    judged = [at for at in whole if at is not None and (newest is None or at >= newest)]
+    return len(judged) == len(record.plan.gates) and bool(approvals.asking(platform.ledger, record.run_id))
+
+
+def _wait_for_owner(platform: Platform, record: RunRecord) -> bool:
+    """Say of a staged run that it waits for an owner, if a gate asks for one; return whether it does."""
+    waiting = [verdict.gate for verdict in approvals.asking(platform.ledger, record.run_id)]
+    why = f"waits for an owner: {', '.join(waiting)} (`backfill accept-change {record.run_id}`)"
+    if waiting and platform.ledger.run(record.run_id).state_reason != why:
+        approvals.note_waiting(platform.ledger, record.run_id, why)
+    return bool(waiting)
 
 
 def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> list[Verdict]:
@@ -354,6 +409,13 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         for own, stretch in (_stretches(platform.ledger.plans(record), plan) if asked else [])
     }
     findings |= {item.name: partial(everywhere, item, contexts) for item in asked}
+    findings[OLD_DATA_GATE] = lambda: old_data_finding(
+        platform,
+        target,
+        plan,
+        history_until_end(platform, target, plan, whole=True),
+        [file.path for chunk in chunks for file in chunk.files],
+    )
     found = {gate: findings[gate]() for gate in plan.gates}
     kept = keep(
         platform,
@@ -373,7 +435,8 @@ def run_verdict(gate: str, finding: Finding, kept: Mapping[str, Any]) -> Verdict
         details |= {"compared": finding.compared, "disagreeing": finding.disagreeing}
     if finding.slices:
         details["slices"] = list(finding.slices)[:SLICES]
-    return Verdict(gate, finding.passed, finding.summary, plain(details | dict(kept)))
+    asks = finding.asks and not finding.passed
+    return Verdict(gate, finding.passed, finding.summary, plain(details | dict(kept)), asks=asks)
 
 
 def _stretches(plans: Mapping[str, Plan], plan: Plan) -> list[tuple[Plan, list[str]]]:
@@ -406,6 +469,7 @@ def everywhere(item: Reconciliation, contexts: Mapping[str, ReconciliationContex
         disagreeing=sum(finding.disagreeing or 0 for finding in counted) if counted else None,
         slices=[{"days": name} | dict(one) for name, finding in found.items() for one in finding.slices],
         exceptions=partial(_all_of, listed) if listed else None,
+        asks=all(finding.passed or finding.asks for finding in found.values()),
     )
 
 

@@ -91,7 +91,7 @@ def find(platform: Platform, *, at: datetime) -> list[TableGarbage]:
     _require_clock(platform, at)
     found = []
     for target in sorted((one for product in PRODUCTS for one in product.targets), key=lambda one: one.name):
-        for name in tables_of(target):
+        for name in (*tables_of(target), target.changes):
             try:
                 table = platform.lakehouse.table(name)
             except InputRefused:

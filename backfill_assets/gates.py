@@ -13,6 +13,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cache
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pandera.polars as pa
@@ -23,6 +25,7 @@ from pandera.errors import SchemaError, SchemaErrors
 from backfill_assets.digest import RowDigest
 from backfill_assets.schema import LINEAGE_COLUMNS, dtypes
 from manifests.canonical import plain
+from resources.fingerprints import Fingerprint, fingerprint
 
 SAMPLE_ROWS = 5
 """Offending rows shown per rule."""
@@ -101,7 +104,7 @@ class GateResult:
     """What the gate saw of one chunk.
 
     `measures` are rows of slice columns and sums; `digest` is empty where the rows could not be put in key order;
-    `outline` is the path of the outline, empty where none was written.
+    `outline` is the path of the outline, empty where none was written; `hashes` are those of the files by path.
     """
 
     chunk: str
@@ -111,6 +114,7 @@ class GateResult:
     measures: list[dict[str, Any]]
     violations: list[Violation]
     outline: str = ""
+    hashes: Mapping[str, Fingerprint] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -157,7 +161,8 @@ def gate_chunks(spec: GateSpec, tasks: Iterable[GateTask]) -> Iterator[GateResul
 
 
 def _gate_bundle(spec: GateSpec, tasks: Sequence[GateTask]) -> Iterator[GateResult]:
-    frames = [_read(task.paths[0], {}) for task in tasks]
+    hashes: list[dict[str, Fingerprint]] = [{} for _ in tasks]
+    frames = [_read(task.paths[0], {}, own) for task, own in zip(tasks, hashes, strict=True)]
     known = [frame for frame in frames if frame is not None]
     broken: dict[str, Violation] = {}
     if len(known) == len(tasks) > 1 and all(frame.schema == known[0].schema for frame in known):
@@ -165,25 +170,31 @@ def _gate_bundle(spec: GateSpec, tasks: Sequence[GateTask]) -> Iterator[GateResu
         values_pass = not broken
     else:
         values_pass = False
-    for task, frame in zip(tasks, frames, strict=True):
-        yield gate_chunk(spec, task, frame=frame, values_pass=values_pass)
+    for task, frame, own in zip(tasks, frames, hashes, strict=True):
+        yield gate_chunk(spec, task, frame=frame, hashes=own, values_pass=values_pass)
 
 
 def gate_chunk(
-    spec: GateSpec, task: GateTask, *, frame: pl.DataFrame | None = None, values_pass: bool = False
+    spec: GateSpec,
+    task: GateTask,
+    *,
+    frame: pl.DataFrame | None = None,
+    hashes: Mapping[str, Fingerprint] | None = None,
+    values_pass: bool = False,
 ) -> GateResult:
     """Read the files of a chunk, one at a time, and judge them.
 
     Memory is one file's. Files are taken in key order; a chunk in several files is right only if their key ranges are
     disjoint, and then uniqueness and digest need no more than one file at once. `frame` is the content of its one file
-    if it was read already, and `values_pass` whether that passed the rules about single values.
+    if it was read already, `hashes` are that file's, and `values_pass` is whether it passed the rules about single values.
     """
     judge = _Judge(spec, task, values_pass)
     if frame is not None:
+        judge.hashes |= dict(hashes or {})
         judge.add(frame)
         return judge.result()
     for path in _in_key_order(task.paths, spec.key, judge.violations):
-        read = _read(path, judge.violations)
+        read = _read(path, judge.violations, judge.hashes)
         if read is not None:
             judge.add(read)
     return judge.result()
@@ -203,6 +214,7 @@ class _Judge:
         self._outlines: list[pl.DataFrame] = []
         self._last_key: tuple[Any, ...] | None = None
         self.violations: dict[str, Violation] = {}
+        self.hashes: dict[str, Fingerprint] = {}
 
     def add(self, frame: pl.DataFrame) -> None:
         """Judge the next file."""
@@ -245,6 +257,7 @@ class _Judge:
             [] if self._measures is None else plain(self._measures.to_dicts()),
             sorted(self.violations.values(), key=lambda violation: violation.rule),
             _written(self._outlines, self._task.outline) if passes else "",
+            self.hashes,
         )
 
 
@@ -278,15 +291,25 @@ def task_from_json(text: str) -> GateTask:
 def result_from_json(text: str) -> GateResult:
     """Return a result that a worker sent."""
     data = json.loads(text)
-    return GateResult(**{**data, "violations": [Violation(**violation) for violation in data["violations"]]})
+    hashes = {path: Fingerprint(*both) for path, both in data["hashes"].items()}
+    violations = [Violation(**violation) for violation in data["violations"]]
+    return GateResult(**{**data, "violations": violations, "hashes": hashes})
 
 
-def _read(path: str, violations: dict[str, Violation]) -> pl.DataFrame | None:
+def _read(
+    path: str, violations: dict[str, Violation], hashes: dict[str, Fingerprint] | None = None
+) -> pl.DataFrame | None:
+    """Read a file, and hash the very bytes that are judged. What Polars reads by itself from elsewhere is not hashed."""
     try:
-        return pl.read_parquet(path, hive_partitioning=False)
+        if hashes is None or "://" in path:
+            return pl.read_parquet(path, hive_partitioning=False)
+        raw = Path(path).read_bytes()
+        frame = pl.read_parquet(BytesIO(raw), hive_partitioning=False)
+        hashes[path] = fingerprint(raw)
     except (OSError, pl.exceptions.PolarsError) as error:
         _add(violations, READ_RULE, 1, [{"file": path, "error": f"{type(error).__name__}: {error}"[:500]}])
         return None
+    return frame
 
 
 def _written(outlines: Sequence[pl.DataFrame], path: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from hashlib import sha256
 
+from backfill_assets import decisions
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.target import LivePolicy, TargetTable
@@ -95,6 +96,8 @@ def approve_by_policy(platform: Platform, target: TargetTable, record: RunRecord
     """
     if record.state is not RunState.PLANNED:
         return record
+    if record.plan.policy != platform.policy.hash:  # it has changed since: a plan is approved under the one in force
+        record = plan_run(platform, record.manifest)
     policy, text = policy_of(target), record.manifest
     scope = text.target.publish_range
     expected = _written(target, record.run_id, text.source.snapshot_id, scope.start, scope.end, text.reason)
@@ -106,15 +109,8 @@ def approve_by_policy(platform: Platform, target: TargetTable, record: RunRecord
                 f"`backfill reject {record.run_id} --by NAME`, or have somebody approve it",
             )
         )
-    platform.ledger.decide(
-        record.run_id,
-        approve=True,
-        by=policy.approved_by,
-        comment=f"as the live policy of {target.name} says",
-        self_approval=False,
-        plan_hash=record.plan_hash,
-    )
-    return platform.ledger.run(record.run_id)
+    comment = f"as the live policy of {target.name} says"
+    return decisions.approve(platform, record.run_id, by=policy.approved_by, comment=comment)
 
 
 def _next(platform: Platform, target: TargetTable) -> tuple[RunManifest | None, str]:
@@ -240,6 +236,7 @@ def _written(
                 "tolerances": dict(policy.tolerances),
             },
             "development": policy.development,
+            "purpose": policy.purpose,
         },
         where=f"live policy of {target.name}",
     )

@@ -14,21 +14,12 @@ from backfill_assets.gates import named
 from backfill_assets.platform import Platform, input_tables
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.registry import PRODUCTS
-from backfill_assets.schema import iceberg_schema
+from backfill_assets.schema import TABLE_PROPERTIES, iceberg_schema
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY
 from resources.ledger import now
 
-_PROPERTIES = {
-    # one small snapshot a publication: keep the metadata of the last hundred in the metadata file
-    "write.metadata.previous-versions-max": "100",
-    "write.delete.isolation-level": "serializable",
-    "write.parquet.compression-codec": "zstd",
-    # commits to other scopes come between often, and each is short: ask again soon rather than ever later
-    "commit.retry.num-retries": "10",
-    "commit.retry.max-wait-ms": "250",
-}
 _FIRST_PARTITION_FIELD = 1000
 
 
@@ -62,16 +53,16 @@ def initialise(platform: Platform) -> dict[str, str]:
     for table in input_tables():
         column = table.partition_by
         schema = iceberg_schema(table.model)
-        platform.lakehouse.ensure(table.name, schema, _spec(schema, column, Chunking.MONTH), _PROPERTIES)
+        platform.lakehouse.ensure(table.name, schema, _spec(schema, column, Chunking.MONTH), TABLE_PROPERTIES)
     for product in PRODUCTS:
         for target in product.targets:
             schema = iceberg_schema(target.model)
             spec = _spec(schema, target.day_column, target.chunking)
-            platform.lakehouse.ensure(target.name, schema, spec, _PROPERTIES)
+            platform.lakehouse.ensure(target.name, schema, spec, TABLE_PROPERTIES)
             if target.corrections is not None:
                 schema = iceberg_schema(target.corrections.model)
                 spec = _spec(schema, target.day_column, target.chunking)
-                platform.lakehouse.ensure(target.corrections.name, schema, spec, _PROPERTIES)
+                platform.lakehouse.ensure(target.corrections.name, schema, spec, TABLE_PROPERTIES)
     held = {}
     shipped = [product.references for product in PRODUCTS if product.references is not None]
     for name, rows, version in chain.from_iterable(named(reference)() for reference in shipped):

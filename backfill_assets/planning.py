@@ -10,20 +10,22 @@ from dataclasses import replace
 from typing import Any
 
 from backfill_assets import faults
+from backfill_assets.old_data import source_facts
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.target import TargetTable
 from manifests.errors import PlanRefused
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode, PublishMode, ReferenceData, RunManifest
 from manifests.planner import BaseState, Plan, ReferenceState, make_plan, pin_reference, series_of
-from resources import watermarks
+from manifests.policy import shown
+from resources import approvals, watermarks
 from resources.code import code_identity
 from resources.lakehouse import Scope
 from resources.ledger import RunRecord, now, operator
 
 
-def preview(platform: Platform, manifest: RunManifest) -> Plan:
-    """Plan a manifest on the tables as they are now, without recording anything.
+def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) -> Plan:
+    """Plan a manifest on the tables as they are now, without recording anything; with `keep`, what its hashes stand for.
 
     Raises:
         Refused: if the manifest cannot be planned, with every reason the planner found.
@@ -33,16 +35,22 @@ def preview(platform: Platform, manifest: RunManifest) -> Plan:
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
     references = _reference_states(platform, target, manifest)
+    source = platform.lakehouse.source_state(target.source, target.source_time_column, manifest.source.snapshot_id)
+    policy, run_clock = platform.policy, now().replace(microsecond=0)
+    if keep:
+        approvals.keep_policy(platform.ledger, policy.hash, shown(policy))
     return make_plan(
         manifest,
         contract=target.contract(_pinned_rows(platform, target, manifest, references)),
-        source=platform.lakehouse.source_state(target.source, target.source_time_column, manifest.source.snapshot_id),
+        source=source,
         references=references,
         base_snapshot_id=base_snapshot_id,
         code=code_identity(),
         configuration_hash=platform.settings.output_hash(),
-        run_clock=now().replace(microsecond=0),
+        run_clock=run_clock,
         base=_base_state(platform, target, manifest),
+        policy=policy,
+        facts=source_facts(platform, policy, target, source.snapshot_id, run_clock.date(), keep=keep),
     )
 
 
@@ -110,7 +118,7 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
     existing = platform.ledger.existing(manifest)
     if existing is not None:
         return existing
-    plan = preview(platform, manifest)
+    plan = preview(platform, manifest, keep=True)
     faults.reach("planning.resolved")
     record = platform.ledger.record_plan(manifest, plan, operator())
     faults.reach("planning.recorded")

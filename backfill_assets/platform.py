@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.target import InputTable, TargetTable
 from manifests.errors import InputRefused, Problem
+from manifests.policy import Policy
 from resources.evidence import EvidenceStore
 from resources.lakehouse import Lakehouse
 from resources.ledger import Ledger
+from resources.policies import load_policy
 from resources.settings import Settings
 from resources.sinks import Sinks
 from resources.spark import ModeSpark
@@ -47,6 +49,11 @@ class Platform:
             Sinks(ledger, lakehouse),
             EvidenceStore(settings.evidence_folder),
         )
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force, read anew each time: a change of its file counts at once."""
+        return load_policy(self.settings)
 
 
 @contextmanager

@@ -15,17 +15,20 @@ from typing import Any, NoReturn
 
 from backfill_assets import faults
 from backfill_assets.derivation import chunk_scopes
-from backfill_assets.executor import CHUNK_GATE
+from backfill_assets.executor import CHUNK_GATE, require_young
 from backfill_assets.leasing import held, leases_of, publishing_lease
+from backfill_assets.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
+from backfill_assets.records import REFUSED, TOLD, bundle_files, catch_up, name_of, tell
 from backfill_assets.ways import ACCEPT, CANCEL, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
 from manifests.errors import LeaseLost, Problem, PublicationDeferred, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict, PublishMode
 from manifests.planner import Plan, step_id
-from resources import freezes
+from manifests.policy import Role
+from resources import approvals, freezes
 from resources.lakehouse import ScopeChanged
 from resources.leases import Lease
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
@@ -96,6 +99,29 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
     return record, chunks
 
 
+def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
+    """Say what of the policy in force stands against a publication: the run's age, and who has to publish.
+
+    Not asked of a publication that has landed already: it is put on record, whatever the policy says today.
+    """
+    problems: list[Problem] = []
+    try:
+        require_young(platform, record)
+    except Refused as refusal:
+        problems += refusal.problems
+    rule = platform.policy.rule_for(record.target, record.kind)
+    publishers = rule.of(Role.PUBLISHER)
+    if publishers is not None and approvals.publication_decided(platform.ledger, record) is None:
+        problems.append(
+            Problem(
+                f"no publisher has decided to publish '{record.run_id}'",
+                f"the policy names {', '.join(publishers) or 'nobody'} as publishers of {record.target}",
+                f"`backfill publish {record.run_id} --by NAME`, or the job publish_run",
+            )
+        )
+    return problems
+
+
 def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[ChunkRecord]) -> list[Problem]:
     problems = []
     verdicts = {(verdict.chunk, verdict.gate): verdict for verdict in platform.ledger.verdicts(run_id)}
@@ -117,7 +143,9 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
             )
         )
     missing = [gate for gate in plan.gates if ("", gate) not in verdicts]
-    failed = [gate for gate in plan.gates if ("", gate) in verdicts and not verdicts["", gate].passed]
+    accepted = approvals.accepted_gates(platform.ledger, run_id)
+    not_passed = [gate for gate in plan.gates if ("", gate) in verdicts and not verdicts["", gate].passed]
+    failed = [gate for gate in not_passed if gate not in accepted]
     if missing:
         problems.append(
             Problem(f"no verdict of {', '.join(missing)}", "every run-level gate has judged", "run the gates")
@@ -176,9 +204,16 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     record, chunks = require_publishable(platform, run_id)
     change = change_of(platform, record, chunks, lease)
     if not change.has_landed:
+        if found := policy_problems(platform, record):
+            raise PublicationRefused(found)
         _require_thawed(platform, record)
         if conflicts := change.conflicts():
             _in_conflict(platform, change, conflicts)
+        try:
+            _require_nobody_erased(platform, change)
+        except PublicationRefused as refusal:  # what is staged can never be shown: it must be computed anew
+            platform.ledger.move(run_id, RunState.REJECTED, operator(), refusal.problems[0].what)
+            raise
     root = _seal(platform, change)
     faults.reach("publishing.sealed")
     plan = record.plan
@@ -222,6 +257,11 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     )
 
 
+def _require_nobody_erased(platform: Platform, change: Change) -> None:
+    files = [file.path for table in change.tables for file in change.files(table)]
+    require_nobody_erased(platform, change.target, change.plan, files, PUBLISHING)
+
+
 def prepare(platform: Platform, run_id: str) -> str | None:
     """Put the candidate of a validated run on its branch, where its publish mode has one; return the branch.
 
@@ -232,6 +272,7 @@ def prepare(platform: Platform, run_id: str) -> str | None:
         return None
     record, chunks = require_publishable(platform, run_id)
     change = change_of(platform, record, chunks)
+    _require_nobody_erased(platform, change)
     change.prepare(_seal(platform, change))
     return change.branch
 
@@ -329,6 +370,9 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     done_before = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
     last = done_before[-1]
     undone = next(one["action"] for one in reversed(done_before) if one["action"] != ACCEPT)
+    if not change.has_undone(action, len(done_before) + 1):
+        files = change.returning(action, undone)
+        require_nobody_erased(platform, change.target, change.plan, files, f"the {action}")
     entry = ledger.open_publication(
         run_id, action, last["snapshot_id"], root, operator(), ref=change.plan.version or "", token=lease.token
     )
@@ -337,6 +381,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
         commit = change.undo(action, len(done_before) + 1, undone, root)
     except (LeaseLost, PublicationRefused) as refusal:
         ledger.close_refused(entry, str(refusal))
+        catch_up(platform, run_id, REFUSED, {"action": action})
         raise
     faults.reach("undoing.committed")
     facts = {"snapshot_id": commit.snapshot_id, "added": commit.files_added, "removed": commit.files_removed}
@@ -363,6 +408,7 @@ def accept(platform: Platform, run_id: str) -> Published:
         record = _with_version(platform, run_id)  # its interrupted rollback may just have been recorded
         change = change_of(platform, record, platform.ledger.chunks(run_id), lease)
         root = platform.evidence.verify(run_id)
+        _require_nobody_erased(platform, change)
         base, ref = record.plan.base_snapshot_id, record.plan.version or ""
         entry = platform.ledger.open_publication(run_id, ACCEPT, base, root, operator(), ref=ref, token=lease.token)
         try:
@@ -370,6 +416,7 @@ def accept(platform: Platform, run_id: str) -> Published:
             commit = change.accept()
         except (LeaseLost, PublicationRefused) as refusal:
             platform.ledger.close_refused(entry, str(refusal))
+            catch_up(platform, run_id, REFUSED, {"action": ACCEPT})
             raise
         faults.reach("accepting.committed")
         platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
@@ -399,25 +446,18 @@ def cancel(platform: Platform, run_id: str, by: str, comment: str) -> None:
         PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
         TransitionRefused: if it is not in a state from which it can be cancelled.
     """
-    with _unpublished(platform, run_id):
+    with unpublished(platform, run_id):
         platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
 
 
-def reject(platform: Platform, run_id: str, by: str, comment: str, plan_hash: str) -> None:
-    """Decide against a run: it ends without a publication.
+@contextmanager
+def unpublished(platform: Platform, run_id: str) -> Iterator[None]:
+    """Keep others from publishing a run while the body ends it.
 
     Raises:
         LeaseHeld: if it is being published just now.
         PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
-        TransitionRefused: if its state or its plan does not allow it.
     """
-    with _unpublished(platform, run_id):
-        platform.ledger.decide(run_id, approve=False, by=by, comment=comment, self_approval=False, plan_hash=plan_hash)
-
-
-@contextmanager
-def _unpublished(platform: Platform, run_id: str) -> Iterator[None]:
-    """Keep others from publishing a run while the body ends it."""
     record = platform.ledger.run(run_id)
     if record.state is not RunState.VALIDATED or not record.plan.publishes:
         yield
@@ -447,6 +487,8 @@ def waits_for(platform: Platform, record: RunRecord) -> str | None:
         _require_predecessor(platform, record)
     except PublicationDeferred as wait:
         return wait.problems[0].what
+    if found := policy_problems(platform, record):
+        return found[0].what
     terms = record.plan.conflict
     if terms is None or terms.on_conflict is not OnConflict.WAIT:
         return None
@@ -479,8 +521,7 @@ def _require_predecessor(platform: Platform, record: RunRecord) -> None:
 
 def _seal(platform: Platform, change: Change) -> str:
     edition = len(platform.ledger.amendments(change.record.run_id))
-    files = evidence_files(platform, change.record, list(change.chunks))
-    return platform.evidence.seal(change.record.run_id, files, edition)
+    return platform.evidence.seal(change.record.run_id, bundle_files(platform, change.record), edition)
 
 
 # --- conflicts --------------------------------------------------------------------------------------------------------
@@ -559,24 +600,6 @@ def _differing_files(change: Change, conflicts: list[str], limit: int = 20) -> l
     return lines
 
 
-def evidence_files(platform: Platform, record: RunRecord, chunks: list[ChunkRecord]) -> dict[str, Any]:
-    """Return the content of a run's evidence bundle, from the ledger alone."""
-    run_id = record.run_id
-    return {
-        "manifest.json": record.manifest.model_dump(mode="json", by_alias=True),
-        "plan.json": record.plan,
-        "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
-        "code.json": record.plan.code,
-        "chunks.json": chunks,
-        "verdicts.json": platform.ledger.verdicts(run_id),
-        "approvals.json": platform.ledger.approvals(run_id),
-        "amendments.json": platform.ledger.amendments(run_id),
-        "attempts.json": platform.ledger.attempts(run_id),
-        "transitions.json": platform.ledger.history(run_id),
-        "sink_requests.json": platform.ledger.sink_attempts(run_id),
-    }
-
-
 def _last(platform: Platform, run_id: str, actions: set[str]) -> dict[str, Any] | None:
     done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
     return next((one for one in reversed(done) if one["action"] in actions), None)
@@ -603,10 +626,9 @@ def _already(platform: Platform, record: RunRecord, actions: set[str]) -> Publis
 def _tell_the_world(platform: Platform, record: RunRecord, done: Published, action: str, number: int = 1) -> None:
     """Append to the evidence, and send to each sink the manifest grants; each recognises a repetition."""
     facts = {name: value for name, value in plain(done).items() if name != "new"}
-    if number > 2:  # noqa: PLR2004 - a run is rolled back once as its second change; later ones are numbered
-        action = f"{action}-{number}"
-    platform.evidence.append(record.run_id, action, facts | {"at": now()})
+    tell(platform, record, action, facts, number)
     faults.reach("recording.told")
+    action = name_of(action, number)
     done_before = {
         (one["sink"], one["action"])
         for one in platform.ledger.sink_attempts(record.run_id)
@@ -624,6 +646,7 @@ def _tell_the_world(platform: Platform, record: RunRecord, done: Published, acti
             platform.sinks.record_outcome(record.manifest, name, action, "FAILED", str(refusal))
         else:
             platform.sinks.record_outcome(record.manifest, name, action, "SENT", "")
+    catch_up(platform, record.run_id, TOLD, {"action": action})
 
 
 def _totals(chunks: list[ChunkRecord]) -> list[dict[str, Any]]:

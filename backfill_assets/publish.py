@@ -4,13 +4,16 @@ The sensor requests, the publisher decides: the body verifies everything from th
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from backfill_assets import diff_view
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, waits_for
+from backfill_assets.report import report_beside
 from backfill_assets.staging import (
     RUN_TAG,
     asset_key,
@@ -19,6 +22,7 @@ from backfill_assets.staging import (
     range_tags,
     staging_job_name,
     stretches,
+    tell_of_broken_glass,
 )
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import PUBLISH
@@ -55,6 +59,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
     )
     def published(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> dg.MaterializeResult[None]:
         run_id = context.partition_key
+        broken = tell_of_broken_glass(context, platform, run_id)
         try:
             done = publish(platform, run_id)
         except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
@@ -62,10 +67,13 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
             raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
         except Refused as refusal:
             raise dg.Failure(str(refusal), allow_retries=False) from refusal
+        page = report_beside(platform, run_id)
         chunks = platform.ledger.chunks(run_id)
+        loud: dict[str, dg.MetadataValue[Any]] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
         return dg.MaterializeResult(
             data_version=dg.DataVersion(str(done.snapshot_id)),
-            metadata={
+            metadata=loud
+            | {
                 "snapshot": str(done.snapshot_id),
                 "base snapshot": str(done.base_snapshot_id),
                 "files added": done.files_added,
@@ -74,6 +82,8 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
                 "dagster/row_count": sum(chunk.rows or 0 for chunk in chunks),
                 "evidence root": done.evidence_root,
                 "evidence": dg.MetadataValue.path(str(platform.evidence.path(run_id))),
+                **({} if page is None else {"report": dg.MetadataValue.path(str(page))}),
+                **diff_view.of_run(platform, run_id),
             },
         )
 

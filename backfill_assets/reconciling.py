@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from backfill_assets import faults
-from backfill_assets.compute import read
+from backfill_assets import decisions, faults, old_data
+from backfill_assets.compute import history_until_end, read
 from backfill_assets.derivation import chunk_scopes
 from backfill_assets.exception_table import Judged, keep
 from backfill_assets.executor import CHUNK_GATE, everywhere, gate_spec, reconciliation_context, run_verdict
@@ -45,6 +45,7 @@ from manifests.errors import InputRefused, Problem, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest, manifest_from
 from manifests.planner import Plan
+from manifests.policy import OLD_DATA_GATE
 from resources.code import code_identity
 from resources.lakehouse import PinnedRead, local_path
 from resources.ledger import ChunkRecord, GatedChunk, RunRecord, Verdict, now, operator
@@ -130,6 +131,7 @@ def manifest_of(
                 "publishRange": {"start": start.isoformat(), "end": end.isoformat()},
             },
             "validation": {"gates": None if chosen is None else list(chosen)},
+            "purpose": policy.purpose,
             # it changes nothing, so that any code may run it; the record says when that was not committed
             "development": code_identity().dirty,
         },
@@ -171,13 +173,11 @@ def plan_reconciliation(platform: Platform, manifest: RunManifest) -> RunRecord:
         )
     record = plan_run(platform, manifest)
     if record.state is RunState.PLANNED:
-        platform.ledger.decide(
+        decisions.approve(
+            platform,
             record.run_id,
-            approve=True,
             by=policy_of(target_named(record.target)).approved_by,
             comment="a reconciliation reads what is published and changes nothing",
-            self_approval=False,
-            plan_hash=record.plan_hash,
         )
     return platform.ledger.run(record.run_id)
 
@@ -308,6 +308,11 @@ def _verdicts(
     for item in asked:
         finding = everywhere(item, contexts) if contexts else Finding(True, "nothing is published in these days")
         found[item.name] = Judged(item.name, item.level.value, finding, item.exceptions_limit)
+    if OLD_DATA_GATE in plan.gates:
+        source = history_until_end(platform, target, plan, whole=True)
+        paths = [path for one in published.values() for path in one.files]
+        old = old_data.finding(platform, target, plan, source, paths)
+        found[OLD_DATA_GATE] = Judged(OLD_DATA_GATE, Level.RECORD.value, old, _EXCEPTIONS_LIMIT)
     judgement = sha256_of([[key, result.digest, result.rows] for key, result in results.items()])
     kept = keep(
         platform,

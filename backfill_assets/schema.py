@@ -31,6 +31,16 @@ Instant = Annotated[pl.Datetime, "us", "UTC"]
 """Type of a column that holds points in time (timestamptz)."""
 LINEAGE_COLUMNS = ("run_id", "processing_mode", "transform_version", "input_snapshot_id", "produced_at")
 """Columns that every published row carries; constant within a run."""
+TABLE_PROPERTIES = {
+    # one small snapshot a publication: keep the metadata of the last hundred in the metadata file
+    "write.metadata.previous-versions-max": "100",
+    "write.delete.isolation-level": "serializable",
+    "write.parquet.compression-codec": "zstd",
+    # commits to other scopes come between often, and each is short: ask again soon rather than ever later
+    "commit.retry.num-retries": "10",
+    "commit.retry.max-wait-ms": "250",
+}
+"""Of every table that is made here."""
 
 
 class Published(pa.DataFrameModel):

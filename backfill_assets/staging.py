@@ -16,12 +16,15 @@ from backfill_assets.schema import LINEAGE_COLUMNS, descriptions, dtypes, iceber
 from backfill_assets.target import InputTable, TargetTable
 from manifests.chunks import KEY_FORMAT, Chunking, first_day, following
 from manifests.errors import InputRefused, Problem
+from resources import approvals
 from resources.ledger import RunRecord
 
 BACKFILL, CHUNK = "backfill", "chunk"
 """Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
 RUN_TAG = "backfill/run_id"
 """Tag that ties a Dagster run to its backfill run."""
+BREAK_GLASS_TAG = "backfill/break_glass"
+"""Tag of the Dagster runs of a run for which somebody broke the glass."""
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
@@ -135,6 +138,18 @@ def column_lineage(target: TargetTable) -> dg.TableColumnLineage:
     )
 
 
+def tell_of_broken_glass(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, platform: Platform, run_id: str
+) -> str:
+    """Log it and tag the Dagster run, if somebody broke the glass for a run; return the reasons."""
+    found = approvals.broken_glass(platform.ledger, run_id)
+    for one in found:
+        context.log.warning("BREAK-GLASS: %s as %s: %s", one["decided_by"], one["role"], one["break_glass"])
+    if found:
+        context.instance.add_run_tags(context.run_id, {BREAK_GLASS_TAG: "true"})
+    return "; ".join(f"{one['decided_by']} as {one['role']}: {one['break_glass']}" for one in found)
+
+
 def staging_job_name(target: TargetTable) -> str:
     """Return the name of the job that stages and gates chunks of a target."""
     return f"stage_{target.name.replace('.', '_')}"
@@ -176,6 +191,7 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
     )
     def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> None:
         run_id, keys = one_run(context.partition_keys, target)
+        tell_of_broken_glass(context, platform, run_id)
         outcome = stage_chunks(
             platform,
             run_id,

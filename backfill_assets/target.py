@@ -107,6 +107,7 @@ class Finding:
         summary: what was found, in one line.
         details: more of it, JSON-ready and bounded.
         sample: a few rows that disagree; taken from `exceptions` where those are given.
+        asks: not passed and not failed: an owner of the table has to accept what was found, with a reason.
         compared: how many things were held against each other, and `disagreeing` how many of them do not agree; both in
             the unit of the gate (entities, slices, chunks). None where it does not count.
         slices: the failing slices, worst first: their columns, and what was expected and found there.
@@ -118,6 +119,7 @@ class Finding:
     summary: str
     details: Mapping[str, Any] = field(default_factory=dict)
     sample: Sequence[Mapping[str, Any]] = ()
+    asks: bool = False
     compared: int | None = None
     disagreeing: int | None = None
     slices: Sequence[Mapping[str, Any]] = ()
@@ -210,6 +212,7 @@ class LivePolicy:
         tolerances: by name, where they differ from the target's.
         sinks: the sinks it is granted; `side_effects_allowed` if they may have side effects.
         cron: when the daily form runs, in UTC.
+        purpose: what it uses the source for, where the policy asks.
         development: whether it may run uncommitted code, on record.
     """
 
@@ -225,6 +228,7 @@ class LivePolicy:
     side_effects_allowed: bool = False
     cron: str = "15 2 * * *"
     development: bool = False
+    purpose: str | None = None
 
     def __post_init__(self) -> None:
         if self.rewind_days < 0:
@@ -243,6 +247,7 @@ class ReconciliationPolicy:
         cron: when, in UTC.
         requested_by: who asks.
         approved_by: the name of the policy, which may approve it because it changes nothing.
+        purpose: what it uses the source for, where the policy asks.
     """
 
     gates: tuple[str, ...] | None = None
@@ -250,6 +255,7 @@ class ReconciliationPolicy:
     cron: str = "45 4 * * *"
     requested_by: str = "reconciliation schedule"
     approved_by: str = "policy:reconciliation"
+    purpose: str | None = None
 
 
 def no_warm_up(references: Mapping[str, list[dict[str, Any]]]) -> int:
@@ -330,6 +336,11 @@ class TargetTable:
         """The gates that a reconciliation can hold published rows against: all but those about a change."""
         own = (item.name for item in self.reconciliations if item.level is not Level.CHANGE)
         return (PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, *own)
+
+    @property
+    def changes(self) -> str:
+        """The table that the changed rows of its runs are put into, if anybody asks for it."""
+        return f"{self.name}_changes"
 
     def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
         """Return what the planner must know, with the warm-up that the pinned references ask for."""

@@ -296,6 +296,28 @@ class Change:
 
     # --- taking back ----------------------------------------------------------------------------------------------
 
+    def returning(self, action: str, undone: str) -> list[str]:
+        """Return the files that undoing the run's last change would show readers again, in any of its tables."""
+        coming: list[str] = []
+        for table in self.tables:
+            last = self.platform.lakehouse.find_publication(table, self.record.run_id, undone)
+            if last is None:  # a version under its own name: what comes back is the candidate
+                coming += [file.path for file in self.files(table)] if action == REINSTATE else []
+            elif last.parent_snapshot_id is not None:
+                scopes = {str(number): scope for number, (scope, _) in enumerate(self.scopes(table))}
+                coming += self._only_at(table, last.parent_snapshot_id, last.snapshot_id, scopes)
+        return coming
+
+    def _only_at(self, table: str, then: int, now: int, scopes: Mapping[str, Scope]) -> list[str]:
+        lakehouse = self.platform.lakehouse
+        present = {path for paths in lakehouse.files_by_chunk(table, now, scopes).values() for path in paths}
+        earlier = lakehouse.files_by_chunk(table, then, scopes)
+        return [path for paths in earlier.values() for path in paths if path not in present]
+
+    def has_undone(self, action: str, sequence: int) -> bool:
+        """Whether an action of the run was committed, in any of its tables."""
+        return any(self._landed(table, action, sequence) is not None for table in self.tables)
+
     def undo(self, action: str, sequence: int, undone: str, root: str) -> Commit:
         """Undo the run's last change (`undone`) as a new one (`action`), or find that it was undone: one commit a table."""
         if len(self.tables) > 1 and all(self._landed(table, action, sequence) is None for table in self.tables):

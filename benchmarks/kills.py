@@ -41,6 +41,7 @@ from backfill_assets import faults
 from backfill_assets.doctor import examine
 from backfill_assets.platform import Platform
 from backfill_assets.publication import accept, prepare, publish, reinstate, rollback
+from backfill_assets.verification import verify
 from benchmarks.small_table import (
     CORRECTIONS,
     EMPTY,
@@ -321,6 +322,9 @@ def outcome(platform: Platform, case: Case) -> dict[str, Any]:
         "evidence": sorted(file.name for file in folder.glob("bundle/*")),
         "records": {file.name: _record(file, root) for file in sorted(folder.glob("records/*"))},
         "leases left open": open_leases,
+        "what verifying the evidence finds": [
+            f"{one.run_id} {one.where}: {one.what}" for one in verify(platform).everything
+        ],
         "what the doctor finds": [f"{one.kind}: {one.where}: {one.what}" for one in examine(platform)],
     }
 
@@ -338,10 +342,14 @@ def _history(platform: Platform, name: str, root: str) -> list[tuple[Any, ...]]:
     return found[::-1]
 
 
+_OF_ITS_OWN = frozenset({"at", "snapshot_id", "base_snapshot_id", "rows", "tables", "beside", "follows"})
+"""What a record says that no two runs have in common; whether it is right is for `verify` to say."""
+
+
 def _record(file: Path, root: str) -> dict[str, Any]:
     facts = json.loads(file.read_text())
     facts["evidence_root"] = facts["evidence_root"] == root
-    return {name: value for name, value in facts.items() if name not in {"at", "snapshot_id", "base_snapshot_id"}}
+    return {name: value for name, value in facts.items() if name not in _OF_ITS_OWN}
 
 
 # --- the harness ------------------------------------------------------------------------------------------------------
@@ -451,8 +459,9 @@ def undisturbed(site: Path, case: Case) -> Twin:
     platform = at(site)
     left = outcome(platform, case)
     closed(platform)
-    if left["what the doctor finds"]:
-        raise RuntimeError(f"{case.name}: after an undisturbed run the doctor finds {left['what the doctor finds']}")
+    for who in ("what the doctor finds", "what verifying the evidence finds"):
+        if left[who]:
+            raise RuntimeError(f"{case.name}: after an undisturbed run, {who}: {left[who]}")
     states = [list(view) for view in zip(*looks, strict=True)]
     return Twin(left, states, dict(_noted(site)), points)
 

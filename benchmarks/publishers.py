@@ -38,11 +38,11 @@ from rich.table import Table
 from backfill_assets import platform as platform_module
 from backfill_assets.digest import RowDigest
 from backfill_assets.executor import CHUNK_GATE
-from backfill_assets.loading import _PROPERTIES, _spec
+from backfill_assets.loading import _spec
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish
-from backfill_assets.schema import Published, iceberg_schema
+from backfill_assets.schema import TABLE_PROPERTIES, Published, iceberg_schema
 from backfill_assets.target import Product, TargetTable, TransformVersion
 from manifests.chunks import Chunking, cut
 from manifests.errors import LeaseHeld, PublicationRefused
@@ -108,9 +108,9 @@ def initialise(platform: Platform) -> None:
     platform.lakehouse.create_catalog()
     platform.ledger.migrate()
     schema = iceberg_schema(Day)
-    platform.lakehouse.ensure(DAYS, schema, _spec(schema, "day", Chunking.MONTH), _PROPERTIES)
+    platform.lakehouse.ensure(DAYS, schema, _spec(schema, "day", Chunking.MONTH), TABLE_PROPERTIES)
     events = Schema(NestedField(1, "id", StringType(), required=False), NestedField(2, "at", TimestamptzType(), False))
-    platform.lakehouse.ensure(SOURCE, events, _spec(events, "at", Chunking.MONTH), _PROPERTIES)
+    platform.lakehouse.ensure(SOURCE, events, _spec(events, "at", Chunking.MONTH), TABLE_PROPERTIES)
     rows = [{"id": str(month), "at": datetime(2020, month, 1, tzinfo=UTC)} for month in range(1, 13)]
     platform.lakehouse.append(
         SOURCE, [arrow.Table.from_pylist(rows, schema=schema_to_pyarrow(events))], {LOAD_PROPERTY: "events"}

@@ -85,7 +85,7 @@ def _parts(wanted: bool) -> Iterator[None]:
         (executor, "compute_batch"),
         (executor, "run_gates"),
         (executor, "_run_verdicts"),
-        (publication, "evidence_files"),
+        (publication, "bundle_files"),
     ]
     kept = [getattr(module, name) for module, name in named]
 

@@ -26,10 +26,10 @@ from pyiceberg.types import NestedField, StringType, TimestamptzType
 from backfill_assets import derivation, doctor, executor
 from backfill_assets import platform as platform_module
 from backfill_assets.compute import CHUNK_FOLDER, entities_folder, lineage, staged_files
-from backfill_assets.loading import _PROPERTIES, _spec
+from backfill_assets.loading import _spec
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
-from backfill_assets.schema import Corrections, Published, dtypes, iceberg_schema
+from backfill_assets.schema import TABLE_PROPERTIES, Corrections, Published, dtypes, iceberg_schema
 from backfill_assets.target import CorrectionsTable, Product, TargetTable, TransformVersion
 from manifests.chunks import Chunking
 from manifests.lifecycle import RunState
@@ -185,9 +185,9 @@ def initialise(platform: Platform) -> None:
     platform.ledger.migrate()
     for name, model in ((READINGS, Reading), (CORRECTIONS, Correction)):
         schema = iceberg_schema(model)
-        platform.lakehouse.ensure(name, schema, _spec(schema, "day", Chunking.MONTH), _PROPERTIES)
+        platform.lakehouse.ensure(name, schema, _spec(schema, "day", Chunking.MONTH), TABLE_PROPERTIES)
     events = Schema(NestedField(1, "id", StringType(), required=False), NestedField(2, "at", TimestamptzType(), False))
-    platform.lakehouse.ensure(SOURCE, events, _spec(events, "at", Chunking.MONTH), _PROPERTIES)
+    platform.lakehouse.ensure(SOURCE, events, _spec(events, "at", Chunking.MONTH), TABLE_PROPERTIES)
     rows = [{"id": str(month), "at": datetime(2020, month, 1, tzinfo=UTC)} for month in range(1, 13)]
     platform.lakehouse.append(
         SOURCE, [arrow.Table.from_pylist(rows, schema=schema_to_pyarrow(events))], {LOAD_PROPERTY: "events"}

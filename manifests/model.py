@@ -368,7 +368,7 @@ class Limits(_Part):
 class RunManifest(_Part):
     """The contract of one run: what, why, by whom, from which input, with which code, allowed to change what."""
 
-    _later = frozenset({"conflict", "freeze", "sample", "progressive", "series", "cut_line", "overlap_days"})
+    _later = frozenset({"conflict", "freeze", "sample", "progressive", "series", "cut_line", "overlap_days", "purpose"})
 
     api_version: Literal["backfill/v1"] = "backfill/v1"
     run_id: str
@@ -393,6 +393,8 @@ class RunManifest(_Part):
     """The run owns the days before it, LIVE owns it and those after."""
     overlap_days: Annotated[int, Field(ge=0, le=36_500, strict=True)] = 0
     """How many days from the cut line on the run may publish all the same."""
+    purpose: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")] | None = None
+    """What the source is used for, where the policy asks."""
     development: bool = False
 
     @field_validator("run_id")

@@ -32,6 +32,16 @@ from manifests.model import (
     Semantics,
     manifest_from,
 )
+from manifests.policy import (
+    OLD_DATA_GATE,
+    DataTerms,
+    Policy,
+    Role,
+    SourceFacts,
+    WantedRead,
+    data_terms,
+    request_problems,
+)
 
 ZONE_MARGIN = timedelta(days=1)
 """Read beyond the input range on both sides: a local day lies up to 14 hours off the UTC day of the same date."""
@@ -177,11 +187,17 @@ class PinnedReference:
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One staged data file; `rows` and `bytes` are read from its footer and its length."""
+    """One staged data file; `rows` and `bytes` are read from its footer and its length.
+
+    `sha256` (of all its bytes) and `footer` (of its Parquet footer) are those of the file as its gate read it; empty before
+    that, and where the gate could not hash what it read.
+    """
 
     path: str
     rows: int
     bytes: int
+    sha256: str = field(default="", metadata=LATER)
+    footer: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True)
@@ -318,6 +334,10 @@ class Plan:
     conflict: ConflictTerms | None = field(default=None, metadata=LATER)
     source_ends: date | None = field(default=None, metadata=LATER)
     """The last day the source knows, where that is before the end of the publish range."""
+    policy: str | None = field(default=None, metadata=LATER)
+    """Hash of the policy that was in force."""
+    data: DataTerms | None = field(default=None, metadata=LATER)
+    """What the run may not see of its source; None: it may see everything."""
 
     @cached_property
     def hash(self) -> str:
@@ -401,6 +421,8 @@ def make_plan(
     configuration_hash: str,
     run_clock: datetime,
     base: BaseState | None = None,
+    policy: Policy | None = None,
+    facts: SourceFacts | None = None,
 ) -> Plan:
     """Resolve `manifest` against the tables as they are.
 
@@ -411,6 +433,8 @@ def make_plan(
         references: the state of each reference table the target reads.
         base_snapshot_id: the target's current snapshot.
         base: what the planner must know of the target there; None where nothing was looked up.
+        policy: the policy in force; None: everybody may do everything.
+        facts: what the policy must know of source and target; None where it asks nothing of them.
         code: the identity of the running code.
         configuration_hash: hash of the settings that can change the output.
         run_clock: the instant the run takes for "now".
@@ -454,6 +478,27 @@ def make_plan(
                 "narrow the publish range, or raise the limit if the figure is right",
             )
         )
+    terms, needs_publisher = None, False
+    if policy is not None:
+        problems += request_problems(policy, manifest)
+        needs_publisher = policy.rule_for(contract.table, manifest.kind).of(Role.PUBLISHER) is not None
+    if policy is not None and facts is not None:
+        wanted = WantedRead(
+            inputs,
+            warm_up,
+            ZONE_MARGIN,
+            contract.chunking,
+            lambda day: sum(
+                file.rows
+                for file in source.files
+                if file.first_day < day and (contract.reads_look_back or file.last_day >= inputs.start - ZONE_MARGIN)
+            ),
+        )
+        terms, refusals = data_terms(policy, manifest, facts, wanted, run_clock)
+        problems += refusals
+    gates = _gates(manifest, contract)
+    if terms is not None and terms.leaves_out_rows:
+        gates += (OLD_DATA_GATE,)
     if problems:
         raise PlanRefused(problems)
     return Plan(
@@ -480,7 +525,7 @@ def make_plan(
         transform=contract.transform,
         transform_version=manifest.transform.version,
         chunks=chunks,
-        gates=_gates(manifest, contract),
+        gates=gates,
         tolerances={
             name: float(value)
             for name, value in (*contract.tolerances.items(), *manifest.validation.tolerances.items())
@@ -488,7 +533,7 @@ def make_plan(
         max_chunks_per_job=manifest.limits.max_chunks_per_job,
         max_runs_in_parallel=manifest.limits.max_runs_in_parallel,
         max_rows_expected=limit,
-        manual_publish=manifest.safety.requires_manual_publish,
+        manual_publish=manifest.safety.requires_manual_publish or needs_publisher,
         code=code,
         configuration_hash=configuration_hash,
         run_clock=run_clock.astimezone(UTC),
@@ -503,6 +548,8 @@ def make_plan(
             manifest.conflict.on_conflict, manifest.conflict.max_replans, manifest.conflict.wait_minutes
         ),
         source_ends=ends if (ends := max(file.last_day for file in source.files)) < publish.end else None,
+        policy=None if policy is None else policy.hash,
+        data=terms,
     )
 
 

@@ -1,8 +1,8 @@
 """The evidence store: what proves a run, kept immutable.
 
 A bundle is a folder of files sealed before the publication; its root hash goes into the published snapshot. What
-happens afterwards (published, rolled back) is appended as records that name the root. Nothing here is ever rewritten
-or deleted.
+happens afterwards (published, superseded, rolled back) is appended as records that name the root, each with a link in
+the chain over all runs. Nothing here is ever rewritten or deleted.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import Problem, PublicationRefused
+from resources.chain import Chain, create, sync_folder
 
 INDEX = "index.json"
+CHAIN = "_chain"
+"""The folder of the chain; no run id begins so."""
+RECORDS = "records"
+REPORT = "report.html"
 _BUNDLE = re.compile(r"bundle(?:-(\d+))?")
 
 
@@ -28,6 +34,26 @@ class EvidenceStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.chain = Chain(folder / CHAIN)
+
+    def run_ids(self) -> list[str]:
+        """Return the runs of which a bundle was sealed."""
+        return sorted(
+            {folder.parent.name for folder in self.folder.glob("*/bundle*") if _BUNDLE.fullmatch(folder.name)}
+        )
+
+    def records(self, run_id: str) -> Path:
+        """Return the folder of what happened to a run after its bundle was sealed."""
+        return self.folder / run_id / RECORDS
+
+    def report(self, run_id: str) -> Path:
+        """Return where the report of a run is written."""
+        return self.folder / run_id / REPORT
+
+    def bundles(self, run_id: str) -> list[Path]:
+        """Return the sealed bundles of a run, oldest first."""
+        found = ((folder, _BUNDLE.fullmatch(folder.name)) for folder in (self.folder / run_id).glob("bundle*"))
+        return [folder for _, folder in sorted((int(name[1] or 0), folder) for folder, name in found if name)]
 
     def path(self, run_id: str, edition: int | None = None) -> Path:
         """Return the folder of a run's bundle; without an edition, of its last one.
@@ -35,8 +61,8 @@ class EvidenceStore:
         A run has more than one where chunks were planned anew after a bundle was sealed: earlier ones stay.
         """
         if edition is None:
-            found = (_BUNDLE.fullmatch(folder.name) for folder in (self.folder / run_id).glob("bundle*"))
-            edition = max((int(name[1] or 0) for name in found if name), default=0)
+            sealed = self.bundles(run_id)
+            return sealed[-1] if sealed else self.folder / run_id / "bundle"
         return self.folder / run_id / ("bundle" if edition == 0 else f"bundle-{edition}")
 
     def seal(self, run_id: str, files: Mapping[str, Any], edition: int = 0) -> str:
@@ -60,7 +86,9 @@ class EvidenceStore:
             index[name] = hashlib.sha256(raw).hexdigest()
         root = sha256_of(index)
         _write(partial / INDEX, _index_text(run_id, index).encode())
+        sync_folder(partial)
         partial.rename(final)
+        sync_folder(final.parent)
         return root
 
     def verify(self, run_id: str) -> str:
@@ -76,37 +104,62 @@ class EvidenceStore:
                     f"there is no evidence of '{run_id}'", "a published run has a sealed bundle", f"restore {folder}"
                 )
             )
-        found = {
-            entry.name: hashlib.sha256(entry.read_bytes()).hexdigest() if entry.is_file() else "a folder"
-            for entry in folder.iterdir()
-            if entry.name != INDEX
-        }
-        text = (folder / INDEX).read_text(errors="replace")
-        names: set[str] = set()
-        try:
-            index = json.loads(text)
-            names = {name for name, _ in set(found.items()) ^ set(index["files"].items())}
-            whole = text == _index_text(run_id, index["files"])
-        except (ValueError, KeyError, TypeError, AttributeError):
-            whole = False  # no index of ours any more: named below
-        if names or not whole:
+        root, damages = examine(folder, run_id)
+        if damages:
             raise PublicationRefused(
                 Problem(
-                    f"the evidence of '{run_id}' was changed after it was sealed: {', '.join(sorted(names) or [INDEX])}",
+                    f"the evidence of '{run_id}' was changed after it was sealed: "
+                    + ", ".join(one.name for one in damages),
                     "evidence is immutable",
                     f"keep {folder} as it is and find out who changed it; the change needs a new run",
                 )
             )
-        return sha256_of(found)
+        return root
 
     def append(self, run_id: str, name: str, content: Mapping[str, Any]) -> Path:
         """Add a record beside the bundle; the same record again is not written twice."""
-        folder = self.folder / run_id / "records"
+        folder = self.records(run_id)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{name}.json"
-        if not file.exists():
-            _write(file, (canonical_json(dict(content)) + "\n").encode())
+        if not file.exists():  # nor is it, if somebody else makes it meanwhile: the first one stays
+            create(file, (canonical_json(dict(content)) + "\n").encode())
         return file
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A file of a bundle that is not as it was sealed: the hashes then and now, "nothing" where there is no file."""
+
+    name: str
+    expected: str
+    found: str
+
+
+def examine(folder: Path, run_id: str) -> tuple[str, list[Changed]]:
+    """Return the root hash over a bundle's files as they are now, and each that is not as it was sealed."""
+    found = {
+        entry.name: sha256_of_file(entry) if entry.is_file() else "a folder"
+        for entry in sorted(folder.iterdir())
+        if entry.name != INDEX
+    }
+    root = sha256_of(found)
+    raw = (folder / INDEX).read_bytes() if (folder / INDEX).is_file() else b""
+    own = hashlib.sha256(raw).hexdigest() if raw else "nothing"
+    try:
+        listed = dict(json.loads(raw)["files"])
+        whole = raw == _index_text(run_id, listed).encode()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:  # it does not hold together by itself: what it lists is no measure of the files
+        return root, [Changed(INDEX, hashlib.sha256(_index_text(run_id, found).encode()).hexdigest(), own)]
+    names = sorted(name for name in found.keys() | listed.keys() if found.get(name) != listed.get(name))
+    return root, [Changed(name, listed.get(name, "nothing"), found.get(name, "nothing")) for name in names]
+
+
+def sha256_of_file(file: Path) -> str:
+    """Return the SHA-256 (hex) of a file, a block at a time."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _index_text(run_id: str, files: Mapping[str, str]) -> str:

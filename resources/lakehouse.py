@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import random
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -55,12 +55,13 @@ from pyiceberg.table.update import (
     UpdatesAndRequirements,
 )
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
-from pyiceberg.types import DateType, TimestamptzType
+from pyiceberg.types import DateType, StringType, TimestamptzType
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, InputRefused, LeaseLost, Problem, PublicationRefused
 from manifests.planner import ReferenceState, SourceFile, SourceState, StagedFile
+from resources.fingerprints import footer_hash
 from resources.leases import lost
 
 RUN_PROPERTY = "backfill.run-id"
@@ -71,6 +72,8 @@ SEQUENCE_PROPERTY = "backfill.sequence"
 PLAN_PROPERTY = "backfill.plan-hash"
 EVIDENCE_PROPERTY = "backfill.evidence-root"
 VERSION_PROPERTY = "backfill.transform-version"
+DIFF_PROPERTY = "backfill.diff-id"
+"""Snapshot summary key of a run's changed rows: the same ones are never put into the changes table twice."""
 LOAD_PROPERTY = "backfill.load-id"
 """Snapshot summary key of a load: the same load is never appended twice."""
 SINGLE_LOADS = {"commit.retry.num-retries": "0"}
@@ -258,6 +261,23 @@ class Lakehouse:
             file for file in _live_files(table, _snapshot(table, until), AlwaysTrue()) if file.file_path not in known
         ]
         return min((_instants(table, file, time_column)[0].date() for file in new), default=None)
+
+    def possible_rows(self, name: str, snapshot_id: int, column: str, keys: Collection[str]) -> int:
+        """Return the rows of a source's files that may hold one of some values of a text column, by the files' bounds.
+
+        A file without bounds may hold any of them.
+        """
+        table = self.table(name)
+        field, wanted = table.schema().find_field(column), sorted(keys)
+        rows = 0
+        for file in _live_files(table, _snapshot(table, snapshot_id), AlwaysTrue()):
+            low, high = file.lower_bounds.get(field.field_id), file.upper_bounds.get(field.field_id)
+            possible = bool(wanted)
+            if low is not None and high is not None and isinstance(field.field_type, StringType):
+                place = bisect_left(wanted, from_bytes(field.field_type, low))
+                possible = place < len(wanted) and wanted[place] <= from_bytes(field.field_type, high)
+            rows += file.record_count if possible else 0
+        return rows
 
     def reference_state(self, name: str, recorded: frozenset[int]) -> ReferenceState:
         """Describe a reference table: its snapshots and its named versions."""
@@ -502,9 +522,36 @@ class Lakehouse:
         old = present if replaced is None else [file for file in present if file.file_path in replaced]
         new = data_files(table, [file.path for file in staged])
         _require_as_staged(staged, new)
+        _require_same_footers(table, staged)
         self._commit(table, [scope for scope, _ in scopes], old, new, properties, branch, token, present)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
+
+    def put_rows(
+        self, name: str, where: BooleanExpression, staged: Sequence[StagedFile], properties: Mapping[str, str]
+    ) -> int:
+        """Make staged files the rows of a run in a table that keeps those of many, as one snapshot; return the snapshot.
+
+        `where` selects the files of the run: those that it has by now give way. If the newest snapshot of the run in the
+        table's history has the same diff id, that is it, and nothing is put there twice.
+        """
+        run_id, diff_id = properties[RUN_PROPERTY], properties[DIFF_PROPERTY]
+        new = data_files(self.table(name), [file.path for file in staged])
+
+        def put(table: Table) -> None:
+            landed = _with_property(table, RUN_PROPERTY, run_id)
+            if landed is not None and landed.summary and landed.summary.additional_properties[DIFF_PROPERTY] == diff_id:
+                return
+            current = table.current_snapshot()
+            old = [] if current is None else list(_live_files(table, current, where))
+            try:
+                commit_replacement(table, where, old, new, properties)
+            except ValidationException as error:  # another process has put rows of this run there meanwhile
+                raise CommitFailedException(str(error)) from error
+
+        self._retrying(name, _ensure_snapshot)
+        self._retrying(name, put)
+        return self._landed(name, RUN_PROPERTY, run_id).snapshot_id
 
     def require_unchanged(self, name: str, scopes: Sequence[tuple[Scope, int | None]]) -> None:
         """Refuse if a scope's files are no longer those of its snapshot: for changes of more than one table.
@@ -948,6 +995,28 @@ def _require_as_staged(staged: Sequence[StagedFile], found: Sequence[DataFile]) 
         for file, data in zip(staged, found, strict=True)
         if (data.record_count, data.file_size_in_bytes) != (file.rows, file.bytes)
     ]
+    if changed:
+        raise PublicationRefused(changed)
+
+
+def _require_same_footers(table: Table, staged: Sequence[StagedFile]) -> None:
+    """Refuse files whose footer is not the one that was gated: what a commit says of a file comes from there."""
+
+    def found(file: StagedFile) -> str:
+        with table.io.new_input(file.path).open() as stream:
+            return footer_hash(stream, file.bytes)
+
+    known = [file for file in staged if file.footer]
+    with ThreadPoolExecutor(_FOOTER_READERS) as pool:
+        changed = [
+            Problem(
+                f"the footer of {file.path} has the SHA-256 {own}, not {file.footer}",
+                "what is published is what was gated",
+                "cancel the run: its staging was changed after it was gated",
+            )
+            for file, own in zip(known, pool.map(found, known), strict=True)
+            if own != file.footer
+        ]
     if changed:
         raise PublicationRefused(changed)
 

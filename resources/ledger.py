@@ -26,7 +26,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import make_url
 
-from manifests.canonical import canonical_json
+from manifests.canonical import LATER, canonical_json
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, TransitionRefused
 from manifests.lifecycle import APPROVED_OR_LATER, RunState, check_transition
 from manifests.model import RunManifest, stored_manifest
@@ -122,11 +122,13 @@ class Verdict:
     chunk: str = ""
     attempt: int = 0
     at: datetime | None = None
+    asks: bool = field(default=False, metadata=LATER)
+    """It neither passes nor fails: an owner has to accept what it found, with a reason."""
 
 
 @dataclass(frozen=True)
 class GatedChunk:
-    """What the gate of one chunk measured of the staged files of one attempt."""
+    """What the gate of one chunk measured of the staged files of one attempt; `files` and `derived` with their hashes."""
 
     chunk: str
     attempt: int
@@ -134,6 +136,8 @@ class GatedChunk:
     rows: int
     measures: Mapping[str, Any]
     verdict: Verdict
+    files: tuple[StagedFile, ...] | None = None
+    derived: tuple[StagedFile, ...] | None = None
 
 
 def now() -> datetime:
@@ -370,7 +374,17 @@ class Ledger:
 
     # --- approval -------------------------------------------------------------------------------------------------
 
-    def decide(self, run_id: str, *, approve: bool, by: str, comment: str, self_approval: bool, plan_hash: str) -> None:
+    def decide(
+        self,
+        run_id: str,
+        *,
+        approve: bool,
+        by: str,
+        comment: str,
+        self_approval: bool,
+        plan_hash: str,
+        break_glass: str = "",
+    ) -> None:
         """Record an approval or a rejection and move the run.
 
         Args:
@@ -380,6 +394,7 @@ class Ledger:
             comment: why.
             self_approval: whether the policy lets a requester approve their own run.
             plan_hash: the plan the decider has seen.
+            break_glass: why four eyes were not waited for, where somebody who may has decided so.
 
         Raises:
             TransitionRefused: if the state, the plan or the person does not allow it.
@@ -390,7 +405,7 @@ class Ledger:
             check_transition(run_id, record.state, wanted)
             own = by.strip().casefold() == record.requested_by.strip().casefold()
             _require_name(by)
-            if approve and own and not self_approval:
+            if approve and own and not self_approval and not break_glass:
                 raise TransitionRefused(
                     Problem(
                         f"'{by}' requested run '{run_id}'",
@@ -414,6 +429,7 @@ class Ledger:
                     comment=comment,
                     plan_hash=record.plan_hash,
                     self_approved=own and approve,
+                    break_glass=break_glass,
                     at=now(),
                 )
             )
@@ -603,6 +619,7 @@ class Ledger:
         with self.engine.begin() as connection:
             lock_run(connection, run_id)  # or two passes over the same chunks could wait for each other's rows
             for item in gated:
+                hashed = {"files": item.files, "derived": item.derived}
                 changed = connection.execute(
                     chunks.update()
                     .where(chunks.c.run_id == run_id, chunks.c.chunk == item.chunk, chunks.c.attempt == item.attempt)
@@ -610,6 +627,7 @@ class Ledger:
                         state=ChunkState.PASSED if item.verdict.passed else ChunkState.FAILED,
                         digest=item.digest,
                         measures=canonical_json(dict(item.measures)),
+                        **{name: canonical_json(files) for name, files in hashed.items() if files is not None},
                         error="" if item.verdict.passed else item.verdict.summary,
                         updated_at=at,
                     )
@@ -627,15 +645,19 @@ class Ledger:
     def judge(self, run_id: str, found: Sequence[Verdict], actor: str) -> bool:
         """Record run-level verdicts and move the run: to VALIDATED, or to FAILED naming the gates that did not pass.
 
+        It stays STAGED where nothing failed and a gate asks for an owner.
+
         Returns False, having recorded nothing, if the run is STAGED no more: another launch has judged it meanwhile.
         """
         at = now()
-        failed = [verdict.gate for verdict in found if not verdict.passed]
+        failed = [verdict.gate for verdict in found if not verdict.passed and not verdict.asks]
         with self.engine.begin() as connection:
             if self._locked(connection, run_id).state is not RunState.STAGED:
                 return False
             for verdict in found:
                 _insert_verdict(connection, run_id, verdict, at)
+            if not failed and any(verdict.asks for verdict in found):
+                return True
             state = RunState.FAILED if failed else RunState.VALIDATED
             why = f"gate(s) not passed: {', '.join(failed)}" if failed else f"{len(found)} run gates passed"
             _move(connection, run_id, RunState.STAGED, state, actor, why)
@@ -649,7 +671,7 @@ class Ledger:
                 sa.select(verdicts).where(verdicts.c.run_id == run_id).order_by(verdicts.c.id)
             ):
                 newest[row.chunk, row.gate] = Verdict(
-                    row.gate, row.passed, row.summary, json.loads(row.details), row.chunk, row.attempt, row.at
+                    row.gate, row.passed, row.summary, json.loads(row.details), row.chunk, row.attempt, row.at, row.asks
                 )
         return list(newest.values())
 
@@ -1017,6 +1039,7 @@ def _insert_verdict(connection: sa.Connection, run_id: str, verdict: Verdict, at
             gate=verdict.gate,
             attempt=verdict.attempt,
             passed=verdict.passed,
+            asks=verdict.asks,
             summary=verdict.summary,
             details=canonical_json(dict(verdict.details)),
             at=at,

@@ -60,6 +60,9 @@ class Settings(BaseSettings):
     self_approval: bool = Field(
         False, description="Development only: a requester may approve their own run; the record says so."
     )
+    policy_file: Path | None = Field(
+        None, description="The policy; default: policy.yaml in the home folder, else the shipped one (four eyes)."
+    )
     quarantine_limit: float = Field(
         0.05, ge=0, le=1, description="Share of a load's rows that may be quarantined before the load is refused."
     )
@@ -97,6 +100,8 @@ class Settings(BaseSettings):
     def _resolve(self) -> Self:
         home = self.home.expanduser().absolute()
         object.__setattr__(self, "home", home)
+        if self.policy_file is not None:
+            object.__setattr__(self, "policy_file", self.policy_file.expanduser().absolute())
         if not self.catalog:
             object.__setattr__(
                 self,

@@ -108,6 +108,15 @@ class Storage:
         with self._filesystem.open_input_file(path) as stream:
             return int(pq.read_metadata(stream).num_rows)
 
+    def content(self, path: str) -> bytes:
+        """Return a whole file.
+
+        Raises:
+            OSError: if it cannot be read; FileNotFoundError if it is not there.
+        """
+        with self._filesystem.open_input_file(path) as stream:
+            return bytes(stream.read())
+
     def delete(self, file: FileFound) -> bool:
         """Delete a file if it is still the one that was found; return whether it was deleted."""
         if not self.inside(file.path) or self.look([file.path]).get(file.path) != file:

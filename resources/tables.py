@@ -107,6 +107,7 @@ verdicts = sa.Table(
     sa.Column("gate", sa.String(100), nullable=False),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("passed", sa.Boolean, nullable=False),
+    sa.Column("asks", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
     sa.Column("summary", sa.Text, nullable=False),
     sa.Column("details", sa.Text, nullable=False, default="{}"),
     sa.Column("at", Utc, nullable=False),
@@ -122,6 +123,8 @@ approvals = sa.Table(
     sa.Column("comment", sa.Text, nullable=False, default=""),
     sa.Column("plan_hash", sa.String(64), nullable=False),
     sa.Column("self_approved", sa.Boolean, nullable=False),
+    sa.Column("role", sa.String(16), nullable=False, default="approver", server_default="approver"),
+    sa.Column("break_glass", sa.Text, nullable=False, default="", server_default=""),
     sa.Column("at", Utc, nullable=False),
 )
 publications = sa.Table(
@@ -231,4 +234,32 @@ waits = sa.Table(
     sa.Column("why", sa.Text, nullable=False),
     sa.Column("since_at", Utc, nullable=False),
     sa.Column("ended_at", Utc, nullable=True),
+)
+acceptances = sa.Table(
+    "acceptances",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    _run_key(),
+    sa.Column("gate", sa.String(100), nullable=False),
+    sa.Column("accepted_by", sa.String(200), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("plan_hash", sa.String(64), nullable=False),
+    sa.Column("numbers", sa.Text, nullable=False),
+    sa.Column("numbers_hash", sa.String(64), nullable=False),
+    sa.Column("at", Utc, nullable=False),
+    sa.Index("acceptances_by_run", "run_id", "gate"),
+)
+policies = sa.Table(
+    "policies",
+    metadata,
+    sa.Column("hash", sa.String(64), primary_key=True),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("at", Utc, nullable=False),
+)
+erasure_lists = sa.Table(
+    "erasure_lists",
+    metadata,
+    sa.Column("hash", sa.String(64), primary_key=True),
+    sa.Column("subjects", sa.Text, nullable=False),
+    sa.Column("at", Utc, nullable=False),
 )

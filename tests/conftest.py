@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from servers import NoServerError, Postgres, postgres
-from worlds import World, make_world
+from worlds import World, keep, make_world
 
 os.environ.setdefault("TZ", "UTC")
 
@@ -32,10 +32,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 
 
+@pytest.fixture(scope="session")
+def initialised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], World]:
+    """Return what puts an installation with 400 generated cases of two years back to how it began."""
+    folder = tmp_path_factory.mktemp("initialised")
+    return keep(make_world(folder / "home", cases=400), folder / "kept")
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(initialised: Callable[[], World]) -> World:
     """An initialised installation with 400 generated cases of two years."""
-    return make_world(tmp_path / "home", cases=400)
+    return initialised()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from servers import Postgres
 
-from backfill_assets import executor, faults, planning, publication
+from backfill_assets import decisions, executor, faults, planning, publication
 from backfill_assets.doctor import examine, mend
 from backfill_assets.platform import Platform
 from backfill_assets.publication import accept, publish, reinstate, rollback
@@ -391,7 +391,9 @@ def test_a_launch_whose_run_another_one_has_judged_meanwhile_has_nothing_left_to
     "end",
     [
         lambda platform, _: publication.cancel(platform, REPLACE.run_id, "grace", "not wanted"),
-        lambda platform, plan_hash: publication.reject(platform, REPLACE.run_id, "grace", "not wanted", plan_hash),
+        lambda platform, plan_hash: decisions.reject(
+            platform, REPLACE.run_id, by="grace", comment="no", plan_hash=plan_hash
+        ),
     ],
     ids=["cancel", "reject"],
 )
@@ -414,7 +416,7 @@ def test_what_landed_unrecorded_cannot_be_ended_as_if_it_had_not(
 
 def test_a_validated_run_is_rejected_by_those_who_looked_at_its_numbers(platform: Platform) -> None:
     validated(platform, REPLACE)
-    publication.reject(platform, REPLACE.run_id, "grace", "too many", platform.ledger.run(REPLACE.run_id).plan_hash)
+    decisions.reject(platform, REPLACE.run_id, by="grace", comment="too many")
     assert platform.ledger.run(REPLACE.run_id).state is RunState.REJECTED
     with pytest.raises(PublicationRefused, match="REJECTED"):
         publish(platform, REPLACE.run_id)

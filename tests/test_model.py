@@ -38,11 +38,11 @@ from backfill_assets import derivation, faults, publication
 from backfill_assets import platform as platform_module
 from backfill_assets.compute import entities_folder, lineage
 from backfill_assets.executor import CHUNK_GATE, by_plan
-from backfill_assets.loading import _PROPERTIES, _spec
+from backfill_assets.loading import _spec
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
+from backfill_assets.schema import TABLE_PROPERTIES, Published, iceberg_schema
 from backfill_assets.schema import Corrections as CorrectionsModel
-from backfill_assets.schema import Published, iceberg_schema
 from backfill_assets.target import CorrectionsTable, Product, TargetTable, TransformVersion
 from manifests.chunks import Chunking
 from manifests.errors import PlanRefused, PublicationRefused, Refused
@@ -131,11 +131,11 @@ class Installation:
         self.platform.ledger.migrate()
         for name, model in ((DAYS, Day), (EVENTS, DayCorrection)):
             schema = iceberg_schema(model)
-            self.platform.lakehouse.ensure(name, schema, _spec(schema, "day", Chunking.MONTH), _PROPERTIES)
+            self.platform.lakehouse.ensure(name, schema, _spec(schema, "day", Chunking.MONTH), TABLE_PROPERTIES)
         events = Schema(
             NestedField(1, "id", StringType(), required=False), NestedField(2, "at", TimestamptzType(), False)
         )
-        self.platform.lakehouse.ensure(SOURCE, events, _spec(events, "at", Chunking.MONTH), _PROPERTIES)
+        self.platform.lakehouse.ensure(SOURCE, events, _spec(events, "at", Chunking.MONTH), TABLE_PROPERTIES)
         rows = [{"id": month, "at": datetime.fromisoformat(f"{month}-05").replace(tzinfo=UTC)} for month in MONTHS]
         load = arrow.Table.from_pylist(rows, schema=schema_to_pyarrow(events))
         self.platform.lakehouse.append(SOURCE, [load], {LOAD_PROPERTY: "events"})

@@ -6,7 +6,10 @@ transform's is not repeated here; only what a day and a deadline is they share w
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from math import sqrt
+from statistics import median
 from typing import Any
 
 from pyspark.sql import DataFrame, Window
@@ -16,9 +19,17 @@ from backfill_assets.products.enforcement.transforms import CALENDAR, DAY_OF, RU
 from backfill_assets.reconciliation import Comparison, Entities, Wrong, outcome_level, record_level, state_level
 from backfill_assets.target import Finding, Level, Reconciliation, ReconciliationContext
 
+SAMPLE = 20
 ROW_CHANGE = "row_change_percent"
 BREACH_CHANGE = "breach_change_percent"
-TOLERANCES = {ROW_CHANGE: 20.0, BREACH_CHANGE: 20.0}
+UNUSUAL_CHANGE = "unusual_change_percent"
+UNUSUAL_COUNT = "unusual_change_breaches"
+UNUSUAL_SPREAD = "unusual_change_spread"
+TOLERANCES = {ROW_CHANGE: 20.0, BREACH_CHANGE: 20.0, UNUSUAL_CHANGE: 50.0, UNUSUAL_COUNT: 50.0, UNUSUAL_SPREAD: 6.0}
+_HISTORY_MONTHS = 6
+"""Months of its own history below which nothing can be said of what is usual for a slice."""
+_MAD_TO_SIGMA = 1.4826
+"""From the median absolute deviation to the standard deviation of a normal distribution."""
 PENALTY = "Add penalty"
 _CLOCK = ("case_id", "jurisdiction", "clock")
 _CONDITIONS = (
@@ -166,6 +177,94 @@ def change_within_tolerance(context: ReconciliationContext) -> Finding:
     return Finding(passed, "; ".join(said), details)
 
 
+def breaches_look_reasonable(context: ReconciliationContext) -> Finding:
+    """Change: breaches by jurisdiction and clock against the accepted version, and against the slice's own months.
+
+    A slice is unusual if its breaches in the run, or in a month, differ from the accepted ones by at least so many and so
+    many percent; a month only if it is also far outside what the slice's accepted months are. What only moved to the
+    month beside (a deadline a day later) is no change. Not passed is not failed: an owner has to accept it.
+    """
+    comparable = {chunk for chunk, measures in context.accepted.items() if measures is not None}
+    if not comparable:
+        return Finding(True, "no accepted version to compare with", {"comparable_chunks": 0})
+    new = _breaches((row["chunk"], row) for row in context.after if row["chunk"] in comparable)
+    old = _breaches((chunk, row) for chunk, rows in context.accepted.items() for row in rows or ())
+    months = sorted({chunk[:7] for chunk in comparable})
+    unusual = []
+    for place in sorted(old.keys() | new.keys()):
+        before, after = ([side[place][month] for month in months] for side in (old, new))
+        unusual += _unusual_total(context, place, sum(before), sum(after))
+        unusual += _unusual_months(context, place, months, before, after)
+    counts = {name: sum(sum(one.values()) for one in side.values()) for name, side in (("old", old), ("new", new))}
+    return Finding(
+        not unusual,
+        f"breaches {counts['old']:,} -> {counts['new']:,} in {len(old.keys() | new.keys())} slices of {len(months)} months; "
+        f"{len(unusual)} unusual",
+        {
+            "comparable_chunks": len(comparable),
+            "accepted": counts["old"],
+            "staged": counts["new"],
+            "unusual": len(unusual),
+        },
+        unusual[:SAMPLE],
+        asks=bool(unusual),
+    )
+
+
+_Place = tuple[str, str]
+
+
+def _breaches(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[_Place, dict[str, int]]:
+    """Count breaches by jurisdiction and clock, and by month."""
+    found: dict[_Place, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for chunk, row in rows:
+        if row["sla_state"] == "BREACHED":
+            found[row["jurisdiction"], row["clock"]][chunk[:7]] += row["rows"]
+    return found
+
+
+def _unusual_total(context: ReconciliationContext, place: _Place, before: int, after: int) -> list[dict[str, Any]]:
+    if not _is_large(context, before, abs(after - before)):
+        return []
+    return [_said(place, "all", before, after)]
+
+
+def _unusual_months(
+    context: ReconciliationContext, place: _Place, months: list[str], before: list[int], after: list[int]
+) -> list[dict[str, Any]]:
+    if len(months) < _HISTORY_MONTHS:
+        return []
+    usual = median(before)
+    deviation = _MAD_TO_SIGMA * median(abs(count - usual) for count in before)
+    spread = max(deviation, sqrt(usual), 1.0)  # counts scatter by their square root at the least
+    changes = [now - then for then, now in zip(before, after, strict=True)]
+    found = []
+    for number, change in enumerate(changes):
+        beside = [changes[at] for at in (number - 1, number + 1) if 0 <= at < len(changes)]
+        moved = sum(abs(one) for one in beside if one * change < 0)
+        is_far = abs(after[number] - usual) > context.tolerances[UNUSUAL_SPREAD] * spread
+        if is_far and _is_large(context, before[number], abs(change) - moved):
+            found.append(_said(place, months[number], before[number], after[number]) | {"usual": usual})
+    return found
+
+
+def _is_large(context: ReconciliationContext, before: int, change: int) -> bool:
+    enough = change >= context.tolerances[UNUSUAL_COUNT]
+    return enough and change * 100 >= context.tolerances[UNUSUAL_CHANGE] * before
+
+
+def _said(place: _Place, month: str, before: int, after: int) -> dict[str, Any]:
+    change = f"{_percent(before, after):+.1f}%"
+    return {
+        "jurisdiction": place[0],
+        "clock": place[1],
+        "month": month,
+        "accepted": before,
+        "staged": after,
+        "change": change,
+    }
+
+
 def _totals(measures: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     totals = {"rows": 0, "breaches": 0}
     for row in measures:
@@ -238,5 +337,11 @@ ALL = (
         Level.CHANGE,
         "Rows and breaches changed against the accepted version by no more than the manifest tolerates.",
         change_within_tolerance,
+    ),
+    Reconciliation(
+        "breaches_look_reasonable",
+        Level.CHANGE,
+        "Breaches by jurisdiction and clock did not change beyond reason; if they did, an owner accepts it with a reason.",
+        breaches_look_reasonable,
     ),
 )

@@ -1,0 +1,137 @@
+"""Charts as inline SVG: still, sharp on paper and on a phone, drawn without a display and the same for the same figures.
+
+Put here drawing only; what is drawn, and why, is `report`'s. Imported where a report is made: Matplotlib takes a moment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BEFORE, AFTER = "#9a9a9a", "#1f6fb2"
+LESS, MORE = "#5e3c99", "#c26a00"
+_WIDTH = 6.4
+"""Inches: wide enough on a page, and still readable where a phone shrinks it."""
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "text.parse_math": False,  # a label is text, whatever it holds
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+}
+_TICKS = 12
+_PROLOG = re.compile(r"^.*?(?=<svg)", re.DOTALL)
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_SIZE = re.compile(r'(<svg[^>]*?) width="[^"]*"([^>]*?)', re.DOTALL)
+_HEIGHT = re.compile(r'(<svg[^>]*?) height="[^"]*"', re.DOTALL)
+
+
+def before_and_after(
+    panels: Mapping[str, tuple[Sequence[float | None], Sequence[float | None]]], keys: Sequence[str], what: str
+) -> str:
+    """Return small charts, one a panel, of values by chunk before and after; None where there is none.
+
+    Below each, where there is a before, the change as bars: lines that lie on each other hide it.
+    """
+    sides = {name: tuple(map(_numbers, both)) for name, both in panels.items()}
+    moved = {name: after - before for name, (before, after) in sides.items()}
+    ratios = [ratio for name in sides for ratio in ([2.0, 1.0] if _is_known(moved[name]) else [2.0])]
+    with _figure(_WIDTH, 0.7 + 0.75 * sum(ratios), f"before-and-after {what}") as (figure, result):
+        grid = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)
+        rows = iter(grid[:, 0])
+        for name, (before, after) in sides.items():
+            axes = next(rows)
+            for values, color, label in ((before, BEFORE, "before"), (after, AFTER, "after")):
+                if _is_known(values):
+                    width = 3.2 if color == BEFORE else 1.4
+                    marker = "o" if len(keys) < _TICKS else ""
+                    axes.plot(values, color=color, label=label, linewidth=width, marker=marker, markersize=3)
+            axes.set_title(name, loc="left", fontsize=11)
+            axes.set_ylim(bottom=0)
+            _numbered(axes, 4, "{:,.0f}")
+            if _is_known(moved[name]):
+                bars = next(rows)
+                bars.bar(range(len(keys)), np.nan_to_num(moved[name]), color=np.where(moved[name] < 0, LESS, MORE))
+                bars.axhline(0, color="#666666", linewidth=0.8)
+                bars.set_ylabel("change")
+                if not np.nan_to_num(moved[name]).any():
+                    bars.set_ylim(-1, 1)
+                _numbered(bars, 2, "{:+,.0f}")
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        if handles:
+            figure.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False)
+        _label_chunks(grid[-1, 0], keys)
+    return result[0]
+
+
+def _numbers(values: Sequence[float | None]) -> Any:
+    return np.array([np.nan if value is None else float(value) for value in values])
+
+
+def _is_known(values: Any) -> bool:
+    return not bool(np.isnan(values).all())
+
+
+def _numbered(axes: Any, ticks: int, form: str) -> None:
+    axes.yaxis.set_major_locator(MaxNLocator(ticks, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: form.format(value) if value else "0"))
+    axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
+
+
+def heat_map(rows: Mapping[str, Sequence[float | None]], keys: Sequence[str], *, is_change: bool) -> str:
+    """Return a map of values, a line of `rows` by chunk: changes in percent around 0, or shares of the line's largest."""
+    values = np.array([_numbers(row) for row in rows.values()])
+    with _figure(_WIDTH, 1.2 + 0.24 * len(rows), "heat map") as (figure, result):
+        axes = figure.subplots()
+        known = np.abs(values[~np.isnan(values)])
+        limit = float(known.max()) if known.size and known.max() > 0 else 1.0
+        if is_change:
+            image = axes.pcolormesh(values, cmap="PuOr_r", norm=TwoSlopeNorm(0, -limit, limit), rasterized=False)
+        else:
+            image = axes.pcolormesh(values, cmap="Blues", vmin=0, vmax=limit)
+        axes.set_facecolor("#f2f2f2")
+        axes.set_yticks(np.arange(len(rows)) + 0.5, list(rows))
+        axes.invert_yaxis()
+        axes.tick_params(length=0)
+        _label_chunks(axes, keys, offset=0.5)
+        bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 0.5 + 2 / max(len(rows), 1)), pad=0.02)
+        bar.outline.set_visible(False)
+        bar.ax.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:+g}%" if is_change else f"{value:,.0f}")
+        )
+    return result[0]
+
+
+def _label_chunks(axes: Any, keys: Sequence[str], offset: float = 0.0) -> None:
+    step = max(1, -(-len(keys) // _TICKS))
+    shown = range(0, len(keys), step)
+    axes.set_xticks([place + offset for place in shown], [keys[place] for place in shown], rotation=40, ha="right")
+
+
+@contextmanager
+def _figure(width: float, height: float, salt: str) -> Iterator[tuple[Figure, list[str]]]:
+    """Yield a figure and where its SVG is put once it is drawn."""
+    result: list[str] = []
+    with mpl.rc_context(_STYLE | {"svg.hashsalt": salt}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, result
+        text = StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    svg = _METADATA.sub("", _PROLOG.sub("", text.getvalue()))
+    result.append(_HEIGHT.sub(r"\1", _SIZE.sub(r"\1\2", svg, count=1), count=1).strip())

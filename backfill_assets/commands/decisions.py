@@ -1,0 +1,196 @@
+"""The commands of those who decide: approve, reject, review, accept-change, decisions, policy.
+
+Put here arguments and output; whether somebody may decide is `backfill_assets.decisions`'.
+"""
+
+from __future__ import annotations
+
+import click
+
+from backfill_assets.commands.base import F, json_option, opened_instance, opened_platform, say, show
+from resources.settings import load_settings
+
+
+def decision_options(command: F) -> F:
+    """Give a command `--by`, `--comment` and `--plan-hash`."""
+    command = click.option("--plan-hash", help="Decide only if this is still the plan (12 characters or all).")(command)
+    command = click.option("--comment", default="", help="Why.")(command)
+    return click.option("--by", required=True, help="Who decides.")(command)
+
+
+def break_glass_option(command: F) -> F:
+    """Give a command `--break-glass REASON`."""
+    return click.option(
+        "--break-glass",
+        metavar="REASON",
+        default="",
+        help="In an emergency, for those whom the policy names: do not wait for roles and four eyes. Loud, and on record.",
+    )(command)
+
+
+@click.command()
+@click.argument("run_id")
+@decision_options
+@break_glass_option
+def approve(run_id: str, by: str, comment: str, plan_hash: str | None, break_glass: str) -> None:
+    """Approve the plan of RUN_ID. The approver differs from the requester; manifest and plan are immutable from here.
+
+    The policy says who may (docs/policy.md), and how many reviews come first.
+    """
+    from backfill_assets import decisions
+    from backfill_assets.decision_jobs import announce_break_glass
+    from backfill_assets.launch import announce_approval
+
+    with opened_platform() as platform:
+        record = decisions.approve(
+            platform, run_id, by=by, comment=comment, plan_hash=plan_hash, break_glass=break_glass
+        )
+        with opened_instance(platform.settings) as instance:
+            announce_approval(instance, record)
+            if break_glass:
+                announce_break_glass(instance, record, by, break_glass)
+    if break_glass:
+        loud(run_id, by, break_glass)
+    click.echo(f"{run_id}: APPROVED by {by} (plan {record.plan_hash[:12]})")
+
+
+@click.command()
+@click.argument("run_id")
+@decision_options
+def reject(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
+    """Reject RUN_ID for good; the same change needs a new run id."""
+    from backfill_assets import decisions
+
+    with opened_platform() as platform:
+        record = decisions.reject(platform, run_id, by=by, comment=comment, plan_hash=plan_hash)
+    click.echo(f"{run_id}: REJECTED by {by} (plan {record.plan_hash[:12]})")
+
+
+@click.command()
+@click.argument("run_id")
+@decision_options
+def review(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
+    """Record that you have reviewed RUN_ID: its plan, or what it has computed. The policy may want reviews first."""
+    from backfill_assets import decisions
+
+    with opened_platform() as platform:
+        record = decisions.review(platform, run_id, by=by, comment=comment, plan_hash=plan_hash)
+    click.echo(f"{run_id}: REVIEWED by {by} (plan {record.plan_hash[:12]})")
+
+
+@click.command("accept-change")
+@click.argument("run_id")
+@click.option("--gate", required=True, help="The gate that asks for an owner (see `backfill status RUN`).")
+@click.option("--by", required=True, help="Who accepts: an owner of the table.")
+@click.option("--reason", required=True, help="Why the change is right.")
+@click.option("--plan-hash", help="Accept only if this is still the plan (12 characters or all).")
+def accept_change(run_id: str, gate: str, by: str, reason: str, plan_hash: str | None) -> None:
+    """Accept, as an owner, an unusual change that RUN_ID waits with; on record with the numbers, and void if they change."""
+    from backfill_assets import decisions
+
+    with opened_platform() as platform:
+        record = decisions.accept_change(platform, run_id, gate, by=by, reason=reason, plan_hash=plan_hash)
+        waiting = [verdict.gate for verdict in decisions.asking(platform, run_id)]
+    click.echo(f"{run_id}: {gate} accepted by {by} (plan {record.plan_hash[:12]}); the run is {record.state}")
+    if waiting:
+        click.echo(f"  still waits for an owner: {', '.join(waiting)}")
+
+
+@click.command()
+@click.argument("run_id", required=False)
+@click.option("--break-glass", is_flag=True, help="Only those for which somebody broke the glass.")
+@json_option
+def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
+    """Show every decision (of RUN_ID, if given): who, in which role, when, about which plan, and why.
+
+    A decision about a plan, or about numbers, that the run no longer has is void, and stays on record.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from resources import approvals
+
+    with opened_platform() as platform:
+        if run_id is not None:
+            platform.ledger.run(run_id)
+        found = approvals.decisions(platform.ledger, run_id, break_glass=break_glass)
+    if as_json:
+        say(found)
+        return
+    if not found:
+        click.echo("no decision is on record" if not break_glass else "nobody has broken the glass")
+        return
+    table = Table(title="decisions", title_justify="left")
+    table.add_column("run", no_wrap=True)
+    for name in ("decision", "role", "by", "at", "plan", "why"):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        said = Text(one["decision"], "dim" if one["void"] else "")
+        if one["void"]:
+            said.append(" (void)", "yellow")
+        why = Text(one["comment"])
+        if one["breakGlass"]:
+            why = Text(f"BREAK-GLASS: {one['breakGlass']} {one['comment']}".strip(), "bold red")
+        if one["selfApproved"]:
+            why.append(" (own run)", "yellow")
+        at = f"{one['at']:%Y-%m-%d %H:%M:%S}"
+        table.add_row(one["runId"], said, one["role"], one["by"], at, one["planHash"][:12], why)
+    show(table)
+
+
+@click.command()
+@json_option
+def policy(as_json: bool) -> None:
+    """Show the policy in force, its file and its hash: who may decide, and which old data may be used."""
+    from backfill_assets.console import facts
+    from manifests.policy import shown
+    from resources.policies import load_policy, policy_path
+
+    settings = load_settings()
+    found = load_policy(settings)
+    if as_json:
+        say({"file": str(policy_path(settings)), "hash": found.hash, "policy": shown(found)})
+        return
+    pairs: list[tuple[str, object]] = [("file", policy_path(settings)), ("hash", found.hash)]
+    for number, rule in enumerate(found.rules, start=1):
+        kinds = "all but LIVE" if rule.kinds is None else ", ".join(rule.kinds)
+        said = [
+            f"{', '.join(rule.tables)}; kinds {kinds}",
+            "four eyes" if rule.four_eyes else "own runs may be approved",
+        ]
+        for name, people in (
+            ("requesters", rule.requesters),
+            ("reviewers", rule.reviewers),
+            ("approvers", rule.approvers),
+            ("publishers", rule.publishers),
+            ("owners", rule.owners),
+            ("break-glass", rule.break_glass or None),
+        ):
+            said += [] if people is None else [f"{name}: {', '.join(people) or 'nobody'}"]
+        said += [f"{rule.reviews_required} review(s) first"] if rule.reviews_required else []
+        pairs.append((f"rule {number}", "; ".join(said)))
+    for source in found.sources:
+        said = [f"for {', '.join(source.targets)}"]
+        said += [] if source.purposes is None else [f"purposes {', '.join(source.purposes)}"]
+        said += [] if source.retention is None else [f"retention {shown_retention(source.retention)}"]
+        said += [] if source.erasure is None else [f"erased: {source.erasure.table or source.erasure.file}"]
+        said += [f"{name} is {column.classification}" for name, column in source.columns.items()]
+        pairs.append((f"source {source.table}", "; ".join(said)))
+    show(facts(pairs, f"policy '{found.name}'"))
+
+
+def shown_retention(retention: object) -> str:
+    """Say in a few words what a retention keeps."""
+    days, before = getattr(retention, "days", None), getattr(retention, "before", None)
+    return f"{days} days" if days is not None else f"from {before} on"
+
+
+def loud(run_id: str, by: str, reason: str) -> None:
+    """Say on the terminal that the glass is broken."""
+    from rich.panel import Panel
+
+    text = f"{by} broke the glass for {run_id}: {reason}\nIt is in the ledger, in the evidence and in Dagster; see `backfill decisions --break-glass`."
+    show(Panel(text, title="BREAK-GLASS", border_style="bold red", title_align="left"))
+
+
+COMMANDS = (approve, reject, review, accept_change, decisions, policy)

@@ -1,0 +1,117 @@
+"""Commands for those who ask later: `verify` and `report`.
+
+Put here arguments, output and exit codes. What is checked is `verification`'s, what the report says `report`'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from backfill_assets.commands.base import EXIT_FAILED, json_option, opened_platform, say, show
+from manifests.errors import InputRefused
+from manifests.errors import Problem as Wrong
+
+if TYPE_CHECKING:
+    from backfill_assets.verification import Verification
+
+
+@click.command()
+@click.argument("run_id", required=False)
+@click.option(
+    "--all", "everything", is_flag=True, help="Every run that was published, or of which a bundle was sealed."
+)
+@click.option("--data", is_flag=True, help="Read every published row again and compare the digest of each chunk.")
+@click.option("--head", metavar="HASH", help="An earlier head of the chain, kept elsewhere: is it still in the chain?")
+@json_option
+def verify(run_id: str | None, everything: bool, data: bool, head: str | None, as_json: bool) -> None:
+    """Check the evidence of RUN_ID, or of all runs, and name every byte's change: file or row and column, then and now.
+
+    \b
+    Checked are
+      bundle      each file against the hash it was sealed with, the root against chain, ledger and snapshot
+      records     each file against its link; the chain link by link
+      ledger      each cell of the run's rows against the evidence
+      snapshot    the summary of the published snapshot, unless it has expired as policy allows
+      rows        with --data: every file's hash, and the digest of every chunk's rows computed again
+
+    Keep the printed head of the chain somewhere else: given back with --head it shows that nothing was cut off since.
+
+    \b
+      backfill verify restate-2012
+      backfill verify --all --head 3f2a...
+      backfill verify --all --data --json > checked.json
+
+    Exit codes: 0 everything is as it was recorded, 1 something is not, 2 refused (unknown run).
+    """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
+    from backfill_assets.verification import verify as check
+
+    if (run_id is None) is not everything:
+        what = "give a RUN_ID or --all, one of them"
+        raise InputRefused(Wrong(what, "a verification is of one run or of all", "see `backfill verify --help`"))
+    with opened_platform() as platform:
+        done = check(platform, None if run_id is None else [run_id], data=data, head=head)
+    if as_json:
+        say(
+            {
+                "ok": not done.everything,
+                "chain": {"length": done.length, "head": done.head, "problems": done.problems},
+                "runs": done.runs,
+            }
+        )
+    else:
+        _show(done, data=data)
+    if done.everything:
+        sys.exit(EXIT_FAILED)
+
+
+@click.command()
+@click.argument("run_id")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write it; default: beside the bundle."
+)
+@json_option
+def report(run_id: str, output: Path | None, as_json: bool) -> None:
+    """Write one self-contained page about RUN_ID: why, who, what changed, gates, lineage, how to reproduce and undo it.
+
+    Made from the evidence, the same from the same evidence; it opens without network access. A publication writes it
+    beside the bundle by itself. A run that is not published yet has a page, too, from the ledger: for those who review it.
+    """
+    from backfill_assets.report import write_report
+
+    with opened_platform() as platform:
+        file = write_report(platform, run_id, output)
+    if as_json:
+        say({"runId": run_id, "report": str(file.absolute())})
+    else:
+        click.echo(f"{run_id}: {file.absolute()}")
+
+
+def _show(done: Verification, *, data: bool) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from backfill_assets.console import facts
+
+    table = Table("run", "evidence root", "links", "found", title="evidence", title_justify="left")
+    for run in done.runs:
+        links = ", ".join(map(str, run.links)) or "none"
+        said = Text(f"{len(run.problems)} problem(s)", "bold red") if run.problems else Text("as recorded", "green")
+        if data and run.chunks_read:
+            said.append(f"; {run.chunks_read} chunk(s) read again", "dim")
+        table.add_row(run.run_id, run.root[:16], links, said)
+    if done.runs:
+        show(table)
+    for problem in done.everything:
+        pairs = [("what", problem.what)]
+        pairs += [("expected", problem.expected)] if problem.expected else []
+        pairs += [("found", problem.found)] if problem.found else []
+        title = f"{problem.run_id}: {problem.where}" if problem.run_id else problem.where
+        show(Text(title, "bold red"), facts(pairs, ""))
+    for run in done.runs:
+        for note in run.notes:
+            show(Text(f"{run.run_id}: {note}", "dim"))
+    show(facts([("links", done.length), ("head", done.head)], "chain"))

@@ -1,0 +1,360 @@
+"""One chunk before and after a run, compared row by row by its key. Runs in Spark's workers.
+
+Put here what is done to the files of one chunk and what is kept of it: counts, sums, a bounded number of rows, and a
+file with every changed row where one is asked for. Which files are before and which after is `diff`'s to say. Imports
+neither Dagster nor PySpark's SQL.
+
+A chunk is compared with itself only, so that no row leaves the worker that has read it. Where a table's key is without
+its day, a row that moved to another chunk is one removed there and one added here. Memory is one chunk before and
+after; one of more than `SLICE_ROWS` rows is compared by ranges of its key, cut where its files begin.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+from uuid import uuid4
+
+import polars as pl
+import pyarrow as arrow
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+
+from backfill_assets.derive import ADDED, CHANGED, REMOVED, rows_between
+from backfill_assets.gates import shown_row
+from manifests.canonical import plain
+
+KINDS = (ADDED, REMOVED, CHANGED)
+SLICE_ROWS = 8_000_000
+"""Rows of both sides of a chunk that are compared at once: some 1 GB."""
+SAMPLE_ROWS = 500
+"""The most rows of a sample, however many chunks there are."""
+PRODUCER = "run_id"
+"""Lineage column of the run that wrote a row."""
+_NEW = "__new"
+
+
+@dataclass(frozen=True)
+class CompareSpec:
+    """How the chunks of one run are compared.
+
+    Attributes:
+        run_id: the run.
+        key: columns that identify a row.
+        values: the columns that are compared.
+        largest: how many of the largest changes are kept, by column and kind of change.
+        sample: how many rows of each kind of change are sampled of each chunk.
+        schema: of the changes table, as Iceberg JSON; empty: changed rows are not written.
+    """
+
+    run_id: str
+    key: tuple[str, ...]
+    values: tuple[str, ...]
+    largest: int
+    sample: int
+    schema: str = ""
+
+
+@dataclass(frozen=True)
+class CompareTask:
+    """One chunk: files that are only before, files that are only after, files that are both, and where to write."""
+
+    chunk: str
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    both: tuple[str, ...]
+    output: str = ""
+
+
+@dataclass
+class ChunkCompared:
+    """What was found in one chunk; sums are text, exact, by column: before and after.
+
+    `duplicates` says that a side has a key more than once: nothing else of the chunk means anything then.
+    """
+
+    chunk: str
+    kinds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    unchanged: int = 0
+    columns: dict[str, int] = field(default_factory=dict)
+    sums: dict[str, list[Any]] = field(default_factory=dict)
+    files: list[tuple[str, int, int]] = field(default_factory=list)
+    duplicates: bool = False
+
+
+@dataclass
+class RowsKept:
+    """The rows that are kept of all chunks a worker has compared: the largest changes, and a sample."""
+
+    spec: CompareSpec
+    largest: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    sample: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, largest: Mapping[str, list[dict[str, Any]]], sample: Sequence[dict[str, Any]]) -> None:
+        """Add rows, and keep those that count."""
+        for place, rows in largest.items():
+            self.largest[place] = largest_of([*self.largest.get(place, []), *rows], self.spec.largest)
+        self.sample = spread([*self.sample, *sample], SAMPLE_ROWS)
+
+
+def largest_of(rows: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+    """Return the rows that moved furthest, furthest first; equal ones by their key."""
+    return sorted(rows, key=lambda row: (-abs(float(row["by"])), json.dumps(row["key"])))[:number]
+
+
+def spread(rows: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+    """Return at most `number` rows: each kind of change in turn, the first of every chunk before the second of any."""
+    by_kind = {kind: sorted((r for r in rows if r["kind"] == kind), key=_turn) for kind in KINDS}
+    turns = ((place, kind) for place in range(len(rows)) for kind in KINDS if place < len(by_kind[kind]))
+    return [by_kind[kind][place] for _, (place, kind) in zip(range(number), turns, strict=False)]
+
+
+def _turn(row: Mapping[str, Any]) -> tuple[int, int, str]:
+    return row["rank"], row["hash"], json.dumps(row["key"])
+
+
+# --- one chunk --------------------------------------------------------------------------------------------------------
+
+
+def compare(spec: CompareSpec, task: CompareTask) -> tuple[ChunkCompared, dict[str, list[dict[str, Any]]], list[Any]]:
+    """Compare a chunk; return what was found, the largest changes by column and kind, and the sample."""
+    found = ChunkCompared(task.chunk)
+    largest = RowsKept(spec)
+    sampled: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    for old, new in _slices(spec, task):
+        rows = _joined(spec, old, new)
+        changed = _count(spec, found, rows, old.height, new.height)
+        largest.add(_largest(spec, task.chunk, changed), [])
+        for kind in KINDS:
+            mine = changed.filter(pl.col("kind") == kind)
+            sampled[kind] += _sampled(spec, task.chunk, mine)
+        if spec.schema and changed.height:
+            found.files.append(_write(spec, task, changed, len(found.files)))
+    _count_same(spec, found, task.both)
+    sample = []
+    for rows_of_kind in sampled.values():
+        chosen = sorted(rows_of_kind, key=_turn)[: spec.sample]
+        sample += [row | {"rank": rank} for rank, row in enumerate(chosen)]
+    return found, largest.largest, sample
+
+
+def _slices(spec: CompareSpec, task: CompareTask) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+    """Yield the rows that are only before and only after: all at once, or by ranges of the key."""
+    columns = [*spec.key, *spec.values, PRODUCER]
+    if not task.old and not task.new:
+        return
+    if sum(map(_rows_of, (*task.old, *task.new))) <= SLICE_ROWS:
+        yield _read(task.old, task.new, columns), _read(task.new, task.old, columns)
+        return
+    firsts = {
+        pl.scan_parquet(path, hive_partitioning=False).select(spec.key).head(1).collect().row(0)
+        for path in (*task.old, *task.new)
+    }
+    for begins, ends in pairwise([None, *sorted(firsts)[1:], None]):
+        yield (
+            _read(task.old, task.new, columns, key=spec.key, begins=begins, ends=ends),
+            _read(task.new, task.old, columns, key=spec.key, begins=begins, ends=ends),
+        )
+
+
+def _rows_of(path: str) -> int:
+    return int(pl.scan_parquet(path, hive_partitioning=False).select(pl.len()).collect().item())
+
+
+def _read(
+    paths: Sequence[str],
+    others: Sequence[str],
+    columns: Sequence[str],
+    *,
+    key: Sequence[str] = (),
+    begins: Any = None,
+    ends: Any = None,
+) -> pl.DataFrame:
+    """Return rows of files, those with begins <= key < ends; no files are no rows with the columns of the others."""
+    if not paths:
+        return pl.scan_parquet(others[0], hive_partitioning=False).select(columns).head(0).collect()
+    if begins is None and ends is None:
+        frames = [pl.read_parquet(path, hive_partitioning=False, columns=list(columns)) for path in paths]
+        return frames[0] if len(frames) == 1 else pl.concat([frame.select(columns) for frame in frames])
+    lazy = pl.scan_parquet(list(paths), hive_partitioning=False).select(columns)
+    return rows_between(lazy, key, begins, ends).collect()
+
+
+def _joined(spec: CompareSpec, old: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
+    """Return each key once with its values before and after; `_was` and `_is` say on which side it is."""
+    before = old.with_columns(_was=pl.lit(True))
+    after = new.drop(PRODUCER).with_columns(_is=pl.lit(True))
+    rows = before.join(after, on=spec.key, how="full", coalesce=True, suffix=_NEW, nulls_equal=True)
+    return rows.with_columns(pl.col("_was", "_is").fill_null(False))
+
+
+def _count(spec: CompareSpec, found: ChunkCompared, rows: pl.DataFrame, old: int, new: int) -> pl.DataFrame:
+    """Add up counts and sums; return the rows that differ, with their `kind`."""
+    present = pl.col("_was") & pl.col("_is")
+    differ = {name: present & pl.col(name).ne_missing(pl.col(f"{name}{_NEW}")) for name in spec.values}
+    rows = rows.with_columns(expression.alias(f"_differs_{name}") for name, expression in differ.items()).with_columns(
+        _differs=pl.any_horizontal(f"_differs_{name}" for name in spec.values) if spec.values else False
+    )
+    numbers = numeric(rows.select(spec.values))
+    totals = rows.select(
+        pl.col("_is").filter(~pl.col("_was")).len().alias(ADDED),
+        pl.col("_was").filter(~pl.col("_is")).len().alias(REMOVED),
+        pl.col("_differs").sum().alias(CHANGED),
+        present.sum().alias("_present"),
+        *(pl.col(f"_differs_{name}").sum() for name in spec.values),
+        *(_sum(name, rows.schema[name]).alias(f"_old_{name}") for name in numbers),
+        *(_sum(f"{name}{_NEW}", rows.schema[name]).alias(f"_new_{name}") for name in numbers),
+    ).row(0, named=True)
+    found.duplicates |= totals["_present"] + totals[ADDED] != new or totals["_present"] + totals[REMOVED] != old
+    for kind in KINDS:
+        found.kinds[kind] += totals[kind]
+    found.unchanged += totals["_present"] - totals[CHANGED]
+    for name in spec.values:
+        found.columns[name] = found.columns.get(name, 0) + totals[f"_differs_{name}"]
+    for name in numbers:
+        _add_sums(found, name, totals[f"_old_{name}"], totals[f"_new_{name}"])
+    coming_or_going = pl.when(~pl.col("_was")).then(pl.lit(ADDED)).when(~pl.col("_is")).then(pl.lit(REMOVED))
+    return rows.filter(~present | pl.col("_differs")).with_columns(kind=coming_or_going.otherwise(pl.lit(CHANGED)))
+
+
+def numeric(rows: pl.DataFrame) -> list[str]:
+    """Return the columns that can be added up."""
+    return [name for name, kind in rows.schema.items() if kind.is_numeric()]
+
+
+def _sum(name: str, kind: pl.DataType) -> pl.Expr:
+    if kind.is_integer():
+        return pl.col(name).cast(pl.Int128).sum()
+    return pl.col(name).cast(pl.Decimal(38, kind.scale)).sum() if isinstance(kind, pl.Decimal) else pl.col(name).sum()
+
+
+def _add_sums(found: ChunkCompared, name: str, before: Any, after: Any) -> None:
+    known = found.sums.get(name)
+    found.sums[name] = [before, after] if known is None else [known[0] + before, known[1] + after]
+
+
+def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -> None:
+    """Add the rows of files that are before and after: what they sum up to is read, nothing is compared."""
+    for path in paths:
+        lazy = pl.scan_parquet(path, hive_partitioning=False)
+        schema = lazy.select(spec.values).collect_schema()
+        sums = [_sum(name, kind).alias(name) for name, kind in schema.items() if kind.is_numeric()]
+        totals = lazy.select(pl.len().alias("_rows"), *sums).collect().row(0, named=True)
+        found.unchanged += totals.pop("_rows")
+        for name, total in totals.items():
+            _add_sums(found, name, total, total)
+
+
+# --- the rows that are kept -------------------------------------------------------------------------------------------
+
+
+def _moved(name: str, kind: pl.DataType) -> tuple[pl.Expr, str] | None:
+    """Return by how much a column moved and in what, where that can be said: of a number, no row counts as 0."""
+    old, new = pl.col(name), pl.col(f"{name}{_NEW}")
+    if kind.is_integer():
+        return new.cast(pl.Int128).fill_null(0) - old.cast(pl.Int128).fill_null(0), ""
+    if kind.is_numeric():
+        return new.fill_null(0) - old.fill_null(0), ""
+    if kind == pl.Date:
+        return (new - old).dt.total_days(), "days"
+    if isinstance(kind, pl.Datetime):
+        return (new - old).dt.total_seconds(), "seconds"
+    return None
+
+
+def _largest(spec: CompareSpec, chunk: str, changed: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows that moved furthest, by `<column>|<kind>`."""
+    largest = {}
+    for name in spec.values if changed.height and spec.largest else ():
+        moved = _moved(name, changed.schema[name])
+        if moved is None:
+            continue
+        by, unit = moved
+        rows = changed.with_columns(_by=by).filter(pl.col("_by").is_not_null() & (pl.col("_by") != 0))
+        for (kind,), mine in rows.group_by("kind"):
+            top = mine.sort(pl.col("_by").abs(), *spec.key, descending=[True, *(False for _ in spec.key)])
+            largest[f"{name}|{kind}"] = [
+                _row(spec, chunk, row) | {"column": name, "by": str(row["_by"]), "unit": unit}
+                for row in top.head(spec.largest).iter_rows(named=True)
+            ]
+    return largest
+
+
+def _sampled(spec: CompareSpec, chunk: str, rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows whose keys have the smallest hashes: the same ones whoever asks, and no particular ones."""
+    if not rows.height or not spec.sample:
+        return []
+    parts = [pl.col(name).cast(pl.String).fill_null("") for name in spec.key]
+    texts = rows.select(pl.concat_str(parts, separator="\x1f")).to_series().to_list()
+    hashes = pl.Series("_hash", [zlib.crc32(text.encode()) for text in texts], pl.UInt32)
+    top = rows.with_columns(hashes).sort("_hash", *spec.key).head(spec.sample)
+    return [_row(spec, chunk, row) | {"hash": row["_hash"], "rank": 0} for row in top.iter_rows(named=True)]
+
+
+def _row(spec: CompareSpec, chunk: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a changed row as JSON can hold it: of one that differs the columns that do, else all of them."""
+    kind = row["kind"]
+    names = [name for name in spec.values if kind != CHANGED or row[f"_differs_{name}"]]
+    return {
+        "chunk": chunk,
+        "kind": kind,
+        "key": shown_row({name: row[name] for name in spec.key}),
+        "old": None if kind == ADDED else shown_row({name: row[name] for name in names}),
+        "new": None if kind == REMOVED else shown_row({name: row[f"{name}{_NEW}"] for name in names}),
+    }
+
+
+def _write(spec: CompareSpec, task: CompareTask, changed: pl.DataFrame, number: int) -> tuple[str, int, int]:
+    """Write changed rows as a data file of the changes table, in the place that is theirs whoever writes them.
+
+    The file appears whole or not at all, so that what a killed comparison has left is written over by the next.
+    """
+    differing = [pl.when(f"_differs_{name}").then(pl.lit(name)) for name in spec.values]
+    rows = changed.sort(spec.key).select(
+        pl.lit(spec.run_id).alias("run_id"),
+        pl.lit(task.chunk).alias("chunk"),
+        "kind",
+        pl.concat_list(differing).list.drop_nulls().alias("changed_columns")
+        if differing
+        else pl.lit([], dtype=pl.List(pl.String)).alias("changed_columns"),
+        *spec.key,
+        *(pl.col(name).alias(f"{name}_old") for name in spec.values),
+        *(pl.col(f"{name}{_NEW}").alias(f"{name}_new") for name in spec.values),
+        pl.col(PRODUCER).alias("run_id_old"),
+    )
+    wanted = schema_to_pyarrow(Schema.model_validate_json(spec.schema))
+    path = f"{task.output}/{task.chunk}-{number}.parquet"
+    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
+    filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
+    partial = f"{name}.{uuid4().hex}.partial"
+    pq.write_table(
+        rows.select(wanted.names).to_arrow().cast(wanted), partial, filesystem=filesystem, compression="zstd"
+    )
+    filesystem.move(partial, name)
+    return path, rows.height, filesystem.get_file_info(name).size
+
+
+def compare_batches(spec: CompareSpec, batches: Iterator[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
+    """Compare the chunks of Arrow batches with columns `chunk` and `task` (JSON): a result each, and the rows kept of all.
+
+    The rows are the result of the chunk without a name: how many there are does not depend on how many changed.
+    """
+    pl.Config.set_engine_affinity("in-memory")
+    kept = RowsKept(spec)
+    for batch in batches:
+        results = []
+        for text in batch.column("task").to_pylist():
+            found, largest, sample = compare(spec, CompareTask(**json.loads(text)))
+            kept.add(largest, sample)
+            found.sums = {name: [str(value) for value in pair] for name, pair in found.sums.items()}
+            results.append((found.chunk, json.dumps(plain(found))))
+        chunks, texts = zip(*results, strict=True)
+        yield arrow.RecordBatch.from_pydict({"chunk": list(chunks), "result": list(texts)})
+    rows = json.dumps({"largest": kept.largest, "sample": kept.sample})
+    yield arrow.RecordBatch.from_pydict({"chunk": [""], "result": [rows]})

@@ -1,0 +1,178 @@
+"""Decisions from the UI: jobs whose form asks for the run, for who decides, and why.
+
+Put here forms and what Dagster is told; whether somebody may decide is `decisions`'. Dagster knows no users: who decides
+is who the form says, unless a proxy that authenticates people fills it in (docs/policy.md).
+"""
+
+import dagster as dg
+from dagster import OpExecutionContext
+from pydantic import Field
+
+from backfill_assets import decisions
+from backfill_assets.platform import Platform, target_named
+from backfill_assets.staging import BREAK_GLASS_TAG, RUN_TAG, asset_key, offer_run, tell_of_broken_glass
+from manifests.errors import Refused
+from resources.ledger import RunRecord
+
+
+class Decision(dg.Config):
+    """What every decision says."""
+
+    run_id: str = Field(description="The backfill run.")
+    by: str = Field(description="Who decides: your name, as the policy knows it.")
+    comment: str = Field("", description="Why.")
+
+
+class PlanDecision(Decision):
+    """A decision about a plan that was looked at."""
+
+    plan_hash: str = Field(description="Of the plan you have looked at: its first 12 characters, or all of them.")
+
+
+class Approval(PlanDecision):
+    """An approval."""
+
+    break_glass: str = Field(
+        "", description="Only in an emergency, for those whom the policy names: why nobody else is waited for."
+    )
+
+
+class Publication(Decision):
+    """A publication by hand."""
+
+    break_glass: str = Field(
+        "", description="Only in an emergency, for those whom the policy names: why roles are not waited for."
+    )
+
+
+class Acceptance(PlanDecision):
+    """An owner's acceptance of a change; `comment` is the reason."""
+
+    gate: str = Field(description="The gate that asks for an owner.")
+
+
+def announce_break_glass(instance: dg.DagsterInstance, record: RunRecord, by: str, reason: str) -> None:
+    """Put it on the page of the run's publish asset that somebody broke the glass."""
+    instance.report_runless_asset_event(
+        dg.AssetObservation(
+            asset_key(f"{record.target}_published"),
+            partition=record.run_id,
+            description=f"BREAK-GLASS by {by}: {reason}",
+            metadata={"break-glass by": by, "break-glass reason": reason, "run": record.run_id},
+            tags={BREAK_GLASS_TAG: "true"},
+        )
+    )
+
+
+def _refused(refusal: Refused) -> dg.Failure:
+    return dg.Failure(str(refusal), allow_retries=False)
+
+
+def _tag(context: OpExecutionContext, run_id: str) -> None:
+    context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id})
+
+
+@dg.op
+def approve(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Approval) -> None:
+    """Approve the plan of a run."""
+    try:
+        record = decisions.approve(
+            platform,
+            config.run_id,
+            by=config.by,
+            comment=config.comment,
+            plan_hash=config.plan_hash,
+            break_glass=config.break_glass,
+        )
+    except Refused as refusal:
+        raise _refused(refusal) from refusal
+    _tag(context, config.run_id)
+    offer_run(context.instance, target_named(record.target), record.run_id)
+    if config.break_glass:
+        announce_break_glass(context.instance, record, config.by, config.break_glass)
+        tell_of_broken_glass(context, platform, config.run_id)
+    context.log.info("%s: APPROVED by %s (plan %s)", config.run_id, config.by, record.plan_hash)
+
+
+@dg.op
+def reject(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: PlanDecision) -> None:
+    """Reject a run for good."""
+    try:
+        decisions.reject(platform, config.run_id, by=config.by, comment=config.comment, plan_hash=config.plan_hash)
+    except Refused as refusal:
+        raise _refused(refusal) from refusal
+    _tag(context, config.run_id)
+    context.log.info("%s: REJECTED by %s", config.run_id, config.by)
+
+
+@dg.op
+def review(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: PlanDecision) -> None:
+    """Record a review of a run."""
+    try:
+        decisions.review(platform, config.run_id, by=config.by, comment=config.comment, plan_hash=config.plan_hash)
+    except Refused as refusal:
+        raise _refused(refusal) from refusal
+    _tag(context, config.run_id)
+    context.log.info("%s: REVIEWED by %s", config.run_id, config.by)
+
+
+@dg.op
+def publish(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Publication) -> None:
+    """Decide to publish a validated run, and publish it."""
+    try:
+        done = decisions.publish(
+            platform, config.run_id, by=config.by, comment=config.comment, break_glass=config.break_glass
+        )
+    except Refused as refusal:
+        raise _refused(refusal) from refusal
+    _tag(context, config.run_id)
+    if config.break_glass:
+        announce_break_glass(context.instance, platform.ledger.run(config.run_id), config.by, config.break_glass)
+    tell_of_broken_glass(context, platform, config.run_id)
+    context.log.info("%s: PUBLISHED by %s as snapshot %s", config.run_id, config.by, done.snapshot_id)
+
+
+@dg.op
+def accept(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Acceptance) -> None:
+    """Accept, as an owner, what a gate asks an owner for."""
+    try:
+        record = decisions.accept_change(
+            platform, config.run_id, config.gate, by=config.by, reason=config.comment, plan_hash=config.plan_hash
+        )
+    except Refused as refusal:
+        raise _refused(refusal) from refusal
+    _tag(context, config.run_id)
+    context.log.info("%s: %s accepted by %s; the run is %s", config.run_id, config.gate, config.by, record.state)
+
+
+@dg.job(description="Approves the plan of a backfill run; refused, in words, where the policy does not allow it.")
+def approve_run() -> None:
+    """Approve a run from a form."""
+    approve()
+
+
+@dg.job(description="Rejects a backfill run for good.")
+def reject_run() -> None:
+    """Reject a run from a form."""
+    reject()
+
+
+@dg.job(description="Records that somebody has reviewed a backfill run.")
+def review_run() -> None:
+    """Review a run from a form."""
+    review()
+
+
+@dg.job(description="Publishes a validated backfill run by hand, in the name of a publisher.")
+def publish_run() -> None:
+    """Publish a run from a form."""
+    publish()
+
+
+@dg.job(description="Accepts, as an owner of the table, a change that a gate asks an owner for.")
+def accept_change() -> None:
+    """Accept a change from a form."""
+    accept()
+
+
+DECISION_JOBS = (approve_run, reject_run, review_run, publish_run, accept_change)

@@ -1,0 +1,274 @@
+"""What people decide about a run, held against the policy in force: review, approval, publication by hand, acceptance.
+
+The command, the jobs of the UI, LIVE and the demo all decide through here. Put here what must be asked of the policy
+before the ledger is told; what a decision changes is the ledger's and the publisher's.
+"""
+
+from __future__ import annotations
+
+from backfill_assets import publication
+from backfill_assets.executor import require_young
+from backfill_assets.platform import Platform, target_named
+from manifests.errors import InputRefused, Problem, TransitionRefused
+from manifests.lifecycle import RunState, check_transition
+from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
+from resources import approvals
+from resources.ledger import RunRecord, Verdict, operator
+
+SHORTEST_HASH = 12
+"""Characters of a plan's hash that name it well enough, as `status` and the launch dialog show it."""
+_SHORTEST_REASON = 10
+
+
+def approve(
+    platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None, break_glass: str = ""
+) -> RunRecord:
+    """Approve a planned run; return it as it is then.
+
+    Args:
+        platform: the installation.
+        run_id: the run.
+        by: who approves.
+        comment: why.
+        plan_hash: the plan the approver has seen, or its first characters; None: the one it has.
+        break_glass: why roles and four eyes are not waited for; for those whom the policy names.
+
+    Raises:
+        TransitionRefused: if the run's state, its plan, its age or the policy does not allow it.
+    """
+    record, policy, rule = _of(platform, run_id)
+    check_transition(run_id, record.state, RunState.APPROVED)
+    problems = _same_policy(record, policy)
+    if break_glass:
+        problems += break_glass_problems(policy, rule, by, break_glass, record.target)
+    else:
+        problems += role_problems(policy, rule, Role.APPROVER, by, record.target)
+        problems += _review_problems(platform, record, rule, by)
+    _raise(problems)
+    require_young(platform, record)
+    return _decide(platform, record, rule, approve=True, by=by, comment=comment, seen=plan_hash, why=break_glass)
+
+
+def reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:
+    """Reject a run for good; return it as it is then.
+
+    Raises:
+        LeaseHeld: if it is being published just now.
+        PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
+        TransitionRefused: if the run's state, its plan or the policy does not allow it.
+    """
+    record, policy, rule = _of(platform, run_id)
+    check_transition(run_id, record.state, RunState.REJECTED)
+    _raise(role_problems(policy, rule, Role.APPROVER, by, record.target))
+    with publication.unpublished(platform, run_id):
+        return _decide(platform, record, rule, approve=False, by=by, comment=comment, seen=plan_hash)
+
+
+def review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:
+    """Record that somebody has looked at a run's plan, or at what it has computed.
+
+    Raises:
+        TransitionRefused: if the run is over, its plan is another one, or the policy does not allow it.
+    """
+    record, policy, rule = _of(platform, run_id)
+    problems = role_problems(policy, rule, Role.REVIEWER, by, record.target)
+    if _needs_others(platform, rule) and same_name(by) == same_name(record.requested_by):
+        problems.append(
+            Problem(f"'{by}' requested run '{run_id}'", "a reviewer differs from the requester", "ask somebody else")
+        )
+    _raise(problems)
+    approvals.record(
+        platform.ledger,
+        run_id,
+        approvals.REVIEWED,
+        role=Role.REVIEWER,
+        by=by,
+        comment=comment,
+        plan_hash=_whole_hash(record, plan_hash),
+        states=approvals.REVIEWABLE,
+    )
+    return record
+
+
+def publish(
+    platform: Platform, run_id: str, *, by: str | None = None, comment: str = "", break_glass: str = ""
+) -> publication.Published:
+    """Decide to publish a validated run, and publish it; safe to repeat.
+
+    Args:
+        platform: the installation.
+        run_id: the run.
+        by: who publishes; None: whoever acts (`operator`).
+        comment: why.
+        break_glass: why roles are not waited for; for those whom the policy names. No gate is ever skipped.
+
+    Raises:
+        Refused: if the policy or the publisher does not allow it.
+    """
+    record, policy, rule = _of(platform, run_id)
+    if record.state is RunState.VALIDATED and record.plan.publishes:
+        _decide_publication(platform, record, policy, rule, by or operator(), comment, break_glass)
+    return publication.publish(platform, run_id)
+
+
+def accept_change(
+    platform: Platform, run_id: str, gate: str, *, by: str, reason: str, plan_hash: str | None = None
+) -> RunRecord:
+    """Accept, as an owner of the table, what a gate asks an owner for; return the run as it is then.
+
+    Raises:
+        InputRefused: if the gate does not ask, or no reason is given.
+        TransitionRefused: if it is not an owner's, or plan or numbers are others by now.
+    """
+    record, policy, rule = _of(platform, run_id)
+    asking = {verdict.gate: verdict for verdict in approvals.asking(platform.ledger, run_id)}
+    if gate not in asking:
+        raise InputRefused(
+            Problem(
+                f"'{gate}' of '{run_id}' does not ask for an owner",
+                f"asking are {', '.join(sorted(asking)) or 'none'}",
+                f"see `backfill status {run_id}`",
+            )
+        )
+    if len(reason.strip()) < _SHORTEST_REASON:
+        raise InputRefused(
+            Problem(f"the reason '{reason}' is too short", "an owner says why the change is right", "give --reason")
+        )
+    owners = target_named(record.target).owners if rule.owners is None else rule.owners
+    problems = []
+    if not policy.includes(owners, by):
+        problems.append(
+            Problem(
+                f"'{by}' is no owner of {record.target}",
+                f"owners are {', '.join(owners) or 'nobody'}",
+                "ask one of them; who belongs to a team is said in `groups` of the policy",
+            )
+        )
+    if _needs_others(platform, rule) and same_name(by) == same_name(record.requested_by):
+        problems.append(
+            Problem(
+                f"'{by}' requested run '{run_id}'", "who accepts a change differs from the requester", "ask another"
+            )
+        )
+    _raise(problems)
+    approvals.accept_change(
+        platform.ledger,
+        run_id,
+        asking[gate],
+        by=by,
+        reason=reason,
+        plan_hash=_whole_hash(record, plan_hash),
+        gates=record.plan.gates,
+    )
+    publication.prepare(platform, run_id)
+    return platform.ledger.run(run_id)
+
+
+def asking(platform: Platform, run_id: str) -> list[Verdict]:
+    """Return the verdicts of a run that wait for an owner."""
+    return approvals.asking(platform.ledger, run_id)
+
+
+def _of(platform: Platform, run_id: str) -> tuple[RunRecord, Policy, Rule]:
+    record, policy = platform.ledger.run(run_id), platform.policy
+    return record, policy, policy.rule_for(record.target, record.kind)
+
+
+def _decide(
+    platform: Platform,
+    record: RunRecord,
+    rule: Rule,
+    *,
+    approve: bool,
+    by: str,
+    comment: str,
+    seen: str | None,
+    why: str = "",
+) -> RunRecord:
+    platform.ledger.decide(
+        record.run_id,
+        approve=approve,
+        by=by,
+        comment=comment,
+        self_approval=not _needs_others(platform, rule),
+        plan_hash=_whole_hash(record, seen),
+        break_glass=why,
+    )
+    return platform.ledger.run(record.run_id)
+
+
+def _needs_others(platform: Platform, rule: Rule) -> bool:
+    return rule.four_eyes and not platform.settings.self_approval
+
+
+def _decide_publication(
+    platform: Platform, record: RunRecord, policy: Policy, rule: Rule, by: str, comment: str, break_glass: str
+) -> None:
+    problems = []
+    if break_glass:
+        problems += break_glass_problems(policy, rule, by, break_glass, record.target)
+    else:
+        problems += role_problems(policy, rule, Role.PUBLISHER, by, record.target)
+        approval = approvals.approval_of(platform.ledger, record)
+        own = approval is not None and same_name(approval["decided_by"]) == same_name(by)
+        if rule.publisher_differs_from_approver and own:
+            problems.append(
+                Problem(
+                    f"'{by}' approved run '{record.run_id}'",
+                    f"the policy '{policy.name}' wants another publisher",
+                    "ask somebody else",
+                )
+            )
+    _raise(problems)
+    before = approvals.publication_decided(platform.ledger, record)
+    if before is not None and (before["decided_by"], before["break_glass"]) == (by, break_glass):
+        return
+    approvals.record(
+        platform.ledger,
+        record.run_id,
+        approvals.PUBLISH,
+        role=Role.PUBLISHER,
+        by=by,
+        comment=comment,
+        plan_hash=record.plan_hash,
+        states={RunState.VALIDATED},
+        break_glass=break_glass,
+    )
+
+
+def _review_problems(platform: Platform, record: RunRecord, rule: Rule, by: str) -> list[Problem]:
+    found = approvals.reviewers(platform.ledger, record.run_id, record.plan_hash) - {same_name(by)}
+    if len(found) >= rule.reviews_required:
+        return []
+    return [
+        Problem(
+            f"the plan of '{record.run_id}' has {len(found)} review(s) by others than '{by}'",
+            f"the policy wants {rule.reviews_required} before it is approved; reviews of an earlier plan do not count",
+            f"`backfill review {record.run_id} --by NAME`",
+        )
+    ]
+
+
+def _same_policy(record: RunRecord, policy: Policy) -> list[Problem]:
+    if record.plan.policy in {None, policy.hash}:
+        return []
+    return [
+        Problem(
+            f"'{record.run_id}' was planned under another policy ({str(record.plan.policy)[:SHORTEST_HASH]}); "
+            f"'{policy.name}' ({policy.hash[:SHORTEST_HASH]}) is in force",
+            "a plan is approved under the policy that it was made under",
+            "plan the same manifest again (`backfill plan`), look at it, and approve that plan",
+        )
+    ]
+
+
+def _whole_hash(record: RunRecord, seen: str | None) -> str:
+    """Return the plan's hash where the characters seen are its beginning; else those, which will be refused."""
+    if seen is None:
+        return record.plan_hash
+    return record.plan_hash if len(seen) >= SHORTEST_HASH and record.plan_hash.startswith(seen) else seen
+
+
+def _raise(problems: list[Problem]) -> None:
+    if problems:
+        raise TransitionRefused(problems)

@@ -1,0 +1,447 @@
+"""What a run changes: the rows readers have before it against those they have after it, by business key.
+
+Put here which files are before and after, how what the workers have found becomes one summary, the table of changed
+rows, and the record beside the evidence. What is done to the rows of one chunk is `compare`'s; how it is shown is
+`diff_view`'s. Nothing that grows with the rows comes to this process.
+
+Before is what the run's plan was made on. After is what readers have once it is published: of a merge the files that it
+leaves and those that it puts there, of corrections the rows with the corrections applied, else the computed rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from pyiceberg.expressions import EqualTo
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IcebergType, ListType, NestedField, StringType
+
+from backfill_assets import faults
+from backfill_assets.compare import (
+    KINDS,
+    PRODUCER,
+    CompareSpec,
+    CompareTask,
+    RowsKept,
+    compare_batches,
+)
+from backfill_assets.derivation import chunk_scopes
+from backfill_assets.derive import ADDED, CHANGED, REMOVED
+from backfill_assets.platform import Platform, target_named
+from backfill_assets.publication import change_of
+from backfill_assets.schema import LINEAGE_COLUMNS, TABLE_PROPERTIES, dtypes, iceberg_schema
+from backfill_assets.target import TargetTable
+from backfill_assets.workers import in_workers
+from manifests.canonical import plain, sha256_of
+from manifests.errors import InputRefused, Problem
+from manifests.lifecycle import RunState
+from manifests.planner import StagedFile
+from resources.lakehouse import DIFF_PROPERTY, RUN_PROPERTY, local_path
+from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
+from resources.storage import Storage, place_of
+
+LARGEST, SAMPLE = 5, 1
+"""How many rows are kept unless somebody asks for more; see `CompareSpec`."""
+RECORD, TABLE_RECORD = "diff", "diff-table"
+"""Names of the records beside the evidence; where a run was computed anew, later ones are numbered."""
+_STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
+_WAITING = frozenset({RunState.RUNNING, RunState.STAGED, RunState.FAILED, RunState.VALIDATED})
+
+
+@dataclass(frozen=True)
+class ChunkDiff:
+    """What becomes of the rows of one chunk; `columns` says in how many changed rows a column differs.
+
+    `sums` has each number column's sum before and after, exact, as text.
+    """
+
+    chunk: str
+    added: int
+    removed: int
+    changed: int
+    unchanged: int
+    columns: dict[str, int]
+    sums: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class ColumnDiff:
+    """What becomes of one column: in how many changed rows it differs, and of numbers the sums over all rows."""
+
+    column: str
+    changed: int
+    before: str | None = None
+    after: str | None = None
+    delta: str | None = None
+
+
+@dataclass(frozen=True)
+class RunDiff:
+    """What a run changes; every field is ready for JSON.
+
+    Attributes:
+        diff_id: hash of the files that were compared: the same rows have the same diff.
+        run_id: the run.
+        target: its target.
+        publish_mode: how the run is published, which decides what is after.
+        base_snapshot_id: the target's snapshot that is before; None: it had none.
+        key: columns that identify a row.
+        added: rows only after; `removed`: only before; `changed`: on both sides with another value; and `unchanged`.
+        columns: every compared column.
+        chunks: every chunk of the run.
+        largest: rows that moved furthest, by column and kind of change: `by` is after less before, where a row that is not
+            there counts as 0; of dates the days, of instants the seconds.
+        sample: rows of each kind of change in each chunk, chosen by the hash of their key.
+        kept: how many rows of each were asked for.
+        made_at: when, and `made_by` whom it was made for.
+    """
+
+    diff_id: str
+    run_id: str
+    target: str
+    publish_mode: str
+    base_snapshot_id: int | None
+    key: list[str]
+    added: int
+    removed: int
+    changed: int
+    unchanged: int
+    columns: list[ColumnDiff]
+    chunks: list[ChunkDiff]
+    largest: list[dict[str, Any]]
+    sample: list[dict[str, Any]]
+    kept: dict[str, int]
+    made_at: str
+    made_by: str
+
+    @property
+    def differing(self) -> int:
+        """Rows that are added, removed or changed."""
+        return self.added + self.removed + self.changed
+
+
+@dataclass(frozen=True)
+class ChangesTable:
+    """Where the changed rows of a run are, as rows of a table."""
+
+    table: str
+    snapshot_id: int
+    rows: int
+    files: int
+    diff_id: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """A diff, whether it was made now or is the recorded one, and its table, if its rows were put into one."""
+
+    diff: RunDiff
+    new: bool
+    table: ChangesTable | None = None
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The files of one chunk: only before, only after, and those that stay."""
+
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    both: tuple[str, ...] = field(default=())
+
+
+def diff_run(
+    platform: Platform, run_id: str, *, largest: int | None = None, sample: int | None = None, table: bool = False
+) -> Made:
+    """Compare the rows before and after a run whose every chunk is staged, and put the summary on record.
+
+    What is on record is not made again, unless more rows are asked for than it has. With `table` the changed rows are put into the
+    changes table, as one commit; safe to repeat.
+
+    Raises:
+        InputRefused: if the run is unknown or not staged whole, or files that it needs are gone.
+    """
+    record, chunks = _require_staged(platform, run_id)
+    target = target_named(record.target)
+    recorded, written = recorded_diff(platform, run_id), _table_record(platform, run_id)
+    sides = _sides(platform, target, record, chunks)
+    diff_id = sha256_of({"target": target.name, "chunks": sides})
+    same = recorded is not None and recorded.diff_id == diff_id
+    has_table = written is not None and written.diff_id == diff_id
+    if recorded is not None and same and (has_table or not table) and _holds(recorded, largest or 0, sample or 0):
+        return Made(recorded, new=False, table=written if has_table else None)
+    keep = (LARGEST if largest is None else largest, SAMPLE if sample is None else sample)
+    _require_files(platform, target, record, sides)
+    output = _changes_folder(platform, target, run_id, diff_id) if table and not has_table else ""
+    found, files = _compared(platform, target, record, chunks, sides, diff_id, keep, output)
+    if not same:
+        _append(platform, run_id, RECORD, found)
+    if output:
+        written = _put(platform, target, run_id, diff_id, files, output)
+    return Made(found, new=True, table=written if has_table or output else None)
+
+
+def _holds(recorded: RunDiff, largest: int, sample: int) -> bool:
+    return recorded.kept["largest"] >= largest and recorded.kept["sample"] >= sample
+
+
+def stale_chunks(platform: Platform, run_id: str) -> list[str]:
+    """Return the chunks of an unpublished run that readers have other rows of by now than it was compared with."""
+    record = platform.ledger.run(run_id)
+    if record.state not in _WAITING or not record.plan.publishes:
+        return []
+    return change_of(platform, record, platform.ledger.chunks(run_id)).conflicts()
+
+
+def _require_staged(platform: Platform, run_id: str) -> tuple[RunRecord, list[ChunkRecord]]:
+    record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
+    open_chunks = [chunk.chunk for chunk in chunks if chunk.state not in _STAGED]
+    if open_chunks or len(chunks) != len(record.plan.chunks):
+        shown = ", ".join(open_chunks[:10]) + (" …" if len(open_chunks) > 10 else "")  # noqa: PLR2004
+        raise InputRefused(
+            Problem(
+                f"run '{run_id}' is {record.state}; {len(open_chunks)} of {len(chunks)} chunks are not staged: {shown}",
+                "a run is compared once all of it is staged",
+                f"compute them first: `backfill run {run_id}`",
+            )
+        )
+    return record, chunks
+
+
+def _sides(
+    platform: Platform, target: TargetTable, record: RunRecord, chunks: Sequence[ChunkRecord]
+) -> dict[str, _Side]:
+    """Return the files before and after, by chunk; a chunk that was planned anew has a base of its own."""
+    plans, scopes = platform.ledger.plans(record), chunk_scopes(target, record.plan.chunks)
+    before: dict[str, tuple[str, ...]] = dict.fromkeys(scopes, ())
+    for base in {plan.base_snapshot_id for plan in plans.values()} - {None}:
+        mine = {key: scopes[key] for key, plan in plans.items() if plan.base_snapshot_id == base}
+        before |= platform.lakehouse.files_by_chunk(target.name, base, mine)
+    sides = {}
+    for chunk in chunks:
+        old = before[chunk.chunk]
+        new = [file.path for file in chunk.files]
+        if record.plan.merge is not None:
+            gone = set(chunk.replaced)
+            new = [path for path in old if path not in gone] + [file.path for file in chunk.derived]
+        both = sorted({*old} & {*new})
+        only_old, only_new = (tuple(sorted({*side} - {*both})) for side in (old, new))
+        sides[chunk.chunk] = _Side(only_old, only_new, tuple(both))
+    return sides
+
+
+def _require_files(platform: Platform, target: TargetTable, record: RunRecord, sides: Mapping[str, _Side]) -> None:
+    paths = {place_of(path) for side in sides.values() for path in (*side.old, *side.new, *side.both)}
+    gone = sorted(paths - Storage(platform.lakehouse.table(target.name)).look(paths).keys())
+    if gone:
+        raise InputRefused(
+            Problem(
+                f"{len(gone)} file(s) of '{record.run_id}' or of what it replaces are gone: {gone[0]}",
+                "what is compared can be read; `backfill gc` removes the files of runs that are over",
+                "a diff that was made before is shown by `backfill diff RUN --recorded`",
+            )
+        )
+
+
+def _compared(
+    platform: Platform,
+    target: TargetTable,
+    record: RunRecord,
+    chunks: Sequence[ChunkRecord],
+    sides: Mapping[str, _Side],
+    diff_id: str,
+    keep: tuple[int, int],
+    output: str,
+) -> tuple[RunDiff, list[StagedFile]]:
+    """Have Spark's workers compare every chunk, one task a chunk; no row is shuffled, since a key stays in its chunk."""
+    values = tuple(name for name in dtypes(target.model) if name not in (*target.key, *LINEAGE_COLUMNS))
+    schema = changes_schema(target).model_dump_json() if output else ""
+    spec = CompareSpec(record.run_id, target.key, values, *keep, schema)
+    weights = {chunk.chunk: chunk.rows or 0 for chunk in chunks}
+    texts = []
+    for key, side in sides.items():
+        old, new, both = (tuple(map(local_path, paths)) for paths in (side.old, side.new, side.both))
+        texts.append((key, weights[key], json.dumps(plain(CompareTask(key, old, new, both, local_path(output))))))
+    by_chunk: dict[str, dict[str, Any]] = {}
+    kept = RowsKept(spec)
+    for text in in_workers(platform, record.plan, texts, partial(compare_batches, spec)):
+        result = json.loads(text)
+        if "chunk" in result:
+            by_chunk[result["chunk"]] = result
+        else:
+            kept.add(result["largest"], result["sample"])
+    _require_unique(target, by_chunk)
+    found = [_chunk_diff(by_chunk[key]) for key in sides]
+    scheme = "file://" if output.startswith("file:") else ""
+    files = [StagedFile(f"{scheme}{path}", rows, size) for key in sides for path, rows, size in by_chunk[key]["files"]]
+    diff = RunDiff(
+        diff_id=diff_id,
+        run_id=record.run_id,
+        target=target.name,
+        publish_mode=record.plan.publish_mode.value,
+        base_snapshot_id=record.plan.base_snapshot_id,
+        key=list(target.key),
+        added=sum(chunk.added for chunk in found),
+        removed=sum(chunk.removed for chunk in found),
+        changed=sum(chunk.changed for chunk in found),
+        unchanged=sum(chunk.unchanged for chunk in found),
+        columns=[_column_diff(name, found) for name in values],
+        chunks=found,
+        largest=[row for name in values for kind in reversed(KINDS) for row in kept.largest.get(f"{name}|{kind}", [])],
+        sample=[_without_place(row) for row in sorted(kept.sample, key=_by_chunk)],
+        kept={"largest": keep[0], "sample": keep[1]},
+        made_at=plain(now()),
+        made_by=operator(),
+    )
+    return diff, files
+
+
+def _by_chunk(row: Mapping[str, Any]) -> tuple[str, int, int]:
+    return row["chunk"], KINDS.index(row["kind"]), row["rank"]
+
+
+def _without_place(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sampled row without what it was chosen by."""
+    return {name: value for name, value in row.items() if name not in {"hash", "rank"}}
+
+
+def _require_unique(target: TargetTable, by_chunk: Mapping[str, Mapping[str, Any]]) -> None:
+    doubled = [key for key, result in by_chunk.items() if result["duplicates"]]
+    if doubled:
+        raise InputRefused(
+            Problem(
+                f"{len(doubled)} chunk(s) of {target.name} have a key more than once: {', '.join(sorted(doubled)[:10])}",
+                f"rows are compared by their key ({', '.join(target.key)}), which is unique",
+                "find out who wrote them: publications of this project are gated for it",
+            )
+        )
+
+
+def _chunk_diff(result: Mapping[str, Any]) -> ChunkDiff:
+    kinds = result["kinds"]
+    columns = {name: number for name, number in result["columns"].items() if number}
+    return ChunkDiff(
+        result["chunk"], kinds[ADDED], kinds[REMOVED], kinds[CHANGED], result["unchanged"], columns, result["sums"]
+    )
+
+
+def _column_diff(name: str, chunks: Sequence[ChunkDiff]) -> ColumnDiff:
+    changed = sum(chunk.columns.get(name, 0) for chunk in chunks)
+    sums = [chunk.sums[name] for chunk in chunks if name in chunk.sums]
+    if not sums:
+        return ColumnDiff(name, changed)
+    before, after = (sum((Decimal(pair[side]) for pair in sums), Decimal(0)) for side in (0, 1))
+    return ColumnDiff(name, changed, str(before), str(after), str(after - before))
+
+
+# --- the changes table ------------------------------------------------------------------------------------------------
+
+
+def changes_schema(target: TargetTable) -> Schema:
+    """Return the Iceberg schema of a target's changes table: a row a changed key, each value before and after."""
+    declared = {field.name: field for field in iceberg_schema(target.model).fields}
+    values = [name for name in declared if name not in (*target.key, *LINEAGE_COLUMNS)]
+    columns: list[tuple[str, IcebergType, str]] = [
+        ("run_id", StringType(), "Run that changes the row."),
+        ("chunk", StringType(), "Chunk that the row is in."),
+        ("kind", StringType(), "ADDED, REMOVED or CHANGED."),
+        ("changed_columns", StringType(), "Of a CHANGED row: the columns that differ."),
+        *((name, declared[name].field_type, declared[name].doc or "") for name in target.key),
+        *((f"{name}_old", declared[name].field_type, f"Before: {declared[name].doc or ''}") for name in values),
+        *((f"{name}_new", declared[name].field_type, f"After: {declared[name].doc or ''}") for name in values),
+        (f"{PRODUCER}_old", StringType(), "Run that wrote the row before."),
+    ]
+    fields = []
+    for number, (name, kind, doc) in enumerate(columns, start=1):
+        text = kind
+        if name == "changed_columns":
+            text = ListType(element_id=len(columns) + 1, element_type=kind, element_required=False)
+        fields.append(NestedField(number, name, text, required=False, doc=doc))
+    return Schema(*fields)
+
+
+def _changes_folder(platform: Platform, target: TargetTable, run_id: str, diff_id: str) -> str:
+    """Make the changes table if it is not there; return where the files of a diff lie, whoever writes them."""
+    schema = changes_schema(target)
+    by_run = PartitionSpec(PartitionField(schema.find_field("run_id").field_id, 1000, IdentityTransform(), "run_id"))
+    name = target.changes
+    platform.lakehouse.ensure(name, schema, by_run, TABLE_PROPERTIES)
+    return f"{platform.lakehouse.location(name)}/run={run_id}/diff-{diff_id[:16]}"
+
+
+def _put(
+    platform: Platform, target: TargetTable, run_id: str, diff_id: str, files: Sequence[StagedFile], output: str
+) -> ChangesTable:
+    """Put the changed rows into the table, or find that they are there, and put that on record."""
+    name = target.changes
+    faults.reach("comparing.written")
+    properties = {RUN_PROPERTY: run_id, DIFF_PROPERTY: diff_id}
+    landed = platform.lakehouse.put_rows(name, EqualTo(term="run_id", value=run_id), files, properties)
+    faults.reach("comparing.committed")
+    storage, mine = Storage(platform.lakehouse.table(name)), {place_of(file.path) for file in files}
+    for file in storage.files(place_of(output)):  # what a killed one has left half written
+        if file.path not in mine:
+            storage.delete(file)
+    written = ChangesTable(name, landed, sum(file.rows for file in files), len(files), diff_id)
+    _append(platform, run_id, TABLE_RECORD, written)
+    return written
+
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+def diff_summary(platform: Platform, run_id: str) -> Mapping[str, Any] | None:
+    """Return the recorded diff of a run (its last one, where it was computed anew), ready for JSON; None if none was made.
+
+    `changes_table` says where its rows are, if they were put into the table.
+    """
+    found = _last_record(platform, run_id, RECORD)
+    if found is None:
+        return None
+    written = _last_record(platform, run_id, TABLE_RECORD)
+    has_table = written is not None and written["diff_id"] == found["diff_id"]
+    return found | ({"changes_table": written} if has_table else {})
+
+
+def recorded_diff(platform: Platform, run_id: str) -> RunDiff | None:
+    """Return the recorded diff of a run, or None."""
+    found = _last_record(platform, run_id, RECORD)
+    if found is None:
+        return None
+    columns = [ColumnDiff(**column) for column in found["columns"]]
+    return RunDiff(**(found | {"columns": columns, "chunks": [ChunkDiff(**chunk) for chunk in found["chunks"]]}))
+
+
+def _table_record(platform: Platform, run_id: str) -> ChangesTable | None:
+    found = _last_record(platform, run_id, TABLE_RECORD)
+    return None if found is None else ChangesTable(**found)
+
+
+def _append(platform: Platform, run_id: str, name: str, content: RunDiff | ChangesTable) -> None:
+    """Add a record; one of another diff of the same run gets the next number."""
+    before = _numbers(platform, run_id, name)
+    if before and (_last_record(platform, run_id, name) or {}).get("diff_id") == content.diff_id:
+        return
+    platform.evidence.append(run_id, name if not before else f"{name}-{before[-1] + 1}", plain(content))
+
+
+def _last_record(platform: Platform, run_id: str, name: str) -> dict[str, Any] | None:
+    numbers = _numbers(platform, run_id, name)
+    if not numbers:
+        return None
+    file = name if numbers[-1] == 1 else f"{name}-{numbers[-1]}"
+    text = (platform.evidence.folder / run_id / "records" / f"{file}.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _numbers(platform: Platform, run_id: str, name: str) -> list[int]:
+    folder = platform.evidence.folder / run_id / "records"
+    rest = (file.stem.removeprefix(name) for file in folder.glob(f"{name}*.json"))
+    return sorted(int(text.removeprefix("-") or 1) for text in rest if not text.strip("-0123456789"))

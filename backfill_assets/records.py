@@ -1,0 +1,348 @@
+"""What the evidence says of a run: the bundle that is sealed, and a record with a link for whatever happens afterwards.
+
+Put here what goes into a bundle and a record, and when a record is due. Every record brings the kept rows of the ledger
+up to date: what a run's rows are to be today is its bundle's rows, changed by its records, one after the other. Only
+changes that an event can bring about are taken over (`resources.rows`); a cell that was changed by hand stays what the
+evidence says it is. Everything is safe to repeat: what is recorded is not recorded again, what a crash left out is
+made up for by the next call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from backfill_assets import faults
+from backfill_assets.platform import Platform, target_named
+from manifests.canonical import sha256_of
+from manifests.lifecycle import RunState
+from resources import approvals
+from resources.chain import Link
+from resources.ledger import RunRecord
+from resources.locks import lock_target
+from resources.rows import MOVING, Rows, changes_of, differences, fold, hashes_of, rows_of
+from resources.tables import accepted_versions, publications, runs, watermarks
+
+_LOG = logging.getLogger(__name__)
+WAS_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK})
+DIFF = "diff"
+"""The record of a run's diff, if one was made: it is sealed with the bundle."""
+_DIFFS = re.compile(rf"{DIFF}(?:-(\d+))?")
+SUPERSEDED, RESTORED = "superseded", "restored"
+"""Events that another run brings about: it took chunks over, or its rollback gave them back."""
+TOLD, REFUSED, MOVED, ADOPTED = "told", "refused", "moved", "adopted"
+"""Events beside a change of rows: sinks were told; a rollback or acceptance was refused; something else moved on; a run that was published by an earlier version
+of this project came under the chain."""
+_RUN_FILE, _MANIFEST_FILE, _PLAN_FILE = "run.json", "manifest.json", "plan.json"
+_FILES = {"sink_attempts": "sink_requests"}
+_FILED_APART = {"manifest": _MANIFEST_FILE, "plan": _PLAN_FILE}
+_ALWAYS = frozenset({"chunks", "attempts", "verdicts", "approvals", "amendments", "transitions", "sink_attempts"})
+"""Tables that a bundle has a file of even where there is no row: nobody is to wonder."""
+_UNNUMBERED = 2
+"""How many changes of a run are recorded under the action's name alone."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of a run: its file's name and hash, and what it says."""
+
+    name: str
+    hash: str
+    content: Mapping[str, Any]
+
+    @property
+    def number(self) -> int:
+        """Its place among the records of its run that change rows; 0 for others."""
+        number = self.content.get("number")
+        return number if isinstance(number, int) and {"event", "follows", "rows"} <= self.content.keys() else 0
+
+
+# --- the bundle -------------------------------------------------------------------------------------------------------
+
+
+def bundle_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
+    """Return the content of a run's bundle: a file for each of the ledger's tables, and what people look for."""
+    run_id = record.run_id
+    with platform.ledger.engine.begin() as connection:
+        lock_target(connection, record.target)
+        rows = rows_of(connection, run_id)
+    (run,) = rows["runs"].values()
+    files: dict[str, Any] = {
+        _RUN_FILE: {name: cell for name, cell in run.items() if name not in _FILED_APART},
+        "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
+        "code.json": record.plan.code,
+        "policy.json": approvals.policy_text(platform.ledger, record.plan.policy),
+        "reconciliation.json": _reconciliation(rows, record),
+        "accepted_before.json": _accepted_before(platform, record),
+        **{name: run[cell] for cell, name in _FILED_APART.items()},
+        **{
+            _file_of(table): list(found.values())
+            for table, found in rows.items()
+            if table != "runs" and (found or table in _ALWAYS)
+        },
+    }
+    diff = last_diff(platform, run_id)
+    return files if diff is None else files | {f"{DIFF}.json": diff}
+
+
+def last_diff(platform: Platform, run_id: str) -> Any:
+    """Return the last diff that was put on record of a run (`diff`, `diff-2`, ...), or None."""
+    named = ((file, _DIFFS.fullmatch(file.stem)) for file in platform.evidence.records(run_id).glob(f"{DIFF}*.json"))
+    numbered = [(int(name[1] or 1), file) for file, name in named if name]
+    return json.loads(max(numbered)[1].read_bytes()) if numbered else None
+
+
+def _file_of(table: str) -> str:
+    return f"{_FILES.get(table, table)}.json"
+
+
+def _reconciliation(rows: Rows, record: RunRecord) -> list[dict[str, Any]]:
+    """Return what the run-level gates found, at which level: the newest verdict of each."""
+    levels = {item.name: item.level.value for item in target_named(record.target).reconciliations}
+    newest = {row["gate"]: row for row in rows["verdicts"].values() if not row["chunk"]}
+    shown = ("gate", "passed", "summary", "details", "at")
+    return [
+        {"level": levels.get(gate, "platform")} | {name: newest[gate][name] for name in shown}
+        for gate in record.plan.gates
+        if gate in newest
+    ]
+
+
+def _accepted_before(platform: Platform, record: RunRecord) -> dict[str, Any]:
+    """Return what readers saw of each chunk just before: whose it was, its digest, and what its gate measured."""
+    holders = platform.ledger.accepted(record.target, [chunk.key for chunk in record.plan.chunks])
+    found = {}
+    for run_id in sorted(set(holders.values()) - {record.run_id}):
+        for chunk in platform.ledger.chunks(run_id):
+            if holders.get(chunk.chunk) == run_id:
+                facts = {"run": run_id, "digest": chunk.digest, "rows": chunk.rows}
+                found[chunk.chunk] = facts | {"slices": chunk.measures.get("slices", [])}
+    return found
+
+
+def sealed_rows(bundle: Path, tables: Sequence[str] | None = None) -> Rows | None:
+    """Return the ledger's rows as a bundle has them; None if an earlier version sealed it, without them.
+
+    Raises:
+        ValueError: if a file of the bundle is no JSON any more.
+    """
+    if not (bundle / _RUN_FILE).is_file():
+        return None
+    rows: Rows = {}
+    keys = {"chunks": "chunk"}
+    for file in sorted(bundle.glob("*.json")):
+        table = next((name for name, other in _FILES.items() if other == file.stem), file.stem)
+        if file.name == _RUN_FILE and (tables is None or "runs" in tables):
+            run = json.loads(file.read_bytes())
+            apart = {cell: json.loads((bundle / name).read_bytes()) for cell, name in _FILED_APART.items()}
+            rows["runs"] = {run["run_id"]: run | apart}
+        elif table in _TABLES and (tables is None or table in tables):
+            rows[table] = {str(row[keys.get(table, "id")]): row for row in json.loads(file.read_bytes())}
+    return rows
+
+
+_TABLES = frozenset(name for name, table in runs.metadata.tables.items() if "run_id" in table.c) - {"runs"}
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def records_of(platform: Platform, run_id: str) -> list[Record]:
+    """Return the records of a run: those that changed rows in their order, then the others."""
+    found = []
+    for file in sorted(platform.evidence.records(run_id).glob("*.json")):
+        raw = file.read_bytes()
+        try:
+            content = json.loads(raw)
+        except (ValueError, RecursionError):
+            content = {}
+        found.append(Record(file.stem, hashlib.sha256(raw).hexdigest(), content if isinstance(content, dict) else {}))
+    return sorted(found, key=lambda one: (one.number == 0, one.number, one.name))
+
+
+def kept_rows(bundle: Path, records: Sequence[Record], tables: Sequence[str] | None = None) -> Rows | None:
+    """Return what the ledger's rows of a run are to be today; None if nothing of the evidence says so."""
+    numbered = [one for one in records if one.number]
+    rows = sealed_rows(bundle, tables)
+    if rows is None:
+        if not numbered or numbered[0].content.get("event") != ADOPTED:
+            return None
+        rows = {}
+    for record in numbered:
+        changes = record.content.get("rows", {})
+        fold(rows, {name: changed for name, changed in changes.items() if tables is None or name in tables})
+    return rows
+
+
+def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str, Any], number: int) -> None:
+    """Record a change that a run made of its tables, and what that did to the records of other runs.
+
+    `number` counts the run's changes. Nothing is recorded twice.
+    """
+    with platform.ledger.engine.begin() as connection:
+        lock_target(connection, record.target)
+        _record(platform, connection, record.run_id, action, {"action": action, **facts}, name_of(action, number))
+        for run_id in _moved_by(connection, record):
+            try:
+                _record(platform, connection, run_id, MOVED, {"by": record.run_id, "action": action})
+            except (OSError, ValueError, KeyError) as damage:  # of another run: it must not stop this one
+                _LOG.warning(
+                    "the evidence of %s cannot be continued: %s; see `backfill verify %s`", run_id, damage, run_id
+                )
+
+
+def catch_up(platform: Platform, run_id: str, event: str, facts: Mapping[str, Any]) -> bool:
+    """Record what the rows of a published run say by now and no record does; return whether there was anything."""
+    record = platform.ledger.run(run_id)
+    if record.state not in WAS_PUBLISHED:
+        return False
+    with platform.ledger.engine.begin() as connection:
+        lock_target(connection, record.target)
+        return _record(platform, connection, run_id, event, facts)
+
+
+def is_behind(platform: Platform, record: RunRecord) -> str:
+    """Say what the evidence of a published run does not know yet; empty if it knows everything."""
+    if record.state not in WAS_PUBLISHED or not platform.evidence.bundles(record.run_id):
+        return ""  # without a bundle there is more to be said than that
+    records = records_of(platform, record.run_id)
+    unlinked = [one.name for one in records if one.number and not _is_linked(platform, one)]
+    if unlinked:
+        return f"record {unlinked[0]} has no link in the chain"
+    with platform.ledger.engine.begin() as connection:
+        found = rows_of(connection, record.run_id, MOVING)
+    kept = kept_rows(platform.evidence.path(record.run_id), records, sorted(MOVING))
+    if kept is None:
+        return "it was published before the evidence kept rows and had a chain"
+    new = [one for one in differences(kept, found) if one.lawful]
+    return f"{new[0].where} has moved on since the last record" if new else ""
+
+
+def name_of(action: str, number: int) -> str:
+    """Return the name of the record of a run's change; the first two go by the action's name alone."""
+    return action if number <= _UNNUMBERED else f"{action}-{number}"
+
+
+def _record(
+    platform: Platform,
+    connection: sa.Connection,
+    run_id: str,
+    event: str,
+    facts: Mapping[str, Any],
+    name: str | None = None,
+) -> bool:
+    """Write a record of what has changed of a run's rows, and its link; return whether anything was missing."""
+    store = platform.evidence
+    if not store.bundles(run_id):
+        return False
+    records = records_of(platform, run_id)
+    numbered = [one for one in records if one.number]
+    made_up = [_link(platform, run_id, one) for one in numbered if not _is_linked(platform, one)]
+    bundle = store.path(run_id)
+    first = not numbered
+    tables = None if first else sorted(MOVING)
+    if name is not None and (store.records(run_id) / f"{name}.json").exists():
+        event, facts, name = MOVED, {}, None  # told before: what is left is what came after it
+    kept = kept_rows(bundle, records, tables)
+    found = rows_of(connection, run_id, tables)
+    if kept is None:
+        kept, changes, event = {}, {table: dict(rows) for table, rows in found.items()}, ADOPTED
+    else:
+        changes = changes_of(differences(kept, found))
+    if event == MOVED:
+        event = _what_moved(changes)
+    if name is None and not changes:
+        return bool(made_up)
+    fold(kept, changes)
+    number = len(numbered) + 1
+    content = {
+        **facts,
+        "event": event,
+        "run_id": run_id,
+        "number": number,
+        "bundle": bundle.name,
+        "evidence_root": _root_of(bundle),
+        "follows": store.chain.length(),
+        "at": _newest(changes) or _newest(kept),
+        "rows": changes,
+        "tables": (dict(numbered[-1].content.get("tables", {})) if numbered else {}) | hashes_of(kept),
+        "beside": {one.name: one.hash for one in records if not one.number},
+    }
+    file = store.append(run_id, name or f"{event}-{number}", content)
+    faults.reach("recording.written")
+    raw = file.read_bytes()
+    _link(platform, run_id, Record(file.stem, hashlib.sha256(raw).hexdigest(), json.loads(raw)))
+    return True
+
+
+def _what_moved(changes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """Return what another run's change did to a run: took chunks over, or gave them back."""
+    held = changes.get("accepted_versions", {}).values()
+    if any("accepted_at" in row and row.get("ended_at") is None for row in held):
+        return RESTORED
+    return SUPERSEDED if any(row.get("ended_how") == "SUPERSEDED" for row in held) else MOVED
+
+
+def _root_of(bundle: Path) -> str:
+    """Return the root hash that a bundle's index gives: whether it is right is for whoever verifies."""
+    return str(json.loads((bundle / "index.json").read_bytes())["root"])
+
+
+def _newest(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """Return the newest instant in rows: when what they say happened."""
+    names = ("at", "updated_at", "started_at", "ended_at", "accepted_at")
+    cells = (row.get(name) for found in rows.values() for row in found.values() for name in names)
+    return max((cell for cell in cells if isinstance(cell, str)), default="")
+
+
+def _link(platform: Platform, run_id: str, record: Record) -> Link:
+    """Append the link of a record, if it has none."""
+    said = record.content
+    content = {
+        "event": said.get("event"),
+        "run": run_id,
+        "record": record.name,
+        "recordHash": record.hash,
+        "root": said.get("evidence_root"),
+        "rows": sha256_of(said.get("tables")),
+        "at": said.get("at"),
+    }
+
+    def same(link: Mapping[str, Any]) -> bool:
+        return (link.get("run"), link.get("record")) == (run_id, record.name)
+
+    return platform.evidence.chain.append(content, since=int(said.get("follows", 0)), same=same)
+
+
+def _is_linked(platform: Platform, record: Record) -> bool:
+    """Look for the link of a record: it came after those that there were when the record was written."""
+    chain, run_id = platform.evidence.chain, record.content.get("run_id")
+    return any(
+        (link.get("run"), link.get("record")) == (run_id, record.name)
+        for link in chain.contents(since=int(record.content.get("follows", 0)))
+    )
+
+
+def _moved_by(connection: sa.Connection, record: RunRecord) -> Iterator[str]:
+    """Return the other runs whose rows a run's publication or rollback may have moved on."""
+    held = sa.select(accepted_versions.c.run_id).where(
+        accepted_versions.c.target == record.target, accepted_versions.c.ended_by == record.run_id
+    )
+    since = (
+        sa.select(sa.func.max(publications.c.started_at))
+        .where(publications.c.run_id == record.run_id)
+        .scalar_subquery()
+    )
+    withdrawn = sa.select(watermarks.c.run_id).where(
+        watermarks.c.target == record.target, watermarks.c.ended_at >= since
+    )
+    found = {row.run_id for query in (held, withdrawn) for row in connection.execute(query)}
+    yield from sorted(found - {record.run_id})

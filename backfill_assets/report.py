@@ -1,0 +1,353 @@
+"""`report.html`: one page about one run that stands by itself, for whoever asks later and has nothing but the page.
+
+Put here what the page says and where it is taken from: the sealed bundle and the records, so that the page says what is
+proved; the ledger only for runs that have no bundle yet. How it looks is the template's, how charts are drawn `charts`'s.
+The page is a view and no evidence: it is made anew whenever somebody wants it, the same from the same evidence.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from backfill_assets.executor import CHUNK_GATE
+from backfill_assets.platform import Platform, target_named
+from backfill_assets.records import Record, bundle_files, kept_rows, last_diff, records_of
+from manifests.canonical import plain
+from resources.rows import Rows, rows_of
+
+_LOG = logging.getLogger(__name__)
+_PANELS = 6
+_LINES = 40
+"""The most lines of a heat map."""
+_LARGEST = 20
+_NOTHING: Mapping[str, int] = {}
+_DONE_BY = {"publish": "published", "rollback": "rolled back", "reinstate": "reinstated", "accept": "accepted"}
+_DECISIONS = {"APPROVED": "approved", "REJECTED": "rejected"}
+
+
+def report(platform: Platform, run_id: str) -> str:
+    """Return the page about a run.
+
+    Raises:
+        InputRefused: if the ledger holds no such run.
+    """
+    record = platform.ledger.run(run_id)
+    store, records = platform.evidence, records_of(platform, run_id)
+    bundle = store.path(run_id) if store.bundles(run_id) else None
+    rows = kept_rows(bundle, records) if bundle is not None else None
+    if bundle is None or rows is None:
+        with platform.ledger.engine.begin() as connection:
+            rows = rows_of(connection, run_id)
+        before = plain(bundle_files(platform, record)["accepted_before.json"])
+    else:
+        before = json.loads((bundle / "accepted_before.json").read_bytes())
+    facts = _facts(rows, run_id, before)
+    diff = last_diff(platform, run_id)
+    facts |= {"diff": diff if isinstance(diff, dict) else None, "largest_shown": _LARGEST}
+    facts |= {"evidence": _evidence(platform, run_id, bundle, records), "charts": _charts(facts)}
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": _number,
+        "signed": _signed,
+        "percent": _percent,
+        "instant": _instant,
+        "cell": _cell,
+    }
+    return environment.get_template("report.html.j2").render(**facts)
+
+
+def write_report(platform: Platform, run_id: str, file: Path | None = None) -> Path:
+    """Write the page about a run beside its bundle, or to a file, whole or not at all; return where."""
+    file = file or platform.evidence.report(run_id)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.partial")
+    partial.write_text(report(platform, run_id), encoding="utf-8")
+    partial.replace(file)
+    return file
+
+
+def report_beside(platform: Platform, run_id: str) -> Path | None:
+    """Write the page after a publication, which is done and on record: whatever is wrong here is said and stops nothing."""
+    try:
+        return write_report(platform, run_id)
+    except Exception as error:  # noqa: BLE001 - a page that cannot be drawn must not fail what has landed
+        what = f"{type(error).__name__}: {error}"
+        _LOG.warning(
+            "the report of %s could not be written: %s; `backfill report %s` tries again", run_id, what, run_id
+        )
+        return None
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def _facts(rows: Rows, run_id: str, before: Mapping[str, Any]) -> dict[str, Any]:
+    run = rows["runs"][run_id]
+    manifest, plan = run["manifest"], run["plan"]
+    chunks = list(rows["chunks"].values())
+    table = target_named(run["target"])
+    keys = [chunk["chunk"] for chunk in chunks]
+    slices = {
+        chunk["chunk"]: chunk["measures"].get("slices", []) if isinstance(chunk["measures"], dict) else []
+        for chunk in chunks
+    }
+    earlier = {key: facts["slices"] for key, facts in before.items()}
+    done = [one for one in rows["publications"].values() if one["state"] == "COMMITTED"]
+    open_ = [one for one in rows["accepted_versions"].values() if one["ended_at"] is None]
+    last_pass = {(row["chunk"], row["gate"]): row for row in rows["verdicts"].values()}
+    levels = {item.name: (item.level.value, item.description) for item in table.reconciliations}
+    gates = [
+        last_pass["", gate] | {"level": levels.get(gate, ("platform", ""))[0], "about": levels.get(gate, ("", ""))[1]}
+        for gate in plan["gates"]
+        if ("", gate) in last_pass
+    ]
+    return {
+        "run": run,
+        "manifest": manifest,
+        "manifest_text": yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True),
+        "plan": plan,
+        "table": {"name": table.name, "description": table.description, "owners": table.owners},
+        "decisions": [
+            one | {"said": _DECISIONS.get(one["decision"], one["decision"])} for one in rows["approvals"].values()
+        ],
+        "transitions": list(rows["transitions"].values()),
+        "publications": list(rows["publications"].values()),
+        "committed": done,
+        "done_by": defaultdict(str, _DONE_BY),
+        "published": next((one for one in done if one["action"] == "publish"), None),
+        "holds": sorted({one["chunk"] for one in open_}),
+        "keys": keys,
+        "chunks": [_chunk(chunk, before.get(chunk["chunk"])) for chunk in chunks],
+        "chunk_verdicts": [row for (chunk, gate), row in sorted(last_pass.items()) if chunk and gate == CHUNK_GATE],
+        "gates": gates,
+        "sinks": list(rows["sink_attempts"].values()),
+        "amendments": list(rows["amendments"].values()),
+        "attempts": list(rows["attempts"].values()),
+        "before_runs": sorted({facts["run"] for facts in before.values()}),
+        "totals": _totals(slices, earlier),
+        "by_slice": _by_slice(slices, earlier),
+        "slices": slices,
+        "earlier": earlier,
+    }
+
+
+def _chunk(chunk: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+    shown = {name: chunk[name] for name in ("chunk", "state", "attempt", "rows", "bytes", "digest", "error")}
+    same = before is not None and before["digest"] == chunk["digest"]
+    was = None if before is None else before["rows"]
+    return shown | {"files": len(chunk["files"]), "before": was, "before_run": before and before["run"], "same": same}
+
+
+def _totals(after: Mapping[str, Sequence[Mapping[str, Any]]], before: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Add up each measure over all chunks, before and after; only chunks that had rows accepted have a before."""
+    new, old = _sums(_flat(after)), _sums(_flat(before))
+    return [
+        {"name": name, "before": old.get(name) if before else None, "after": new.get(name, 0)} for name in new | old
+    ]
+
+
+def _by_slice(after: Mapping[str, Any], before: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Add up each measure by the values of each slice column."""
+    found = []
+    for column in _slice_columns([*_flat(after), *_flat(before)]):
+        new, old = ({} if not side else _grouped(_flat(side), column) for side in (after, before))
+        names = sorted(
+            {name for sums in [*new.values(), *old.values()] for name in sums}, key=lambda name: name != "rows"
+        )
+        lines = [
+            {
+                "value": value,
+                "measures": [
+                    {
+                        "before": old.get(value, _NOTHING).get(name, 0) if before else None,
+                        "after": new.get(value, _NOTHING).get(name, 0),
+                    }
+                    for name in names
+                ],
+            }
+            for value in sorted(new.keys() | old.keys())
+        ]
+        found.append({"column": column, "measures": names, "lines": lines})
+    return found
+
+
+def _flat(slices: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
+    return [row for rows in slices.values() for row in rows]
+
+
+def _is_sum(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _slice_columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    return sorted({name for row in rows for name, value in row.items() if not _is_sum(value)})
+
+
+def _sums(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    sums: dict[str, int] = defaultdict(int)
+    for row in rows:
+        for name, value in row.items():
+            if _is_sum(value):
+                sums[name] += value
+    return dict(sorted(sums.items(), key=lambda item: (item[0] != "rows", item[0])))
+
+
+def _grouped(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[str, dict[str, int]]:
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[" · ".join(str(row.get(column)) for column in columns)].append(row)
+    return {value: _sums(members) for value, members in groups.items()}
+
+
+def _evidence(platform: Platform, run_id: str, bundle: Path | None, records: Sequence[Record]) -> dict[str, Any]:
+    chain = platform.evidence.chain.read()
+    links = [link for link in chain.links if link.content.get("run") == run_id]
+    return {
+        "root": None if bundle is None else json.loads((bundle / "index.json").read_bytes())["root"],
+        "files": [] if bundle is None else sorted(file.name for file in bundle.iterdir()),
+        "links": links,
+        "head": None if not links else links[-1].hash,
+        "is_kept": bundle is not None and (bundle / "run.json").is_file(),
+        "records": [one.name for one in records],
+    }
+
+
+# --- charts -----------------------------------------------------------------------------------------------------------
+
+
+def _charts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Draw what changed by chunk: each measure, the slice that moved most, and a map of all slices."""
+    from backfill_assets import charts  # noqa: PLC0415 - Matplotlib takes a moment, and only a report needs it
+
+    keys, after, before = facts["keys"], facts["slices"], facts["earlier"]
+    if not _flat(after) and not _flat(before):
+        return {}
+    measures = [one["name"] for one in facts["totals"]][:_PANELS]
+    per_chunk = {key: _sums(after[key]) for key in keys}
+    was = {key: _sums(before[key]) if key in before else None for key in keys}
+    panels = {name: (_series(was, keys, name), _series(per_chunk, keys, name)) for name in measures}
+    drawn = {"measures": Markup(charts.before_and_after(panels, keys, "measures"))}  # noqa: S704 - drawn by Matplotlib
+    column = _moved_most(facts["by_slice"])
+    if column is not None:
+        drawn["slice"] = Markup(charts.before_and_after(_panels_by(column, facts), keys, column))  # noqa: S704
+    columns = _slice_columns([*_flat(after), *_flat(before)])
+    lines, is_change = _lines(facts, columns)
+    drawn["map"] = Markup(charts.heat_map(lines, keys, is_change=is_change))  # noqa: S704
+    return drawn | {"slice_column": column, "map_columns": columns, "is_change": is_change, "lines": len(lines)}
+
+
+def _series(by_chunk: Mapping[str, Mapping[str, int] | None], keys: Sequence[str], name: str) -> list[float | None]:
+    return [None if (sums := by_chunk[key]) is None else sums.get(name, 0) for key in keys]
+
+
+def _moved_most(by_slice: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the slice column one value of which changed most in rows, in percent; the first where nothing did."""
+    best: tuple[float, str] | None = None
+    for one in by_slice:
+        moved = max((_change(line["measures"][0]) for line in one["lines"]), default=0.0)
+        if best is None or moved > best[0]:
+            best = (moved, str(one["column"]))
+    return None if best is None else best[1]
+
+
+def _change(measure: Mapping[str, Any]) -> float:
+    before, after = measure["before"], measure["after"]
+    if before is None or before == after:
+        return 0.0
+    return 100.0 if not before else abs(after - before) * 100.0 / before
+
+
+def _panels_by(column: str, facts: Mapping[str, Any]) -> dict[str, tuple[list[float | None], list[float | None]]]:
+    (found,) = [one for one in facts["by_slice"] if one["column"] == column]
+    lines = sorted(found["lines"], key=lambda line: (-_change(line["measures"][0]), -line["measures"][0]["after"]))
+    values = [line["value"] for line in lines[:_PANELS]]
+    name = found["measures"][0]
+    sides = []
+    for slices in (facts["earlier"], facts["slices"]):
+        grouped = {key: _grouped(slices[key], column) if key in slices else None for key in facts["keys"]}
+        sides.append(grouped)
+    return {
+        f"{name}, {column} {value}": tuple(  # type: ignore[misc]
+            [
+                None if (groups := side[key]) is None else groups.get(value, _NOTHING).get(name, 0)
+                for key in facts["keys"]
+            ]
+            for side in sides
+        )
+        for value in values
+    }
+
+
+def _lines(facts: Mapping[str, Any], columns: Sequence[str]) -> tuple[dict[str, list[float | None]], bool]:
+    """Return the lines of the map: change of rows in percent by slice and chunk; rows, where nothing was there before."""
+    keys, before = facts["keys"], facts["earlier"]
+    new = {key: _grouped(facts["slices"][key], *columns) for key in keys}
+    old = {key: _grouped(before[key], *columns) if key in before else None for key in keys}
+    values = sorted({value for side in (new, old) for groups in side.values() for value in groups or ()})
+    lines: dict[str, list[float | None]] = {}
+    for value in values:
+        line: list[float | None] = []
+        for key in keys:
+            there = new[key].get(value, _NOTHING).get("rows", 0)
+            if not before:
+                line.append(there)
+                continue
+            was = None if (groups := old[key]) is None else groups.get(value, _NOTHING).get("rows", 0)
+            line.append(None if was is None or (not was and not there) else _ratio(was, there))
+        lines[value] = line
+    largest = sorted(lines, key=lambda value: -max((abs(one) for one in lines[value] if one is not None), default=0))
+    kept = set(largest[:_LINES])
+    return {value: line for value, line in lines.items() if value in kept}, bool(before)
+
+
+def _ratio(before: int, after: int) -> float:
+    """Return a change in percent; what was not there before counts as doubled, so that it does not drown the others."""
+    return 100.0 if not before else max(-100.0, min(100.0, (after - before) * 100.0 / before))
+
+
+# --- how values look --------------------------------------------------------------------------------------------------
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, (int, float)) else str(value)
+
+
+def _signed(after: int, before: int | None) -> str:
+    return "-" if before is None else f"{after - before:+,}" if after != before else "0"
+
+
+def _percent(after: int, before: int | None) -> str:
+    if before is None:
+        return "-"
+    if after == before:
+        return "0%"
+    return f"{(after - before) * 100 / before:+.2f}%" if before else "new"
+
+
+def _instant(value: Any) -> str:
+    return "-" if value is None else f"{str(value)[:19].replace('T', ' ')} UTC"
+
+
+def _cell(value: Any) -> str:
+    return (
+        json.dumps(value, ensure_ascii=False)
+        if isinstance(value, (dict, list))
+        else "-"
+        if value is None
+        else str(value)
+    )

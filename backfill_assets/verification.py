@@ -1,0 +1,444 @@
+"""`backfill verify`: holds evidence, chain, ledger, tables and rows against each other, and names every change.
+
+Put here what is compared with what. It changes nothing, trusts nothing that it can hash again, and goes on after the first
+thing that is wrong. Whether tables and ledger agree on what is accepted today is the doctor's question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from pyiceberg.table import Table
+
+from backfill_assets.garbage import tables_of
+from backfill_assets.platform import Platform, target_named
+from backfill_assets.proof import FileProblem, check_rows
+from backfill_assets.records import WAS_PUBLISHED, Record, kept_rows, records_of, sealed_rows
+from backfill_assets.ways import PUBLISH
+from manifests.canonical import canonical_json, sha256_of
+from manifests.errors import EnvironmentRefused, Refused
+from manifests.model import Corrections
+from resources.chain import START, Link, ReadChain
+from resources.evidence import INDEX, examine
+from resources.history import referenced
+from resources.lakehouse import (
+    ACTION_PROPERTY,
+    EVIDENCE_PROPERTY,
+    PLAN_PROPERTY,
+    RUN_PROPERTY,
+    VERSION_PROPERTY,
+)
+from resources.rows import Difference, Rows, differences, hashes_of, rows_of, run_ids
+from resources.storage import Storage
+
+_SHOWN = 200
+"""Characters shown of a value."""
+_CONTEXT = 40
+_AGAIN_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is not as the evidence has it: where, what, and both values."""
+
+    run_id: str
+    where: str
+    what: str
+    expected: str = ""
+    found: str = ""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was found of one run. `notes` say what could not be checked, or need not be, and why."""
+
+    run_id: str
+    root: str
+    links: tuple[int, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+    chunks_read: int = 0
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found of the chain and of the runs."""
+
+    length: int
+    head: str
+    problems: tuple[Problem, ...]
+    runs: tuple[Verified, ...]
+
+    @property
+    def everything(self) -> list[Problem]:
+        """Every problem: the chain's, then the runs'."""
+        return [*self.problems, *(problem for run in self.runs for problem in run.problems)]
+
+
+def verify(
+    platform: Platform, only: Sequence[str] | None = None, *, data: bool = False, head: str | None = None
+) -> Verification:
+    """Check runs (all of them, if none is named) and the chain; `data` reads every published row again.
+
+    Raises:
+        InputRefused: if the ledger and the evidence know nothing of a named run.
+    """
+    check = _Check(platform)
+    wanted = check.known if only is None else list(only)
+    if unknown := [run_id for run_id in wanted if run_id not in set(check.known) | check.in_ledger.keys()]:
+        platform.ledger.run(unknown[0])
+    problems = [
+        Problem("", f"chain {one.name}", one.what, one.expected, one.found) for one in check.chain.damages
+    ] + check.ledger_problems
+    if head is not None and head != START and head not in {link.hash for link in check.chain.links}:
+        problems.append(
+            Problem("", "chain", "links that were in it are missing: the given head is no link of it", head, check.head)
+        )
+    done = []
+    for run_id in wanted:
+        verified, is_behind = check.run(run_id, data=data)
+        if is_behind:  # an event may have happened between two looks: look again
+            time.sleep(_AGAIN_SECONDS)
+            verified, _ = _Check(platform).run(run_id, data=data)
+        done.append(verified)
+    return Verification(len(check.chain.links), check.head, tuple(problems), tuple(done))
+
+
+@dataclass
+class _Findings:
+    run_id: str
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    is_behind: bool = False
+    """Whether something is missing that an event just now would explain."""
+
+    def add(self, where: str, what: str, expected: Any = "", found: Any = "") -> None:
+        left, right = _around(_text(expected), _text(found))
+        self.problems.append(Problem(self.run_id, where, what, left, right))
+
+
+class _Check:
+    """What is read once for all runs."""
+
+    def __init__(self, platform: Platform) -> None:
+        self.platform = platform
+        self.chain: ReadChain = platform.evidence.chain.read()
+        self.head = self.chain.head
+        self.ledger_problems: list[Problem] = []
+        self.in_ledger: dict[str, str] = {}
+        self._tables: dict[str, Table | None] = {}
+        try:
+            with platform.ledger.engine.begin() as connection:
+                self.in_ledger = dict.fromkeys(run_ids(connection), "")
+                states = sa.text("SELECT run_id, state FROM runs")
+                self.in_ledger |= {row.run_id: row.state for row in connection.execute(states)}
+        except sa.exc.DBAPIError as error:
+            self.ledger_problems.append(Problem("", "ledger", f"cannot be read: {error.orig}"))
+
+    @cached_property
+    def known(self) -> list[str]:
+        """Every run that was published, or of which a bundle was sealed."""
+        linked = {str(link.content.get("run")) for link in self.chain.links if link.content.get("run")}
+        published = {run_id for run_id, state in self.in_ledger.items() if state in WAS_PUBLISHED}
+        found = linked | published | set(self.platform.evidence.run_ids())
+        order = {run_id: number for number, run_id in enumerate(self.in_ledger)}
+        return sorted(found, key=lambda run_id: (order.get(run_id, len(order)), run_id))
+
+    def run(self, run_id: str, *, data: bool) -> tuple[Verified, bool]:
+        """Check one run; say also whether an event just now would explain what is wrong."""
+        found = _Findings(run_id)
+        links = [link for link in self.chain.links if link.content.get("run") == run_id]
+        records = records_of(self.platform, run_id)
+        bundle, root = self._bundle(run_id, links, found)
+        self._records(links, records, found)
+        chunks_read = 0
+        try:
+            rows = None if bundle is None else self._rows(run_id, bundle, links, records, root, found)
+            if rows is not None:
+                self._snapshots(run_id, rows, root, found)
+                chunks_read = self._data(run_id, rows, found) if data else 0
+        except (ValueError, KeyError, TypeError, AttributeError, OSError, Refused) as error:
+            # evidence that was changed may say anything; where it was not, this is for whoever reads it
+            why = f"not everything could be checked: {type(error).__name__}: {error}"
+            if found.problems:
+                found.notes.append(why)
+            else:
+                found.add(run_id, why)
+        if bundle is None and self.in_ledger.get(run_id) not in WAS_PUBLISHED:
+            found.notes.append("nothing of it was ever sealed: there is nothing to hold the ledger against")
+        numbers = tuple(link.number for link in links)
+        verified = Verified(run_id, root, numbers, tuple(found.problems), tuple(found.notes), chunks_read)
+        return verified, found.is_behind
+
+    # --- files ------------------------------------------------------------------------------------------------
+
+    def _bundle(self, run_id: str, links: Sequence[Link], found: _Findings) -> tuple[Path | None, str]:
+        """Hash every file of every bundle; return the one that was published (else the last) and its root."""
+        store = self.platform.evidence
+        rooted = {str(link.content.get("root")) for link in links}
+        chosen: tuple[Path | None, str] = (None, "")
+        for bundle in store.bundles(run_id):
+            root, changed = examine(bundle, run_id)
+            for one in changed:
+                file = f"{bundle.relative_to(store.folder)}/{one.name}"
+                found.add(file, "was changed after it was sealed", f"SHA-256 {one.expected}", f"SHA-256 {one.found}")
+            if changed:
+                root = _told_root(bundle)
+            if chosen[0] is None or root in rooted or chosen[1] not in rooted:
+                chosen = (bundle, root)
+        if chosen[0] is None and (links or self.in_ledger.get(run_id) in WAS_PUBLISHED):
+            found.add(f"{run_id}/bundle", "is missing: a published run has a sealed bundle", ", ".join(sorted(rooted)))
+        elif rooted and chosen[1] not in rooted:
+            found.add(
+                f"{run_id}/{chosen[0].name if chosen[0] else 'bundle'}",
+                "has another root than the chain",
+                ", ".join(sorted(rooted)),
+                chosen[1],
+            )
+        return chosen
+
+    def _records(self, links: Sequence[Link], records: Sequence[Record], found: _Findings) -> None:
+        """Hold each record against its link, and each link against its record."""
+        by_name = {record.name: record for record in records}
+        linked = {str(link.content.get("record")): link for link in links}
+        beside: dict[str, str] = {}
+        for name, link in linked.items():
+            where = f"{found.run_id}/records/{name}.json"
+            expected = link.content.get("recordHash")
+            if name not in by_name:
+                found.add(
+                    where, f"is missing: link {link.number} of the chain names it", f"SHA-256 {expected}", "nothing"
+                )
+            elif by_name[name].hash != expected:
+                found.add(
+                    where, "was changed after it was written", f"SHA-256 {expected}", f"SHA-256 {by_name[name].hash}"
+                )
+            else:
+                beside |= dict(by_name[name].content.get("beside", {}))
+        for record in records:
+            where = f"{found.run_id}/records/{record.name}.json"
+            if record.number and record.name not in linked:
+                found.is_behind = True
+                found.add(where, "has no link in the chain: a process ended before it could append it; " + _REPAIR)
+            elif not record.number and record.name not in linked and beside.get(record.name) != record.hash:
+                if record.name in beside:
+                    expected = f"SHA-256 {beside[record.name]}"
+                    found.add(where, "was changed after it was recorded", expected, f"SHA-256 {record.hash}")
+                elif links:
+                    found.notes.append(f"{where} came after the last link of the run: nothing vouches for it yet")
+        for name in sorted(beside.keys() - by_name.keys()):
+            found.add(f"{found.run_id}/records/{name}.json", "is missing", f"SHA-256 {beside[name]}", "nothing")
+
+    # --- the ledger -------------------------------------------------------------------------------------------
+
+    def _rows(
+        self,
+        run_id: str,
+        bundle: Path,
+        links: Sequence[Link],
+        records: Sequence[Record],
+        root: str,
+        found: _Findings,
+    ) -> Rows | None:
+        """Hold every cell of the run's rows against the evidence; return the rows as the evidence has them."""
+        kept, sealed = kept_rows(bundle, records), sealed_rows(bundle)
+        if kept is None:
+            why = "published before the evidence kept rows and had a chain: only its files were checked; "
+            found.notes.append(why + "`backfill doctor --repair` puts it under the chain as it is now")
+            return None
+        try:
+            with self.platform.ledger.engine.begin() as connection:
+                here = rows_of(connection, run_id)
+        except sa.exc.DBAPIError as error:
+            found.add("ledger", f"cannot be read: {error.orig}")
+            return kept
+        published = bool(links) or self.in_ledger.get(run_id) in WAS_PUBLISHED
+        for one in differences(kept, here):
+            self._difference(one, here, found, published=published, sealed=sealed)
+        self._hashes(run_id, bundle, kept, root, found)
+        self._sum(links, records, kept, found)
+        return kept
+
+    @staticmethod
+    def _hashes(run_id: str, bundle: Path, kept: Rows, root: str, found: _Findings) -> None:
+        """Hold the hashes in the rows against what they are of."""
+        run = kept.get("runs", {}).get(run_id, {})
+        for text, column in (("manifest", "manifest_hash"), ("plan", "plan_hash")):
+            own = hashlib.sha256(_text(run[text]).encode()).hexdigest() if text in run else None
+            if own != run.get(column):
+                found.add(f"{bundle.name}/{text}.json", f"does not have the {column} on record", run.get(column), own)
+        for entry in kept.get("publications", {}).values():
+            if entry["state"] == "COMMITTED" and entry["evidence_root"] != root:
+                where = f"ledger publications {entry['id']} column evidence_root"
+                found.add(where, "is another root than the bundle's", root, entry["evidence_root"])
+
+    @staticmethod
+    def _sum(links: Sequence[Link], records: Sequence[Record], kept: Rows, found: _Findings) -> None:
+        """Hold the kept rows against the hash of them that the run's last link gives."""
+        last = max((one for one in records if one.number), key=lambda one: one.number, default=None)
+        if last is None or not links or last.name != links[-1].content.get("record"):
+            return  # a record that has no link yet: named as such
+        known = last.content.get("tables", {})
+        own = sha256_of({name: hash_ for name, hash_ in hashes_of(kept).items() if name in known})
+        if own != links[-1].content.get("rows"):
+            what = "gives the hash of other rows than its records and the bundle add up to"
+            found.add(f"chain link {links[-1].number}", what, links[-1].content.get("rows"), own)
+
+    def _difference(
+        self, one: Difference, here: Rows, found: _Findings, *, published: bool, sealed: Rows | None
+    ) -> None:
+        if one.lawful and not published and sealed is not None:
+            if (note := "it has moved on since its bundle was sealed, and was not published") not in found.notes:
+                found.notes.append(note)
+            return
+        if not published and len(here.get("amendments", {})) > len((sealed or {}).get("amendments", {})):
+            note = "chunks were planned anew after its bundle was sealed: the next bundle has their rows"
+            if note not in found.notes:
+                found.notes.append(note)
+            return
+        if one.column:
+            what = "is not what the evidence has"
+        elif one.expected is not None:
+            what = "is gone"
+        else:
+            what = "is a row that the evidence does not have"
+        if one.table == "publications" and one.lawful and not one.column and one.found["state"] == "INTENT":
+            found.notes.append(
+                f"{one.where}: a {one.found['action']} is under way, or was interrupted (`backfill doctor`)"
+            )
+            return
+        if one.lawful:
+            found.is_behind = True
+            what += "; it may be an event that no record tells of yet: " + _REPAIR
+        found.add(one.where, what, "" if one.expected is None and not one.column else one.expected, one.found)
+
+    # --- tables -----------------------------------------------------------------------------------------------
+
+    def _snapshots(self, run_id: str, rows: Rows, root: str, found: _Findings) -> None:
+        """Hold the summary of each snapshot that the run committed against the evidence."""
+        run = rows["runs"][run_id]
+        plan = run["plan"] if isinstance(run["plan"], dict) else {}
+        expected = {
+            RUN_PROPERTY: run_id,
+            EVIDENCE_PROPERTY: root,
+            PLAN_PROPERTY: run["plan_hash"],
+            VERSION_PROPERTY: plan.get("transform_version"),
+        }
+        for entry in rows.get("publications", {}).values():
+            if entry["state"] != "COMMITTED" or not entry["snapshot_id"]:
+                continue
+            name = self._table_of(run, plan)
+            table = self._table(name, found)
+            if table is None:
+                continue
+            where = f"{name} snapshot {entry['snapshot_id']}"
+            snapshot = table.snapshot_by_id(entry["snapshot_id"])
+            if snapshot is None:
+                self._gone(where, entry, found)
+                continue
+            says = snapshot.summary.additional_properties if snapshot.summary else {}
+            action = {} if entry["action"] != PUBLISH else {ACTION_PROPERTY: PUBLISH}
+            for key, value in (expected | action).items():
+                if value is not None and says.get(key) != value:
+                    found.add(f"{where} property {key}", "is not what the evidence has", value, says.get(key))
+
+    @staticmethod
+    def _table_of(run: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+        """Return the table by whose snapshots the ledger knows the changes of a run."""
+        target = target_named(str(run["target"]))
+        if plan.get("corrections") == Corrections.INSTEAD and target.corrections is not None:
+            return target.corrections.name
+        return target.name
+
+    def _gone(self, where: str, entry: Mapping[str, Any], found: _Findings) -> None:
+        days = self.platform.settings.keep_snapshots_days
+        ended = datetime.fromisoformat(str(entry["ended_at"]))
+        if datetime.now(UTC) - ended >= timedelta(days=days):
+            found.notes.append(f"{where} has expired, as policy allows after {days} days (keep_snapshots_days)")
+        else:
+            found.add(where, f"is gone, and policy keeps snapshots for {days} days (keep_snapshots_days)")
+
+    def _table(self, name: str, found: _Findings) -> Table | None:
+        if name not in self._tables:
+            try:
+                self._tables[name] = self.platform.lakehouse.table(name)
+            except Refused as refusal:
+                self._tables[name] = None
+                found.add(name, refusal.problems[0].what)
+        return self._tables[name]
+
+    # --- rows of the target -----------------------------------------------------------------------------------
+
+    def _data(self, run_id: str, rows: Rows, found: _Findings) -> int:
+        """Read every published file of the run again; return how many chunks were read."""
+        run = rows["runs"][run_id]
+        if not any(entry["state"] == "COMMITTED" for entry in rows.get("publications", {}).values()):
+            found.notes.append("it was never published: no rows to read")
+            return 0
+        table = self._table(str(run["target"]), found)
+        if table is None:
+            return 0
+        try:
+            tables = [self._table(name, found) for name in tables_of(target_named(str(run["target"])))]
+            in_use = {path for one in tables if one is not None for path in referenced(one).files}
+        except EnvironmentRefused as refusal:
+            found.add(str(run["target"]), refusal.problems[0].what)
+            return 0
+        storage = Storage(table)
+        read = 0
+        gone: list[str] = []
+        for chunk in rows["chunks"].values():
+            outcome = check_rows(storage, str(run["target"]), chunk, in_use)
+            read += outcome.complete
+            gone += outcome.gone
+            for problem in outcome.problems:
+                self._file_problem(str(chunk["chunk"]), problem, found)
+        if gone:
+            found.notes.append(
+                f"{len(gone)} of its files were collected, as no snapshot references them any more: their rows cannot be read"
+            )
+        return read
+
+    @staticmethod
+    def _file_problem(chunk: str, problem: FileProblem, found: _Findings) -> None:
+        found.add(f"chunk {chunk} {problem.path}".rstrip(), problem.what, problem.expected, problem.found)
+
+
+_REPAIR = "`backfill doctor --repair` completes the record"
+
+
+def _told_root(bundle: Path) -> str:
+    """Return the root that a damaged bundle's index gives, for naming; empty if it gives none."""
+    try:
+        return str(json.loads((bundle / INDEX).read_bytes())["root"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    return value if isinstance(value, str) else canonical_json(value)
+
+
+def _around(expected: str, found: str) -> tuple[str, str]:
+    """Return two values, or where they are long, what is around the first place at which they differ."""
+    if max(len(expected), len(found)) <= _SHOWN:
+        return expected, found
+    place = next((at for at, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), 0)
+    start = max(0, place - _CONTEXT)
+
+    def cut(text: str) -> str:
+        head, tail = "…" if start else "", "…" if start + _SHOWN < len(text) else ""
+        return f"{head}{text[start : start + _SHOWN]}{tail}"
+
+    return cut(expected), cut(found)

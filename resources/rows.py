@@ -1,0 +1,220 @@
+"""The ledger's rows of one run, cell by cell: what the evidence seals, and what it is held against later.
+
+Put here how rows are read and written down so that one changed byte shows, and which of their cells may move on after
+they were sealed. What is done about a difference is `backfill_assets.verification`'s. Cells are read as the database
+holds them, past every conversion that could forgive a change; a text that is canonical JSON is kept as the data it says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from manifests.canonical import canonical_json, sha256_of
+from resources.tables import Utc, metadata, runs
+
+Row = dict[str, Any]
+Rows = dict[str, dict[str, Row]]
+"""By table and key: the cells of a row by column."""
+
+_HOUSEKEEPING = frozenset({"leases"})
+"""Who held which days while publishing: given back after the event, and no part of what is proved."""
+_INSTANT = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{6}")
+_KEYED_BY = {"runs": "run_id", "chunks": "chunk"}
+
+
+@dataclass(frozen=True)
+class _Moves:
+    """What may change of a table's rows after they were sealed.
+
+    `cells` of a row may, once, while the cell `while_column` says `while_value`; `grows`: rows may be added.
+    """
+
+    cells: frozenset[str] = frozenset()
+    while_column: str = ""
+    while_value: Any = None
+    grows: bool = False
+
+
+_ENDS = _Moves(frozenset({"ended_at"}), "ended_at")
+_MOVES: Mapping[str, _Moves] = {
+    "runs": _Moves(frozenset({"state", "state_reason", "updated_at"})),
+    "transitions": _Moves(grows=True),
+    "approvals": _Moves(grows=True),
+    "sink_attempts": _Moves(grows=True),
+    "attempts": _Moves(frozenset({"state", "ended_at", "error"}), "state", "RUNNING"),
+    "publications": _Moves(
+        frozenset({"state", "snapshot_id", "files_added", "files_removed", "note", "ended_at"}),
+        "state",
+        "INTENT",
+        grows=True,
+    ),
+    "accepted_versions": _Moves(frozenset({"ended_at", "ended_by", "ended_how"}), "ended_at", grows=True),
+    "watermarks": _Moves(_ENDS.cells, "ended_at", grows=True),
+    "waits": _Moves(_ENDS.cells, "ended_at", grows=True),
+    "freezes": _ENDS,
+}
+"""Tables that are not named here never change once a run is sealed."""
+MOVING = frozenset(_MOVES)
+"""Tables whose rows may move on after a run was sealed."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A cell, or a whole row where `column` is empty, that is not as it was kept; `lawful` if it may have moved on so."""
+
+    table: str
+    key: str
+    column: str
+    expected: Any
+    found: Any
+    lawful: bool
+
+    @property
+    def where(self) -> str:
+        """Name the place."""
+        return f"ledger {self.table} {self.key}" + (f" column {self.column}" if self.column else "")
+
+
+def tables_of_runs() -> list[str]:
+    """Return the tables that hold rows of runs, but for housekeeping."""
+    return sorted(name for name, table in metadata.tables.items() if "run_id" in table.c and name not in _HOUSEKEEPING)
+
+
+def rows_of(connection: sa.Connection, run_id: str, tables: Iterable[str] | None = None) -> Rows:
+    """Return a run's rows by table and key, cell by cell. Numbers count up: a table's rows are in the order they came."""
+    found: Rows = {}
+    with _unforgiving(connection):
+        for name in tables if tables is not None else tables_of_runs():
+            table = metadata.tables[name]
+            found[name] = {}
+            for values in connection.execute(_query(name), {"run": run_id}):
+                row = {column.name: _cell(column.type, value) for column, value in zip(table.c, values, strict=True)}
+                found[name][str(row[_KEYED_BY.get(name, "id")])] = row
+    return found
+
+
+@cache
+def _query(name: str) -> sa.Select[Any]:
+    table = metadata.tables[name]
+    order = table.c["idx" if name == "chunks" else "run_id" if name == "runs" else "id"]
+    raw = (sa.type_coerce(column, sa.types.NullType()).label(column.name) for column in table.c)
+    return sa.select(*raw).where(table.c.run_id == sa.bindparam("run")).order_by(order)
+
+
+def run_ids(connection: sa.Connection) -> list[str]:
+    """Return the ids of all runs, oldest first."""
+    return list(connection.execute(sa.select(runs.c.run_id).order_by(runs.c.created_at, runs.c.run_id)).scalars())
+
+
+@contextmanager
+def _unforgiving(connection: sa.Connection) -> Iterator[None]:
+    """Let a text that is no UTF-8 any more be read and shown, instead of failing the whole query."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    usual = driver.text_factory
+    driver.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
+    try:
+        yield
+    finally:
+        driver.text_factory = usual
+
+
+def _cell(kind: sa.types.TypeEngine[Any], value: Any) -> Any:
+    """Return a value as JSON can hold it; equal cells have equal values, whatever the database."""
+    if value is None:
+        return None
+    if isinstance(kind, Utc):
+        if isinstance(value, datetime):
+            value = value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+        return f"{value.replace(' ', 'T')}Z" if isinstance(value, str) and _INSTANT.fullmatch(value) else repr(value)
+    if isinstance(kind, sa.Boolean):
+        return bool(value) if value in {0, 1} and isinstance(value, int) else repr(value)
+    if isinstance(kind, sa.Date):
+        return value.isoformat() if isinstance(value, date) else value
+    if isinstance(kind, sa.Text) and isinstance(value, str) and value[:1] in {"{", "["}:
+        return _parsed(value)
+    return value if isinstance(value, (str, int)) else repr(value)
+
+
+def _parsed(text: str) -> Any:
+    """Return what a text says, if it is canonical JSON (so that the text follows from what it says); else the text."""
+    try:
+        data = json.loads(text)
+        return data if canonical_json(data) == text else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def hashes_of(rows: Rows) -> dict[str, str]:
+    """Return the hash of each table's rows."""
+    return {table: sha256_of(found) for table, found in sorted(rows.items())}
+
+
+def fold(rows: Rows, changes: Mapping[str, Mapping[str, Row]]) -> None:
+    """Bring kept rows up to date with the cells that changed, and the rows that were added."""
+    for table, changed in changes.items():
+        for key, cells in changed.items():
+            rows.setdefault(table, {}).setdefault(key, {}).update(cells)
+
+
+def differences(kept: Rows, found: Rows) -> list[Difference]:
+    """Return what is not as it was kept. Columns that came later than the evidence are not compared."""
+    different: list[Difference] = []
+    for table in sorted(kept.keys() | found.keys()):
+        then, here = kept.get(table, {}), found.get(table, {})
+        moves = _MOVES.get(table, _Moves())
+        for key in then:
+            if key not in here:
+                different.append(Difference(table, key, "", then[key], None, lawful=False))
+                continue
+            free = not moves.while_column or then[key].get(moves.while_column) == moves.while_value
+            different += [
+                Difference(table, key, column, value, here[key].get(column), lawful=free and column in moves.cells)
+                for column, value in then[key].items()
+                if not _same(value, here[key].get(column))
+            ]
+        different += [
+            Difference(table, key, "", None, row, lawful=moves.grows) for key, row in here.items() if key not in then
+        ]
+    return _runs_by_their_transitions(different, found)
+
+
+def _same(kept: Any, found: Any) -> bool:
+    """Python takes 1, 1.0 and True for equal; a cell does not."""
+    if type(kept) is not type(found):
+        return False
+    return bool(kept == found) if isinstance(kept, (str, int)) else canonical_json(kept) == canonical_json(found)
+
+
+def _runs_by_their_transitions(different: list[Difference], found: Rows) -> list[Difference]:
+    """A run's state moves with a transition that says the same, or not lawfully."""
+    transitions = list(found.get("transitions", {}).values())
+    last = max(transitions, key=lambda row: row["id"] if isinstance(row["id"], int) else -1, default={})
+    says = {"state": last.get("to_state"), "state_reason": last.get("reason"), "updated_at": last.get("at")}
+    return [
+        Difference(one.table, one.key, one.column, one.expected, one.found, lawful=one.found == says.get(one.column))
+        if one.table == "runs" and one.lawful
+        else one
+        for one in different
+    ]
+
+
+def changes_of(different: list[Difference]) -> dict[str, dict[str, Row]]:
+    """Return the lawful differences as `fold` takes them: changed cells, and rows that were added."""
+    changes: dict[str, dict[str, Row]] = {}
+    for one in different:
+        if one.lawful:
+            cells = {one.column: one.found} if one.column else one.found
+            changes.setdefault(one.table, {}).setdefault(one.key, {}).update(cells)
+    return changes

@@ -1,0 +1,315 @@
+"""The policy's text, and what it says of people, ages and data, judged from plain facts."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import RUN_CLOCK, a_contract, a_manifest, a_plan, a_source, monthly_files, publishing
+
+from manifests.errors import EnvironmentRefused, PlanRefused
+from manifests.model import Kind
+from manifests.planner import Plan, plan_from_json
+from manifests.policy import (
+    OLD_DATA_GATE,
+    ErasedList,
+    Mask,
+    Policy,
+    Role,
+    Rule,
+    SourceColumn,
+    SourceFacts,
+    age_problems,
+    break_glass_problems,
+    parse_policy,
+    role_problems,
+)
+from resources.policies import SHIPPED
+
+TABLE, SOURCE = "silver.case_sla_daily", "bronze.case_events"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "policy.md"
+ERASED = ErasedList("erased.csv", None, 2, "a" * 64, 300)
+FACTS = SourceFacts(
+    {
+        "case_id": SourceColumn("string", required=True),
+        "amount": SourceColumn("decimal(12, 2)", required=False),
+        "officer": SourceColumn("string", required=False),
+        "event_at": SourceColumn("timestamptz", required=True),
+    },
+    "event_at",
+    frozenset({"case_id", "business_date"}),
+    "case_id",
+    ERASED,
+)
+
+
+def a_policy(**fields: Any) -> Policy:
+    return parse_policy(yaml.safe_dump({"name": "test", **fields}))
+
+
+def of_source(**says: Any) -> Policy:
+    return a_policy(sources=[{"table": SOURCE, **says}])
+
+
+def planned(
+    policy: Policy, facts: SourceFacts = FACTS, *, contract: dict[str, Any] | None = None, **changes: Any
+) -> Plan:
+    contract_ = a_contract(warm_up_days=60, **(contract or {}))
+    return a_plan(a_manifest(**changes), policy=policy, facts=facts, contract=contract_)
+
+
+def why(policy: Policy, facts: SourceFacts = FACTS, **changes: Any) -> str:
+    with pytest.raises(PlanRefused) as refusal:
+        planned(policy, facts, **changes)
+    return str(refusal.value)
+
+
+# --- the text ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_policy_is_four_eyes_for_everybody():
+    policy = parse_policy(SHIPPED.read_text())
+    rule = policy.rule_for(TABLE, Kind.RESTATEMENT)
+    assert rule == Rule()
+    assert rule.four_eyes
+    assert all(rule.of(role) is None for role in Role)
+    assert policy.source_rule(SOURCE, TABLE) is None
+
+
+def test_the_example_of_the_docs_is_a_policy():
+    (text,) = re.findall(r"```yaml\n(apiVersion: backfill-policy.*?)```", DOCS.read_text(), re.DOTALL)
+    policy = parse_policy(text)
+    assert policy.rule_for(TABLE, Kind.RESTATEMENT).reviews_required == 1
+    assert policy.source_rule(SOURCE, TABLE) is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"approvers": ["bob"]}, "approvers: is an unknown key"),
+        ({"rules": [{"approver": ["bob"]}]}, "rules.0.approver: is an unknown key"),
+        ({"rules": [{"approvers": ["group:owners"]}]}, "group:owners is no group; groups are none"),
+        ({"groups": {"a": ["group:b"], "b": ["bob"]}}, "group a names another group"),
+        ({"rules": [{"maxAgeDays": {"sincePlanning": 0}}]}, "greater than 0"),
+        ({"sources": [{"table": SOURCE, "retention": {}}]}, "give days or before, one of them"),
+        ({"sources": [{"table": SOURCE, "erasure": {"column": "case_id"}}]}, "give table or file, one of them"),
+        ({"sources": [{"table": SOURCE, "columns": {"amount": {"classification": "secret"}}}]}, "unknown class secret"),
+        (
+            {
+                "classifications": {"personal": {"purposes": [], "otherwise": "MASK"}},
+                "sources": [{"table": SOURCE, "columns": {"amount": {"classification": "personal"}}}],
+            },
+            "has no mask",
+        ),
+        (
+            {
+                "classifications": {"personal": {}},
+                "sources": [
+                    {
+                        "table": SOURCE,
+                        "erasure": {"column": "case_id", "file": "erased.csv"},
+                        "columns": {"case_id": {"classification": "personal", "mask": "HASH"}},
+                    }
+                ],
+            },
+            "it cannot be masked",
+        ),
+    ],
+)
+def test_a_policy_that_says_what_cannot_be_is_refused(fields: dict[str, Any], says: str):
+    with pytest.raises(EnvironmentRefused, match=re.escape(says)):
+        a_policy(**fields)
+
+
+def test_equal_policies_have_equal_hashes_whatever_their_layout():
+    one = parse_policy("name: a\nrules:\n  - approvers: [bob]\n    tables: ['*']\n")
+    other = parse_policy('{"rules": [{"approvers": ["bob"]}], "name": "a"}')
+    assert one.hash == other.hash
+    assert one.hash != parse_policy("name: a\n").hash
+
+
+# --- people -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_rule_that_fits_counts_and_live_is_only_held_to_rules_that_name_it():
+    policy = a_policy(
+        rules=[
+            {"tables": ["silver.*"], "kinds": ["RESTATEMENT", "REPAIR"], "approvers": ["bob"]},
+            {"tables": ["silver.case_*"], "approvers": ["eve"]},
+            {"tables": ["*"], "kinds": ["LIVE"], "approvers": ["policy:live-daily"]},
+        ]
+    )
+    assert policy.rule_for(TABLE, Kind.REPAIR).approvers == ("bob",)
+    assert policy.rule_for(TABLE, Kind.REPLAY).approvers == ("eve",)
+    assert policy.rule_for("gold.other", Kind.REPLAY) == Rule()
+    assert policy.rule_for(TABLE, Kind.LIVE).approvers == ("policy:live-daily",)
+
+
+def test_people_are_named_by_themselves_by_a_group_or_by_a_team_however_spelt():
+    policy = a_policy(groups={"owners": ["Grace"]}, rules=[{"approvers": ["group:owners", "bob"]}])
+    assert policy.includes(("group:owners", "bob"), " grace ")
+    assert policy.includes(("group:owners", "bob"), "BOB")
+    assert policy.includes(("team:owners",), "grace")
+    assert policy.includes(("team:unknown",), "team:unknown")
+    assert not policy.includes(("group:owners", "bob"), "eve")
+    assert not policy.includes((), "eve")
+
+
+def test_who_may_not_act_is_told_who_may():
+    policy = a_policy(rules=[{"approvers": ["bob"], "publishers": [], "breakGlass": ["ops"]}])
+    rule = policy.rules[0]
+    assert role_problems(policy, rule, Role.APPROVER, "bob", TABLE) == []
+    assert "names bob" in str(role_problems(policy, rule, Role.APPROVER, "eve", TABLE)[0])
+    assert "names nobody" in str(role_problems(policy, rule, Role.PUBLISHER, "eve", TABLE)[0])
+    assert role_problems(policy, rule, Role.REVIEWER, "eve", TABLE) == []
+    assert break_glass_problems(policy, rule, "ops", "the house is on fire", TABLE) == []
+    assert len(break_glass_problems(policy, rule, "eve", "quick", TABLE)) == 2
+
+
+def test_only_a_requester_of_the_policy_may_have_a_run_planned():
+    policy = a_policy(rules=[{"requesters": ["eve"]}])
+    assert "'ada' is no requester of silver.case_sla_daily" in why(policy)
+    assert planned(policy, requestedBy="Eve").policy == policy.hash
+
+
+def test_named_publishers_make_every_publication_one_by_hand():
+    assert planned(a_policy(rules=[{"publishers": ["bob"]}])).manual_publish
+    assert not planned(a_policy(rules=[{"approvers": ["bob"]}])).manual_publish
+
+
+def test_a_run_grows_old_from_its_planning_and_from_its_approval():
+    at = datetime(2024, 5, 10, tzinfo=UTC)
+    rule = a_policy(rules=[{"maxAgeDays": {"sincePlanning": 7, "sinceApproval": 1.5}}]).rules[0]
+
+    def ages(planned_days: float, approved_days: float | None) -> list[str]:
+        approved = None if approved_days is None else at - timedelta(days=approved_days)
+        found = age_problems(rule, "r", planned_at=at - timedelta(days=planned_days), approved_at=approved, at=at)
+        return [one.what for one in found]
+
+    assert ages(7, 1.5) == []
+    assert ages(6, None) == []
+    assert "was planned 7.1 days ago" in ages(7.1, 1)[0]
+    assert "was approved 2.0 days ago" in ages(3, 2)[0]
+    assert len(ages(8, 2)) == 2
+    assert age_problems(Rule(), "r", planned_at=RUN_CLOCK, approved_at=RUN_CLOCK, at=at) == []
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_which_policy_was_in_force_and_nothing_else_where_that_asks_nothing():
+    policy = a_policy()
+    plan = planned(policy)
+    assert (plan.policy, plan.data) == (policy.hash, None)
+    assert plan.gates == a_plan().gates
+    assert '"policy"' not in a_plan().to_json()
+
+
+def test_a_purpose_must_be_one_that_the_policy_allows():
+    policy = of_source(purposes=["enforcement"], kinds=["RESTATEMENT"])
+    assert "purpose is not given" in why(policy)
+    assert "purpose is marketing" in why(policy, purpose="marketing")
+    assert "kind is REPAIR" in why(policy, kind="REPAIR", purpose="enforcement")
+    assert planned(policy, purpose="enforcement").data is None
+    assert planned(of_source(purposes=["x"], targets=["gold.*"])).data is None
+
+
+def test_rows_that_are_too_old_are_refused_with_their_number_unless_the_policy_leaves_them_out():
+    text = why(of_source(retention={"before": "2010-03-01"}))
+    assert "up to 200 rows of bronze.case_events from before 2010-03-01" in text  # a file of 100 rows a month
+
+    plan = planned(of_source(retention={"before": "2010-03-01", "onExpired": "FILTER"}))
+    assert plan.data is not None
+    assert plan.data.not_before == datetime(2010, 3, 1, tzinfo=UTC)
+    assert plan.data.expired_rows == 200
+    assert plan.gates[-1] == OLD_DATA_GATE
+    assert plan_from_json(plan.to_json()) == plan
+    assert "up to 200" in dict(plan.data.describe())["retention"]
+
+
+def test_days_whose_warm_up_is_too_old_are_never_published_as_if_they_were_whole():
+    policy = of_source(retention={"before": "2011-12-15", "onExpired": "FILTER"})
+    # 60 days of warm-up and a day of margin before 2012-01-01; from 2011-12-15 they end on 2012-02-14
+    assert "begin the publish range on 2012-03-01 or later" in why(policy)
+    assert planned(policy, target=publishing("2012-03-01", "2012-03-31")).data is not None
+    assert "begin the publish range on" in why(policy, target=publishing("2012-02-01", "2012-03-31"))
+
+
+def test_days_of_retention_are_counted_back_from_the_run_clock():
+    days = (RUN_CLOCK.date() - date(2010, 3, 1)).days
+    plan = planned(of_source(retention={"days": days, "onExpired": "FILTER"}))
+    assert plan.data is not None
+    assert plan.data.not_before == datetime(2010, 3, 1, tzinfo=UTC)
+
+
+def test_a_source_without_old_rows_or_a_target_that_does_not_read_them_is_left_alone():
+    policy = of_source(retention={"before": "2010-03-01"})
+    young = a_source(monthly_files(date(2010, 3, 1), 40))
+    plan = a_plan(a_manifest(), policy=policy, facts=FACTS, source=young)
+    assert plan.data is None
+    assert planned(policy, contract={"reads_look_back": False}).data is None
+
+
+def test_erased_subjects_are_pinned_by_the_hash_of_their_list():
+    erasure = {"column": "case_id", "file": "erased.csv"}
+    plan = planned(of_source(erasure=erasure))
+    assert plan.data is not None
+    assert plan.data.erasure is not None
+    assert (plan.data.erasure.hash, plan.data.erasure.target_column) == ("a" * 64, "case_id")
+    assert plan.gates[-1] == OLD_DATA_GATE
+    assert plan_from_json(plan.to_json()) == plan
+    assert "2 erased subjects" in dict(plan.data.describe())["erasure"]
+    assert "may be in files with 300 rows" in why(of_source(erasure=erasure | {"onErased": "REFUSE"}))
+    assert "bronze.case_events.person does not exist" in why(of_source(erasure=erasure | {"column": "person"}))
+    assert "silver.case_sla_daily.person does not exist" in why(of_source(erasure=erasure | {"targetColumn": "person"}))
+
+
+@pytest.mark.parametrize(
+    ("column", "says", "masked"),
+    [
+        ({"officer": {"classification": "personal", "mask": "HASH"}}, None, Mask.HASH),
+        ({"officer": {"classification": "personal", "mask": "CONSTANT", "constant": "x"}}, None, Mask.CONSTANT),
+        ({"amount": {"classification": "personal", "mask": "NULL"}}, None, Mask.NULL),
+        ({"amount": {"classification": "personal", "mask": "HASH"}}, "mask HASH is for text", None),
+        ({"case_id": {"classification": "personal", "mask": "NULL"}}, "may be null", None),
+        ({"event_at": {"classification": "personal", "mask": "NULL"}}, "places rows in time", None),
+        ({"gone": {"classification": "personal", "mask": "NULL"}}, "does not exist", None),
+    ],
+)
+def test_a_column_is_masked_for_runs_that_may_not_read_it(
+    column: dict[str, Any], says: str | None, masked: Mask | None
+):
+    policy = a_policy(
+        classifications={"personal": {"purposes": ["enforcement"], "otherwise": "MASK"}},
+        sources=[{"table": SOURCE, "columns": column}],
+    )
+    if says is not None:
+        assert says in why(policy)
+        return
+    plan = planned(policy)
+    assert plan.data is not None
+    assert [one.mask for one in plan.data.masks] == [masked]
+    assert OLD_DATA_GATE not in plan.gates  # no row is left out
+    assert planned(policy, purpose="enforcement").data is None
+
+
+def test_a_personal_column_may_not_be_read_by_a_dry_run():
+    policy = a_policy(
+        classifications={"personal": {"modes": ["BACKFILL", "LIVE"]}},
+        sources=[{"table": SOURCE, "columns": {"officer": {"classification": "personal"}}}],
+    )
+    assert "bronze.case_events.officer is personal; the run has mode DRY_RUN" in why(policy, mode="DRY_RUN")
+    assert planned(policy).data is None
+
+
+def test_a_merge_needs_its_entities_as_they_are():
+    policy = a_policy(
+        classifications={"personal": {"purposes": [], "otherwise": "MASK"}},
+        sources=[{"table": SOURCE, "columns": {"case_id": {"classification": "personal", "mask": "HASH"}}}],
+    )
+    target = publishing("2012-01-01", "2012-03-31") | {"publishMode": "MERGE_BY_KEY", "merge": {"entities": ["A1"]}}
+    assert "a merge finds its entities by it" in why(policy, contract={"entity": "case_id"}, target=target)

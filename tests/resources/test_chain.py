@@ -1,0 +1,140 @@
+"""The chain's links are appended once each, whole, in one order, whoever appends at the same time and is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resources.chain import START, Chain
+
+PROCESSES, EACH = 4, 25
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Chain:
+    return Chain(tmp_path / "chain")
+
+
+def appended(chain: Chain, event: str, since: int = 0) -> int:
+    def same(link: Mapping[str, Any]) -> bool:
+        return link.get("event") == event
+
+    return chain.append({"event": event}, since=since, same=same).number
+
+
+def many(folder: Path, name: str, number: int) -> None:
+    chain = Chain(folder)
+    for one in range(number):
+        appended(chain, f"{name}-{one}", since=chain.length())
+
+
+def shared(folder: Path, number: int) -> None:
+    chain = Chain(folder)
+    for one in range(number):
+        appended(chain, f"shared-{one}")
+
+
+def test_an_empty_chain_has_a_head_of_its_own(chain: Chain) -> None:
+    found = chain.read()
+    assert (found.links, found.damages, found.head) == ((), (), START)
+
+
+def test_each_link_has_the_hash_of_the_one_before_it(chain: Chain) -> None:
+    for event in ("a", "b", "c"):
+        appended(chain, event)
+    found = chain.read()
+    assert found.damages == ()
+    assert [link.content["event"] for link in found.links] == ["a", "b", "c"]
+    assert [link.content["previous"] for link in found.links] == [START, *(link.hash for link in found.links[:-1])]
+    assert found.head == found.links[-1].hash
+    assert all(file.stat().st_mode & 0o222 == 0 for file in chain.folder.iterdir())
+
+
+def test_the_same_event_has_one_link(chain: Chain) -> None:
+    assert [appended(chain, event) for event in ("a", "b", "a", "b")] == [1, 2, 1, 2]
+    assert chain.length() == 2
+
+
+def test_processes_that_append_at_the_same_time_get_a_number_each(chain: Chain) -> None:
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=many, args=(chain.folder, f"p{one}", EACH)) for one in range(PROCESSES)]
+    workers += [context.Process(target=shared, args=(chain.folder, EACH)) for _ in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    found = chain.read()
+    assert found.damages == ()
+    events = [link.content["event"] for link in found.links]
+    # what several processes had to say, one of them said
+    assert sorted(events) == sorted(
+        [f"p{one}-{n}" for one in range(PROCESSES) for n in range(EACH)] + [f"shared-{n}" for n in range(EACH)]
+    )
+
+
+def test_a_killed_process_leaves_whole_links_and_the_next_goes_on(chain: Chain) -> None:
+    context = multiprocessing.get_context("fork")
+    for one in range(6):
+        worker = context.Process(target=many, args=(chain.folder, f"k{one}", 10_000))
+        before = chain.length()
+        worker.start()
+        while chain.length() < before + 5:
+            assert worker.is_alive()
+            time.sleep(0.001)
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        worker.join()
+    length = chain.length()
+    found = chain.read()
+    assert found.damages == ()
+    assert len(found.links) == length >= 30
+    assert appended(chain, "after") == length + 1
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_every_changed_byte_of_every_link_is_found_and_the_link_named(chain: Chain, number: int) -> None:
+    for event in ("a", "b", "c"):
+        appended(chain, event)
+    file = chain.folder / f"{number:08}.json"
+    file.chmod(0o644)
+    raw = file.read_bytes()
+    unnoticed = []
+    for place in range(len(raw)):
+        file.write_bytes(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+        if file.name not in {damage.name for damage in chain.read().damages}:
+            unnoticed.append(place)
+    file.write_bytes(raw)
+    assert unnoticed == []
+    assert chain.read().damages == ()
+
+
+def test_a_missing_a_swapped_and_a_foreign_file_are_found(chain: Chain) -> None:
+    for event in ("a", "b", "c"):
+        appended(chain, event)
+    first, second, _ = sorted(chain.folder.iterdir())
+    kept = second.read_bytes()
+    second.unlink()
+    assert [damage.name for damage in chain.read().damages] == ["00000002.json"]
+    second.write_bytes(first.read_bytes())
+    assert "has the number of another link" in {damage.what for damage in chain.read().damages}
+    second.chmod(0o644)
+    second.write_bytes(kept)
+    (chain.folder / "note.txt").write_text("mine")
+    assert [damage.name for damage in chain.read().damages] == ["note.txt"]
+
+
+def test_links_cut_off_the_end_show_to_whoever_kept_the_head(chain: Chain) -> None:
+    for event in ("a", "b", "c"):
+        appended(chain, event)
+    head = chain.read().head
+    (chain.folder / "00000003.json").unlink()
+    found = chain.read()
+    assert found.damages == ()  # by itself a shorter chain is a chain
+    assert head not in {link.hash for link in found.links}

@@ -1,0 +1,188 @@
+"""Nobody erased comes back, in whatever way a publication changes its tables: real plans, commits and ledger, no Spark.
+
+Every test publishes rows of `ann`, forgets her, and tries to show her again. The installation is that of `test_model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from table_model import File, Row, Run
+from test_model import MONTHS, SOURCE, Installation, day_of, only_this_table
+
+from backfill_assets import publication
+from manifests.errors import PublicationRefused
+from manifests.lifecycle import RunState
+from manifests.model import Corrections, OlderVersion, PublishMode
+from resources.lakehouse import MAIN_BRANCH
+
+MONTH = MONTHS[0]
+MODES = {
+    "replace": Run("", PublishMode.REPLACE_PARTITIONS, (MONTH,)),
+    "shadow": Run("", PublishMode.SHADOW_SWAP, (MONTH,)),
+    "version": Run("", PublishMode.VERSIONED, (MONTH,), version="v1"),
+    "merge": Run("", PublishMode.MERGE_BY_KEY, (MONTH,), entities=frozenset({"ann"}), older=OlderVersion.OVERWRITE),
+    "beside": Run("", PublishMode.CORRECTION_EVENTS, (MONTH,), corrections=Corrections.BESIDE),
+}
+
+
+@pytest.fixture
+def it(tmp_path: Path) -> Iterator[Installation]:
+    with only_this_table():
+        installation = Installation(tmp_path / "home")
+        yield installation
+        installation.platform.ledger.engine.dispose()
+
+
+def forget(it: Installation, *names: str, **erasure: str) -> None:
+    """Put a policy in force under which these are erased."""
+    home = it.platform.settings.home
+    (home / "erased.csv").write_text("subject,erased_on\n" + "".join(f"{name},2020-01-01\n" for name in names))
+    says = {"column": "id", "targetColumn": "name", "file": "erased.csv"} | erasure
+    if not says["targetColumn"]:
+        del says["targetColumn"]
+    (home / "policy.yaml").write_text(yaml.safe_dump({"name": "t", "sources": [{"table": SOURCE, "erasure": says}]}))
+
+
+def a_run(it: Installation, run_id: str, like: Run, *names: str, value: int = 1) -> str:
+    """Plan, approve, stage and gate a run that says this of the month."""
+    run = Run(
+        run_id,
+        like.mode,
+        like.months,
+        version=like.version,
+        later=like.later,
+        corrections=like.corrections,
+        entities=like.entities,
+        older=like.older,
+    )
+    it.plan(run)
+    rows = frozenset(Row(name, day_of(MONTH, 3), value, value, run_id) for name in names)
+    it.stage(run, {MONTH: [File(rows)] if rows else []}, passes=True)
+    return run_id
+
+
+def published(it: Installation, run_id: str, like: Run, *names: str, value: int = 1) -> str:
+    publication.publish(it.platform, a_run(it, run_id, like, *names, value=value))
+    return run_id
+
+
+def names_of(it: Installation) -> set[str]:
+    return {row.name for row in it.rows()}
+
+
+def state(it: Installation, run_id: str) -> RunState:
+    return it.platform.ledger.run(run_id).state
+
+
+@pytest.mark.parametrize("way", MODES)
+def test_a_publication_shows_nobody_who_is_erased_by_then(it: Installation, way: str):
+    published(it, "first", MODES["replace"], "bob")
+    run_id = a_run(it, "late", MODES[way], "ann", value=2)
+    forget(it, "ann")
+    with pytest.raises(PublicationRefused, match="would show 1 erased subject"):
+        publication.publish(it.platform, run_id)
+    assert state(it, run_id) is RunState.REJECTED
+    assert names_of(it) == {"bob"}
+    assert it.corrections() == []
+
+
+def test_a_candidate_with_somebody_erased_is_on_no_branch(it: Installation):
+    run_id = a_run(it, "late", MODES["shadow"], "ann")
+    forget(it, "ann")
+    with pytest.raises(PublicationRefused, match="erased"):
+        publication.prepare(it.platform, run_id)
+    assert f"candidate-{run_id}" not in it.platform.lakehouse.refs("silver.days")
+
+
+def test_a_correction_does_not_write_down_once_more_whom_it_removes(it: Installation):
+    published(it, "first", MODES["replace"], "ann", "bob")
+    forget(it, "ann")
+    instead = Run("", PublishMode.CORRECTION_EVENTS, (MONTH,), corrections=Corrections.INSTEAD)
+    run_id = a_run(
+        it, "correct", instead, "bob"
+    )  # the source has forgotten ann: her row would be REMOVED, with old values
+    with pytest.raises(PublicationRefused, match="remove them first"):
+        publication.publish(it.platform, run_id)
+    assert it.corrections() == []
+
+
+@pytest.mark.parametrize("way", MODES)
+def test_a_rollback_puts_nobody_erased_back(it: Installation, way: str):
+    published(it, "first", MODES["replace"], "ann", "bob")
+    left = () if way == "merge" else ("bob",)
+    published(it, "without-ann", MODES[way], *left, value=2)
+    assert names_of(it) == {"bob"}
+    snapshot = it.platform.lakehouse.snapshot_of("silver.days", MAIN_BRANCH)
+    forget(it, "ann")
+    with pytest.raises(PublicationRefused, match="the rollback of 'without-ann' would show 1 erased subject"):
+        publication.rollback(it.platform, "without-ann")
+    assert state(it, "without-ann") is RunState.PUBLISHED
+    assert it.platform.lakehouse.snapshot_of("silver.days", MAIN_BRANCH) == snapshot
+
+
+@pytest.mark.parametrize("way", MODES)
+def test_a_reinstatement_puts_nobody_erased_back(it: Installation, way: str):
+    published(it, "first", MODES["replace"], "bob")
+    others = () if way == "merge" else ("bob",)
+    published(it, "with-ann", MODES[way], "ann", *others)
+    publication.rollback(it.platform, "with-ann")
+    forget(it, "ann")
+    with pytest.raises(PublicationRefused, match="the reinstate of 'with-ann' would show 1 erased subject"):
+        publication.reinstate(it.platform, "with-ann")
+    assert state(it, "with-ann") is RunState.ROLLED_BACK
+    assert names_of(it) == {"bob"}
+
+
+def test_a_version_with_somebody_erased_is_not_accepted_nor_reinstated(it: Installation):
+    published(it, "first", MODES["replace"], "bob")
+    later = Run("", PublishMode.VERSIONED, (MONTH,), version="v2", later=True)
+    published(it, "candidate", later, "ann", "bob")
+    forget(it, "ann")
+    with pytest.raises(PublicationRefused, match="erased"):
+        publication.accept(it.platform, "candidate")
+    assert names_of(it) == {"bob"}
+    publication.rollback(it.platform, "candidate")  # it takes her away: nothing stands against it
+    with pytest.raises(PublicationRefused, match="erased"):
+        publication.reinstate(it.platform, "candidate")
+
+
+def test_where_rows_do_not_say_whose_they_are_a_longer_list_stops_the_run(it: Installation):
+    published(it, "first", MODES["replace"], "bob")
+    forget(it, "2020-01", targetColumn="")
+    same = a_run(it, "same", MODES["replace"], "bob", value=2)
+    publication.publish(it.platform, same)
+    longer = a_run(it, "longer", MODES["replace"], "cem", value=3)
+    forget(it, "2020-01", "2020-02", targetColumn="")
+    with pytest.raises(PublicationRefused, match="does not say whose a row is"):
+        publication.publish(it.platform, longer)
+    with pytest.raises(PublicationRefused, match="does not say whose a row is"):
+        publication.rollback(it.platform, same)
+    assert names_of(it) == {"bob"}
+
+
+def test_a_publication_that_has_landed_is_put_on_record_whatever_the_policy_says_by_then(
+    it: Installation, monkeypatch: pytest.MonkeyPatch
+):
+    run_id = a_run(it, "landed", MODES["replace"], "ann")
+
+    class Died(BaseException):
+        pass
+
+    def die(point: str) -> None:
+        if point == "publishing.committed":
+            raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publication.faults, "reach", die)
+        with pytest.raises(Died):
+            publication.publish(it.platform, run_id)
+    forget(it, "ann")
+    text = yaml.safe_load((it.platform.settings.home / "policy.yaml").read_text())
+    rules = [{"publishers": ["nobody-here"], "maxAgeDays": {"sincePlanning": 0.0000001}}]
+    (it.platform.settings.home / "policy.yaml").write_text(yaml.safe_dump(text | {"rules": rules}))
+    assert publication.publish(it.platform, run_id).new
+    assert state(it, run_id) is RunState.PUBLISHED

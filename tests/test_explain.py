@@ -1,0 +1,218 @@
+"""Why a row says what it says: through two versions, a rollback, a key that went and one that came."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from worlds import TARGET, World, make_world
+
+from backfill_assets.cli import cli
+from backfill_assets.explain import Explanation, explain, parse_key
+from backfill_assets.platform import target_named
+from backfill_assets.publication import publish, rollback
+from manifests.errors import InputRefused
+
+KEY = ["case_id", "clock", "business_date"]
+VALUES = ["jurisdiction", "started_on", "breach_on", "days_open", "sla_state", "breach_at", "amount"]
+FEW_GATES = {"gates": ["all_chunks_staged"]}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Four months: history by 2.4.1 and a restatement of all of it by 3.1.0, both published."""
+    made = make_world(tmp_path_factory.mktemp("explain") / "home", cases=80, end=date(2010, 4, 30))
+
+    for run_id, version in (("history", "2.4.1"), ("restated", "3.1.0")):
+        made.published(made.manifest(run_id, version=version, validation=FEW_GATES))
+    return made
+
+
+@pytest.fixture(scope="module")
+def sides(world: World) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows of history and of the restatement."""
+    ledger = world.platform.ledger
+    snapshots = [ledger.publications(run_id)[0]["snapshot_id"] for run_id in ("history", "restated")]
+    old, new = (world.rows(snapshot) for snapshot in snapshots)
+    return old, new
+
+
+def text_of(row: dict[str, Any]) -> str:
+    return ",".join(f"{name}={row[name]}" for name in KEY)
+
+
+def changed_row(sides: tuple[pl.DataFrame, pl.DataFrame]) -> tuple[dict[str, Any], dict[str, Any]]:
+    old, new = sides
+    both = old.join(new, on=KEY, how="inner", suffix="_new").filter(pl.col("started_on") != pl.col("started_on_new"))
+    key = both.sort(KEY).select(KEY).row(both.height // 2, named=True)
+    mine = [pl.col(name) == value for name, value in key.items()]
+    return old.filter(mine).row(0, named=True), new.filter(mine).row(0, named=True)
+
+
+def test_a_row_is_traced_through_both_versions(world: World, sides: tuple[pl.DataFrame, pl.DataFrame]) -> None:
+    was, row = changed_row(sides)
+    found = explain(world.platform, TARGET, [text_of(row)])
+    assert found.row is not None
+    assert {name: found.row[name] for name in VALUES} == {
+        name: row[name] if isinstance(row[name], (int, type(None))) else str(row[name]) for name in VALUES
+    }
+    assert (found.accepted_run, found.row["run_id"], found.chunk) == (
+        "restated",
+        "restated",
+        str(row["business_date"])[:7],
+    )
+    assert [(version.action, version.run_id) for version in found.versions] == [
+        ("publish", "restated"),
+        ("publish", "history"),
+    ]
+    newest = found.versions[0]
+    expected = {name: [was[name], row[name]] for name in VALUES if was[name] != row[name]}
+    assert newest.changed.keys() == expected.keys()
+    assert newest.changed["started_on"] == [str(was["started_on"]), str(row["started_on"])]
+    assert newest.because == {"transform version": ["2.4.1", "3.1.0"]}  # the same code, source and rules
+    assert found.versions[1].changed == {}
+    made = found.producer
+    assert made is not None
+    record = world.platform.ledger.run("restated")
+    assert (made.requested_by, made.reason, made.plan_hash) == ("ana", "a reason that is long enough", record.plan_hash)
+    assert made.decisions[0]["decided_by"] == "bob"
+    assert made.source_snapshot_id == row["input_snapshot_id"]
+    assert [(gate["gate"], gate["chunk"]) for gate in made.gates[:1]] == [("chunk_rules", found.chunk)]
+    assert all(gate["passed"] for gate in made.gates)
+    assert len(made.gates) == 1 + len(record.plan.gates)
+
+
+def test_its_source_rows_are_those_of_the_case_at_the_pinned_snapshot(
+    world: World, sides: tuple[pl.DataFrame, pl.DataFrame]
+) -> None:
+    _, row = changed_row(sides)
+    found = explain(world.platform, TARGET, [text_of(row)])
+    events = pl.from_arrow(world.platform.lakehouse.table("bronze.case_events").scan().to_arrow())
+    assert isinstance(events, pl.DataFrame)
+    mine = events.filter(pl.col("case_id") == row["case_id"])
+    plan = world.platform.ledger.run("restated").plan
+    first = row["business_date"].replace(day=1)
+    last = (first + timedelta(days=31)).replace(day=1)
+    start = datetime.combine(first, datetime.min.time(), UTC) - timedelta(days=plan.warm_up_days + 1)
+    end = datetime.combine(last, datetime.min.time(), UTC) + timedelta(days=1)
+    inside = mine.filter((pl.col("event_at") >= start) & (pl.col("event_at") < end))
+    assert found.source is not None
+    assert found.source.total == inside.height > 0
+    assert sorted(one["event_id"] for one in found.source.rows) == sorted(inside["event_id"])
+    assert found.source.earlier == mine.filter(pl.col("event_at") < start).height
+
+
+def removed_and_added(sides: tuple[pl.DataFrame, pl.DataFrame]) -> tuple[dict[str, Any], dict[str, Any]]:
+    old, new = sides
+    gone, came = old.join(new, on=KEY, how="anti"), new.join(old, on=KEY, how="anti")
+    return gone.sort(KEY).row(0, named=True), came.sort(KEY).row(0, named=True)
+
+
+def require_gone(found: Explanation, run_id: str, action: str) -> None:
+    assert found.row is None
+    assert found.versions[0].row is None
+    assert (found.versions[0].run_id, found.versions[0].action) == (run_id, action)
+
+
+def test_a_key_that_is_gone_was_removed_by_a_run(world: World, sides: tuple[pl.DataFrame, pl.DataFrame]) -> None:
+    gone, came = removed_and_added(sides)
+    found = explain(world.platform, TARGET, [text_of(gone)])
+    require_gone(found, "restated", "publish")
+    assert [version.run_id for version in found.versions] == ["restated", "history"]
+    assert found.producer is not None
+    assert found.producer.run_id == "history"
+    new = explain(world.platform, TARGET, [text_of(came)])
+    assert [version.run_id for version in new.versions] == ["restated"]
+
+
+def test_a_key_that_never_was_is_said_to(world: World) -> None:
+    found = explain(world.platform, TARGET, ["case_id=nobody,clock=PAYMENT,business_date=2010-02-03"])
+    assert (found.row, found.versions, found.producer, found.chunk) == (None, [], None, "2010-02")
+    found = explain(world.platform, TARGET, ["case_id=nobody,clock=PAYMENT,business_date=2012-02-03"])
+    assert any("no run holds chunk 2012-02" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("case_id=a", "clock, business_date is not given"),
+        ("case_id=a,clock=b,business_date=soon", "not a date"),
+        ("case_id=a,clock=b,business_date=2010-01-01,amount=3", "amount is not in the key"),
+        ("case_id=a,case_id=b,clock=c,business_date=2010-01-01", "given twice"),
+        ("whatever", "not column=value"),
+    ],
+)
+def test_a_wrong_key_is_refused_with_the_reason(text: str, why: str) -> None:
+    with pytest.raises(InputRefused, match=why):
+        parse_key(target_named(TARGET), [text])
+
+
+def test_a_value_may_hold_what_separates_them() -> None:
+    key = parse_key(target_named(TARGET), ["case_id=a,clock=b", "clock=PAYMENT", "business_date=2010-01-01"])
+    assert key == {"case_id": "a,clock=b", "clock": "PAYMENT", "business_date": date(2010, 1, 1)}
+
+
+def test_a_table_that_is_not_declared_is_refused(world: World) -> None:
+    with pytest.raises(InputRefused, match="not declared"):
+        explain(world.platform, "silver.nothing", ["case_id=a"])
+
+
+def test_the_command_says_it_to_people_and_scripts(
+    world: World, sides: tuple[pl.DataFrame, pl.DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    was, row = changed_row(sides)
+    arguments = ["explain", TARGET, "--key", text_of(row)]
+    text = " ".join(CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout.split())
+    for words in (
+        "run 'restated' made it",
+        "asked for by",
+        "ana",
+        "chunk_rules",
+        "rows in the input range",
+        "transform version: 2.4.1 -> 3.1.0",
+    ):
+        assert words in text
+    assert f"{was['started_on']} -> {row['started_on']}" in text
+    found = json.loads(CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False).stdout)
+    assert found["row"]["run_id"] == "restated"
+    gone, _ = removed_and_added(sides)
+    text = CliRunner().invoke(cli, ["explain", TARGET, "--key", text_of(gone)], catch_exceptions=False).stdout
+    assert "removed by the publish of run 'restated'" in text
+
+
+def test_after_a_rollback_and_corrections_all_of_it_is_told(
+    world: World, sides: tuple[pl.DataFrame, pl.DataFrame]
+) -> None:
+    """The last test of the module: it changes what main shows."""
+    was, row = changed_row(sides)
+    rollback(world.platform, "restated")
+    found = explain(world.platform, TARGET, [text_of(row)])
+    assert found.row is not None
+    assert (found.row["run_id"], found.accepted_run) == ("history", "history")
+    assert [(version.action, version.run_id) for version in found.versions] == [
+        ("rollback", "restated"),
+        ("publish", "restated"),
+        ("publish", "history"),
+    ]
+    assert found.versions[0].changed["started_on"] == [str(row["started_on"]), str(was["started_on"])]
+    assert found.producer is not None
+    assert found.producer.state == "PUBLISHED"
+    gone, came = removed_and_added(sides)
+    assert explain(world.platform, TARGET, [text_of(gone)]).row is not None
+    require_gone(explain(world.platform, TARGET, [text_of(came)]), "restated", "rollback")
+
+    first = row["business_date"].replace(day=1)
+    month = {"start": first, "end": (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)}
+    scope = {"table": TARGET, "publishMode": "CORRECTION_EVENTS", "publishRange": month}
+    publish(world.platform, world.validated(world.manifest("corrects", target=scope, validation=FEW_GATES)).run_id)
+    found = explain(world.platform, TARGET, [text_of(row)])
+    assert found.row is not None
+    assert found.row["run_id"] == "history"  # readers of the table see what they saw
+    (event,) = found.corrections
+    assert (event["event_type"], event["run_id"], event["corrects_run_id"]) == ("CHANGED", "corrects", "history")
+    assert json.loads(event["new_values"])["started_on"] == str(row["started_on"])

@@ -1,0 +1,426 @@
+"""Decisions under a policy: roles, reviews, age, break-glass, and old data at planning; real ledger and tables, no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import sqlalchemy as sa
+import yaml
+from click.testing import CliRunner
+from support import pass_all, stage_all
+from worlds import World, make_world
+
+from backfill_assets import decisions, live
+from backfill_assets.cli import cli
+from backfill_assets.decision_jobs import BREAK_GLASS_TAG, approve_run, review_run
+from backfill_assets.executor import require_computable
+from backfill_assets.planning import plan_run, preview
+from backfill_assets.platform import target_named
+from backfill_assets.publication import policy_problems
+from backfill_assets.publish import publication_requests
+from backfill_assets.records import bundle_files
+from manifests.errors import EnvironmentRefused, PlanRefused, TransitionRefused
+from manifests.lifecycle import RunState
+from manifests.planner import plan_from_json
+from manifests.policy import Role, hash_of_subjects
+from resources import approvals
+from resources import ledger as ledger_module
+from resources.ledger import Ledger, RunRecord
+from resources.policies import hashes_of
+from resources.tables import runs
+
+TABLE, SOURCE = "silver.case_sla_daily", "bronze.case_events"
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("policy") / "home", cases=40)
+
+
+@pytest.fixture
+def world(installation: World) -> Iterator[World]:
+    """The shared installation; its policy is gone after the test."""
+    yield installation
+    for name in ("policy.yaml", "erased.csv"):
+        (installation.home / name).unlink(missing_ok=True)
+
+
+def rules(world: World, *said: dict[str, Any], **fields: Any) -> None:
+    """Put a policy in force."""
+    text = {"name": "test", "rules": [dict(rule) for rule in said], **fields}
+    (world.home / "policy.yaml").write_text(yaml.safe_dump(text))
+
+
+def planned(world: World, **changes: Any) -> RunRecord:
+    return plan_run(world.platform, world.manifest(**changes))
+
+
+def validated(world: World, record: RunRecord) -> RunRecord:
+    """Take an approved run to VALIDATED, with files that are only on record."""
+    ledger = world.platform.ledger
+    pass_all(ledger, record, stage_all(ledger, record))
+    ledger.move(record.run_id, RunState.VALIDATED, "test")
+    return ledger.run(record.run_id)
+
+
+def decided(world: World, run_id: str) -> list[tuple[str, str, str, bool]]:
+    found = approvals.decisions(world.platform.ledger, run_id)
+    return [(one["decision"], one["role"], one["by"], one["void"]) for one in found]
+
+
+# --- roles ------------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_policy_of_ones_own_four_eyes_hold_and_nothing_else(world: World):
+    run_id = planned(world).run_id
+    with pytest.raises(TransitionRefused, match="the approver differs from the requester"):
+        decisions.approve(world.platform, run_id, by="Ana ")
+    assert decisions.approve(world.platform, run_id, by="anybody").state is RunState.APPROVED
+
+
+def test_only_approvers_of_the_policy_approve_and_reject(world: World):
+    rules(world, {"approvers": ["group:owners"]}, groups={"owners": ["bob"]})
+    run_id = planned(world).run_id
+    with pytest.raises(TransitionRefused, match="names group:owners"):
+        decisions.approve(world.platform, run_id, by="eve")
+    with pytest.raises(TransitionRefused, match="'eve' is no approver"):
+        decisions.reject(world.platform, run_id, by="eve")
+    assert decisions.approve(world.platform, run_id, by="bob").state is RunState.APPROVED
+
+
+def test_reviews_of_this_very_plan_come_first_and_not_by_requester_or_approver(world: World):
+    rules(world, {"reviewsRequired": 2, "reviewers": ["bob", "cem", "ana", "dan"]})
+    run_id = planned(world).run_id
+    for by, refused in (("eve", "is no reviewer"), ("ana", "a reviewer differs from the requester")):
+        with pytest.raises(TransitionRefused, match=refused):
+            decisions.review(world.platform, run_id, by=by)
+    decisions.review(world.platform, run_id, by="bob", comment="fine")
+    decisions.review(world.platform, run_id, by="cem")
+    with pytest.raises(TransitionRefused, match=r"has 1 review\(s\) by others than 'bob'"):
+        decisions.approve(world.platform, run_id, by="bob")
+
+    again = world.manifest(run_id, limits={"maxChunksPerJob": 7})  # another text, so another plan
+    assert plan_run(world.platform, again).state is RunState.PLANNED
+    assert [void for *_, void in decided(world, run_id)] == [True, True]
+    with pytest.raises(TransitionRefused, match=r"has 0 review\(s\)"):
+        decisions.approve(world.platform, run_id, by="eve")
+    for reviewer in ("bob", "dan"):
+        decisions.review(world.platform, run_id, by=reviewer)
+    decisions.approve(world.platform, run_id, by="eve")
+    assert decided(world, run_id)[-1] == ("APPROVED", "approver", "eve", False)
+
+
+def test_a_decision_names_the_plan_that_was_looked_at(world: World):
+    record = planned(world)
+    for seen in ("f" * 64, record.plan_hash[:8]):
+        with pytest.raises(TransitionRefused, match="a decision is about the plan that was looked at"):
+            decisions.approve(world.platform, record.run_id, by="bob", plan_hash=seen)
+        with pytest.raises(TransitionRefused, match="a decision is about the plan that was looked at"):
+            decisions.review(world.platform, record.run_id, by="bob", plan_hash=seen)
+    decisions.approve(world.platform, record.run_id, by="bob", plan_hash=record.plan_hash[:12])
+
+
+def test_a_plan_made_under_another_policy_is_planned_again_before_it_is_approved(world: World):
+    run_id = planned(world).run_id
+    rules(world, {"approvers": ["bob"]})
+    with pytest.raises(TransitionRefused, match="was planned under another policy"):
+        decisions.approve(world.platform, run_id, by="bob")
+    record = plan_run(world.platform, world.manifest(run_id))
+    assert record.plan.policy == world.platform.policy.hash
+    assert approvals.policy_text(world.platform.ledger, record.plan.policy) is not None
+    decisions.approve(world.platform, run_id, by="bob")
+
+
+def test_a_requester_whom_the_policy_does_not_name_plans_nothing(world: World):
+    rules(world, {"requesters": ["ada"]})
+    manifest = world.manifest()
+    with pytest.raises(PlanRefused, match="'ana' is no requester"):
+        plan_run(world.platform, manifest)
+    assert world.platform.ledger.find(manifest.run_id) is None
+
+
+def test_named_publishers_publish_by_hand_and_not_as_approvers_where_the_policy_says_so(world: World):
+    rules(world, {"publishers": ["ops", "bob"], "publisherDiffersFromApprover": True})
+    record = planned(world)
+    decisions.approve(world.platform, record.run_id, by="bob")
+    record = validated(world, record)
+    assert record.plan.manual_publish
+    requests = publication_requests(world.platform, target_named(TABLE))
+    assert record.run_id not in [one.partition_key for one in requests]
+    (problem,) = policy_problems(world.platform, record)
+    assert "no publisher has decided" in problem.what
+    for by, refused in (("eve", "is no publisher"), ("bob", "approved run"), (None, "is no publisher")):
+        with pytest.raises(TransitionRefused, match=refused):
+            decisions.publish(world.platform, record.run_id, by=by)
+    approvals.record(
+        world.platform.ledger,
+        record.run_id,
+        approvals.PUBLISH,
+        role=Role.PUBLISHER,
+        by="ops",
+        comment="",
+        plan_hash=record.plan_hash,
+        states={RunState.VALIDATED},
+    )
+    assert policy_problems(world.platform, record) == []
+    assert decided(world, record.run_id)[-1] == ("PUBLISH", "publisher", "ops", False)
+
+
+def test_live_is_held_to_a_rule_only_where_that_names_it(world: World):
+    def approve(run_id: str) -> RunRecord:
+        manifest = world.manifest(run_id, kind="LIVE", requestedBy="live schedule", safety={})
+        record = plan_run(world.platform, manifest)
+        return decisions.approve(world.platform, record.run_id, by="policy:live-daily")
+
+    rules(world, {"approvers": ["bob"]})
+    assert approve("live-one").state is RunState.APPROVED
+    rules(world, {"kinds": ["LIVE"], "approvers": ["bob"]})
+    with pytest.raises(TransitionRefused, match="'policy:live-daily' is no approver"):
+        approve("live-two")
+    assert live.policy_of(target_named(TABLE)).approved_by == "policy:live-daily"
+
+
+def test_a_broken_policy_stops_every_decision(world: World):
+    run_id = planned(world).run_id
+    (world.home / "policy.yaml").write_text("name: test\nrule: []\n")
+    with pytest.raises(EnvironmentRefused, match="rule: is an unknown key"):
+        decisions.approve(world.platform, run_id, by="bob")
+    assert world.platform.ledger.run(run_id).state is RunState.PLANNED
+
+
+# --- age --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_too_old_is_neither_computed_nor_published_whatever_the_clock_says(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    rules(world, {"maxAgeDays": {"sincePlanning": 2, "sinceApproval": 1}})
+    record = planned(world)
+    decisions.approve(world.platform, record.run_id, by="bob")
+    target, ledger = target_named(TABLE), world.platform.ledger
+    require_computable(world.platform, record.run_id, [], target=target)
+
+    real = ledger_module.now()
+    with monkeypatch.context() as later:
+        later.setattr(approvals, "now", lambda: real + timedelta(days=1.5))
+        with pytest.raises(TransitionRefused, match=r"was approved 1\.5 days ago") as refusal:
+            require_computable(world.platform, record.run_id, [], target=target)
+        assert "plan the change again under a new run id" in str(refusal.value)
+        assert [one.what[:30] for one in policy_problems(world.platform, record)]
+    with monkeypatch.context() as back:
+        # three days on something is recorded; then the clock is set back to where it was
+        with ledger.engine.begin() as connection:
+            of_run = runs.c.run_id == record.run_id
+            connection.execute(sa.update(runs).where(of_run).values(updated_at=real + timedelta(days=3)))
+        back.setattr(approvals, "now", lambda: real)
+        with pytest.raises(TransitionRefused, match=r"was planned 3\.0 days ago"):
+            require_computable(world.platform, record.run_id, [], target=target)
+        with ledger.engine.begin() as connection:
+            connection.execute(sa.update(runs).where(of_run).values(updated_at=real))
+
+
+# --- break-glass ------------------------------------------------------------------------------------------------------
+
+
+def test_the_glass_is_broken_by_named_persons_with_a_reason_and_loudly(world: World, monkeypatch: pytest.MonkeyPatch):
+    rules(world, {"approvers": ["bob"], "reviewsRequired": 3, "breakGlass": ["ana"]})
+    run_id = planned(world).run_id
+    with pytest.raises(TransitionRefused, match="'eve' may not break the glass"):
+        decisions.approve(world.platform, run_id, by="eve", break_glass="the house is on fire")
+    with pytest.raises(TransitionRefused, match="who breaks the glass says why"):
+        decisions.approve(world.platform, run_id, by="ana", break_glass="fire")
+
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    said = CliRunner().invoke(cli, ["approve", run_id, "--by", "ana", "--break-glass", "the house is on fire"])
+    assert said.exit_code == 0, said.output
+    assert "BREAK-GLASS" in said.output
+    listed = CliRunner().invoke(cli, ["decisions", "--break-glass", "--json"])
+    (one,) = [one for one in yaml.safe_load(listed.output) if one["runId"] == run_id]
+    assert (one["by"], one["breakGlass"], one["selfApproved"]) == ("ana", "the house is on fire", True)
+    bundle = bundle_files(world.platform, world.platform.ledger.run(run_id))
+    assert [one["break_glass"] for one in bundle["approvals.json"]] == ["the house is on fire"]
+    with world.dagster() as instance:
+        key = dg.AssetKey([*TABLE.split(".")[:1], "case_sla_daily_published"])
+        (event,) = instance.fetch_observations(key, limit=5).records
+        assert event.asset_observation is not None
+        assert "BREAK-GLASS by ana" in str(event.asset_observation.description)
+        assert event.asset_observation.tags[BREAK_GLASS_TAG] == "true"
+
+
+def test_broken_glass_skips_no_age_and_no_other_plan(world: World, monkeypatch: pytest.MonkeyPatch):
+    rules(world, {"approvers": ["bob"], "breakGlass": ["eve"], "maxAgeDays": {"sincePlanning": 1}})
+    run_id = planned(world).run_id
+    with pytest.raises(TransitionRefused, match="looked at"):
+        decisions.approve(world.platform, run_id, by="eve", break_glass="the house is on fire", plan_hash="0" * 64)
+    at = ledger_module.now() + timedelta(days=2)
+    monkeypatch.setattr(approvals, "now", lambda: at)
+    with pytest.raises(TransitionRefused, match="days ago"):
+        decisions.approve(world.platform, run_id, by="eve", break_glass="the house is on fire")
+
+
+# --- from command and UI ----------------------------------------------------------------------------------------------
+
+
+def test_the_forms_of_the_ui_decide_and_refuse_in_words(world: World):
+    rules(world, {"approvers": ["bob"], "reviewsRequired": 1})
+    record = planned(world)
+    form = {"run_id": record.run_id, "comment": "seen", "plan_hash": record.plan_hash[:12]}
+
+    def launch(job: dg.JobDefinition, op: str, by: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+        return job.execute_in_process(
+            run_config={
+                "ops": {op: {"config": form | {"by": by}}},
+                "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+            },
+            resources={"platform": world.platform},
+            instance=instance,
+            raise_on_error=False,
+        )
+
+    with world.dagster() as instance:
+        refused = launch(approve_run, "approve", "eve", instance)
+        (failure,) = [event for event in refused.all_events if event.is_step_failure]
+        text = str(failure.step_failure_data.user_failure_data or failure.step_failure_data.error)
+        assert not refused.success
+        assert "'eve' is no approver" in text
+        assert launch(review_run, "review", "cem", instance).success
+        assert launch(approve_run, "approve", "bob", instance).success
+        offered = instance.get_dynamic_partitions("backfills_of_silver_case_sla_daily")
+    assert record.run_id in offered
+    assert [one[:3] for one in decided(world, record.run_id)] == [
+        ("REVIEWED", "reviewer", "cem"),
+        ("APPROVED", "approver", "bob"),
+    ]
+
+
+def test_the_commands_say_who_decided_what_and_which_policy_is_in_force(world: World, monkeypatch: pytest.MonkeyPatch):
+    rules(world, {"reviewsRequired": 1, "approvers": ["bob"]})
+    run_id = planned(world).run_id
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+
+    def say(*words: str) -> str:
+        done = CliRunner().invoke(cli, list(words))
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "REVIEWED by cem" in say("review", run_id, "--by", "cem", "--comment", "numbers agree")
+    assert "APPROVED by bob" in say("approve", run_id, "--by", "bob")
+    listed = say("decisions", run_id)
+    assert all(word in listed for word in ("REVIEWED", "numbers agree", "APPROVED", "bob"))
+    assert "1 review(s) first" in say("policy")
+    assert str(world.home / "policy.yaml") in yaml.safe_load(say("policy", "--json"))["file"]
+    with pytest.raises(Exception, match="unknown"):
+        CliRunner().invoke(cli, ["decisions", "no-such-run"], catch_exceptions=False)
+
+
+# --- old data, at planning --------------------------------------------------------------------------------------------
+
+
+def erased(world: World, *subjects: tuple[str, str], **erasure: Any) -> None:
+    text = "subject,erased_on\n" + "".join(f"{subject},{day}\n" for subject, day in subjects)
+    (world.home / "erased.csv").write_text(text)
+    says = {"column": "case_id", "file": "erased.csv"} | erasure
+    rules(world, sources=[{"table": SOURCE, "erasure": says}])
+
+
+def test_a_plan_pins_who_is_erased_by_hash_and_the_ledger_keeps_no_key(world: World):
+    erased(world, ("IT-0000001", "2020-01-01"), ("IT-0000002", "2999-01-01"))
+    record = planned(world)
+    assert record.plan.data is not None
+    pin = record.plan.data.erasure
+    assert pin is not None
+    hashes = hashes_of(["IT-0000001"])  # the other one is not erased yet
+    assert (pin.subjects, pin.hash) == (1, hash_of_subjects(hashes))
+    assert approvals.kept_subjects(world.platform.ledger, pin.hash) == hashes
+    assert plan_from_json(record.plan.to_json()) == record.plan
+    assert "IT-0000001" not in record.plan.to_json()
+    assert pin.possible_rows > 0
+
+
+def test_a_preview_keeps_nothing(world: World):
+    erased(world, ("IT-0000077", "2020-01-01"))
+    plan = preview(world.platform, world.manifest())
+    assert plan.data is not None
+    assert plan.data.erasure is not None
+    with pytest.raises(TransitionRefused, match="is not in the ledger"):
+        approvals.kept_subjects(world.platform.ledger, plan.data.erasure.hash)
+
+
+def test_subjects_that_no_file_can_hold_are_no_reason_to_refuse(world: World):
+    erased(world, ("ZZ-9", "2020-01-01"), onErased="REFUSE")
+    assert planned(world).plan.data is not None
+    erased(world, ("IT-0000001", "2020-01-01"), onErased="REFUSE")
+    with pytest.raises(PlanRefused, match="1 erased subjects"):
+        planned(world)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "cannot be read"),
+        ("person,erased_on\nx,2020-01-01\n", "lacks the column"),
+        ("subject,erased_on\nx,soon\n", "row 1"),
+        ("subject,erased_on\n,2020-01-01\n", "row 1"),
+    ],
+)
+def test_a_list_that_cannot_be_read_stops_planning(world: World, text: str | None, says: str):
+    erased(world)
+    if text is None:
+        (world.home / "erased.csv").unlink()
+    else:
+        (world.home / "erased.csv").write_text(text)
+    with pytest.raises(EnvironmentRefused, match=says):
+        planned(world)
+
+
+def test_the_plan_on_the_terminal_says_what_is_not_used(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    erased(world, ("IT-0000001", "2020-01-01"))
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    (tmp_path / "run.yaml").write_text(world.manifest("shown-plan").canonical())
+    said = CliRunner().invoke(cli, ["plan", str(tmp_path / "run.yaml"), "--preview"])
+    assert said.exit_code == 0, said.output
+    assert "1 erased subjects (erased.csv) are not used" in said.output
+    assert "old_data_policy" in said.output
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_of_before_keeps_its_approvals_and_is_upgraded(tmp_path: Path):
+    from alembic import command as alembic
+
+    from resources.ledger import _alembic_config
+
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    with ledger.engine.begin() as connection:
+        config = _alembic_config()
+        config.attributes["connection"] = connection
+        alembic.upgrade(config, "0002")
+        at = "2024-05-01 12:00:00"
+        connection.exec_driver_sql(
+            "INSERT INTO runs VALUES ('old','REPAIR','BACKFILL','t','APPROVED','','a','{}','h','{}','p',?,?)", (at, at)
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO approvals (run_id, decision, decided_by, comment, plan_hash, self_approved, at) "
+            "VALUES ('old','APPROVED','bob','','p',0,?)",
+            (at,),
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO verdicts (run_id, chunk, gate, attempt, passed, summary, details, at) "
+            "VALUES ('old','','g',1,1,'fine','{}',?)",
+            (at,),
+        )
+    with pytest.raises(EnvironmentRefused, match="has schema 0002"):
+        ledger.require_current()
+    ledger.migrate()
+    ledger.require_current()
+    (one,) = approvals.decisions(ledger, "old")
+    assert (one["role"], one["breakGlass"], one["void"]) == ("approver", "", False)
+    (verdict,) = ledger.verdicts("old")
+    assert not verdict.asks
+    ledger.engine.dispose()

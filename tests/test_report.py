@@ -1,0 +1,218 @@
+"""`report.html` stands by itself, says what the evidence says, and takes no text for markup."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from datetime import date
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from worlds import World, make_world
+
+from backfill_assets import report as report_module
+from backfill_assets.cli import cli
+from backfill_assets.publication import publish, rollback
+from backfill_assets.report import report, report_beside
+from manifests.errors import InputRefused
+from resources.evidence import REPORT
+
+HOSTILE = '<script>alert("x")</script> & $\\frac{1}{2}$ <img src=http://example.org/x.png onerror=alert(1)>'
+MARCH = (date(2010, 3, 1), date(2010, 3, 31))
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text outside of styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._in_style = False
+        self.feed(text)
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.text += " "
+        self._in_style = tag == "style"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_style &= tag != "style"
+
+    def handle_data(self, data: str) -> None:
+        if not self._in_style:
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = make_world(
+        tmp_path_factory.mktemp("report") / "home", cases=150, start=date(2010, 1, 1), end=date(2010, 6, 30)
+    )
+    world.published(world.manifest("history", version="2.4.1"))
+    world.published(world.manifest("fixed", target=world.scope(*MARCH), reason=HOSTILE))
+    world.validated(world.manifest("waiting", target=world.scope(*MARCH)))
+    return world
+
+
+@pytest.fixture(scope="module")
+def page(world: World) -> Page:
+    return Page(report(world.platform, "fixed"))
+
+
+def test_it_says_why_who_what_and_how(world: World, page: Page) -> None:
+    ledger = world.platform.ledger
+    (done,) = ledger.publications("fixed")
+    (chunk,) = ledger.chunks("fixed")
+    plan = ledger.run("fixed").plan
+    expected = [
+        "fixed PUBLISHED",
+        "requested by ana",
+        "approved by bob",
+        "It takes the place of what history had published.",
+        "Readers see its rows in 1 of 1 chunks today.",
+        f"rows {chunk.rows:,}",
+        "6 of 6 passed",
+        str(plan.source_snapshot_id),
+        *(str(pin.snapshot_id) for pin in plan.references),
+        str(done["snapshot_id"]),
+        str(plan.base_snapshot_id),
+        plan.code.content_hash,
+        str(chunk.digest),
+        done["evidence_root"],
+        "backfill reproduce fixed",
+        "backfill rollback fixed",
+        "backfill verify fixed --data --head",
+        "run_audit",
+        *(verdict.summary for verdict in ledger.verdicts("fixed") if not verdict.chunk),
+    ]
+    missing = [text for text in expected if " ".join(text.split()) not in page.text.replace(" ,", ",")]
+    assert missing == []
+    head = world.platform.evidence.chain.read()
+    assert [link.hash for link in head.links if link.content["run"] == "fixed"][-1] in page.text
+
+
+def test_the_figures_before_are_those_of_the_run_it_took_the_place_of(world: World, page: Page) -> None:
+    ledger = world.platform.ledger
+    before = next(chunk.rows for chunk in ledger.chunks("history") if chunk.chunk == "2010-03")
+    (after,) = (chunk.rows for chunk in ledger.chunks("fixed"))
+    assert before is not None
+    assert after is not None
+    change = f"{after - before:+,}" if after != before else "0"
+    assert f"rows {before:,} {after:,} {change}" in page.text
+
+
+def test_text_of_people_is_never_markup(page: Page) -> None:
+    assert HOSTILE in page.text  # in the reason, word for word
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {"script", "img", "iframe", "object", "embed", "link", "form"}
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+
+
+def test_it_opens_without_network_and_fits_a_phone_and_paper(world: World, page: Page) -> None:
+    text = report(world.platform, "fixed")
+    fetched = [
+        value
+        for _, attributes in page.elements
+        for name, value in attributes.items()
+        if name in {"src", "href", "xlink:href", "action", "data", "srcset", "poster"}
+        and not (value or "").startswith(("#", "data:image/png;base64,"))
+    ]
+    assert fetched == []
+    assert not re.search(r"url\((?!#)|@import", text)
+    metas = [attributes for tag, attributes in page.elements if tag == "meta"]
+    assert any(one.get("name") == "viewport" and "width=device-width" in (one["content"] or "") for one in metas)
+    assert any((one.get("content") or "").startswith("default-src 'none'") for one in metas)
+    assert "@media print" in text
+    assert [tag for tag, _ in page.elements].count("svg") == 3
+    assert len(text) < 300_000
+
+
+def test_the_same_evidence_gives_the_same_page(world: World) -> None:
+    assert report(world.platform, "fixed") == report(world.platform, "fixed")
+
+
+def test_a_run_that_waits_for_its_publication_has_a_page_for_its_reviewer(world: World) -> None:
+    page = Page(report(world.platform, "waiting"))
+    assert "Not published (yet)." in page.text
+    assert "It takes the place of what fixed had published." in page.text
+    assert "No bundle is sealed yet" in page.text
+
+
+def test_a_first_publication_has_nothing_before(world: World) -> None:
+    page = Page(report(world.platform, "history"))
+    assert "Nothing was accepted in its range before." in page.text
+    assert "Readers see its rows in 5 of 6 chunks today." in page.text
+    assert "Later runs hold part of its scope" in page.text
+
+
+def test_a_diff_on_record_is_shown(world: World) -> None:
+    record = {"added": 3, "removed": 1, "changed": 2, "unchanged": 1200, "key": ["case_id", "clock"]}
+    largest = [{"column": "amount", "by": "12.00", "key": {"case_id": HOSTILE}}]
+    world.platform.evidence.append("fixed", "diff-2", record | {"largest": largest, "number": 2})
+    page = Page(report(world.platform, "fixed"))
+    assert "3 rows added, 1 removed, 2 changed, 1,200 as before; compared by case_id, clock." in page.text
+    assert "12.00" in page.text
+    assert "script" not in {tag for tag, _ in page.elements}
+
+
+def test_the_commands_write_it_beside_the_bundle_and_where_they_are_told(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    run = CliRunner().invoke
+    file = world.platform.evidence.folder / "waiting" / REPORT
+    assert not file.exists()
+    assert run(cli, ["publish", "waiting"]).exit_code == 0
+    assert "waiting" in Page(file.read_text()).text
+    elsewhere = tmp_path / "deep" / "page.html"
+    assert run(cli, ["report", "waiting", "--output", str(elsewhere)]).exit_code == 0
+    assert elsewhere.read_text() == file.read_text()
+    assert run(cli, ["rollback", "waiting"]).exit_code == 0
+    text = Page(file.read_text()).text
+    assert "It was rolled back. That can be undone, too: backfill reinstate waiting" in text
+    assert "rolled back by" in text
+    assert isinstance(run(cli, ["report", "nobody-knows"]).exception, InputRefused)
+    assert run(cli, ["verify", "--all"]).exit_code == 0  # a page is no evidence, and in nobody's way
+
+
+def test_a_page_that_cannot_be_drawn_is_said_and_fails_no_publication(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_arguments: object) -> None:
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr(report_module, "_charts", broken)
+    assert report_beside(world.platform, "fixed") is None
+    assert "the report of fixed could not be written: RuntimeError: no font" in caplog.text
+    again = world.validated(world.manifest(target=world.scope(*MARCH)))
+    assert publish(world.platform, again.run_id).new
+    assert rollback(world.platform, again.run_id).new
+
+
+def test_a_browser_shows_it_on_a_phone_without_a_page_wider_than_the_screen(world: World, tmp_path: Path) -> None:
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("there is no chromium here: how wide the page is on a phone is not looked at")
+    file = tmp_path / "report.html"
+    probe = "<script>document.title = document.documentElement.scrollWidth + ' of ' + innerWidth</script>"
+    text = report(world.platform, "fixed")
+    policy = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+    file.write_text(policy.sub("", text).replace("</body>", f"{probe}</body>"))
+    frame = tmp_path / "phone.html"
+    frame.write_text(
+        f'<body><iframe id="f" src="{file.name}" style="width:390px;height:800px;border:0"></iframe><script>'
+        "onload = () => { document.body.dataset.found = document.getElementById('f').contentDocument.title }</script></body>"
+    )
+    shown = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", frame.as_uri()],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    found = re.search(r'data-found="(\d+) of (\d+)"', shown.stdout)
+    assert found, shown.stderr[-2000:]
+    assert int(found[1]) <= int(found[2]) == 390

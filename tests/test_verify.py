@@ -1,0 +1,339 @@
+"""`backfill verify`: one changed byte of evidence, chain, ledger or rows is found and named, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tampering import missed, overwrite
+from worlds import TARGET, World, keep, killed_at, make_world
+
+from backfill_assets import publication
+from backfill_assets.cli import cli
+from backfill_assets.commands.base import EXIT_FAILED, EXIT_REFUSED
+from backfill_assets.doctor import examine, mend
+from backfill_assets.publication import publish, reinstate, rollback
+from backfill_assets.records import bundle_files
+from backfill_assets.verification import Verification, verify
+from manifests.canonical import canonical_json
+from manifests.errors import InputRefused, PublicationRefused
+from manifests.lifecycle import RunState
+from resources.chain import START
+from resources.history import forget
+from resources.lakehouse import local_path
+from resources.ledger import RunRecord
+from resources.settings import load_settings
+
+HALF_A_YEAR = (date(2010, 1, 1), date(2010, 6, 30))
+ONE_MORE_VERDICT = """
+    INSERT INTO verdicts (run_id, chunk, gate, attempt, passed, summary, details, at)
+    SELECT run_id, chunk, gate, attempt, 1, 'fine', details, at FROM verdicts WHERE run_id = 'fixed' LIMIT 1
+"""
+CHANGES, SEED = 200, 20120131
+
+
+@pytest.fixture(scope="module")
+def put_back(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], World]:
+    """Published history, a restatement of it, one on top that is rolled back, and one that waits for its publication."""
+    folder = tmp_path_factory.mktemp("verify")
+    world = make_world(folder / "home", cases=150, start=HALF_A_YEAR[0], end=HALF_A_YEAR[1])
+    world.published(world.manifest("history", version="2.4.1"))
+    world.published(world.manifest("fixed", target=world.scope(date(2010, 2, 1), date(2010, 3, 31))))
+    world.published(world.manifest("again", target=world.scope(date(2010, 2, 1), date(2010, 2, 28))))
+    rollback(world.platform, "again")
+    world.validated(world.manifest("waiting", target=world.scope(date(2010, 3, 1), date(2010, 4, 30))))
+    return keep(world, folder / "copy")
+
+
+@pytest.fixture
+def world(put_back: Callable[[], World]) -> World:
+    return put_back()
+
+
+def places(done: Verification) -> list[str]:
+    return [problem.where for problem in done.everything]
+
+
+def changed(world: World, statement: str, *values: object) -> None:
+    world.platform.ledger.engine.dispose()
+    with closing(sqlite3.connect(world.home / "ledger.db")) as connection:
+        assert connection.execute(statement, values).rowcount > 0
+        connection.commit()
+
+
+def link_events(world: World, run_id: str) -> list[str]:
+    links = world.platform.evidence.chain.read().links
+    return [str(link.content["event"]) for link in links if link.content["run"] == run_id]
+
+
+def test_what_nobody_touched_is_as_recorded(world: World) -> None:
+    done = verify(world.platform, data=True)
+    assert done.everything == []
+    assert [run.run_id for run in done.runs] == ["history", "fixed", "again"]
+    assert [run.chunks_read for run in done.runs] == [6, 2, 1]
+    assert all(run.notes == () for run in done.runs)
+    assert examine(world.platform) == []
+    assert link_events(world, "history") == ["publish", "told", "superseded"]
+    assert link_events(world, "fixed") == ["publish", "told", "superseded", "restored"]
+    assert link_events(world, "again") == ["publish", "told", "rollback", "told"]
+
+
+def test_two_hundred_random_changes_of_one_byte_are_found_and_named(world: World) -> None:
+    unnoticed, unnamed = missed(world, CHANGES, SEED)
+    assert (unnoticed, unnamed) == ([], [])
+    assert verify(world.platform).everything == []  # each was put back
+
+
+def test_a_bundle_has_the_same_bytes_whenever_it_is_sealed(world: World) -> None:
+    record = world.platform.ledger.run("waiting")
+    first, second = (canonical_json(bundle_files(world.platform, record)) for _ in range(2))
+    assert first == second
+    files = bundle_files(world.platform, record)
+    assert {"manifest.json", "plan.json", "code.json", "chunks.json", "verdicts.json", "approvals.json"} <= files.keys()
+    assert {one["level"] for one in files["reconciliation.json"]} == {
+        "platform",
+        "record",
+        "state",
+        "outcome",
+        "change",
+    }
+    assert {chunk: facts["run"] for chunk, facts in files["accepted_before.json"].items()} == {
+        "2010-03": "fixed",
+        "2010-04": "history",
+    }
+
+
+def test_a_diff_on_record_is_sealed_with_the_bundle_and_its_change_is_found(world: World) -> None:
+    store = world.platform.evidence
+    file = store.append("waiting", "diff", {"changed": 12})
+    publish(world.platform, "waiting")
+    assert json.loads((store.path("waiting") / "diff.json").read_text()) == {"changed": 12}
+    assert verify(world.platform, ["waiting"]).everything == []
+    overwrite(file, file.read_bytes().replace(b"12", b"13"))
+    assert places(verify(world.platform, ["waiting"])) == ["waiting/records/diff.json"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "where"),
+    [
+        ("DELETE FROM sink_attempts WHERE run_id = 'fixed' AND decision = 'SENT'", "ledger sink_attempts"),
+        ("DELETE FROM transitions WHERE run_id = 'fixed' AND to_state = 'APPROVED'", "ledger transitions"),
+        ("UPDATE approvals SET decided_by = 'eve' WHERE run_id = 'fixed'", "ledger approvals"),
+        ("UPDATE runs SET state = 'PUBLISHED', state_reason = '' WHERE run_id = 'again'", "ledger runs again"),
+        ("UPDATE accepted_versions SET run_id = 'history' WHERE run_id = 'fixed'", "ledger accepted_versions"),
+        ("UPDATE chunks SET digest = upper(digest) WHERE run_id = 'fixed' AND idx = 0", "ledger chunks 2010-02 column"),
+        (ONE_MORE_VERDICT, "ledger verdicts"),
+    ],
+)
+def test_rows_changed_by_hand_are_named(world: World, statement: str, where: str) -> None:
+    changed(world, statement)
+    found = places(verify(world.platform, ["fixed", "again"]))
+    assert found
+    assert any(place.startswith(where) for place in found)
+
+
+def test_what_was_changed_by_hand_is_not_taken_over_by_the_next_event(world: World) -> None:
+    changed(world, "UPDATE runs SET requested_by = 'eve' WHERE run_id = 'history'")
+    changed(world, "UPDATE chunks SET rows = rows + 1 WHERE run_id = 'fixed' AND chunk = '2010-03'")
+    publish(world.platform, "waiting")  # supersedes part of both
+    assert link_events(world, "history")[-1] == link_events(world, "fixed")[-1] == "superseded"
+    expected = ["ledger runs history column requested_by", "ledger chunks 2010-03 column rows"]
+    assert places(verify(world.platform)) == expected
+    mend(world.platform)
+    assert places(verify(world.platform)) == expected
+
+
+def test_the_expected_and_the_found_value_are_said(world: World) -> None:
+    changed(world, "UPDATE approvals SET comment = 'ok' WHERE run_id = 'fixed'")
+    (problem,) = verify(world.platform, ["fixed"]).everything
+    assert (problem.where, problem.expected, problem.found) == ("ledger approvals 2 column comment", "", "ok")
+
+
+def test_links_cut_off_the_chain_are_found(world: World) -> None:
+    store = world.platform.evidence
+    head = store.chain.read().head
+    assert verify(world.platform, ["again"], head=head).everything == []
+    last = max(store.chain.folder.glob("*.json"))
+    last.unlink()
+    assert places(verify(world.platform, ["again"])) == ["again/records/told-4.json"]
+    (store.records("again") / "told-4.json").unlink()
+    assert any(place.startswith("ledger sink_attempts") for place in places(verify(world.platform, ["again"])))
+    changed(world, "DELETE FROM sink_attempts WHERE run_id = 'again' AND action = 'rollback'")
+    assert verify(world.platform, ["again"]).everything == []  # a forgery of everything: nothing here knows better
+    assert places(verify(world.platform, ["again"], head=head)) == ["chain"]  # but for who has kept the head
+
+
+def test_a_removed_bundle_is_found(world: World) -> None:
+    store = world.platform.evidence
+    store.path("fixed").rename(store.folder / "elsewhere")
+    assert places(verify(world.platform, ["fixed"]))[0] == "fixed/bundle"
+
+
+def test_a_bundle_made_anew_has_another_root_than_the_chain_and_the_snapshot(world: World) -> None:
+    store = world.platform.evidence
+    kept = {
+        file.name: json.loads(file.read_text()) for file in store.path("fixed").iterdir() if file.name != "index.json"
+    }
+    kept["manifest.json"]["reason"] = "what I would rather have said"
+    store.path("fixed").rename(store.folder / "elsewhere")
+    store.seal("fixed", kept)
+    found = places(verify(world.platform, ["fixed"]))
+    assert "fixed/bundle" in found
+    assert any(place.endswith("property backfill.evidence-root") for place in found)
+
+
+@pytest.mark.parametrize("again", ["command", "doctor"])
+@pytest.mark.parametrize("point", ["publishing.recorded", "recording.written", "recording.told"])
+def test_a_kill_around_a_link_is_said_and_completed_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, point: str, again: str
+) -> None:
+    length = world.platform.evidence.chain.length()
+    with killed_at(point, monkeypatch):
+        publish(world.platform, "waiting")
+    if point != "recording.told":  # there, nothing of what is on record is missing
+        assert verify(world.platform, ["waiting"]).everything != []
+    if again == "doctor":
+        assert mend(world.platform)[1] == []
+        assert verify(world.platform).everything == []
+    assert publish(world.platform, "waiting").new is False
+    assert world.platform.ledger.run("waiting").state is RunState.PUBLISHED
+    assert verify(world.platform).everything == []
+    assert link_events(world, "waiting") == ["publish", "told"]
+    assert link_events(world, "fixed")[-1] == link_events(world, "history")[-1] == "superseded"
+    links = world.platform.evidence.chain.length()
+    assert links == length + 4
+    publish(world.platform, "waiting")
+    assert mend(world.platform) == ([], [])
+    assert world.platform.evidence.chain.length() == links
+
+
+def test_undone_and_reinstated_runs_stay_verified(world: World) -> None:
+    reinstate(world.platform, "again")
+    rollback(world.platform, "again")
+    assert link_events(world, "again")[-4:] == ["reinstate", "told", "rollback", "told"]
+    assert verify(world.platform).everything == []
+
+
+def test_a_refused_rollback_leaves_nothing_unrecorded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from backfill_assets.ways import Change
+
+    def refuse(*_arguments: object) -> None:
+        raise PublicationRefused([])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Change, "undo", refuse)
+        with pytest.raises(PublicationRefused):
+            rollback(world.platform, "fixed")
+    assert link_events(world, "fixed")[-1] == "refused"
+    assert verify(world.platform).everything == []
+
+
+def test_a_snapshot_that_policy_let_expire_is_noted_and_any_other_is_missed(world: World) -> None:
+    table = world.platform.lakehouse.table(TARGET)
+    gone = world.platform.ledger.publications("fixed")[0]["snapshot_id"]
+    forget(table, refs=[name for name in table.refs() if name != "main"], snapshot_ids=[gone])
+    assert places(verify(world.platform, ["fixed"])) == [f"{TARGET} snapshot {gone}"]
+    settings = load_settings(home=world.home, keep_snapshots_days=0)
+    object.__setattr__(world.platform, "settings", settings)
+    done = verify(world.platform, ["fixed"])
+    assert done.everything == []
+    assert any("has expired, as policy allows after 0 days" in note for note in done.runs[0].notes)
+
+
+def test_a_changed_byte_of_a_published_file_is_found_with_data(world: World) -> None:
+    chunk = world.platform.ledger.chunks("fixed")[0]
+    file = Path(local_path(chunk.files[0].path))
+    raw = file.read_bytes()
+    for place in (100, len(raw) // 2, len(raw) - 100):  # rows, rows or footer, footer: the length is the same
+        file.write_bytes(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+        assert verify(world.platform, ["fixed"]).everything == []  # who does not read the rows cannot know
+        found = verify(world.platform, ["fixed"], data=True).everything
+        assert found[0].where == f"chunk 2010-02 {file}"
+        assert found[0].what == "is not the file that was gated"
+    file.unlink()
+    (problem,) = verify(world.platform, ["fixed"], data=True).everything
+    assert problem.what == "is missing, and a snapshot references it"
+
+
+def test_other_rows_under_the_same_name_have_another_digest(world: World) -> None:
+    files = [chunk.files[0] for chunk in world.platform.ledger.chunks("fixed")]
+    first, second = (Path(local_path(file.path)) for file in files)
+    first.write_bytes(second.read_bytes())
+    found = [problem.what for problem in verify(world.platform, ["fixed"], data=True).everything]
+    assert "has rows of another digest" in found
+
+
+def test_a_footer_that_changed_after_its_gate_refuses_the_publication(world: World) -> None:
+    chunk = world.platform.ledger.chunks("waiting")[0]
+    assert len(chunk.files[0].sha256) == len(chunk.files[0].footer) == 64
+    file = Path(local_path(chunk.files[0].path))
+    raw = file.read_bytes()
+    place = raw.rindex(b"parquet-mr")  # who wrote it: no reader cares
+    file.write_bytes(raw[:place] + b"P" + raw[place + 1 :])
+    with pytest.raises(PublicationRefused, match=r"the footer of .* has the SHA-256"):
+        publish(world.platform, "waiting")
+    assert world.platform.ledger.run("waiting").state is RunState.REJECTED
+
+
+def test_a_sealed_run_that_was_not_published_is_held_against_its_bundle(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with killed_at("publishing.sealed", monkeypatch):
+        publish(world.platform, "waiting")
+    world.platform.ledger.move("waiting", RunState.CANCELLED, "ana", "not needed any more")
+    done = verify(world.platform, ["waiting"])
+    assert done.everything == []
+    assert "was not published" in done.runs[0].notes[0]
+    changed(world, "UPDATE approvals SET decided_by = 'eve' WHERE run_id = 'waiting'")
+    assert places(verify(world.platform, ["waiting"])) == ["ledger approvals 4 column decided_by"]
+
+
+def test_a_run_published_before_there_was_a_chain_is_said_and_adopted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tell_as_before(
+        _platform: object, record: RunRecord, action: str, facts: dict[str, object], _number: int
+    ) -> None:
+        world.platform.evidence.append(record.run_id, action, facts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publication, "bundle_files", lambda *_: {"plan.json": {"any": "plan"}, "chunks.json": []})
+        patch.setattr(publication, "tell", tell_as_before)
+        patch.setattr(publication, "catch_up", lambda *_: None)
+        publish(world.platform, "waiting")
+    done = verify(world.platform, ["waiting"])
+    assert done.everything == []
+    assert "before the evidence kept rows" in done.runs[0].notes[0]
+    assert mend(world.platform)[1] == []
+    assert link_events(world, "waiting") == ["adopted"]
+    done = verify(world.platform)
+    assert (done.everything, done.runs[-1].notes) == ([], ())
+    changed(world, "UPDATE approvals SET decided_by = 'eve' WHERE run_id = 'waiting'")
+    assert places(verify(world.platform, ["waiting"])) == ["ledger approvals 4 column decided_by"]
+
+
+def test_the_command_says_what_is_wrong_and_exits_accordingly(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    run = CliRunner().invoke
+    fine = run(cli, ["verify", "--all", "--data", "--json"])
+    assert fine.exit_code == 0
+    told = json.loads(fine.stdout)
+    assert told["ok"] is True
+    assert told["chain"]["head"] == world.platform.evidence.chain.read().head
+    assert run(cli, ["verify", "fixed", "--head", told["chain"]["head"]]).exit_code == 0
+    assert run(cli, ["verify", "fixed", "--head", START]).exit_code == 0
+    assert run(cli, ["verify", "fixed", "--head", "f" * 64]).exit_code == EXIT_FAILED
+    changed(world, "UPDATE verdicts SET summary = 'fine' WHERE run_id = 'fixed' AND gate = 'breach_totals_agree'")
+    wrong = run(cli, ["verify", "fixed"])
+    assert wrong.exit_code == EXIT_FAILED
+    assert "column summary" in wrong.stdout
+    assert "breaches recomputed" in wrong.stdout
+    for refused in (["verify"], ["verify", "fixed", "--all"], ["verify", "nobody-knows"]):
+        assert isinstance(run(cli, refused).exception, InputRefused)
+    assert EXIT_REFUSED == 2
