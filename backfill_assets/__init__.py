@@ -3,6 +3,15 @@
 Nothing imported here imports Dagster: Spark's Python workers import this package.
 """
 
+from backfill_assets.reconciliation import (
+    Comparison,
+    Entities,
+    Wrong,
+    keys,
+    outcome_level,
+    record_level,
+    state_level,
+)
 from backfill_assets.schema import Instant, Published
 from backfill_assets.target import (
     ColumnOrigin,
@@ -14,6 +23,7 @@ from backfill_assets.target import (
     Product,
     Reconciliation,
     ReconciliationContext,
+    ReconciliationPolicy,
     TargetTable,
     TransformContext,
     TransformVersion,
@@ -23,6 +33,8 @@ from manifests.chunks import Chunking
 __all__ = [
     "Chunking",
     "ColumnOrigin",
+    "Comparison",
+    "Entities",
     "Finding",
     "InputTable",
     "Inputs",
@@ -33,7 +45,13 @@ __all__ = [
     "Published",
     "Reconciliation",
     "ReconciliationContext",
+    "ReconciliationPolicy",
     "TargetTable",
     "TransformContext",
     "TransformVersion",
+    "Wrong",
+    "keys",
+    "outcome_level",
+    "record_level",
+    "state_level",
 ]

@@ -93,7 +93,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
                     check_name=verdict.gate,
                     asset_key=key,
                     description=f"asks for an owner: {verdict.summary}" if asks else verdict.summary,
-                    metadata=_metadata(verdict, run_id),
+                    metadata=verdict_metadata(verdict, run_id),
                 )
 
     return gates
@@ -112,7 +112,7 @@ def _chunk_evaluations(
             partition=partition,
             blocking=True,
             description=verdict.summary,
-            metadata=_metadata(verdict),
+            metadata=verdict_metadata(verdict),
             target_materialization_data=targets.get(partition),
         )
 
@@ -139,9 +139,16 @@ def _materializations(
     return found
 
 
-def _metadata(verdict: Verdict, run_id: str = "") -> dict[str, Any]:
+def verdict_metadata(verdict: Verdict, run_id: str = "") -> dict[str, Any]:
+    """Return what Dagster shows of a verdict: numbers, failing slices, rows that disagree, and where all of them are."""
     details = dict(verdict.details)
     shown: dict[str, Any] = {"run": run_id, "run page": dg.MetadataValue.url(run_path(run_id))} if run_id else {}
+    if slices := details.pop("slices", []):
+        shown["failing slices"] = dg.MarkdownMetadataValue(_markdown_table(slices))
+    if kept := details.pop("exceptions", None):
+        cut = f" of {kept['disagree']:,}, cut" if kept["cut"] else ""
+        text = f"{kept['rows']:,} row(s){cut} in `{kept['table']}`: `{kept['command']}`\n\n```sql\n{kept['query']}\n```"
+        shown["exceptions"] = dg.MarkdownMetadataValue(text)
     for name in ("rows", "digest"):
         if name in details and not isinstance(details[name], dict):
             shown[name] = details.pop(name)

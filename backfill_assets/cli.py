@@ -34,6 +34,7 @@ from backfill_assets.commands.decisions import break_glass_option, loud
 from backfill_assets.commands.differences import diff, explain
 from backfill_assets.commands.evidence import report, verify
 from backfill_assets.commands.operations import metrics, runbook
+from backfill_assets.commands.reconciliation import drift, exceptions, reconcile
 from backfill_assets.commands.ui import ui
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
@@ -73,6 +74,7 @@ def cli() -> None:
       backfill accept RUN                make a version that is published under its name what main shows
       backfill explain TABLE --key K=V   why a row says what it says, and what it said before
       backfill reproduce RUN             compute a recorded run again and compare every digest
+      backfill reconcile [TABLE]         hold what is published against its source; `exceptions RUN`, `drift [TABLE]`
       backfill verify RUN | --all        is every byte of evidence, ledger and, with --data, rows as it was recorded
       backfill report RUN                one page about a run that stands by itself: report.html
       backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
@@ -84,6 +86,11 @@ def cli() -> None:
 
     `backfill demo` shows all of it; `backfill ui` opens Dagster. Settings: `backfill config`.
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
+
+
+cli.add_command(reconcile)
+cli.add_command(exceptions)
+cli.add_command(drift)
 
 
 @cli.command()

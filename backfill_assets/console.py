@@ -41,6 +41,7 @@ _CELL = {
     ChunkState.FAILED: ("✗", "bold red"),
 }
 _BAR = 40
+_SLICES_SHOWN = 5
 
 
 def refusal(error: Refused) -> RenderableType:
@@ -166,8 +167,8 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
     return table
 
 
-def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str] = ()) -> Table:
-    """Show the gates of a run: one line for all chunks, one a run-level gate, and what disagrees.
+def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str] = ()) -> RenderableType:
+    """Show the gates of a run: one line for all chunks, one a run-level gate, what disagrees, and where.
 
     `accepted` are those whose change an owner has accepted.
     """
@@ -188,9 +189,30 @@ def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str
             owned = verdict.gate in accepted
             mark = Text("accepted", "green") if owned else Text("asks for an owner", "bold yellow")
         table.add_row(verdict.gate, mark, verdict.summary)
+        failing = list(verdict.details.get("slices", []))
+        for row in failing[:_SLICES_SHOWN]:
+            table.add_row("", "slice", Text(_named(row), "red"))
+        more = int(verdict.details.get("failing_slices", len(failing))) - len(failing[:_SLICES_SHOWN])
+        if more > 0:
+            table.add_row("", "", Text(f"and {more:,} more slice(s)", "dim"))
         for row in list(verdict.details.get("sample", []))[:3]:
-            table.add_row("", "", Text("  " + ", ".join(f"{name}={value}" for name, value in row.items()), "dim"))
-    return table
+            table.add_row("", "", Text("  " + _named(row), "dim", overflow="ellipsis", no_wrap=True))
+    return Group(table, *_exceptions(verdicts))
+
+
+def _exceptions(verdicts: Sequence[Verdict]) -> list[Text]:
+    """Say where the rows that disagree are: a command a line, never broken, so that it can be copied."""
+    lines = []
+    for verdict in verdicts:
+        if kept := verdict.details.get("exceptions"):
+            cut = f" of {kept['disagree']:,}" if kept["cut"] else ""
+            lines.append(Text(f"{verdict.gate}: {kept['rows']:,}{cut} row(s) that disagree", no_wrap=True))
+            lines.append(Text(f"  {kept['command']}", "bold", no_wrap=True, overflow="ignore"))
+    return lines
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in row.items())
 
 
 def _mark(passed: bool) -> Text:

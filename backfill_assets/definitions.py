@@ -18,6 +18,7 @@ from backfill_assets.live_triggers import live_schedule, live_sensor
 from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publish import publish_asset, publish_job, publish_sensor, recomputation_sensor
+from backfill_assets.reconciliation_job import reconciled_asset, reconciliation_job, reconciliation_schedule
 from backfill_assets.staging import staging_asset, staging_job
 from backfill_assets.target import TargetTable
 from resources import logs
@@ -29,16 +30,20 @@ os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", "500")
 
 def _of_target(target: TargetTable) -> dg.Definitions:
     job, staging, live = publish_job(target), staging_job(target), target.live
+    reconciling = reconciliation_job(target)
     return dg.Definitions(
-        assets=[staging_asset(target), publish_asset(target)],
+        assets=[staging_asset(target), publish_asset(target), reconciled_asset(target)],
         asset_checks=[gate_checks(target)],
-        jobs=[staging, job],
+        jobs=[staging, job, reconciling],
         sensors=[
             publish_sensor(target, job),
             recomputation_sensor(target, staging),
             *([live_sensor(target, live, staging)] if live else []),
         ],
-        schedules=[live_schedule(target, live, staging)] if live else [],
+        schedules=[
+            *([live_schedule(target, live, staging)] if live else []),
+            *([reconciliation_schedule(target, reconciling)] if target.reconciled else []),
+        ],
     )
 
 

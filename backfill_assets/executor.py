@@ -12,13 +12,16 @@ import time as clock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 from uuid import uuid4
+
+from pyspark.sql import DataFrame
 
 from backfill_assets import faults
 from backfill_assets.compute import compute_batch, history_until_end, lineage, staged_frame, transform_context
 from backfill_assets.derivation import DerivedVerdict, derive_batch, judge_derived
+from backfill_assets.exception_table import Judged, keep
 from backfill_assets.gates import (
     GateResult,
     GateSpec,
@@ -31,6 +34,7 @@ from backfill_assets.gates import (
 )
 from backfill_assets.old_data import finding as old_data_finding
 from backfill_assets.platform import Platform, target_named
+from backfill_assets.reconciliation import SLICES
 from backfill_assets.target import (
     ALL_CHUNKS_GATE,
     EXPECTED_ROWS_GATE,
@@ -40,10 +44,10 @@ from backfill_assets.target import (
     TargetTable,
 )
 from backfill_assets.workers import in_workers
-from manifests.canonical import plain
+from manifests.canonical import plain, sha256_of
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, RunState
-from manifests.model import DayRange
+from manifests.model import DayRange, Mode
 from manifests.planner import Plan, PlannedChunk
 from manifests.policy import OLD_DATA_GATE, age_problems
 from resources import approvals, logs
@@ -88,6 +92,14 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
         raise InputRefused(
             Problem(
                 f"run '{run_id}' is for {record.target}", f"this asset is {target.name}", "launch the run's own asset"
+            )
+        )
+    if record.plan.mode is Mode.RECONCILIATION:
+        raise TransitionRefused(
+            Problem(
+                f"run '{run_id}' has mode {record.plan.mode}",
+                "a reconciliation computes nothing: it reads what is published",
+                f"`backfill reconcile --run {run_id}`",
             )
         )
     if record.state not in COMPUTABLE:
@@ -461,7 +473,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         )
         for own, stretch in (_stretches(platform.ledger.plans(record), plan) if asked else [])
     }
-    findings |= {item.name: partial(_everywhere, item, contexts) for item in asked}
+    findings |= {item.name: partial(everywhere, item, contexts) for item in asked}
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
         platform,
         target,
@@ -469,13 +481,27 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         history_until_end(platform, target, plan, whole=True),
         [file.path for chunk in chunks for file in chunk.files],
     )
-    verdicts = []
-    for gate in plan.gates:
-        finding = findings[gate]()
-        details: dict[str, Any] = dict(finding.details) | {"sample": list(finding.sample)}
-        asks = finding.asks and not finding.passed
-        verdicts.append(Verdict(gate, finding.passed, finding.summary, plain(details), asks=asks))
-    return verdicts
+    found = {gate: findings[gate]() for gate in plan.gates}
+    kept = keep(
+        platform,
+        record.run_id,
+        sha256_of([[chunk.chunk, chunk.attempt, chunk.digest] for chunk in chunks]),
+        mode=plan.mode,
+        target=target.name,
+        judged=[Judged(item.name, item.level.value, found[item.name], item.exceptions_limit) for item in asked],
+    )
+    return [run_verdict(gate, finding, kept.get(gate, {})) for gate, finding in found.items()]
+
+
+def run_verdict(gate: str, finding: Finding, kept: Mapping[str, Any]) -> Verdict:
+    """Return the verdict of a run-level gate: what it found, the slices that fail, and where the exceptions are."""
+    details: dict[str, Any] = dict(finding.details) | {"sample": list(finding.sample)}
+    if finding.compared is not None:
+        details |= {"compared": finding.compared, "disagreeing": finding.disagreeing}
+    if finding.slices:
+        details["slices"] = list(finding.slices)[:SLICES]
+    asks = finding.asks and not finding.passed
+    return Verdict(gate, finding.passed, finding.summary, plain(details | dict(kept)), asks=asks)
 
 
 def _stretches(plans: Mapping[str, Plan], plan: Plan) -> list[tuple[Plan, list[str]]]:
@@ -492,24 +518,42 @@ def _stretches(plans: Mapping[str, Plan], plan: Plan) -> list[tuple[Plan, list[s
     return stretches
 
 
-def _everywhere(item: Reconciliation, contexts: Mapping[str, ReconciliationContext]) -> Finding:
+def everywhere(item: Reconciliation, contexts: Mapping[str, ReconciliationContext]) -> Finding:
     """Hold a reconciliation against each stretch of a run; it passes if it passes everywhere."""
     found = {name: item.check(context) for name, context in contexts.items()}
     if len(found) == 1:
         return next(iter(found.values()))
+    counted = [finding for finding in found.values() if finding.compared is not None]
+    listed = [finding.exceptions for finding in found.values() if finding.exceptions and not finding.passed]
     return Finding(
         all(finding.passed for finding in found.values()),
         "; ".join(f"{name}: {finding.summary}" for name, finding in found.items()),
         {name: dict(finding.details) for name, finding in found.items()},
         [row for finding in found.values() for row in finding.sample],
+        compared=sum(finding.compared or 0 for finding in counted) if counted else None,
+        disagreeing=sum(finding.disagreeing or 0 for finding in counted) if counted else None,
+        slices=[{"days": name} | dict(one) for name, finding in found.items() for one in finding.slices],
+        exceptions=partial(_all_of, listed) if listed else None,
         asks=all(finding.passed or finding.asks for finding in found.values()),
     )
 
 
+def _all_of(frames: Sequence[Callable[[], DataFrame]]) -> DataFrame:
+    return reduce(DataFrame.unionByName, (frame() for frame in frames))
+
+
 def reconciliation_context(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
+    platform: Platform,
+    target: TargetTable,
+    plan: Plan,
+    chunks: Sequence[ChunkRecord],
+    *,
+    published: DataFrame | None = None,
 ) -> ReconciliationContext:
-    """Return what the reconciliations of a run, or of a stretch of its chunks, look at."""
+    """Return what the reconciliations of a run, or of a stretch of its chunks, look at.
+
+    `published` are the outlines of published rows, where those are looked at and none are staged.
+    """
     keys = {chunk.chunk for chunk in chunks}
     planned = [chunk for chunk in plan.chunks if chunk.key in keys]
     scope = DayRange.model_construct(start=planned[0].start, end=planned[-1].end)
@@ -532,7 +576,7 @@ def reconciliation_context(
         transform=replace(transform_context(platform, plan, planned), publish_range=scope),
         source=history_until_end(platform, target, plan),
         source_last_day=datetime.combine(last, time.min, UTC),
-        staged=staged_frame(platform, target, plan, chunks),
+        staged=staged_frame(platform, target, plan, chunks) if published is None else published,
         measures=_slices(chunks, "computed"),
         after=_slices(chunks, "slices"),
         accepted=accepted,

@@ -27,6 +27,11 @@ ALL_CHUNKS_GATE = "all_chunks_staged"
 EXPECTED_ROWS_GATE = "rows_within_expected"
 """Run-level gate that every target has: the run wrote at most the manifest's maxRowsExpected."""
 
+PUBLISHED_RULES_GATE = "published_rows_pass_rules"
+"""Gate of a reconciliation that every target has: what readers see passes the target's own row rules."""
+ACCEPTED_ROWS_GATE = "published_rows_are_accepted"
+"""Gate of a reconciliation that every target has: what readers see is what was gated and accepted, row by row."""
+
 
 @dataclass(frozen=True)
 class TransformContext:
@@ -80,6 +85,10 @@ class TransformVersion:
     clustered: bool = False
 
 
+EXCEPTION_COLUMNS = ("slice", "key", "expected", "found", "what")
+"""Columns of a frame of exceptions, all text: slice, key, expected and found are JSON, `what` is in words."""
+
+
 class Level(StrEnum):
     """What a reconciliation compares."""
 
@@ -91,14 +100,30 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a reconciliation found. `details` is JSON-ready and bounded; `sample` has a few rows that disagree."""
+    """What a reconciliation found.
+
+    Attributes:
+        passed: whether it agrees.
+        summary: what was found, in one line.
+        details: more of it, JSON-ready and bounded.
+        sample: a few rows that disagree; taken from `exceptions` where those are given.
+        asks: not passed and not failed: an owner of the table has to accept what was found, with a reason.
+        compared: how many things were held against each other, and `disagreeing` how many of them do not agree; both in
+            the unit of the gate (entities, slices, chunks). None where it does not count.
+        slices: the failing slices, worst first: their columns, and what was expected and found there.
+        exceptions: every row that disagrees, as a frame with the columns of `EXCEPTION_COLUMNS`; asked for only if the
+            gate has not passed.
+    """
 
     passed: bool
     summary: str
     details: Mapping[str, Any] = field(default_factory=dict)
     sample: Sequence[Mapping[str, Any]] = ()
     asks: bool = False
-    """Not passed and not failed: an owner of the table has to accept what was found, with a reason."""
+    compared: int | None = None
+    disagreeing: int | None = None
+    slices: Sequence[Mapping[str, Any]] = ()
+    exceptions: Callable[[], DataFrame] | None = None
 
 
 @dataclass(frozen=True)
@@ -132,12 +157,16 @@ class ReconciliationContext:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """A run-level gate that a product declares."""
+    """A run-level gate that a product declares.
+
+    `exceptions_limit`: the most rows that are kept of those that disagree; their number is kept whole.
+    """
 
     name: str
     level: Level
     description: str
     check: Callable[[ReconciliationContext], Finding]
+    exceptions_limit: int = 10_000
 
 
 @dataclass(frozen=True)
@@ -210,6 +239,27 @@ class LivePolicy:
             raise ValueError(f"publish_mode is {self.publish_mode}; a rewind covers days again, which is a replacement")
 
 
+@dataclass(frozen=True)
+class ReconciliationPolicy:
+    """How the published rows of a target are held against its source, on a schedule that is off until it is turned on.
+
+    Attributes:
+        gates: what they are held against; None for all that a target has at the levels record, state and outcome.
+        days: how many days back from the last published one; None for all of them.
+        cron: when, in UTC.
+        requested_by: who asks.
+        approved_by: the name of the policy, which may approve it because it changes nothing.
+        purpose: what it uses the source for, where the policy asks.
+    """
+
+    gates: tuple[str, ...] | None = None
+    days: int | None = None
+    cron: str = "45 4 * * *"
+    requested_by: str = "reconciliation schedule"
+    approved_by: str = "policy:reconciliation"
+    purpose: str | None = None
+
+
 def no_warm_up(references: Mapping[str, list[dict[str, Any]]]) -> int:
     """Return 0 days: a day's rows depend on that day's input alone."""
     del references
@@ -246,6 +296,7 @@ class TargetTable:
         version_column: which of two rows of a key is newer.
         corrections: the table for CORRECTION_EVENTS; None: there are none.
         live: what LIVE may do to it; None for a table that has no LIVE.
+        reconciled: how its published rows are held against the source on a schedule; None for no schedule.
     """
 
     name: str
@@ -275,6 +326,7 @@ class TargetTable:
     version_column: str = "produced_at"
     corrections: CorrectionsTable | None = None
     live: LivePolicy | None = None
+    reconciled: ReconciliationPolicy | None = None
 
     def __post_init__(self) -> None:
         unique = self.model.to_schema().unique
@@ -283,6 +335,12 @@ class TargetTable:
         begins = None if self.live is None else self.live.begins_on
         if begins is not None and aligned(self.chunking, begins, begins)[0] != begins:
             raise ValueError(f"live.begins_on of {self.name} is {begins}, in the middle of a {self.chunking}")
+
+    @property
+    def published_gates(self) -> tuple[str, ...]:
+        """The gates that a reconciliation can hold published rows against: all but those about a change."""
+        own = (item.name for item in self.reconciliations if item.level is not Level.CHANGE)
+        return (PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, *own)
 
     @property
     def changes(self) -> str:
@@ -308,6 +366,7 @@ class TargetTable:
             entity=self.entity,
             version_column=self.version_column,
             has_corrections=self.corrections is not None,
+            published_gates=self.published_gates,
         )
 
 

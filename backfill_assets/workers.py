@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.platform import Platform
@@ -24,13 +25,18 @@ def in_workers(
 
     `function` maps Arrow batches with columns `chunk` and `task` to such with `chunk` and `result`.
     """
+    done = spread(platform, plan, tasks).mapInArrow(function, RESULT_SCHEMA).collect()
+    return [row["result"] for row in done]
+
+
+def spread(platform: Platform, plan: Plan, tasks: Sequence[tuple[str, int, str]]) -> DataFrame:
+    """Return tasks (chunk, weight, JSON) as a frame with columns `chunk` and `task`, evenly spread over its partitions."""
     spark = platform.spark.session(plan.mode)
     slots = balanced([weight for _, weight, _ in tasks], int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
-    frame = spark.createDataFrame(
+    return spark.createDataFrame(
         [(slot, chunk, task) for slot, (chunk, _, task) in zip(slots, tasks, strict=True)],
         "slot int, chunk string, task string",
     ).repartitionById(max(slots) + 1, F.col("slot"))
-    return [row["result"] for row in frame.mapInArrow(function, RESULT_SCHEMA).collect()]
 
 
 def balanced(sizes: Sequence[int], slots: int) -> list[int]:

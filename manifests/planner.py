@@ -63,6 +63,7 @@ class TargetContract:
         entity: the source and target column whose values a merge recomputes whole; None where it cannot be merged into.
         version_column: the target column that says which of two rows of a key is newer.
         has_corrections: whether it has a corrections table.
+        published_gates: those that a reconciliation can hold published rows against.
         first_chunk: key of the first chunk it can have, and `last_chunk` of the last; None for no limit.
     """
 
@@ -82,6 +83,7 @@ class TargetContract:
     entity: str | None = None
     version_column: str = "produced_at"
     has_corrections: bool = False
+    published_gates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,19 @@ class RunGates:
 
 
 @dataclass(frozen=True)
+class Reconcile:
+    """The published rows held against the source; nothing is computed and nothing written but what is found."""
+
+    target: str
+    chunks: tuple[str, ...]
+    gates: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Say in one line what this stage does."""
+        return f"read {_span(self.chunks)} of {self.target} as published and judge: {', '.join(self.gates)}"
+
+
+@dataclass(frozen=True)
 class Publish:
     """The one commit that changes what readers see."""
 
@@ -249,7 +264,7 @@ class Publish:
         return f"publish {self.target} from {self.start} to {self.end} as one snapshot ({self.mode}), {who}"
 
 
-Stage = ComputeBatch | GateBatch | RunGates | Publish
+Stage = ComputeBatch | GateBatch | RunGates | Reconcile | Publish
 
 
 @dataclass(frozen=True)
@@ -367,6 +382,8 @@ class Plan:
     @property
     def stages(self) -> list[Stage]:
         """The stages of the run, in order: what a preview prints and what is executed."""
+        if self.mode is Mode.RECONCILIATION:
+            return [Reconcile(self.target, tuple(chunk.key for chunk in self.chunks), self.gates)]
         stages: list[Stage] = []
         for number, batch in enumerate(self.batches(), start=1):
             keys = tuple(chunk.key for chunk in batch)
@@ -661,6 +678,8 @@ def _live_problems(
         )
     is_live = manifest.execution_mode is Mode.LIVE
     newest = base.complete_at if is_live else base.live_at
+    if manifest.execution_mode is Mode.RECONCILIATION:
+        newest = None  # nothing is replaced
     if newest is not None and source.committed_at < newest:
         held = (
             f"complete with {contract.source}" if is_live else f"published by LIVE in this range from {contract.source}"
@@ -720,6 +739,8 @@ def _uncovered(chunking: Chunking, start: date, end: date, accepted: frozenset[s
 
 def _gates(manifest: RunManifest, contract: TargetContract) -> tuple[str, ...]:
     chosen = manifest.validation.gates
+    if manifest.execution_mode is Mode.RECONCILIATION:
+        return tuple(gate for gate in contract.published_gates if chosen is None or gate in chosen)
     if chosen is None:
         return contract.gates
     return tuple(gate for gate in contract.gates if gate in chosen or gate in contract.required_gates)
@@ -763,14 +784,15 @@ def _name_problems(manifest: RunManifest, contract: TargetContract) -> list[Prob
                 "choose one of them, or add the version to the product",
             )
         )
+    gates = contract.published_gates if manifest.execution_mode is Mode.RECONCILIATION else contract.gates
     problems += [
         Problem(
             f"validation.gates names {gate}",
-            f"{contract.table} declares {', '.join(contract.gates)}",
+            f"{contract.table} declares {', '.join(gates)}",
             "correct the gate's name",
         )
         for gate in manifest.validation.gates or ()
-        if gate not in contract.gates
+        if gate not in gates
     ]
     problems += [
         Problem(

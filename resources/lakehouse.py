@@ -76,6 +76,8 @@ DIFF_PROPERTY = "backfill.diff-id"
 """Snapshot summary key of a run's changed rows: the same ones are never put into the changes table twice."""
 LOAD_PROPERTY = "backfill.load-id"
 """Snapshot summary key of a load: the same load is never appended twice."""
+SINGLE_LOADS = {"commit.retry.num-retries": "0"}
+"""Table properties without which two appends of the same load at the same moment could both land."""
 DATA_VERSION_PROPERTY = "backfill.data-version"
 """Snapshot summary key of a reference table's named version."""
 FENCE_ACTION = "fence"
@@ -313,6 +315,14 @@ class Lakehouse:
         current = table.current_snapshot()
         return 0 if current is None else sum(file.record_count for file in _live_files(table, current, scope.filter))
 
+    def rows_by_file(self, name: str, snapshot_id: int | None) -> dict[str, int]:
+        """Return how many rows each data file of a snapshot holds, from metadata; None stands for the table before its first."""
+        if snapshot_id is None:
+            return {}
+        table = self.table(name)
+        live = _live_files(table, _snapshot(table, snapshot_id), AlwaysTrue())
+        return {file.file_path: file.record_count for file in live}
+
     def files_by_chunk(
         self, name: str, snapshot_id: int | None, scopes: Mapping[str, Scope], *, branch: str | None = None
     ) -> dict[str, tuple[str, ...]]:
@@ -439,6 +449,32 @@ class Lakehouse:
                 update.append_data_file(file)
         landed = self._landed(name, LOAD_PROPERTY, load_id)
         return Commit(landed.snapshot_id, len(files), 0)
+
+    def append_files(self, name: str, paths: Sequence[str], properties: Mapping[str, str]) -> Snapshot:
+        """Append staged files as one snapshot, or find the one that has the same load id.
+
+        Every try looks for the load first, in the metadata that it commits to. PyIceberg's own retries would not: the
+        table has `SINGLE_LOADS`, which turns them off.
+        """
+        load_id = properties[LOAD_PROPERTY]
+
+        def append(table: Table) -> None:
+            if _with_property(table, LOAD_PROPERTY, load_id) is not None:
+                return
+            files = data_files(table, paths)
+            with (
+                table.transaction() as transaction,
+                transaction.update_snapshot(snapshot_properties=dict(properties)).fast_append() as update,
+            ):
+                for file in files:
+                    update.append_data_file(file)
+
+        self._retrying(name, append)
+        return self._landed(name, LOAD_PROPERTY, load_id)
+
+    def find_load(self, name: str, load_id: str) -> Snapshot | None:
+        """Return the snapshot that a load was appended as, or None."""
+        return _with_property(self.table(name), LOAD_PROPERTY, load_id)
 
     def overwrite_rows(self, name: str, rows: Any, properties: Mapping[str, str]) -> Commit | None:
         """Make `rows` (an Arrow table) the whole content of a small table, as one snapshot with a named version."""

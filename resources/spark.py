@@ -1,8 +1,9 @@
 """Spark sessions keyed by execution mode, on top of dagster-pyspark.
 
 Put here what a session may reach and how it is configured. A session knows its mode and says so; a mode other than
-LIVE gets no JDBC, no credentials of sinks, and, on the embedded default, no file system outside the lakehouse. These
-settings stop accidents, not intent: see `docs/deployment.md` for the boundary that does.
+LIVE gets no JDBC, no credentials of sinks, and, on the embedded default, no file system outside the lakehouse; that of
+RECONCILIATION writes no files at all. These settings stop accidents, not intent: see `docs/deployment.md` for the
+boundary that does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,6 +63,10 @@ _RUNTIME = {
     "parquet.hadoop.vectored.io.enabled": "false",
 }
 _HADOOP = ("fs.", "parquet.")
+_COMMIT_PROTOCOL = "spark.sql.sources.commitProtocolClass"
+_WRITES_NOTHING = {_COMMIT_PROTOCOL: "org.apache.spark.internal.io.FileCommitProtocol"}
+"""What commits the files that a frame is written to: the abstract class itself, which Spark cannot make, so that every write
+fails before it has removed or written anything. Spark refuses the name of a class that it cannot load."""
 _DENIED = {"spark.sql.sources.disabledJdbcConnProviderList": JDBC_PROVIDERS}
 
 
@@ -69,6 +75,8 @@ def session_settings(settings: Settings, mode: Mode) -> dict[str, str]:
     merged = _STATIC | _RUNTIME | settings.spark | settings.spark_by_mode.get(mode, {})
     if mode is not Mode.LIVE:
         merged |= _DENIED | only_the_warehouse(settings)
+    if mode is Mode.RECONCILIATION:
+        merged |= _WRITES_NOTHING
     return merged | {MODE_KEY: mode.value}
 
 
@@ -127,6 +135,19 @@ class ModeSpark:
             )
         return session
 
+    @contextmanager
+    def writing_evidence(self, mode: Mode) -> Iterator[SparkSession]:
+        """Yield the session of a mode; one that writes no files may write what a gate has found meanwhile."""
+        session = self.session(mode)
+        if mode is not Mode.RECONCILIATION:
+            yield session
+            return
+        session.conf.unset(_COMMIT_PROTOCOL)
+        try:
+            yield session
+        finally:
+            _set_runtime(session, session_settings(self._settings, mode))
+
     def _start(self, mode: Mode) -> SparkSession:
         if mode is not Mode.LIVE:
             os.environ.pop(WEBHOOK_VARIABLE, None)  # or the JVM and its Python workers would inherit it
@@ -136,7 +157,12 @@ class ModeSpark:
         os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
         wanted = self._workers | session_settings(self._settings, mode)
         try:
-            static = {key: value for key, value in wanted.items() if not key.startswith(_HADOOP)}
+            # what only one mode may not do is its session's own: the root session's settings are every session's
+            static = {
+                key: value
+                for key, value in wanted.items()
+                if not key.startswith(_HADOOP) and key not in _WRITES_NOTHING
+            }
             root = LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session
         except Exception as error:
             raise EnvironmentRefused(

@@ -37,6 +37,7 @@ from manifests.planner import (
     PinnedReference,
     Plan,
     Publish,
+    Reconcile,
     RunGates,
     SourceFile,
     plan_from_json,
@@ -387,12 +388,33 @@ def test_the_stages_of_a_plan_are_its_batches_computed_and_gated_then_the_run_ga
     ]
 
 
-@pytest.mark.parametrize("changes", [{"mode": "DRY_RUN"}, {"kind": "RECONCILIATION"}])
-def test_a_run_that_only_looks_has_every_stage_but_the_publication(changes: dict[str, Any]) -> None:
-    looks, publishes = a_plan(a_manifest(**changes)), a_plan()
+def test_a_dry_run_has_every_stage_but_the_publication() -> None:
+    looks, publishes = a_plan(a_manifest(mode="DRY_RUN")), a_plan()
 
     assert looks.stages == publishes.stages[:-1]
     assert (looks.publishes, publishes.publishes) == (False, True)
+
+
+def test_a_reconciliation_reads_what_is_published_and_computes_nothing() -> None:
+    contract = a_contract(published_gates=("published_rows_are_accepted", "record_counts"))
+    looks = a_plan(a_manifest(kind="RECONCILIATION"), contract=contract)
+
+    chunks = ("2012-01", "2012-02", "2012-03")
+    assert looks.stages == [Reconcile(TARGET, chunks, ("published_rows_are_accepted", "record_counts"))]
+    assert looks.stages[0].describe() == (
+        f"read 3 chunks (2012-01 to 2012-03) of {TARGET} as published and judge: "
+        "published_rows_are_accepted, record_counts"
+    )
+    assert not looks.publishes
+
+
+def test_a_reconciliation_is_held_against_gates_of_published_rows_only() -> None:
+    contract = a_contract(published_gates=("published_rows_are_accepted", "record_counts"))
+    named = {"kind": "RECONCILIATION", "validation": {"gates": ["record_counts"]}}
+
+    assert a_plan(a_manifest(**named), contract=contract).gates == ("record_counts",)
+    with pytest.raises(PlanRefused, match="all_chunks_staged"):
+        a_plan(a_manifest(kind="RECONCILIATION", validation={"gates": ["all_chunks_staged"]}), contract=contract)
 
 
 def test_a_stage_says_in_one_line_what_it_does() -> None:

@@ -10,6 +10,7 @@ from backfill_assets.target import (
     LivePolicy,
     Outline,
     Product,
+    ReconciliationPolicy,
     TargetTable,
 )
 from manifests.chunks import Chunking
@@ -100,6 +101,7 @@ CASE_SLA_DAILY = TargetTable(
         gates=("every_started_case_is_present", "breach_totals_agree"),
         sinks=("run_audit",),
     ),
+    reconciled=ReconciliationPolicy(),
 )
 
 PRODUCT = Product(

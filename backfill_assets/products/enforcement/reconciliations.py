@@ -12,10 +12,11 @@ from math import sqrt
 from statistics import median
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.products.enforcement.transforms import CALENDAR, DAY_OF, RULES, local_date, with_deadline
+from backfill_assets.reconciliation import Comparison, Entities, Wrong, outcome_level, record_level, state_level
 from backfill_assets.target import Finding, Level, Reconciliation, ReconciliationContext
 
 SAMPLE = 20
@@ -31,9 +32,19 @@ _MAD_TO_SIGMA = 1.4826
 """From the median absolute deviation to the standard deviation of a normal distribution."""
 PENALTY = "Add penalty"
 _CLOCK = ("case_id", "jurisdiction", "clock")
-_CONDITIONS = ("misplaced", "recomputed", "penalised", "compared", "displaced", "unpenalised")
-"""Of a clock: its first row is missing, extra or on another day; it breaches in range; it has a penalty; its penalty can be
-compared with its deadline; they differ; its breach has no penalty."""
+_CONDITIONS = (
+    "started",
+    "missing",
+    "extra",
+    "moved",
+    "recomputed",
+    "penalised",
+    "compared",
+    "displaced",
+    "unpenalised",
+)
+"""Of a clock: it starts in the range; its first row is missing, extra or on another day; it breaches in the range; it has a
+penalty; its penalty can be compared with its deadline; they differ; its breach has no penalty."""
 
 
 def _clocks(context: ReconciliationContext) -> DataFrame:
@@ -58,10 +69,22 @@ def _clocks(context: ReconciliationContext) -> DataFrame:
     )
     is_ended_payment = (F.col("clock") == "PAYMENT") & F.col("breached_as").isNotNull()
     is_known = F.col("breach_on") <= F.lit(context.source_last_day.date())
+    recomputed = F.col("breached") & F.col("deadline").between(scope.start, scope.end)
+    month, found_month = (
+        F.when(breached, F.date_format(day, "yyyy-MM"))
+        for breached, day in ((recomputed, "deadline"), (F.col("breached_as"), "breach_on"))
+    )
     return clocks.withColumns(
         {
-            "misplaced": ~F.col("expected_on").eqNullSafe(F.col("started_on")),
-            "recomputed": F.col("breached") & F.col("deadline").between(scope.start, scope.end),
+            "month": F.coalesce(month, found_month),
+            "started": F.col("expected_on").isNotNull(),
+            "missing": F.col("expected_on").isNotNull() & F.col("started_on").isNull(),
+            "extra": F.col("expected_on").isNull() & F.col("started_on").isNotNull(),
+            "moved": F.col("expected_on") != F.col("started_on"),
+            "recomputed": recomputed,
+            "unbreached": month.isNotNull() & found_month.isNull(),
+            "overbreached": month.isNull() & found_month.isNotNull(),
+            "breached_elsewhere": month != found_month,
             "penalised": F.col("penalty_on").isNotNull(),
             "compared": is_ended_payment & F.col("penalty_on").isNotNull(),
             "displaced": is_ended_payment & (F.col("penalty_on") != F.col("breach_on")),
@@ -118,68 +141,22 @@ def _expected(context: ReconciliationContext) -> DataFrame:
     )
 
 
-def _counts(context: ReconciliationContext) -> list[Row]:
-    """Count all that the gates ask of clocks, in one job: by jurisdiction, and by month where it is of deadlines.
-
-    A deadline that was met may have a penalty all the same (the payment was short); its day must be right, too. A
-    breach without a penalty is wrong in a jurisdiction that adds penalties, up to the last day the source knows.
-    """
-    clocks = _clocks(context)
-    month = F.when(F.col("recomputed"), F.date_format("deadline", "yyyy-MM"))
-    judged = clocks.select("jurisdiction", month.alias("month"), "expected_on", *_CONDITIONS)
-    counts = [F.count_if(F.col(name)).alias(name) for name in _CONDITIONS]
-    return judged.groupBy("jurisdiction", "month").agg(F.count("expected_on").alias("expected"), *counts).collect()
+CLOCKS = Comparison("clocks", _clocks, _CLOCK, ("jurisdiction", "month"), _CONDITIONS)
+"""All that the gates ask of clocks: counted in one job by jurisdiction and month of the breach, where there is one."""
 
 
-def every_started_case_is_present(context: ReconciliationContext) -> Finding:
-    """Record: each case and clock that starts in the publish range has its first row, and no other has one."""
-    counts = context.shared("counts", _counts)
-    expected, wrong = (sum(row[name] for row in counts) for name in ("expected", "misplaced"))
-    return Finding(
-        wrong == 0,
-        f"{expected:,} clocks started in the range; {wrong:,} are missing, extra or on another day",
-        {"expected": expected, "wrong": wrong},
-        _sample(context, F.col("misplaced"), "expected_on", "started_on") if wrong else [],
-    )
+def _recomputed_breaches(context: ReconciliationContext) -> list[dict[str, Any]]:
+    """Return breaches by jurisdiction and month of the deadline, recomputed without days."""
+    return [row | {"breaches": row["recomputed"]} for row in CLOCKS.counts(context) if row["recomputed"]]
 
 
-def breach_totals_agree(context: ReconciliationContext) -> Finding:
-    """State: breaches by jurisdiction and month, recomputed without days, equal those the chunk gates counted."""
-    counts = context.shared("counts", _counts)
-    expected = {(row["jurisdiction"], row["month"]): row["recomputed"] for row in counts if row["recomputed"]}
-    found: dict[tuple[str, str], int] = defaultdict(int)
-    for row in context.measures:
-        if row["sla_state"] == "BREACHED":
-            found[row["jurisdiction"], row["chunk"][:7]] += row["rows"]
-    everywhere = expected.keys() | found.keys()
-    differing = sorted(key for key in everywhere if expected.get(key, 0) != found.get(key, 0))
-    sample = [
-        {"jurisdiction": key[0], "month": key[1], "recomputed": expected.get(key, 0), "staged": found.get(key, 0)}
-        for key in differing[:SAMPLE]
+def _counted_breaches(context: ReconciliationContext) -> list[dict[str, Any]]:
+    """Return breaches by jurisdiction and month, as the chunk gates counted them."""
+    return [
+        {"jurisdiction": row["jurisdiction"], "month": row["chunk"][:7], "breaches": row["rows"]}
+        for row in context.measures
+        if row["sla_state"] == "BREACHED"
     ]
-    return Finding(
-        not differing,
-        f"{sum(expected.values()):,} breaches recomputed, {sum(found.values()):,} staged; "
-        f"{len(differing)} of {len(everywhere)} jurisdiction-months differ",
-        {"recomputed": sum(expected.values()), "staged": sum(found.values()), "differing": len(differing)},
-        sample,
-    )
-
-
-def payment_breaches_are_penalties(context: ReconciliationContext) -> Finding:
-    """Outcome: a PAYMENT deadline falls on the local day the penalty was really added, where the log has penalties."""
-    counts = context.shared("counts", _counts)
-    adding = sorted({row["jurisdiction"] for row in counts if row["penalised"]})
-    compared, displaced = (sum(row[name] for row in counts) for name in ("compared", "displaced"))
-    missing = sum(row["unpenalised"] for row in counts if row["jurisdiction"] in adding)
-    wrong = displaced + missing
-    condition = F.col("displaced") | (F.col("unpenalised") & F.col("jurisdiction").isin(adding))
-    return Finding(
-        wrong == 0,
-        f"{compared:,} PAYMENT deadlines compared with penalties; {wrong:,} on another day or missing",
-        {"compared": compared, "wrong": wrong, "jurisdictions": adding},
-        _sample(context, condition, "breached_as", "breach_on", "penalty_on") if wrong else [],
-    )
 
 
 def change_within_tolerance(context: ReconciliationContext) -> Finding:
@@ -302,32 +279,58 @@ def _percent(old: int, new: int) -> float:
     return (new - old) * 100.0 / old
 
 
-def _sample(context: ReconciliationContext, condition: Column, *columns: str) -> list[dict[str, Any]]:
-    """Return a few of the clocks that are wrong; they are computed again, which only a failed gate has to pay for."""
-    shown = _clocks(context).where(condition).select(*_CLOCK, *columns).orderBy(*_CLOCK).limit(SAMPLE)
-    return [
-        {name: None if value is None else str(value) for name, value in row.asDict().items()} for row in shown.collect()
-    ]
-
-
 ALL = (
-    Reconciliation(
+    record_level(
         "every_started_case_is_present",
-        Level.RECORD,
         "Each case and clock that starts in the publish range has its first row, and no other has one.",
-        every_started_case_is_present,
+        Entities(
+            CLOCKS,
+            (
+                Wrong("missing", "the first day of the clock is missing"),
+                Wrong("extra", "no clock starts in the range"),
+                Wrong("moved", "the clock starts on another day"),
+            ),
+            expected=("expected_on",),
+            found=("started_on",),
+        ),
+        compared="started",
+        by=("jurisdiction",),
+        summary="{compared:,} clocks started in the range; {wrong:,} are missing, extra or on another day",
     ),
-    Reconciliation(
+    state_level(
         "breach_totals_agree",
-        Level.STATE,
         "Breaches by jurisdiction and month, recomputed from the source, equal the staged ones.",
-        breach_totals_agree,
+        slices=("jurisdiction", "month"),
+        measures=("breaches",),
+        expected=_recomputed_breaches,
+        found=_counted_breaches,
+        entities=Entities(
+            CLOCKS,
+            (
+                Wrong("unbreached", "the breach is missing"),
+                Wrong("overbreached", "the breach is extra"),
+                Wrong("breached_elsewhere", "the breach is in another month"),
+            ),
+            expected=("breached", "deadline"),
+            found=("breached_as", "breach_on"),
+        ),
     ),
-    Reconciliation(
+    # a deadline that was met may have a penalty all the same (the payment was short); its day must be right, too. A
+    # breach without a penalty is wrong in a jurisdiction that adds penalties, up to the last day the source knows
+    outcome_level(
         "payment_breaches_are_penalties",
-        Level.OUTCOME,
         "PAYMENT deadlines fall on the local day on which the penalty was added, where the log has penalties.",
-        payment_breaches_are_penalties,
+        Entities(
+            CLOCKS,
+            (
+                Wrong("displaced", "the penalty was added on another day than the deadline"),
+                Wrong("unpenalised", "no penalty was added for the breach", only_where="penalised"),
+            ),
+            expected=("penalty_on",),
+            found=("breached_as", "breach_on"),
+        ),
+        by=("jurisdiction",),
+        summary="{compared:,} PAYMENT deadlines compared with penalties; {wrong:,} on another day or missing",
     ),
     Reconciliation(
         "change_within_tolerance",

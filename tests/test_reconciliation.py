@@ -1,0 +1,472 @@
+"""What is published, held against its source: disagreement is named by slice and listed row by row, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import dagster as dg
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from py4j.protocol import Py4JJavaError
+from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThanOrEqual
+from pyspark.sql import functions as F
+from worlds import SPARK, TARGET, World, killed_at, make_world, with_version
+
+from backfill_assets import platform as platform_module
+from backfill_assets.cli import cli
+from backfill_assets.commands.reconciliation import sparkline
+from backfill_assets.definitions import build_definitions
+from backfill_assets.drift import readings, series
+from backfill_assets.exception_table import EXCEPTIONS_TABLE
+from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT
+from backfill_assets.products.enforcement.transforms import case_sla_daily
+from backfill_assets.publication import publish
+from backfill_assets.reconciliation import Entities, keys, record_level, state_level
+from backfill_assets.reconciliation_job import reconciled_asset, reconciliation_job
+from backfill_assets.reconciling import manifest_of, plan_reconciliation, reconcile
+from backfill_assets.staging import asset_key
+from backfill_assets.target import (
+    ACCEPTED_ROWS_GATE,
+    PUBLISHED_RULES_GATE,
+    Finding,
+    ReconciliationContext,
+    ReconciliationPolicy,
+)
+from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
+from manifests.lifecycle import RunState
+from manifests.model import DayRange, Mode
+from resources.ledger import ChunkState, RunRecord, Verdict
+
+START, END = date(2010, 1, 1), date(2010, 4, 30)
+STARTED, TOTALS, PENALTIES = "every_started_case_is_present", "breach_totals_agree", "payment_breaches_are_penalties"
+GATES = (PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, STARTED, TOTALS, PENALTIES)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A published history of four months."""
+    world = make_world(tmp_path_factory.mktemp("reconciled") / "home", cases=80, start=START, end=END)
+    world.published(world.manifest("history"))
+    return world
+
+
+@contextmanager
+def broken(world: World, how: Any) -> Iterator[None]:
+    """Somebody else writes into the published table; afterwards it is as it was."""
+    lakehouse = world.platform.lakehouse
+    before = lakehouse.snapshot_id(TARGET)
+    assert before is not None
+    how(lakehouse.table(TARGET))
+    try:
+        yield
+    finally:
+        lakehouse.point(TARGET, expected={}, branches={"main": before})
+
+
+def reconciled(world: World, **how: Any) -> tuple[RunRecord, dict[str, Verdict]]:
+    record = plan_reconciliation(world.platform, manifest_of(world.platform, CASE_SLA_DAILY, **how))
+    verdicts = reconcile(world.platform, record.run_id)
+    return world.platform.ledger.run(record.run_id), {verdict.gate: verdict for verdict in verdicts}
+
+
+def failed(verdicts: Mapping[str, Verdict]) -> set[str]:
+    return {gate for gate, verdict in verdicts.items() if not verdict.passed}
+
+
+def kept(world: World, run_id: str) -> pl.DataFrame:
+    rows = world.platform.lakehouse.table(EXCEPTIONS_TABLE).scan(row_filter=EqualTo("run_id", run_id)).to_arrow()
+    return cast("pl.DataFrame", pl.from_arrow(rows))
+
+
+def a_breach(world: World) -> dict[str, Any]:
+    """A case whose PAYMENT clock starts and is breached within the published days."""
+    breaches = world.rows().filter((pl.col("sla_state") == "BREACHED") & (pl.col("clock") == "PAYMENT"))
+    return breaches.filter(pl.col("started_on") >= START).row(0, named=True)
+
+
+def without(case: str) -> Any:
+    return lambda table: table.delete(EqualTo("case_id", case))
+
+
+def with_amount(row: Mapping[str, Any], amount: Decimal) -> Any:
+    """Write the chunk of a row again, with another amount in that row."""
+
+    def write(table: Any) -> None:
+        month = row["business_date"].replace(day=1)
+        last = pl.Series([month]).dt.month_end()[0]
+        scope = And(
+            GreaterThanOrEqual("business_date", month.isoformat()), LessThanOrEqual("business_date", last.isoformat())
+        )
+        rows = cast("pl.DataFrame", pl.from_arrow(table.scan(row_filter=scope).to_arrow()))
+        is_it = (
+            (pl.col("case_id") == row["case_id"])
+            & (pl.col("clock") == row["clock"])
+            & (pl.col("business_date") == row["business_date"])
+        )
+        other = rows.with_columns(
+            pl.when(is_it).then(pl.lit(amount)).otherwise("amount").cast(rows["amount"].dtype).alias("amount")
+        )
+        table.overwrite(other.to_arrow().cast(table.schema().as_arrow()), overwrite_filter=scope)
+
+    return write
+
+
+# --- reconciling what is published ------------------------------------------------------------------------------------
+
+
+def test_a_clean_table_passes_and_nothing_is_changed(world: World) -> None:
+    snapshots, accepted = world.snapshots(), world.platform.ledger.accepted(TARGET)
+    record, verdicts = reconciled(world)
+
+    assert record.state is RunState.VALIDATED, record.state_reason
+    assert tuple(verdicts) == GATES
+    assert failed(verdicts) == set()
+    assert verdicts[ACCEPTED_ROWS_GATE].summary == "4 of 4 published chunks hold the accepted rows"
+    assert verdicts[STARTED].details["compared"] > 0
+    assert (record.kind, record.mode) == ("RECONCILIATION", "RECONCILIATION")
+    (approval,) = world.platform.ledger.approvals(record.run_id)
+    assert approval["decided_by"] == "policy:reconciliation"
+    chunks = world.platform.ledger.chunks(record.run_id)
+    assert {chunk.state for chunk in chunks} == {ChunkState.PASSED}
+    assert [chunk.files for chunk in chunks] == [()] * 4
+    assert world.digests(record.run_id) == world.digests("history")
+    assert (world.snapshots(), world.platform.ledger.accepted(TARGET)) == (snapshots, accepted)
+    assert not list(Path(world.home, "warehouse").rglob(f"*{record.run_id}*"))
+
+
+def test_a_removed_case_is_named_by_every_level_and_listed_row_by_row(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breach = a_breach(world)
+    rows = world.rows().filter(pl.col("case_id") == breach["case_id"])
+    month = breach["breach_on"].strftime("%Y-%m")
+    with broken(world, without(breach["case_id"])):
+        record = plan_reconciliation(world.platform, manifest_of(world.platform, CASE_SLA_DAILY))
+        with killed_at("gating.run_judged", monkeypatch):
+            reconcile(world.platform, record.run_id)
+        once = kept(world, record.run_id)
+        verdicts = {verdict.gate: verdict for verdict in reconcile(world.platform, record.run_id)}
+        again = reconcile(world.platform, record.run_id)
+
+    found = world.platform.ledger.run(record.run_id)
+    assert failed(verdicts) == {ACCEPTED_ROWS_GATE, STARTED, TOTALS}
+    assert found.state is RunState.FAILED
+    assert STARTED in found.state_reason
+    assert [verdict.passed for verdict in again] == [verdict.passed for verdict in verdicts.values()]
+    listed = kept(world, record.run_id)
+    assert listed.equals(once), "judged again, nothing is listed twice"
+
+    lost = listed.filter(pl.col("gate") == ACCEPTED_ROWS_GATE)
+    assert set(lost["what"]) == {"an accepted row is missing"}
+    assert lost.height == rows.height
+    assert {json.loads(key)["case_id"] for key in lost["key"]} == {breach["case_id"]}
+    started = verdicts[STARTED].details
+    assert [(one["jurisdiction"], one["wrong"]) for one in started["slices"]] == [
+        (breach["jurisdiction"], rows.filter(pl.col("business_date") == pl.col("started_on")).height)
+    ]
+    assert started["disagreeing"] == started["wrong"] == listed.filter(pl.col("gate") == STARTED).height
+    totals = [one for one in verdicts[TOTALS].details["slices"] if one["month"] == month]
+    assert [one["difference"] for one in totals] == [-1]
+    inside = listed.filter((pl.col("gate") == TOTALS) & (pl.col("what") == "the breach is missing"))
+    assert breach["case_id"] in {json.loads(key)["case_id"] for key in inside["key"]}
+    pointer = started["exceptions"]
+    assert (pointer["table"], pointer["rows"], pointer["cut"]) == (EXCEPTIONS_TABLE, started["wrong"], False)
+    assert pointer["snapshot"] == str(world.platform.lakehouse.snapshot_id(EXCEPTIONS_TABLE))
+    assert f"run_id = '{record.run_id}' AND gate = '{STARTED}'" in pointer["query"]
+
+
+def test_a_changed_amount_is_found_and_shown_beside_the_accepted_one(world: World) -> None:
+    row = a_breach(world)
+    amount = row["amount"] + Decimal("1000.00")
+    with broken(world, with_amount(row, amount)):
+        record, verdicts = reconciled(world, days=DayRange(start=row["business_date"], end=row["business_date"]))
+
+    chunk = row["business_date"].strftime("%Y-%m")
+    assert failed(verdicts) == {ACCEPTED_ROWS_GATE}
+    assert [one["chunk"] for one in verdicts[ACCEPTED_ROWS_GATE].details["slices"]] == [chunk]
+    (exception,) = kept(world, record.run_id).to_dicts()
+    assert (exception["slice"], exception["what"]) == (
+        json.dumps({"chunk": chunk}, separators=(",", ":")),
+        "the row is another than the accepted one",
+    )
+    assert json.loads(exception["key"])["business_date"] == row["business_date"].isoformat()
+    assert [Decimal(str(json.loads(exception[side])["amount"])) for side in ("expected", "found")] == [
+        row["amount"],
+        amount,
+    ]
+
+
+def test_a_rule_that_a_foreign_row_breaks_is_named(world: World) -> None:
+    row = a_breach(world) | {"case_id": "nobody", "days_open": 99_999}
+
+    def add(table: Any) -> None:
+        schema = table.schema().as_arrow()
+        table.append(pl.DataFrame([row], schema=world.rows().schema).to_arrow().cast(schema))
+
+    with broken(world, add):
+        record, verdicts = reconciled(
+            world,
+            days=DayRange(start=row["business_date"], end=row["business_date"]),
+            gates=[PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE],
+        )
+
+    assert failed(verdicts) == set(verdicts) == {PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE}
+    listed = kept(world, record.run_id)
+    assert "days_open counts from started_on" in " ".join(listed["what"])
+    assert listed.filter(pl.col("what") == "the row was never accepted").height == 1
+    (chunk,) = world.platform.ledger.chunks(record.run_id)
+    assert chunk.state is ChunkState.FAILED
+
+
+def test_what_is_listed_is_bounded_and_the_true_number_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded = replace(
+        CASE_SLA_DAILY,
+        reconciliations=tuple(replace(one, exceptions_limit=1) for one in CASE_SLA_DAILY.reconciliations),
+    )
+    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(bounded,)),))
+    with broken(world, lambda table: table.delete(AlwaysTrue())):
+        record, verdicts = reconciled(world, gates=[STARTED])
+
+    details = verdicts[STARTED].details
+    assert details["wrong"] == details["compared"] > 1
+    assert (details["exceptions"]["rows"], details["exceptions"]["cut"]) == (1, True)
+    assert details["exceptions"]["disagree"] == details["wrong"]
+    assert kept(world, record.run_id).height == 1
+
+
+def test_a_run_that_stages_rows_keeps_exceptions_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the mode: the table is evidence, and no sink."""
+    lost = a_breach(world)
+
+    def forgetful(inputs: Any, context: Any) -> Any:
+        return case_sla_daily(inputs, context).where(F.col("case_id") != lost["case_id"])
+
+    with_version(monkeypatch, "3.1.0", forgetful)
+    manifest = world.manifest("forgetful", mode="DRY_RUN", safety={}, validation={"gates": [STARTED]})
+    world.ran(manifest)
+    (verdict,) = [one for one in world.platform.ledger.verdicts("forgetful") if one.gate == STARTED]
+
+    assert not verdict.passed
+    assert [one["jurisdiction"] for one in verdict.details["slices"]] == [lost["jurisdiction"]]
+    assert {one["case_id"] for one in verdict.details["sample"]} == {lost["case_id"]}
+    listed = kept(world, "forgetful")
+    assert listed.height == verdict.details["wrong"] == verdict.details["exceptions"]["rows"]
+    assert set(listed["what"]) == {"the first day of the clock is missing"}
+    assert set(listed["level"]) == {"record"}
+
+
+# --- read-only --------------------------------------------------------------------------------------------------------
+
+
+def test_a_reconciliation_s_session_writes_no_files(world: World) -> None:
+    session = world.platform.spark.session(Mode.RECONCILIATION)
+    folder = f"{world.platform.lakehouse.location(TARGET)}/run=forbidden"
+
+    for mode in ("append", "overwrite"):
+        with pytest.raises(Py4JJavaError, match=r"NoSuchMethodException.*FileCommitProtocol"):
+            session.range(1).write.mode(mode).parquet(folder)
+    with world.platform.spark.writing_evidence(Mode.RECONCILIATION) as allowed:
+        assert "SQLHadoop" in (allowed.conf.get("spark.sql.sources.commitProtocolClass") or "")
+    with pytest.raises(Py4JJavaError, match="FileCommitProtocol"):
+        session.range(1).write.parquet(folder)
+    assert not Path(folder.removeprefix("file://")).exists()
+    others = world.platform.spark.session(Mode.BACKFILL)
+    assert "SQLHadoop" in (others.conf.get("spark.sql.sources.commitProtocolClass") or "")
+
+
+def test_a_reconciliation_is_neither_computed_nor_published_and_a_policy_approves_nothing_else(world: World) -> None:
+    record, _ = reconciled(world, days=DayRange(start=START, end=START), gates=[ACCEPTED_ROWS_GATE])
+
+    with pytest.raises(TransitionRefused, match="computes nothing"):
+        world.stage(record)
+    with pytest.raises(PublicationRefused, match="RECONCILIATION"):
+        publish(world.platform, record.run_id)
+    with pytest.raises(InputRefused, match="BACKFILL"):
+        plan_reconciliation(world.platform, world.manifest("not-mine"))
+    assert world.platform.ledger.find("not-mine") is None
+    with pytest.raises(TransitionRefused, match="kind RECONCILIATION"):
+        reconcile(world.platform, "history")
+
+
+# --- over time --------------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_say_what_disagrees_and_how_it_was_before(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    monkeypatch.setenv("BACKFILL_SPARK", json.dumps(SPARK))
+    monkeypatch.setenv("COLUMNS", "200")
+    run = CliRunner().invoke
+    words = ["reconcile", TARGET, "--range", "2010-01-01..2010-02-28", "--gate", ACCEPTED_ROWS_GATE]
+    case = world.rows().filter(pl.col("business_date") < date(2010, 2, 1))["case_id"][0]
+    with broken(world, without(case)):
+        red = run(cli, [*words, "--json"])
+    green = run(cli, words)
+
+    assert (red.exit_code, green.exit_code) == (1, 0), red.output + green.output
+    run_id = json.loads(red.output)["runId"]
+    assert not json.loads(red.output)["agrees"]
+    assert "everything agrees" in green.output
+    shown = run(cli, ["exceptions", run_id, "--limit", "1"], catch_exceptions=False)
+    assert case in shown.output
+    assert "shown are 1" in shown.output
+    data = json.loads(
+        run(cli, ["exceptions", run_id, "--gate", ACCEPTED_ROWS_GATE, "--limit", "100000", "--json"]).output
+    )
+    assert data["gates"][ACCEPTED_ROWS_GATE]["rows"] == len(data["exceptions"])
+    refused = run(cli, ["exceptions", run_id, "--gate", "lunch", "--json"])
+    assert refused.exit_code != 0
+    status = run(cli, ["status", run_id], catch_exceptions=False).output
+    assert "chunk=2010-01" in status
+    assert f"backfill exceptions {run_id}" in status, status
+
+    told = json.loads(run(cli, ["drift", TARGET, "--last", "2", "--json"]).output)
+    assert told["reconciliations"][0] == run_id
+    by_slice = {(one["gate"], one["slice"]): one["values"] for one in told["series"]}
+    assert by_slice[ACCEPTED_ROWS_GATE, ""][0] > by_slice[ACCEPTED_ROWS_GATE, ""][1] == 0
+    assert by_slice[ACCEPTED_ROWS_GATE, "2010-01"][0] > 0
+    table = run(cli, ["drift", TARGET, "--last", "2"], catch_exceptions=False).output
+    assert "█▁" in table
+    assert len({one.run_id for one in readings(world.platform, TARGET, 100)}) >= 2
+    nowhere = run(cli, ["reconcile", TARGET, "--range", "2010-02-01..2010-01-01"])
+    assert isinstance(nowhere.exception, (InputRefused, SystemExit))
+
+
+def test_dagster_has_the_checks_with_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = build_definitions(world.platform)
+    schedule = loaded.resolve_schedule_def("reconcile_silver_case_sla_daily_daily")
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    target = replace(CASE_SLA_DAILY, reconciled=ReconciliationPolicy(gates=(ACCEPTED_ROWS_GATE, STARTED), days=31))
+    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+    job = dg.Definitions(
+        assets=[reconciled_asset(target)],
+        jobs=[reconciliation_job(target)],
+        resources={"platform": world.platform},
+    ).resolve_job_def("reconcile_silver_case_sla_daily")
+    case = world.rows().filter(pl.col("started_on") >= date(2010, 4, 1))["case_id"][0]
+    with broken(world, without(case)), world.dagster() as instance:
+        done = job.execute_in_process(instance=instance)
+        key = asset_key(f"{TARGET}_reconciled")
+        (materialized,) = done.asset_materializations_for_node(key.to_python_identifier())
+        results = {one.check_name: one for one in done.get_asset_check_evaluations()}
+
+    assert {name: one.passed for name, one in results.items()} == {ACCEPTED_ROWS_GATE: False, STARTED: False}
+    assert materialized.metadata[f"{STARTED}: disagreeing"].value == results[STARTED].metadata["disagreeing"].value > 0
+    assert 0 < materialized.metadata[f"{STARTED}: share"].value < 1
+    assert materialized.metadata["days"].value == "2010-03-01 to 2010-04-30"
+    assert "backfill exceptions reconcile-" in results[STARTED].metadata["exceptions"].value
+    assert "jurisdiction" in results[STARTED].metadata["failing slices"].value
+    tagged = instance.get_run_tags(["backfill/run_id"])
+    assert tagged[0][1] == {materialized.metadata["run"].value}
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [((), ""), ((0.0, 0.0), "▁▁"), ((0.0, 1.0, 1000.0), "▁▂█"), ((8.0, 4.0, 0.0), "█▅▁")],
+)
+def test_a_sparkline_shows_whatever_is_not_nothing(values: tuple[float, ...], bars: str) -> None:
+    assert sparkline(values) == bars
+
+
+# --- the pieces -------------------------------------------------------------------------------------------------------
+
+
+def a_context(**fields: Any) -> ReconciliationContext:
+    shared: dict[str, Any] = {}
+    context = SimpleNamespace(tolerances={}, measures=[], **fields)
+
+    def find(name: str, function: Any) -> Any:
+        if name not in shared:
+            shared[name] = function(context)
+        return shared[name]
+
+    context.shared = find
+    return cast("ReconciliationContext", context)
+
+
+EXPECTED = [{"place": "IT", "sum": 100}, {"place": "NO", "sum": 10}, {"place": "IT", "sum": 100}]
+
+
+@pytest.mark.parametrize(
+    ("found", "tolerance", "relative", "failing"),
+    [
+        ([("IT", 200), ("NO", 10)], None, False, []),
+        ([("IT", 199), ("NO", 10)], None, False, ["IT"]),
+        ([("IT", 199), ("NO", 10)], 1.0, False, []),
+        ([("IT", 198), ("NO", 10)], 1.0, False, ["IT"]),
+        ([("IT", 198), ("NO", 9)], 1.0, True, ["NO"]),
+        ([("IT", 200), ("NO", 10), ("CO", 1)], 50.0, True, ["CO"]),
+        ([("IT", 200)], 50.0, True, ["NO"]),
+        ([("IT", 200)], 10.0, False, []),
+        ([("NO", 0)], None, False, ["IT", "NO"]),
+    ],
+)
+def test_totals_agree_by_slice_within_a_tolerance(
+    found: list[tuple[str, int]], tolerance: float | None, relative: bool, failing: list[str]
+) -> None:
+    gate = state_level(
+        "sums",
+        "Sums agree.",
+        slices=("place",),
+        measures=("sum",),
+        expected=lambda _: EXPECTED,
+        found=lambda _: [{"place": place, "sum": number} for place, number in found],
+        tolerance=None if tolerance is None else "off",
+        relative=relative,
+    )
+    finding = gate.check(replace_tolerances(a_context(), tolerance))
+
+    assert finding.passed == (not failing)
+    assert [one["place"] for one in finding.slices] == failing
+    assert finding.disagreeing == len(failing)
+
+
+def replace_tolerances(context: ReconciliationContext, tolerance: float | None) -> ReconciliationContext:
+    cast("Any", context).tolerances = {} if tolerance is None else {"off": tolerance}
+    return context
+
+
+def test_totals_name_the_slice_that_is_furthest_off_first() -> None:
+    gate = state_level("sums", "", slices=("place",), measures=("sum",), expected=lambda _: EXPECTED)
+    finding = gate.check(a_context())
+
+    assert [(one["place"], one["difference"]) for one in finding.slices] == [("IT", -200), ("NO", -10)]
+    assert finding.summary == "210 sum recomputed, 0 found; 2 of 2 slices by place differ"
+
+
+def test_eligible_entities_are_held_against_those_that_are_there(world: World) -> None:
+    spark = world.platform.spark.session(Mode.BACKFILL)
+    schema = "meter string, day string, place string"
+    source = spark.createDataFrame([("a", "1", "IT"), ("a", "1", "IT"), ("b", "1", "NO"), ("c", "1", "NO")], schema)
+    staged = spark.createDataFrame([("a", "1", "IT"), ("c", "1", "NO"), ("d", "1", "IT")], schema)
+    entities = keys("meters", eligible=lambda context: context.source, key=("meter", "day"), slices=("place",))
+    assert isinstance(entities, Entities)
+    gate = record_level("meters_are_there", "Every meter is there.", entities)
+    finding: Finding = gate.check(a_context(source=source, staged=staged))
+
+    assert (finding.passed, finding.compared, finding.disagreeing) == (False, 3, 2)
+    assert {one["place"]: one["wrong"] for one in finding.slices} == {"IT": 1, "NO": 1}
+    assert finding.exceptions is not None
+    listed = finding.exceptions().select("slice", F.get_json_object("key", "$.meter"), "what").collect()
+    assert {tuple(row) for row in listed} == {('{"place":"IT"}', "d", "extra"), ('{"place":"NO"}', "b", "missing")}
+    same = gate.check(a_context(source=source, staged=source))
+    assert (same.passed, same.slices) == (True, [])
+
+
+def test_series_are_of_gates_and_of_every_slice_that_ever_failed(world: World) -> None:
+    found = readings(world.platform, TARGET, 100)
+    lines = series(found)
+    gates = [one.gate for one in lines if not one.slice]
+
+    assert sorted(gates) == sorted(set(gates))
+    assert all(len(one.values) == sum(reading.gate == one.gate for reading in found) for one in lines)
