@@ -27,7 +27,7 @@ from manifests.errors import Refused
 from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict
 from manifests.planner import Plan, step_id
-from resources import freezes
+from resources import approvals, freezes
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict, now
 from resources.processes import is_alive
 from resources.repairs import open_freezes
@@ -315,6 +315,11 @@ class _Book:
             facts.append("it is not published; the same plan and code give the same verdict: plan under a new id")
             return StepState.NOW, facts, [self._command("status"), self._reject]
         all_passed = all(one.state is ChunkState.PASSED for one in self._chunks)
+        if waiting := approvals.asking(self._platform.ledger, self._id) if self._state is RunState.STAGED else []:
+            facts.append("an owner of the table says whether the change is right; nothing is published before")
+            given = ("--by OWNER", "--reason WHY")
+            accept = [self._command("accept-change", f"--gate {one.gate}", *given) for one in waiting]
+            return StepState.NOW, facts, [self._command("diff"), *accept, self._command("cancel", "--by NAME")]
         if self._state is RunState.STAGED and all_passed:
             return StepState.NOW, ["every chunk has passed, and nothing has judged the run yet"], [self._command("run")]
         if self._state in _ENDED and len(found) == len(self._plan.gates):
@@ -336,7 +341,7 @@ class _Book:
             return StepState.NEVER, ["requiresManualPublish is not set: nobody is waited for"], []
         if self._state is RunState.VALIDATED:
             facts.append("requiresManualPublish: it is published when somebody says so")
-            return StepState.NOW, facts, [self._command("status"), self._reject]
+            return StepState.NOW, facts, [self._command("diff"), self._command("review", "--by NAME"), self._reject]
         if self._state in _PUBLISHED:
             done = next((one for one in self._committed if one["action"] == PUBLISH), None)
             return StepState.DONE, [f"published by {done['actor']}"] if done else [], []
@@ -490,26 +495,28 @@ class _Book:
     def proven(self) -> _Said:
         gated = sum(bool(one.digest) for one in self._chunks)
         facts = [f"{gated} of {len(self._chunks)} chunks have a recorded digest"]
-        if self._state in _PUBLISHED:
+        published = self._state in _PUBLISHED
+        if published:
             try:
                 facts.append(
                     f"evidence {self._platform.evidence.verify(self._id)}, unharmed: {self._platform.evidence.path(self._id)}"
                 )
             except Refused as refusal:
-                return StepState.NOW, [*facts, refusal.problems[0].what], ["backfill doctor"]
+                return StepState.NOW, [*facts, refusal.problems[0].what], [self._command("verify"), "backfill doctor"]
         if not self._chunks or gated < len(self._chunks):
             return self._later("once every chunk has a digest")
         return (
             StepState.LATER,
-            [*facts, "whenever somebody asks whether it would still come out as it did"],
-            [self._command("reproduce")],
+            [*facts, "whenever somebody asks whether it is as it was, or would still come out as it did"],
+            [self._command("verify"), self._command("reproduce")] if published else [self._command("reproduce")],
         )
 
     def archived(self) -> _Said:
         record, settings = self._record, self._platform.settings
         facts = [f"evidence stays: {self._platform.evidence.folder / self._id}"] if self._state in _PUBLISHED else []
         if self._state is RunState.PUBLISHED:
-            return StepState.LATER, [*facts, "what it published and what it replaced is kept while it is accepted"], []
+            facts.append("what it published and what it replaced is kept while it is accepted")
+            return StepState.LATER, facts, [self._command("report")]
         if self._state not in {*_ENDED, RunState.SUPERSEDED, RunState.ROLLED_BACK}:
             return StepState.LATER, ["once the run is over"], []
         superseded = self._state is RunState.SUPERSEDED

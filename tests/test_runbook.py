@@ -40,7 +40,7 @@ from benchmarks.small_table import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, Freeze, Mode, OnConflict, RunManifest, Safety, Series
-from resources.ledger import now
+from resources.ledger import Verdict, now
 from resources.tables import waits
 
 DONE, NOW, LATER, NEVER = StepState.DONE, StepState.NOW, StepState.LATER, StepState.NEVER
@@ -126,6 +126,11 @@ def under_way(platform: Platform) -> None:
     record = planned(platform, manifest("gated", REPLACE, SCOPE))
     stage_chunks(platform, "gated", [one.key for one in record.plan.chunks])
     gate_chunks(platform, "gated")
+    record = planned(platform, manifest("unusual", REPLACE, SCOPE))
+    stage_chunks(platform, "unusual", [one.key for one in record.plan.chunks])
+    gate_chunks(platform, "unusual")
+    asks = [Verdict(gate, passed=False, summary="down by 80%", details={}, asks=True) for gate in record.plan.gates[:1]]
+    assert ledger.judge("unusual", asks, "ada")
 
 
 def failed(platform: Platform) -> None:
@@ -191,6 +196,7 @@ EXPECTED = {
     "half-staged": "dddnnl-lllll",
     "staged": "ddddnl-lllll",
     "gated": "dddddn-lllll",
+    "unusual": "dddddn-lllll",
     "failed-computing": "dddnll-lllll",
     "failed-chunk-gate": "ddddnl-lllll",
     "failed-run-gate": "dddddn-lllll",
@@ -234,6 +240,7 @@ NEXT = {
     "half-staged": ("Launch", "left: 2020-03", ["run"]),
     "staged": ("Watch", "staged chunks wait for their gate", ["run"]),
     "gated": ("Judge", "nothing has judged the run yet", ["run"]),
+    "unusual": ("Judge", "an owner of the table says", ["diff", "accept-change", "cancel"]),
     "failed-computing": ("Launch", "2020-02: ValueError", ["run", "reject"]),
     "failed-chunk-gate": ("Watch", "2020-02: day: in its chunk", ["status", "reject"]),
     "failed-run-gate": ("Judge", "rows_within_expected NOT PASSED", ["status", "reject"]),
@@ -296,7 +303,7 @@ def test_damaged_evidence_is_said(platform: Platform, book: Book) -> None:
         step = book("history")["Prove"]
     finally:
         file.write_bytes(content)
-    assert (step.state, step.commands) == (NOW, ("backfill doctor",))
+    assert (step.state, step.commands) == (NOW, ("backfill verify history", "backfill doctor"))
     assert "plan.json" in "; ".join(step.facts)
 
 
