@@ -221,6 +221,8 @@ def is_behind(platform: Platform, record: RunRecord) -> str:
         found = rows_of(connection, record.run_id, MOVING)
     kept = kept_rows(platform.evidence.path(record.run_id), records, sorted(MOVING))
     if kept is None:
+        if any(one.number for one in records):
+            return ""  # it had rows once: whoever looks at the bundle finds more wrong with it than that
         return "it was published before the evidence kept rows and had a chain"
     new = [one for one in differences(kept, found) if one.lawful]
     return f"{new[0].where} has moved on since the last record" if new else ""
@@ -253,6 +255,8 @@ def _record(
         event, facts, name = MOVED, {}, None  # told before: what is left is what came after it
     kept = kept_rows(bundle, records, tables)
     found = rows_of(connection, run_id, tables)
+    if kept is None and numbered:
+        return False  # the bundle that they go on from is not there any more: nothing is to stand in for it
     if kept is None:
         kept, changes, event = {}, {table: dict(rows) for table, rows in found.items()}, ADOPTED
     else:
