@@ -88,11 +88,6 @@ def cli() -> None:
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
 
 
-cli.add_command(reconcile)
-cli.add_command(exceptions)
-cli.add_command(drift)
-
-
 @cli.command()
 @json_option
 def init(as_json: bool) -> None:
@@ -189,7 +184,19 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
         show(*(show_plan(one, state) for one, state in found))
 
 
-for _command in DECISIONS:
+for _command in (
+    *DECISIONS,
+    diff,
+    explain,
+    reconcile,
+    exceptions,
+    drift,
+    verify,
+    report,
+    metrics,
+    runbook,
+    ui,
+):
     cli.add_command(_command)
 
 
@@ -751,19 +758,6 @@ def demo(events: Path | None, cases: int, seed: int) -> None:
     from backfill_assets.demo import show
 
     show(events, cases, seed)
-
-
-cli.add_command(ui)
-
-
-cli.add_command(verify)
-cli.add_command(report)
-cli.add_command(diff)
-cli.add_command(explain)
-
-
-cli.add_command(metrics)
-cli.add_command(runbook)
 
 
 def main() -> None:

@@ -85,8 +85,10 @@ def show(events: Path | None, cases: int, seed: int) -> None:
             restated = runs[1]
             first, second = (_snapshot(platform, record) for record in runs)
             click.echo(f"evidence      {platform.evidence.path(restated.run_id)}")
+            click.echo(f"report        {platform.evidence.report(restated.run_id)}")
             click.echo(f"snapshots     {first} (history), {second} (restated)")
-            click.echo(f"look          backfill status {restated.run_id}")
+            click.echo(f"look          backfill status {restated.run_id}; backfill diff {restated.run_id}")
+            click.echo(f"prove         backfill verify {restated.run_id} --data")
             click.echo("Dagster       backfill ui")
             click.echo(f"undo          backfill rollback {restated.run_id}")
             click.echo("any engine    backfill config --json   # what pyiceberg.catalog.load_catalog takes")
