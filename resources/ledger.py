@@ -640,7 +640,8 @@ class Ledger:
                         chunks.c.run_id == run_id,
                         chunks.c.chunk == item.chunk,
                         chunks.c.attempt == item.attempt,
-                        chunks.c.state == ChunkState.STAGED,
+                        # not STAGED where nothing is computed: a reconciliation judges what is published
+                        chunks.c.state.in_([ChunkState.PLANNED, ChunkState.STAGED]),
                     )
                     .values(
                         state=ChunkState.PASSED if item.verdict.passed else ChunkState.FAILED,

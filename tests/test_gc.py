@@ -13,6 +13,7 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ from resources import history
 from resources.lakehouse import local_path
 from resources.ledger import now
 from resources.storage import Storage, place_of
-from resources.tables import attempts, runs
+from resources.tables import attempts, chunks, runs
 
 YEAR = (date(2010, 1, 1), date(2010, 12, 31))
 SPRING = (date(2010, 3, 1), date(2010, 5, 31))
@@ -114,15 +115,22 @@ def failed_attempt(world: World, run_id: str) -> Path:
     before = ledger.run(run_id)
     with ledger.engine.begin() as connection:  # as if its run were computing
         connection.execute(runs.update().where(runs.c.run_id == run_id).values(state="RUNNING"))
-    number, prefix = ledger.start_attempt(
-        run_id, ["2010-09"], actor="ana", location=world.platform.lakehouse.location(TARGET)
+        found = connection.execute(sa.select(chunks).where(chunks.c.run_id == run_id)).first()
+        assert found is not None
+        own = (chunks.c.run_id == run_id, chunks.c.chunk == found.chunk)
+        connection.execute(chunks.update().where(*own).values(state="PLANNED"))
+    opened = ledger.start_attempt(
+        run_id, [found.chunk], actor="ana", location=world.platform.lakehouse.location(TARGET)
     )
+    assert opened is not None
+    number, prefix = opened
     folder = Path(local_path(prefix))
     for place in ("_temporary/0/task_1/chunk=2010-09-01", "chunk=2010-09-01"):
         (folder / place).mkdir(parents=True)
         shutil.copy(place_of(ledger.chunks("whole")[0].files[0].path), folder / place / "part-0.parquet")
     ledger.fail_attempt(run_id, number, "disk full")
     with ledger.engine.begin() as connection:
+        connection.execute(chunks.update().where(*own).values(state=found.state))
         connection.execute(
             runs.update().where(runs.c.run_id == run_id).values(state=before.state, updated_at=before.updated_at)
         )

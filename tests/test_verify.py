@@ -22,7 +22,7 @@ from backfill_assets.publication import publish, reinstate, rollback
 from backfill_assets.records import bundle_files
 from backfill_assets.verification import Verification, verify
 from manifests.canonical import canonical_json
-from manifests.errors import InputRefused, PublicationRefused
+from manifests.errors import InputRefused, Problem, PublicationRefused
 from manifests.lifecycle import RunState
 from resources.chain import START
 from resources.history import forget
@@ -224,7 +224,7 @@ def test_a_refused_rollback_leaves_nothing_unrecorded(world: World, monkeypatch:
     from backfill_assets.ways import Change
 
     def refuse(*_arguments: object) -> None:
-        raise PublicationRefused([])
+        raise PublicationRefused(Problem("somebody wrote there", "nobody else has", "look"))
 
     with monkeypatch.context() as patch:
         patch.setattr(Change, "undo", refuse)
