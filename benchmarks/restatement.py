@@ -92,7 +92,7 @@ def _parts(wanted: bool) -> Iterator[None]:
     ]
     kept = [getattr(module, name) for module, name in named]
 
-    def timed(name: str, function):  # noqa: ANN001, ANN202
+    def telling(name: str, function):  # noqa: ANN001, ANN202
         def call(*arguments, **options):  # noqa: ANN002, ANN003, ANN202
             with timed() as took:
                 result = function(*arguments, **options)
@@ -102,7 +102,7 @@ def _parts(wanted: bool) -> Iterator[None]:
         return call
 
     for (module, name), function in zip(named, kept, strict=True):
-        setattr(module, name, timed(name, function))
+        setattr(module, name, telling(name, function))
     try:
         yield
     finally:
