@@ -10,8 +10,14 @@ from pydantic import Field
 
 from backfill_assets import decisions
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.staging import BREAK_GLASS_TAG, RUN_TAG, asset_key, offer_run, tell_of_broken_glass
-from manifests.errors import Refused
+from backfill_assets.staging import (
+    BREAK_GLASS_TAG,
+    asset_key,
+    in_plain_words,
+    offer_run,
+    tell_of_broken_glass,
+    tie,
+)
 from resources.ledger import RunRecord
 
 
@@ -64,18 +70,10 @@ def announce_break_glass(instance: dg.DagsterInstance, record: RunRecord, by: st
     )
 
 
-def _refused(refusal: Refused) -> dg.Failure:
-    return dg.Failure(str(refusal), allow_retries=False)
-
-
-def _tag(context: OpExecutionContext, run_id: str) -> None:
-    context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id})
-
-
 @dg.op
 def approve(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Approval) -> None:
     """Approve the plan of a run."""
-    try:
+    with in_plain_words():
         record = decisions.approve(
             platform,
             config.run_id,
@@ -84,9 +82,7 @@ def approve(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
             plan_hash=config.plan_hash,
             break_glass=config.break_glass,
         )
-    except Refused as refusal:
-        raise _refused(refusal) from refusal
-    _tag(context, config.run_id)
+    tie(context.instance, context.run_id, platform, config.run_id)
     offer_run(context.instance, target_named(record.target), record.run_id)
     if config.break_glass:
         announce_break_glass(context.instance, record, config.by, config.break_glass)
@@ -97,35 +93,29 @@ def approve(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
 @dg.op
 def reject(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: PlanDecision) -> None:
     """Reject a run for good."""
-    try:
+    with in_plain_words():
         decisions.reject(platform, config.run_id, by=config.by, comment=config.comment, plan_hash=config.plan_hash)
-    except Refused as refusal:
-        raise _refused(refusal) from refusal
-    _tag(context, config.run_id)
+    tie(context.instance, context.run_id, platform, config.run_id)
     context.log.info("%s: REJECTED by %s", config.run_id, config.by)
 
 
 @dg.op
 def review(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: PlanDecision) -> None:
     """Record a review of a run."""
-    try:
+    with in_plain_words():
         decisions.review(platform, config.run_id, by=config.by, comment=config.comment, plan_hash=config.plan_hash)
-    except Refused as refusal:
-        raise _refused(refusal) from refusal
-    _tag(context, config.run_id)
+    tie(context.instance, context.run_id, platform, config.run_id)
     context.log.info("%s: REVIEWED by %s", config.run_id, config.by)
 
 
 @dg.op
 def publish(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Publication) -> None:
     """Decide to publish a validated run, and publish it."""
-    try:
+    with in_plain_words():
         done = decisions.publish(
             platform, config.run_id, by=config.by, comment=config.comment, break_glass=config.break_glass
         )
-    except Refused as refusal:
-        raise _refused(refusal) from refusal
-    _tag(context, config.run_id)
+    tie(context.instance, context.run_id, platform, config.run_id)
     if config.break_glass:
         announce_break_glass(context.instance, platform.ledger.run(config.run_id), config.by, config.break_glass)
     tell_of_broken_glass(context, platform, config.run_id)
@@ -135,13 +125,11 @@ def publish(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
 @dg.op
 def accept(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Acceptance) -> None:
     """Accept, as an owner, what a gate asks an owner for."""
-    try:
+    with in_plain_words():
         record = decisions.accept_change(
             platform, config.run_id, config.gate, by=config.by, reason=config.comment, plan_hash=config.plan_hash
         )
-    except Refused as refusal:
-        raise _refused(refusal) from refusal
-    _tag(context, config.run_id)
+    tie(context.instance, context.run_id, platform, config.run_id)
     context.log.info("%s: %s accepted by %s; the run is %s", config.run_id, config.gate, config.by, record.state)
 
 
