@@ -640,8 +640,12 @@ class Ledger:
                         chunks.c.run_id == run_id,
                         chunks.c.chunk == item.chunk,
                         chunks.c.attempt == item.attempt,
-                        # not STAGED where nothing is computed: a reconciliation judges what is published
-                        chunks.c.state.in_([ChunkState.PLANNED, ChunkState.STAGED]),
+                        # a chunk that no attempt ever staged is a reconciliation's, which judges what is published; one
+                        # that was planned anew has lost the files that were looked at
+                        sa.or_(
+                            chunks.c.state == ChunkState.STAGED,
+                            sa.and_(chunks.c.state == ChunkState.PLANNED, chunks.c.attempt == 0),
+                        ),
                     )
                     .values(
                         state=ChunkState.PASSED if item.verdict.passed else ChunkState.FAILED,

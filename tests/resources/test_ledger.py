@@ -36,7 +36,7 @@ from manifests.lifecycle import RunState
 from manifests.planner import StagedFile
 from resources.ledger import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
 from resources.ledger import runs as runs_table
-from resources.tables import metadata
+from resources.tables import chunks, metadata
 
 RUN = "restate-2012"
 CHUNKS = ["2012-01", "2012-02", "2012-03"]
@@ -419,6 +419,17 @@ def test_chunks_that_another_launch_has_staged_and_judged_are_neither_computed_n
     assert ledger.start_attempt(RUN, CHUNKS[:1], actor="grace", location="/lake") is None
     ledger.record_gated(RUN, [gated(CHUNKS[0], attempt, passed=False)])
     assert (ledger.chunks(RUN), ledger.verdicts(RUN), ledger.attempts(RUN), ledger.history(RUN)) == before
+
+
+def test_a_late_verdict_does_not_pass_a_chunk_that_was_planned_anew(ledger: Ledger) -> None:
+    record = approved(ledger, RUN)
+    attempt = stage_all(ledger, record)
+    own = (chunks.c.run_id == RUN, chunks.c.chunk == CHUNKS[0])
+    with ledger.engine.begin() as connection:
+        connection.execute(chunks.update().where(*own).values(state="PLANNED", files="[]", digest=None))
+    ledger.record_gated(RUN, [gated(chunk, attempt) for chunk in CHUNKS])
+    assert [chunk.state.value for chunk in ledger.chunks(RUN)] == ["PLANNED", "PASSED", "PASSED"]
+    assert [verdict.chunk for verdict in ledger.verdicts(RUN)] == CHUNKS[1:]
 
 
 def test_an_attempt_is_on_record_with_where_it_runs_and_writes(ledger: Ledger) -> None:
