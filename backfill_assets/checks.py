@@ -14,6 +14,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData,
 )
 
+from backfill_assets.event_log import stored_together
 from backfill_assets.executor import CHUNK_GATE, gate_chunks, gate_run
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
@@ -66,7 +67,9 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         }
         selected = {check.name for check in context.selected_asset_check_keys}
         if CHUNK_GATE in selected:
-            yield from _chunk_evaluations(op_context, key, run_id, chunk_verdicts)
+            evaluations = list(_chunk_evaluations(op_context, key, run_id, chunk_verdicts))
+            with stored_together(op_context.instance, op_context.run_id):
+                yield from evaluations
             outputs = [output.name for output in op_context.op_def.output_defs]
             yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
         with in_plain_words():

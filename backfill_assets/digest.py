@@ -65,8 +65,7 @@ class RowDigest:
             array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
             if isinstance(array, pa.ChunkedArray):
                 array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
-            nulls = np.asarray(array.is_null(), dtype=np.uint8).tobytes() if array.null_count else bytes(len(array))
-            self._hash.update(nulls)
+            self._hash.update(_nulls(array))
             for part in _values(array):
                 self._hash.update(part)
 
@@ -89,6 +88,10 @@ def _canonical_type(name: str, dtype: pl.DataType) -> pa.DataType:
     return found
 
 
+def _nulls(array: pa.Array) -> memoryview | bytes:
+    return _buffer(array.is_null().cast(pa.uint8())) if array.null_count else bytes(len(array))
+
+
 def _values(array: pa.Array) -> list[memoryview | bytes]:
     kind = array.type
     if pa.types.is_large_string(kind):
@@ -96,17 +99,18 @@ def _values(array: pa.Array) -> list[memoryview | bytes]:
         offsets = np.frombuffer(filled.buffers()[1], dtype=np.int64)[filled.offset : filled.offset + len(filled) + 1]
         data = filled.buffers()[2]
         text = b"" if data is None or not len(filled) else memoryview(data)[int(offsets[0]) : int(offsets[-1])]
-        return [np.diff(offsets).astype("<i8").tobytes(), text]
+        return [np.diff(offsets).astype("<i8", copy=False).data, text]
     if pa.types.is_boolean(kind):
-        return [np.asarray(array.fill_null(False), dtype=np.uint8).tobytes()]
-    width = kind.bit_width // 8
-    if array.null_count:
-        # what lies under a null is whatever the writer left there: zeros take its place
-        raw = np.frombuffer(array.buffers()[1], dtype=np.uint8)
-        values = raw[array.offset * width : (array.offset + len(array)) * width].reshape(len(array), width).copy()
-        values[np.asarray(array.is_null(), dtype=bool)] = 0
-        return [values.tobytes()]
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return [b""]
-    return [memoryview(buffer)[array.offset * width : (array.offset + len(array)) * width]]
+        return [_buffer(array.fill_null(False).cast(pa.uint8()))]
+    # what lies under a null is whatever the writer left there: zeros take its place
+    return [_buffer(array.fill_null(_zero(kind)) if array.null_count else array)]
+
+
+def _zero(kind: pa.DataType) -> pa.Scalar:
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes(kind.bit_width // 8))])[0]
+
+
+def _buffer(array: pa.Array) -> memoryview | bytes:
+    """Return the values of an array of one width as they lie in memory."""
+    width, buffer = array.type.bit_width // 8, array.buffers()[1]
+    return b"" if buffer is None else memoryview(buffer)[array.offset * width : (array.offset + len(array)) * width]

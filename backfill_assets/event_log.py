@@ -6,13 +6,13 @@ database of a run is still opened and closed for each event outside a batch: the
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from threading import get_ident
 from typing import Any
 
+import dagster as dg
 import sqlalchemy as sa
-from dagster import StringSource
 from dagster._core.events.log import EventLogEntry
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
 from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
@@ -32,7 +32,7 @@ class PooledSqliteEventLog(SqliteEventLogStorage):
     @classmethod
     def config_type(cls) -> dict[str, Any]:
         """Return what `dagster.yaml` says of it."""
-        return {"home": StringSource}
+        return {"home": dg.StringSource}
 
     @classmethod
     def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Any) -> "PooledSqliteEventLog":
@@ -41,17 +41,26 @@ class PooledSqliteEventLog(SqliteEventLogStorage):
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
         """Store events in one transaction a database; Dagster stores them singly if this fails."""
+        with self.together(*sorted({event.run_id for event in events})):
+            for event in events:
+                self.store_event(event)
+
+    @contextmanager
+    def together(self, *run_ids: str) -> Iterator[None]:
+        """Store what this thread stores of runs in the body in one transaction a database: all of it, or none if it fails.
+
+        The body uses the log for these runs only: the log is locked, also for other threads.
+        """
         with self._db_lock, ExitStack() as transactions:
             batch: dict[str, sa.Connection] = {}
-            for shard in (INDEX_SHARD_NAME, *sorted({event.run_id for event in events})):
+            for shard in (INDEX_SHARD_NAME, *run_ids):
                 engine = self._engine(shard)
                 if shard != INDEX_SHARD_NAME:
                     transactions.callback(engine.dispose)
                 batch[shard] = transactions.enter_context(engine.begin())
             self._batch, self._batch_thread = batch, get_ident()
             transactions.callback(self._end_batch)
-            for event in events:
-                self.store_event(event)
+            yield
 
     def _end_batch(self) -> None:
         self._batch, self._batch_thread = None, 0
@@ -92,3 +101,9 @@ class PooledSqliteEventLog(SqliteEventLogStorage):
         super().dispose()
         if self._index_engine is not None:
             self._index_engine.dispose()
+
+
+def stored_together(instance: dg.DagsterInstance, run_id: str) -> AbstractContextManager[None]:
+    """Return in what to store many events of a run: one transaction where the log is the embedded one."""
+    log = instance.event_log_storage
+    return log.together(run_id) if isinstance(log, PooledSqliteEventLog) else nullcontext()

@@ -20,6 +20,7 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 import pyarrow as arrow
+from pandera.api.function_dispatch import Dispatcher
 from pandera.errors import SchemaError, SchemaErrors
 
 from backfill_assets.digest import RowDigest
@@ -399,9 +400,8 @@ def _value_rules(spec: GateSpec) -> pa.DataFrameSchema:
 
 
 def _is_value_rule(check: pa.Check) -> bool:
-    name = check.name
-    # a check of the product's own may have the same name
-    return name in _VALUE_CHECKS and check._check_fn is pa.Check.get_builtin_check_fn(name)  # noqa: SLF001
+    # pandera's own are dispatchers, copied with the schema; a product's own check may have the name of one
+    return check.name in _VALUE_CHECKS and isinstance(check._check_fn, Dispatcher)  # noqa: SLF001
 
 
 def _with_run_rules(spec: GateSpec) -> pa.DataFrameSchema:

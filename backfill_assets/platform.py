@@ -21,8 +21,8 @@ from resources.settings import Settings
 from resources.sinks import Sinks
 from resources.spark import ModeSpark
 
-WORKER_DAEMON = "backfill_assets.worker_daemon"
-"""Module that Spark's Python workers are forked from."""
+WORKER_MODULES = ("backfill_assets.gates", "backfill_assets.products.registry")
+"""What Spark's Python workers have imported when they begin."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Platform:
             settings,
             ledger,
             lakehouse,
-            ModeSpark(settings, worker_daemon=WORKER_DAEMON),
+            ModeSpark(settings, WORKER_MODULES),
             Sinks(ledger, lakehouse),
             EvidenceStore(settings.evidence_folder),
         )

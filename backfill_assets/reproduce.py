@@ -23,7 +23,7 @@ from backfill_assets.compute import compute_batch
 from backfill_assets.digest import ALGORITHM, RowDigest
 from backfill_assets.executor import by_plan, run_gates
 from backfill_assets.gates import digest_columns
-from backfill_assets.platform import WORKER_DAEMON, Platform, target_named
+from backfill_assets.platform import WORKER_MODULES, Platform, target_named
 from backfill_assets.schema import dtypes
 from backfill_assets.target import TargetTable
 from manifests.errors import InputRefused, Problem, Refused
@@ -392,7 +392,7 @@ class _AsReplay(ModeSpark):
 
     def __init__(self, settings: Settings, mode: Mode) -> None:
         by_mode = {Mode.REPLAY: settings.spark_by_mode.get(mode, {})}
-        super().__init__(settings.model_copy(update={"spark_by_mode": by_mode}), worker_daemon=WORKER_DAEMON)
+        super().__init__(settings.model_copy(update={"spark_by_mode": by_mode}), WORKER_MODULES)
 
     def session(self, mode: Mode) -> SparkSession:  # noqa: ARG002 - whatever the plan's mode
         return super().session(Mode.REPLAY)

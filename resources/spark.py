@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
+from resources import worker_daemon
 from resources.lakehouse import local_path
 from resources.settings import Settings
 
@@ -105,12 +106,15 @@ def only_the_warehouse(settings: Settings) -> dict[str, str]:
 class ModeSpark:
     """The Spark sessions of one process, one a mode, made at first use.
 
-    `worker_daemon` is the module that Python workers are forked from; None for PySpark's own.
+    `worker_modules` are what Python workers have imported when they begin.
     """
 
-    def __init__(self, settings: Settings, worker_daemon: str | None = None) -> None:
+    def __init__(self, settings: Settings, worker_modules: Sequence[str] = ()) -> None:
         self._settings = settings
-        self._workers = {} if worker_daemon is None else {"spark.python.daemon.module": worker_daemon}
+        self._workers = {
+            "spark.python.daemon.module": worker_daemon.__name__,
+            f"spark.executorEnv.{worker_daemon.MODULES_VARIABLE}": ",".join(worker_modules),
+        }
         self._sessions: dict[Mode, SparkSession] = {}
 
     def session(self, mode: Mode) -> SparkSession:

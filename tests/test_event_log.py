@@ -10,7 +10,7 @@ from dagster._core.events import DagsterEvent
 from dagster._core.events.log import EventLogEntry
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 
-from backfill_assets.event_log import PooledSqliteEventLog
+from backfill_assets.event_log import PooledSqliteEventLog, stored_together
 from backfill_assets.launch import initialise_instance, instance_at
 from resources.settings import load_settings
 
@@ -111,6 +111,27 @@ def test_a_batch_that_fails_leaves_nothing_of_itself(
     assert len(stored) == 2
     assert seen(instance, run_id) == before
     log.store_event_batch(entries[:3])  # and it still works
+    assert len(seen(instance, run_id)["metadata"]) == len(before["metadata"]) + 3
+
+
+def test_what_is_stored_together_is_stored_whole_or_not_at_all(instance: dg.DagsterInstance) -> None:
+    run_id = run(instance)
+    before = seen(instance, run_id)
+    entries = [entry for entry in instance.all_logs(run_id) if is_materialisation(entry)]
+
+    def fail_after_one() -> None:
+        with stored_together(instance, run_id):
+            instance.event_log_storage.store_event(entries[0])
+            # seen by the thread that stores
+            assert len(seen(instance, run_id)["metadata"]) == len(before["metadata"]) + 1
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="disk is full"):
+        fail_after_one()
+    assert seen(instance, run_id) == before
+    with stored_together(instance, run_id):
+        for entry in entries[:3]:
+            instance.event_log_storage.store_event(entry)
     assert len(seen(instance, run_id)["metadata"]) == len(before["metadata"]) + 3
 
 

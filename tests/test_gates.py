@@ -529,6 +529,24 @@ def test_a_chunk_that_cannot_be_read_or_has_other_columns_is_judged_among_others
     assert not other.passed
 
 
+def test_rules_about_single_values_are_applied_to_a_bundle_and_not_to_each_chunk_again() -> None:
+    once = gates._value_rules(SPEC)
+    rules = {name: [check.name for check in column.checks] for name, column in once.columns.items() if column.checks}
+    assert rules == {
+        "case_id": ["str_length"],
+        "clock": ["isin"],
+        "jurisdiction": ["str_length"],
+        "days_open": ["greater_than_or_equal_to"],
+        "sla_state": ["isin"],
+        **{name: ["equal_to"] for name in LINEAGE},
+    }
+    each = gates._schema_for(SPEC, *MARCH, values_pass=True)
+    assert {name: [check.error for check in column.checks] for name, column in each.columns.items()} == {
+        "business_date": [f"{CHUNK_RULE}, 2012-03-01 to 2012-03-31"]
+    }
+    assert len(each.checks) == 4  # those of a row: they compare columns
+
+
 def test_bundles_are_bounded_and_chunks_of_several_files_stand_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

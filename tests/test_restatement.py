@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import functions as F
 from worlds import END, SPARK, START, TARGET, World, generated, real_world, with_version
@@ -26,8 +29,10 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY, reference, tran
 from backfill_assets.publication import publish, rollback
 from manifests.errors import PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
+from manifests.model import Mode
 from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY
 from resources.ledger import ChunkState
+from resources.worker_daemon import without_own_archives
 
 SPRING = (date(2010, 3, 1), date(2010, 5, 31))
 
@@ -260,6 +265,34 @@ def test_a_large_chunk_in_several_files_has_the_digest_of_one_file(world: World)
     assert world.digests(many.run_id) == world.digests(one.run_id)
     publish(world.platform, many.run_id)
     assert world.rows().height == chunk.rows
+
+
+def test_workers_have_everything_imported_and_no_archive_to_read_again(shared_world: World) -> None:
+    def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        archives = [entry for entry in sys.path if entry.endswith((".zip", ".jar")) and "pyspark" in entry]
+        for _ in batches:
+            told = {
+                "archives": archives,
+                "pyspark": sys.modules["pyspark"].__file__,
+                "gates": "backfill_assets.gates" in sys.modules,
+                "frozen": gc.get_freeze_count() > 100_000,
+            }
+            yield pa.RecordBatch.from_pydict({"told": [json.dumps(told)]})
+
+    session = shared_world.platform.spark.session(Mode.BACKFILL)
+    told = [json.loads(row["told"]) for row in session.range(4).mapInArrow(ask, "told string").collect()]
+    assert told
+    assert told == [{"archives": [], "pyspark": pyspark.__file__, "gates": True, "frozen": True}] * len(told)
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_archives_that_are_all_there_is_of_pyspark_stay_on_the_path(tmp_path: Path, installed: bool) -> None:
+    package = tmp_path / "site" / "pyspark"
+    path = [str(package / "python/lib/pyspark.zip"), str(tmp_path / "pyspark.zip"), str(package.parent)]
+    package.mkdir(parents=True)
+    if installed:
+        (package / "__init__.py").touch()
+    assert without_own_archives(path) == (path[1:] if installed else path)
 
 
 def test_a_gate_that_would_have_found_the_bug_keeps_2_4_1_from_being_published(world: World) -> None:

@@ -94,7 +94,7 @@ def _clocks(context: ReconciliationContext) -> DataFrame:
 
 
 def _expected(context: ReconciliationContext) -> DataFrame:
-    """Every event once for each rule of a clock it matters to, and all else in one shuffle by case, clock and rule."""
+    """Every event once for each rule of a clock it matters to, after one shuffle by case, which all else shares."""
     rules = context.transform.references[RULES]
     day_of = DAY_OF[context.transform.version]
     start, stops, penalty = F.col("start_activity"), F.col("stop_activities"), F.lit(PENALTY)
@@ -120,6 +120,7 @@ def _expected(context: ReconciliationContext) -> DataFrame:
             F.when(is_penalty, local_date(instant, zone)).alias("penalty_day"),
             "for",
         )
+        .repartition("case_id")
         .select("case_id", "jurisdiction", "day", "penalty_day", F.inline("for"))
     )
     first_start = F.min(F.when(F.col("starts"), F.col("day"))).over(Window.partitionBy(*_CLOCK, "valid_from"))

@@ -1,0 +1,43 @@
+"""What Spark forks its Python workers from: PySpark's own daemon, with what the workers need imported already.
+
+Each worker would import it anew, for more than a second, and Spark ends a worker that was idle for a minute. Only
+imported here, nothing is run: threads do not survive a fork. Which modules, MODULES_VARIABLE says.
+
+Before each task PySpark drops what Python remembers of its search path, so that archives on it are read again (0.2 s),
+and after each it collects garbage, through all that was ever imported (0.1 s). Neither is needed: the archives that the
+installed package brings are the package once more, and what is imported stays. Nothing that imports PySpark may be
+imported at the top of this module or of its package: it would come from the archives.
+"""
+
+import gc
+import os
+import sys
+from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+MODULES_VARIABLE = "BACKFILL_WORKER_MODULES"
+"""Environment variable that names the modules, with commas between them."""
+_ARCHIVES = (".zip", ".jar")
+
+
+def without_own_archives(path: list[str]) -> list[str]:
+    """Return a search path without the archives that lie inside the PySpark package that it also leads to."""
+    installed = PathFinder.find_spec("pyspark", [entry for entry in path if not entry.endswith(_ARCHIVES)])
+    if installed is None or installed.origin is None:
+        return path
+    package = Path(installed.origin).parent
+    return [entry for entry in path if not (entry.endswith(_ARCHIVES) and Path(entry).is_relative_to(package))]
+
+
+if __name__ == "__main__":
+    sys.path[:] = without_own_archives(sys.path)
+    for gone in [entry for entry in sys.path_importer_cache if entry.endswith(_ARCHIVES) and entry not in sys.path]:
+        del sys.path_importer_cache[gone]
+
+    from pyspark.daemon import manager  # now not from an archive
+
+    for module in filter(None, os.environ.get(MODULES_VARIABLE, "").split(",")):
+        import_module(module)
+    gc.freeze()
+    manager()  # type: ignore[no-untyped-call]
