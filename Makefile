@@ -16,6 +16,7 @@ $(READY): requirements.lock pyproject.toml
 	@echo "setting up $(VENV) from requirements.lock: a minute or two"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m resources.class_archive >/dev/null 2>&1 || echo "no archive of Spark's classes: Spark will start some seconds later"
 	@touch $(READY)
 
 demo: $(READY)

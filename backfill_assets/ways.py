@@ -152,9 +152,12 @@ class Change:
         if not self.moves_main or self.plan.publish_mode in ON_BRANCH:
             return []
         lakehouse, scopes = self.platform.lakehouse, chunk_scopes(self.target, self.plan.chunks)
+        bases = {plan.base_snapshot_id for plan in self.plans.values()} - {lakehouse.snapshot_of(self.target.name)}
+        if not bases:  # nothing at all has changed
+            return []
         present = lakehouse.files_by_chunk(self.target.name, None, scopes)
         changed = []
-        for base in {plan.base_snapshot_id for plan in self.plans.values()}:
+        for base in bases:
             keys = [key for key, plan in self.plans.items() if plan.base_snapshot_id == base]
             own = {key: scopes[key] for key in keys}
             then = lakehouse.files_by_chunk(self.target.name, base, own) if base is not None else dict.fromkeys(own, ())

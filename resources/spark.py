@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, cast
 
 from dagster_pyspark import LazyPySparkResource
@@ -21,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
-from resources import worker_daemon
+from resources import class_archive, worker_daemon
 from resources.lakehouse import local_path
 from resources.settings import Settings
 
@@ -31,13 +30,16 @@ WEBHOOK_VARIABLE = "BACKFILL_NOTIFICATION_WEBHOOK"
 """The credential of the one sink with side effects."""
 JDBC_PROVIDERS = "basic,db2,databricks,mariadb,mssql,mysql,oracle,postgres"
 
+_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+"""Ours; an installation's own are `spark.driver.extraJavaOptions`, which come after them."""
+
 # Every name here exists in classic Spark and in Spark Connect; static ones are set where the JVM is started.
 _STATIC = {
     "spark.master": "local[2]",
     "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
+    _JAVA_OPTIONS: class_archive.LOGGING,
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.codegen.cache.maxEntries": "1000",
@@ -160,6 +162,7 @@ class ModeSpark:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
         wanted = self._workers | session_settings(self._settings, mode)
+        wanted[_JAVA_OPTIONS] = f"{wanted[_JAVA_OPTIONS]} {class_archive.java_options()}".strip()
         try:
             # what only one mode may not do is its session's own: the root session's settings are every session's
             static = {
