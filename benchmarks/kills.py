@@ -320,7 +320,7 @@ def outcome(platform: Platform, case: Case) -> dict[str, Any]:
         "publications left open": [one["id"] for one in ledger.publications(run_id) if one["state"] == "INTENT"],
         "evidence roots of the publications": {one["evidence_root"] == root for one in committed},
         "evidence": sorted(file.name for file in folder.glob("bundle/*")),
-        "records": {file.name: _record(file, root) for file in sorted(folder.glob("records/*"))},
+        "records": {file.name: _record(file, root) for file in sorted(folder.glob("records/*.json"))},
         "leases left open": open_leases,
         "what verifying the evidence finds": [
             f"{one.run_id} {one.where}: {one.what}" for one in verify(platform).everything

@@ -30,8 +30,10 @@ from manifests.model import RunManifest, manifest_from
 from resources.ledger import RunRecord
 from resources.settings import load_settings
 
-# a test's data are small: the JVM's optimising compiler would cost more than it saves
-SPARK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "2"}
+# a test's data are small: the JVM's optimising compiler would cost more than it saves. Without it the JVM would also have
+# room for the code of a few runs only, and then compile nothing any more
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+SPARK = {"spark.driver.extraJavaOptions": JAVA_OPTIONS, "spark.sql.shuffle.partitions": "2"}
 TARGET = "silver.case_sla_daily"
 START, END = date(2010, 1, 1), date(2011, 12, 31)
 HISTORY_GATES = ["all_chunks_staged", "every_started_case_is_present", "breach_totals_agree"]
