@@ -2,8 +2,8 @@
 
     python -m resources.class_archive
 
-makes it for this environment, in half a minute; `make setup` does. It saves each command that starts Spark a third of the
-time until its first job is done. It is only ever a copy: a JVM of another build, or with other jars, passes it over in
+makes it for this environment, in less than a minute. It saves each command that starts Spark a third of the time until its
+first job is done. It is only ever a copy: a JVM of another build, or with other jars, passes it over in
 silence, and without it everything works as before.
 """
 
