@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARCHIVE := $(VENV)/.classes
+WORKERS ?= 2
 EVENTS ?= $(wildcard ../shared/data/road_traffic_fines.parquet)
 
 .PHONY: demo test lint types lock bench setup clean
@@ -28,7 +29,7 @@ $(ARCHIVE): $(READY)
 	@touch $(ARCHIVE)
 
 test: $(READY) $(ARCHIVE)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check .
