@@ -3,8 +3,8 @@
     python -m resources.class_archive
 
 makes it for this environment, in less than a minute. It saves each command that starts Spark a third of the time until its
-first job is done. It is only ever a copy: a JVM of another build, or with other jars, passes it over in
-silence, and without it everything works as before.
+first job is done. It is only ever a copy: a JVM of another build, or with other jars, passes it over in silence, and
+without it everything works as before.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def archive_path() -> Path:
 
 
 def java_options() -> str:
-    """Return the options with which a JVM uses the archive; none if there is none."""
+    """Return the options with which a JVM uses the archive, quoted as Spark reads them; none if there is none."""
     path = archive_path()
-    return f"-XX:SharedArchiveFile={path} {_QUIET}" if path.is_file() else ""
+    return f'-XX:SharedArchiveFile="{path}" {_QUIET}' if path.is_file() else ""
 
 
 def make() -> Path:
@@ -54,7 +54,7 @@ def make() -> Path:
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.driver.extraJavaOptions", f"-XX:ArchiveClassesAtExit={made} {_QUIET} {LOGGING}")
+            .config("spark.driver.extraJavaOptions", f'-XX:ArchiveClassesAtExit="{made}" {_QUIET} {LOGGING}')
             .getOrCreate()
         )
         _do_what_is_done(session, folder)
