@@ -5,8 +5,6 @@ report once a run is complete. The judging is the executor's.
 """
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import Any
 
 import dagster as dg
@@ -68,16 +66,14 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             if verdict.gate == CHUNK_GATE and verdict.chunk in wanted
         }
         selected = {check.name for check in context.selected_asset_check_keys}
-        with ThreadPoolExecutor(1) as beside:  # Spark judges the run while Dagster is told of its chunks
-            judged = beside.submit(copy_context().run, gate_run, platform, run_id)
-            if CHUNK_GATE in selected:
-                evaluations = list(_chunk_evaluations(op_context, key, run_id, chunk_verdicts))
-                with stored_together(op_context.instance, op_context.run_id):
-                    yield from evaluations
-                outputs = [output.name for output in op_context.op_def.output_defs]
-                yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
+        if CHUNK_GATE in selected:
+            evaluations = list(_chunk_evaluations(op_context, key, run_id, chunk_verdicts))
+            with stored_together(op_context.instance, op_context.run_id):
+                yield from evaluations
+            outputs = [output.name for output in op_context.op_def.output_defs]
+            yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
         with in_plain_words():
-            judged.result()
+            gate_run(platform, run_id)
             branch = prepare(platform, run_id)
         if branch:
             context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
