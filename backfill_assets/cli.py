@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from backfill_assets.commands.base import (
     show,
 )
 from backfill_assets.commands.decisions import COMMANDS as DECISIONS
-from backfill_assets.commands.decisions import break_glass_option, loud
+from backfill_assets.commands.decisions import loud, publisher_options
 from backfill_assets.commands.differences import diff, explain
 from backfill_assets.commands.evidence import report, verify
 from backfill_assets.commands.operations import metrics, runbook
@@ -431,9 +431,7 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("run_id")
-@click.option("--by", help="Who publishes; default: BACKFILL_OPERATOR, or the operating system's user.")
-@click.option("--comment", default="", help="Why.")
-@break_glass_option
+@publisher_options
 @json_option
 def publish(run_id: str, by: str | None, comment: str, break_glass: str, as_json: bool) -> None:
     """Publish the validated RUN_ID as one snapshot. Safe to repeat; refused if somebody else wrote into its scope.
@@ -441,61 +439,60 @@ def publish(run_id: str, by: str | None, comment: str, break_glass: str, as_json
     Who publishes is on record; where the policy names publishers, it is one of them. No gate is ever skipped.
     """
     from backfill_assets import decisions
+
+    _decided(decisions.publish, run_id, "published", by, comment, break_glass, as_json)
+
+
+@cli.command()
+@click.argument("run_id")
+@publisher_options
+@json_option
+def rollback(run_id: str, by: str | None, comment: str, break_glass: str, as_json: bool) -> None:
+    """Put back what the published RUN_ID replaced, as a new snapshot. Refused if a later run holds part of its scope."""
+    from backfill_assets import decisions
+
+    _decided(decisions.rollback, run_id, "rolled back", by, comment, break_glass, as_json)
+
+
+@cli.command()
+@click.argument("run_id")
+@publisher_options
+@json_option
+def reinstate(run_id: str, by: str | None, comment: str, break_glass: str, as_json: bool) -> None:
+    """Undo the rollback of RUN_ID, as a new snapshot. Refused if somebody has written into its scope since."""
+    from backfill_assets import decisions
+
+    _decided(decisions.reinstate, run_id, "reinstated", by, comment, break_glass, as_json)
+
+
+@cli.command()
+@click.argument("run_id")
+@publisher_options
+@json_option
+def accept(run_id: str, by: str | None, comment: str, break_glass: str, as_json: bool) -> None:
+    """Make the version that RUN_ID published under its name (VERSIONED, acceptance LATER) what main shows."""
+    from backfill_assets import decisions
+
+    _decided(decisions.accept, run_id, "accepted", by, comment, break_glass, as_json)
+
+
+def _decided(
+    act: Callable[..., Any], run_id: str, verb: str, by: str | None, comment: str, break_glass: str, as_json: bool
+) -> None:
+    """Decide about a publication in somebody's name, write its report anew, and say what was done."""
     from backfill_assets.decision_jobs import announce_break_glass
     from backfill_assets.report import report_beside
     from resources.ledger import operator
 
     with opened_platform() as platform:
-        done = decisions.publish(platform, run_id, by=by, comment=comment, break_glass=break_glass)
+        done = act(platform, run_id, by=by, comment=comment, break_glass=break_glass)
         report_beside(platform, run_id)
         if break_glass:
             with opened_instance(platform.settings) as instance:
                 announce_break_glass(instance, platform.ledger.run(run_id), by or operator(), break_glass)
     if break_glass and not as_json:
         loud(run_id, by or operator(), break_glass)
-    _tell(done, "published", as_json)
-
-
-@cli.command()
-@click.argument("run_id")
-@json_option
-def rollback(run_id: str, as_json: bool) -> None:
-    """Put back what the published RUN_ID replaced, as a new snapshot. Refused if a later run holds part of its scope."""
-    from backfill_assets import publication
-    from backfill_assets.report import report_beside
-
-    with opened_platform() as platform:
-        done = publication.rollback(platform, run_id)
-        report_beside(platform, run_id)
-    _tell(done, "rolled back", as_json)
-
-
-@cli.command()
-@click.argument("run_id")
-@json_option
-def reinstate(run_id: str, as_json: bool) -> None:
-    """Undo the rollback of RUN_ID, as a new snapshot. Refused if somebody has written into its scope since."""
-    from backfill_assets import publication
-    from backfill_assets.report import report_beside
-
-    with opened_platform() as platform:
-        done = publication.reinstate(platform, run_id)
-        report_beside(platform, run_id)
-    _tell(done, "reinstated", as_json)
-
-
-@cli.command()
-@click.argument("run_id")
-@json_option
-def accept(run_id: str, as_json: bool) -> None:
-    """Make the version that RUN_ID published under its name (VERSIONED, acceptance LATER) what main shows."""
-    from backfill_assets import publication
-    from backfill_assets.report import report_beside
-
-    with opened_platform() as platform:
-        done = publication.accept(platform, run_id)
-        report_beside(platform, run_id)
-    _tell(done, "accepted", as_json)
+    _tell(done, verb, as_json)
 
 
 def _tell(done: Any, verb: str, as_json: bool) -> None:

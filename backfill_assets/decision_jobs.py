@@ -51,6 +51,10 @@ class Publication(Decision):
     )
 
 
+class Rollback(Publication):
+    """A rollback; who may is said as for a publication."""
+
+
 class Acceptance(PlanDecision):
     """An owner's acceptance of a change; `comment` is the reason."""
 
@@ -123,6 +127,20 @@ def publish(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
 
 
 @dg.op
+def roll_back(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Rollback) -> None:
+    """Decide to roll a published run back, and do it."""
+    with in_plain_words():
+        done = decisions.rollback(
+            platform, config.run_id, by=config.by, comment=config.comment, break_glass=config.break_glass
+        )
+    tie(context.instance, context.run_id, platform, config.run_id)
+    if config.break_glass:
+        announce_break_glass(context.instance, platform.ledger.run(config.run_id), config.by, config.break_glass)
+    tell_of_broken_glass(context, platform, config.run_id)
+    context.log.info("%s: ROLLED_BACK by %s as snapshot %s", config.run_id, config.by, done.snapshot_id)
+
+
+@dg.op
 def accept(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Acceptance) -> None:
     """Accept, as an owner, what a gate asks an owner for."""
     with in_plain_words():
@@ -157,10 +175,16 @@ def publish_run() -> None:
     publish()
 
 
+@dg.job(description="Rolls a published backfill run back, in the name of a publisher: what it replaced is shown again.")
+def roll_back_run() -> None:
+    """Roll a run back from a form."""
+    roll_back()
+
+
 @dg.job(description="Accepts, as an owner of the table, a change that a gate asks an owner for.")
 def accept_change() -> None:
     """Accept a change from a form."""
     accept()
 
 
-DECISION_JOBS = (approve_run, reject_run, review_run, publish_run, accept_change)
+DECISION_JOBS = (approve_run, reject_run, review_run, publish_run, roll_back_run, accept_change)

@@ -1,4 +1,4 @@
-"""What people decide about a run, held against the policy in force: review, approval, publication by hand, acceptance.
+"""What people decide about a run, held against the policy in force: review, approval, publication, acceptance, rollback.
 
 The command, the jobs of the UI, LIVE and the demo all decide through here. Put here what must be asked of the policy
 before the ledger is told; what a decision changes is the ledger's and the publisher's.
@@ -6,10 +6,13 @@ before the ledger is told; what a decision changes is the ledger's and the publi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from backfill_assets import publication
 from backfill_assets.executor import require_young
 from backfill_assets.platform import Platform, target_named
-from manifests.errors import InputRefused, Problem, TransitionRefused
+from backfill_assets.records import REFUSED, catch_up
+from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState, check_transition
 from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
 from resources import approvals
@@ -111,6 +114,69 @@ def publish(
     return publication.publish(platform, run_id)
 
 
+def rollback(
+    platform: Platform, run_id: str, *, by: str | None = None, comment: str = "", break_glass: str = ""
+) -> publication.Published:
+    """Decide to roll a published run back, and do it; safe to repeat. Arguments as of `publish`.
+
+    It takes a publisher. That somebody else approved the run is not asked: what readers saw before comes back.
+
+    Raises:
+        Refused: if the policy or the publisher does not allow it.
+    """
+    act = publication.rollback
+    return _afterwards(platform, run_id, approvals.ROLLBACK, RunState.PUBLISHED, act, by, comment, break_glass)
+
+
+def reinstate(
+    platform: Platform, run_id: str, *, by: str | None = None, comment: str = "", break_glass: str = ""
+) -> publication.Published:
+    """Decide to undo the rollback of a run, and do it; safe to repeat. Arguments, and who may, as of `publish`.
+
+    Raises:
+        Refused: if the policy or the publisher does not allow it.
+    """
+    act = publication.reinstate
+    return _afterwards(platform, run_id, approvals.REINSTATE, RunState.ROLLED_BACK, act, by, comment, break_glass)
+
+
+def accept(
+    platform: Platform, run_id: str, *, by: str | None = None, comment: str = "", break_glass: str = ""
+) -> publication.Published:
+    """Decide that main shows a version, and make it so; safe to repeat. Arguments, and who may, as of `publish`.
+
+    Raises:
+        Refused: if the policy or the publisher does not allow it.
+    """
+    act = publication.accept
+    return _afterwards(platform, run_id, approvals.ACCEPT, RunState.PUBLISHED, act, by, comment, break_glass)
+
+
+def _afterwards(
+    platform: Platform,
+    run_id: str,
+    decision: str,
+    starts_from: RunState,
+    act: Callable[[Platform, str], publication.Published],
+    by: str | None,
+    comment: str,
+    break_glass: str,
+) -> publication.Published:
+    """Decide about a publication that there is, and act on it. The evidence is told of the decision whatever comes of it."""
+    record, policy, rule = _of(platform, run_id)
+    if record.state is not starts_from:  # done already, or to be refused in the publisher's words
+        return act(platform, run_id)
+    person = by or operator()
+    alone = rule.publisher_differs_from_approver and decision != approvals.ROLLBACK
+    _raise(_publisher_problems(platform, record, policy, rule, person, break_glass, not_the_approver=alone))
+    _record_publisher(platform, record, decision, starts_from, person, comment, break_glass)
+    try:
+        return act(platform, run_id)
+    except Refused:
+        catch_up(platform, run_id, REFUSED, {"action": decision.lower()})
+        raise
+
+
 def accept_change(
     platform: Platform, run_id: str, gate: str, *, by: str, reason: str, plan_hash: str | None = None
 ) -> RunRecord:
@@ -204,34 +270,56 @@ def _needs_others(platform: Platform, rule: Rule) -> bool:
 def _decide_publication(
     platform: Platform, record: RunRecord, policy: Policy, rule: Rule, by: str, comment: str, break_glass: str
 ) -> None:
-    problems = []
+    alone = rule.publisher_differs_from_approver
+    _raise(_publisher_problems(platform, record, policy, rule, by, break_glass, not_the_approver=alone))
+    _record_publisher(platform, record, approvals.PUBLISH, RunState.VALIDATED, by, comment, break_glass)
+
+
+def _publisher_problems(
+    platform: Platform,
+    record: RunRecord,
+    policy: Policy,
+    rule: Rule,
+    by: str,
+    break_glass: str,
+    *,
+    not_the_approver: bool,
+) -> list[Problem]:
     if break_glass:
-        problems += break_glass_problems(policy, rule, by, break_glass, record.target)
-    else:
-        problems += role_problems(policy, rule, Role.PUBLISHER, by, record.target)
-        approval = approvals.approval_of(platform.ledger, record)
-        own = approval is not None and same_name(approval["decided_by"]) == same_name(by)
-        if rule.publisher_differs_from_approver and own:
-            problems.append(
-                Problem(
-                    f"'{by}' approved run '{record.run_id}'",
-                    f"the policy '{policy.name}' wants another publisher",
-                    "ask somebody else",
-                )
+        return break_glass_problems(policy, rule, by, break_glass, record.target)
+    problems = role_problems(policy, rule, Role.PUBLISHER, by, record.target)
+    approval = approvals.approval_of(platform.ledger, record)
+    own = approval is not None and same_name(approval["decided_by"]) == same_name(by)
+    if not_the_approver and own:
+        problems.append(
+            Problem(
+                f"'{by}' approved run '{record.run_id}'",
+                f"the policy '{policy.name}' wants another publisher",
+                "ask somebody else",
             )
-    _raise(problems)
-    before = approvals.publication_decided(platform.ledger, record)
-    if before is not None and (before["decided_by"], before["break_glass"]) == (by, break_glass):
+        )
+    return problems
+
+
+def _record_publisher(
+    platform: Platform, record: RunRecord, decision: str, state: RunState, by: str, comment: str, break_glass: str
+) -> None:
+    """Record what a publisher decides, unless it is what was decided last: the same command again decides nothing new."""
+    newest = next(iter(reversed(platform.ledger.approvals(record.run_id))), None)
+    said = (decision, by, record.plan_hash, break_glass)
+    if newest is not None and said == tuple(
+        newest[name] for name in ("decision", "decided_by", "plan_hash", "break_glass")
+    ):
         return
     approvals.record(
         platform.ledger,
         record.run_id,
-        approvals.PUBLISH,
+        decision,
         role=Role.PUBLISHER,
         by=by,
         comment=comment,
         plan_hash=record.plan_hash,
-        states={RunState.VALIDATED},
+        states={state},
         break_glass=break_glass,
     )
 

@@ -15,6 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 from backfill_assets.platform import Platform
 from manifests.planner import Plan
 
+_TASKS_A_CORE = 2
+"""Enough for the cores to end at about the same time; each task more only costs its start."""
 RESULT_SCHEMA = "chunk string, result string"
 
 
@@ -32,7 +34,10 @@ def in_workers(
 def spread(platform: Platform, plan: Plan, tasks: Sequence[tuple[str, int, str]]) -> DataFrame:
     """Return tasks (chunk, weight, JSON) as a frame with columns `chunk` and `task`, evenly spread over its partitions."""
     spark = platform.spark.session(plan.mode)
-    slots = balanced([weight for _, weight, _ in tasks], int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
+    most = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    slots = balanced(
+        [weight for _, weight, _ in tasks], min(most, _TASKS_A_CORE * spark.sparkContext.defaultParallelism)
+    )
     return spark.createDataFrame(
         [(slot, chunk, task) for slot, (chunk, _, task) in zip(slots, tasks, strict=True)],
         "slot int, chunk string, task string",

@@ -1,11 +1,11 @@
 """What a restatement costs: plan to published, as a ratio against the bare Spark job, in one warm process.
 
-    python benchmarks/restatement.py [--events LOG] [--cases N] [--rounds 3]
+    python benchmarks/restatement.py [--events LOG] [--cases N] [--rounds 3] [--warm-up 2]
 
 The bare job is the best we can write: the same pinned files, the same transform, one sorted zstd file a chunk; no plan,
 ledger, gate, Dagster or publication. Both run in the same Spark session on the same data, in turn. History is published
-first, and each of the two runs once unmeasured, which warms the JVM and its Python workers. Prints seconds, the ratio of each
-round, and peak memory; what comes after the publication (Dagster's events of it, the report) is shown apart.
+first, and both run unmeasured as often as `--warm-up` says: the JVM compiles for several rounds. Prints seconds, the
+ratio of each round, and peak memory; what comes after the publication (Dagster's events of it, the report) is shown apart.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = log_options(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm-up", type=int, default=2, help="rounds before those that are measured")
     parser.add_argument("--parts", action="store_true", help="print what each part of a restatement took")
     options = parser.parse_args()
     with installed(options) as world:
@@ -56,8 +57,9 @@ def main() -> None:
             return seconds
 
         record = world.run(world.manifest(demo.HISTORY, "history"))
-        run_bare(0)
-        world.run(world.manifest(demo.RESTATEMENT, "restatement-0"))
+        for number in range(options.warm_up):
+            run_bare(-number)
+            world.run(world.manifest(demo.RESTATEMENT, f"warm-up-{number}"))
         memory = PeakMemory()
         memory.start()
         table = Table("round", "bare job (s)", "plan to published (s)", "ratio", "publication (s)", "afterwards (s)")

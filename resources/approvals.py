@@ -32,8 +32,8 @@ from resources.tables import (
     verdicts,
 )
 
-REVIEWED, PUBLISH = "REVIEWED", "PUBLISH"
-"""Decisions that move no run; the others are Ledger.decide's."""
+REVIEWED, PUBLISH, ROLLBACK, REINSTATE, ACCEPT = "REVIEWED", "PUBLISH", "ROLLBACK", "REINSTATE", "ACCEPT"
+"""Decisions that move no run by themselves; the others are Ledger.decide's."""
 REVIEWABLE = frozenset(
     {
         RunState.PLANNED,

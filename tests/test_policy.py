@@ -29,7 +29,9 @@ from backfill_assets.platform import target_named
 from backfill_assets.publication import policy_problems
 from backfill_assets.publish import publication_requests
 from backfill_assets.records import bundle_files
-from manifests.errors import EnvironmentRefused, InputRefused, PlanRefused, TransitionRefused
+from backfill_assets.verification import verify
+from benchmarks import small_table
+from manifests.errors import EnvironmentRefused, InputRefused, PlanRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.planner import plan_from_json
 from manifests.policy import Role, hash_of_subjects
@@ -176,6 +178,44 @@ def test_named_publishers_publish_by_hand_and_not_as_approvers_where_the_policy_
         )
         assert len(policy_problems(world.platform, record)) == left
     assert decided(world, record.run_id)[-1] == ("PUBLISH", "publisher", "ops", False)
+
+
+def test_a_rollback_and_the_way_back_are_decisions_of_publishers_and_on_record(tmp_path: Path):
+    home = tmp_path / "home"
+    with small_table.declared():
+        platform = small_table.opened(home)
+        small_table.initialise(platform)
+        for run_id, scope in (("first", small_table.HISTORY), ("second", ("2020-03-01", "2020-04-30"))):
+            small_table.planned(platform, small_table.manifest(run_id, "REPLACE_PARTITIONS", scope))
+            assert small_table.staged(platform, run_id).state is RunState.VALIDATED
+            decisions.publish(platform, run_id, by="ops")
+            if run_id == "first":
+                said = {"publishers": ["ops", "grace"], "publisherDiffersFromApprover": True, "breakGlass": ["eve"]}
+                (home / "policy.yaml").write_text(yaml.safe_dump({"name": "test", "rules": [said]}))
+        with pytest.raises(TransitionRefused, match="'eve' is no publisher"):
+            decisions.rollback(platform, "second", by="eve")
+        assert platform.ledger.run("second").state is RunState.PUBLISHED
+        with pytest.raises(PublicationRefused, match="held by later run"):
+            decisions.rollback(
+                platform, "first", by="ops"
+            )  # it is no longer shown, and that it was asked for is on record
+        assert decisions.rollback(platform, "second", by="grace", comment="wrong after all").new  # who approved it may
+        assert not decisions.rollback(platform, "second", by="grace").new
+        with pytest.raises(TransitionRefused, match="'grace' approved run"):
+            decisions.reinstate(platform, "second", by="grace")
+        assert decisions.reinstate(platform, "second", by="eve", break_glass="nobody else is awake").new
+        found = [
+            (one["runId"], one["decision"], one["role"], one["by"], one["comment"], one["breakGlass"])
+            for one in approvals.decisions(platform.ledger)
+            if one["decision"] not in {"APPROVED", "PUBLISH"}
+        ]
+        assert found == [
+            ("first", "ROLLBACK", "publisher", "ops", "", ""),
+            ("second", "ROLLBACK", "publisher", "grace", "wrong after all", ""),
+            ("second", "REINSTATE", "publisher", "eve", "", "nobody else is awake"),
+        ]
+        assert verify(platform, data=True).everything == []
+        small_table.closed(platform)
 
 
 def test_live_is_held_to_a_rule_only_where_that_names_it(world: World):

@@ -28,6 +28,13 @@ def break_glass_option(command: F) -> F:
     )(command)
 
 
+def publisher_options(command: F) -> F:
+    """Give a command `--by`, `--comment` and `--break-glass`: it is a publisher's."""
+    command = click.option("--comment", default="", help="Why.")(break_glass_option(command))
+    default = "BACKFILL_OPERATOR, or the operating system's user"
+    return click.option("--by", help=f"Who decides, a publisher by the policy; default: {default}.")(command)
+
+
 @click.command()
 @click.argument("run_id")
 @decision_options

@@ -30,7 +30,7 @@ _HISTORY_MONTHS = 6
 """Months of its own history below which nothing can be said of what is usual for a slice."""
 _MAD_TO_SIGMA = 1.4826
 """From the median absolute deviation to the standard deviation of a normal distribution."""
-PENALTY = "Add penalty"
+PENALTY, PAYMENT = "Add penalty", "PAYMENT"
 _CLOCK = ("case_id", "jurisdiction", "clock")
 _CONDITIONS = (
     "started",
@@ -51,23 +51,23 @@ def _clocks(context: ReconciliationContext) -> DataFrame:
     """One row per case, jurisdiction and clock, expected and found side by side, and what is wrong with it.
 
     Expected, from the source: `expected_on` (first start, if in the publish range), `deadline`, `breached` (no stop
-    before the deadline) and `penalty_on` (local day of the penalty: a fact of the world, local whatever the run takes
-    for a day). Found, from the staged rows: `started_on` and, where its last row is staged, `breached_as` (whether it
-    says BREACHED) and `breach_on`. The conditions are those of `_CONDITIONS`.
+    before the deadline) and `penalty_on` (of a PAYMENT clock, the local day of the penalty: a fact of the world, local
+    whatever the run takes for a day). Found, from the staged rows: `started_on` and, where its last row is staged,
+    `breached_as` (whether it says BREACHED) and `breach_on`. The conditions are those of `_CONDITIONS`.
     """
     scope = context.transform.publish_range
-    is_last = F.col("sla_state") != "RUNNING"
-    found = context.staged.groupBy(*_CLOCK).agg(
-        F.min(F.when(F.col("business_date") == F.col("started_on"), F.col("started_on"))).alias("started_on"),
-        F.max(F.when(is_last, F.col("sla_state") == "BREACHED")).alias("breached_as"),
-        F.max(F.when(is_last, F.col("breach_on"))).alias("breach_on"),
+    # both sides one under the other: what lies in one place by case already is grouped without another shuffle
+    sides = _expected(context).unionByName(_found(context), allowMissingColumns=True)
+    clocks = sides.groupBy(*_CLOCK).agg(
+        F.min(F.when(F.col("expected_on").between(scope.start, scope.end), F.col("expected_on"))).alias("expected_on"),
+        F.min("deadline").alias("deadline"),
+        F.bool_or("breached").alias("breached"),
+        F.min("penalty_on").alias("penalty_on"),
+        F.min("started_on").alias("started_on"),
+        F.max("breached_as").alias("breached_as"),
+        F.max("breach_on").alias("breach_on"),
     )
-    clocks = (
-        _expected(context)
-        .join(found.hint("shuffle_hash"), list(_CLOCK), "full_outer")
-        .withColumn("expected_on", F.when(F.col("expected_on").between(scope.start, scope.end), F.col("expected_on")))
-    )
-    is_ended_payment = (F.col("clock") == "PAYMENT") & F.col("breached_as").isNotNull()
+    is_ended_payment = (F.col("clock") == PAYMENT) & F.col("breached_as").isNotNull()
     is_known = F.col("breach_on") <= F.lit(context.source_last_day.date())
     recomputed = F.col("breached") & F.col("deadline").between(scope.start, scope.end)
     month, found_month = (
@@ -93,19 +93,59 @@ def _clocks(context: ReconciliationContext) -> DataFrame:
     )
 
 
+def _found(context: ReconciliationContext) -> DataFrame:
+    """What the staged rows say of clocks: a row for the first and one for the last day of each, where they are staged."""
+    is_first, is_last = F.col("business_date") == F.col("started_on"), F.col("sla_state") != "RUNNING"
+    return (
+        context.staged.where(is_first | is_last)
+        .select(
+            *_CLOCK,
+            F.when(is_first, F.col("started_on")).alias("started_on"),
+            F.when(is_last, F.col("sla_state") == "BREACHED").alias("breached_as"),
+            F.when(is_last, F.col("breach_on")).alias("breach_on"),
+        )
+        .repartition(_partitions(context), "case_id")
+    )
+
+
+def _partitions(context: ReconciliationContext) -> int:
+    """Return in how many parts cases are grouped: said, or Spark puts so few rows into one and leaves cores idle."""
+    return int(context.source.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+
+
 def _expected(context: ReconciliationContext) -> DataFrame:
-    """Every event once for each rule of a clock it matters to, after one shuffle by case, which all else shares."""
-    rules = context.transform.references[RULES]
+    """Every event once for each clock it matters to, after one shuffle by case, which all else shares."""
     day_of = DAY_OF[context.transform.version]
     start, stops, penalty = F.col("start_activity"), F.col("stop_activities"), F.lit(PENALTY)
+    versions = Window.partitionBy("jurisdiction", "clock")
+    # rules of a clock that differ in their length only are one for what matters to them: their terms, named by the first
+    rules = (
+        context.transform.references[RULES]
+        .coalesce(1)
+        .withColumns(
+            {
+                "valid_until": F.lead("valid_from").over(versions.orderBy("valid_from")),
+                "terms": F.min("valid_from").over(Window.partitionBy("jurisdiction", "clock", start, stops)),
+            }
+        )
+    )
+    named = F.when(F.col("clock") == PAYMENT, F.concat(stops, F.array(start, penalty))).otherwise(
+        F.concat(stops, F.array(start))
+    )
     matters = (
-        rules.withColumn("activity", F.explode(F.array_distinct(F.concat(stops, F.array(start, penalty)))))
-        .withColumn("starts", F.col("activity") == start)
-        .withColumn("stops", F.array_contains(stops, F.col("activity")))
+        rules.dropDuplicates(["jurisdiction", "clock", "terms"])
+        .withColumn("activity", F.explode(F.array_distinct(named)))
         .groupBy("jurisdiction", "activity")
         .agg(
             F.first("time_zone").alias("time_zone"),
-            F.collect_list(F.struct("clock", "valid_from", "starts", "stops")).alias("for"),
+            F.collect_list(
+                F.struct(
+                    "clock",
+                    "terms",
+                    (F.col("activity") == start).alias("starts"),
+                    F.array_contains(stops, F.col("activity")).alias("stops"),
+                )
+            ).alias("for"),
         )
     )
     is_penalty = F.col("activity") == PENALTY
@@ -120,25 +160,27 @@ def _expected(context: ReconciliationContext) -> DataFrame:
             F.when(is_penalty, local_date(instant, zone)).alias("penalty_day"),
             "for",
         )
-        .repartition("case_id")
+        .repartition(_partitions(context), "case_id")
         .select("case_id", "jurisdiction", "day", "penalty_day", F.inline("for"))
     )
-    first_start = F.min(F.when(F.col("starts"), F.col("day"))).over(Window.partitionBy(*_CLOCK, "valid_from"))
-    since = Window.partitionBy("jurisdiction", "clock").orderBy("valid_from")
-    ruled = rules.select(
-        "jurisdiction", "clock", "length", "unit", "valid_from", F.lead("valid_from").over(since).alias("valid_until")
-    )
+    ruled = rules.select("jurisdiction", "clock", "terms", "length", "unit", "valid_from", "valid_until")
     started = (
-        events.withColumn("expected_on", first_start)
-        .join(F.broadcast(ruled), ["jurisdiction", "clock", "valid_from"])
-        .where("expected_on >= valid_from AND (valid_until IS NULL OR expected_on < valid_until)")
-        .withColumn("started_on", F.col("expected_on"))
+        events.groupBy(*_CLOCK, "terms")
+        .agg(
+            F.min(F.when(F.col("starts"), F.col("day"))).alias("started_on"),
+            F.collect_list(F.when(F.col("stops"), F.col("day"))).alias("stopped_on"),
+            F.min("penalty_day").alias("penalty_on"),
+        )
+        .join(F.broadcast(ruled), ["jurisdiction", "clock", "terms"])
+        .where("started_on >= valid_from AND (valid_until IS NULL OR started_on < valid_until)")
     )
-    in_time = F.col("stops") & (F.col("day") >= F.col("expected_on")) & (F.col("day") < F.col("breach_on"))
-    return (
-        with_deadline(started, rules, context.transform.references[CALENDAR])
-        .groupBy(*_CLOCK, "expected_on", F.col("breach_on").alias("deadline"))
-        .agg((~F.bool_or(in_time)).alias("breached"), F.min("penalty_day").alias("penalty_on"))
+    in_time = F.expr("exists(stopped_on, day -> day >= started_on AND day < breach_on)")
+    return with_deadline(started, rules, context.transform.references[CALENDAR]).select(
+        *_CLOCK,
+        F.col("started_on").alias("expected_on"),
+        F.col("breach_on").alias("deadline"),
+        (~in_time).alias("breached"),
+        "penalty_on",
     )
 
 

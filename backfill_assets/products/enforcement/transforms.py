@@ -126,6 +126,7 @@ def with_deadline(clocks: DataFrame, rules: DataFrame, calendar: DataFrame) -> D
     A calendar that does not reach far enough leaves breach_on NULL, which the gate refuses.
     """
     counted = F.sum(F.col("is_business_day").cast("int")).over(Window.partitionBy("jurisdiction").orderBy("day"))
+    rules, calendar = rules.coalesce(1), calendar.coalesce(1)  # small: one task each, no shuffle
     days = calendar.select("jurisdiction", "day", "is_business_day", counted.alias("nth"))
     lengths = rules.where("unit = 'BUSINESS_DAY'").select("jurisdiction", "length").distinct()
     starts = days.join(F.broadcast(lengths), "jurisdiction").select(
