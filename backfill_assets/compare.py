@@ -15,6 +15,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -38,6 +39,24 @@ SAMPLE_ROWS = 500
 PRODUCER = "run_id"
 """Lineage column of the run that wrote a row."""
 _NEW = "__new"
+_MASKED = "^[0-9a-f]{64}$"
+"""What the mask HASH makes of a value: it is not hashed again."""
+
+
+@dataclass(frozen=True)
+class Concealed:
+    """What the policy keeps from being shown of rows, whatever an earlier run wrote: they are counted all the same.
+
+    Attributes:
+        subject: the column that says whose a row is; empty: none does.
+        erased: SHA-256 (hex) of the subjects whose rows are not shown.
+        masks: by column the mask (`HASH`, `CONSTANT` or `NULL`) and its constant, for values of the old side: the new side
+            was computed from masked ones.
+    """
+
+    subject: str = ""
+    erased: frozenset[str] = frozenset()
+    masks: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,7 @@ class CompareSpec:
         largest: how many of the largest changes are kept, by column and kind of change.
         sample: how many rows of each kind of change are sampled of each chunk.
         schema: of the changes table, as Iceberg JSON; empty: changed rows are not written.
+        concealed: what is not shown of the rows that are kept or written.
     """
 
     run_id: str
@@ -59,6 +79,7 @@ class CompareSpec:
     largest: int
     sample: int
     schema: str = ""
+    concealed: Concealed = field(default_factory=Concealed)
 
 
 @dataclass(frozen=True)
@@ -76,7 +97,8 @@ class CompareTask:
 class ChunkCompared:
     """What was found in one chunk; sums are text, exact, by column: before and after.
 
-    `duplicates` says that a side has a key more than once: nothing else of the chunk means anything then.
+    `duplicates` says that a side has a key more than once: nothing else of the chunk means anything then. `concealed` are
+    the changed rows that are counted and not shown.
     """
 
     chunk: str
@@ -86,6 +108,7 @@ class ChunkCompared:
     sums: dict[str, list[Any]] = field(default_factory=dict)
     files: list[tuple[str, int, int]] = field(default_factory=list)
     duplicates: bool = False
+    concealed: int = 0
 
 
 @dataclass
@@ -129,7 +152,9 @@ def compare(spec: CompareSpec, task: CompareTask) -> tuple[ChunkCompared, dict[s
     sampled: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for old, new in _slices(spec, task):
         rows = _joined(spec, old, new)
-        changed = _count(spec, found, rows, old.height, new.height).sort(spec.key)
+        every = _count(spec, found, rows, old.height, new.height)
+        changed = _shown(spec.concealed, every, spec.key).sort(spec.key)
+        found.concealed += every.height - changed.height
         for kind in KINDS:
             mine = changed.filter(pl.col("kind") == kind)
             largest.add(_largest(spec, task.chunk, kind, mine), [])
@@ -252,6 +277,37 @@ def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -
 
 
 # --- the rows that are kept -------------------------------------------------------------------------------------------
+
+
+def _shown(concealed: Concealed, changed: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+    """Return changed rows as they may be shown: none of an erased subject, old values masked."""
+    if concealed.subject and concealed.erased:
+        subjects = changed[concealed.subject].cast(pl.String).unique().drop_nulls()
+        erased = [one for one in subjects if sha256(one.encode()).hexdigest() in concealed.erased]
+        changed = changed.filter(~pl.col(concealed.subject).cast(pl.String).is_in(erased).fill_null(False))
+    for name, (mask, constant) in concealed.masks.items():
+        # a key that both sides have was masked before, or they would not have it both
+        only_old = pl.col("kind") == REMOVED if name in key else pl.lit(True)
+        changed = changed.with_columns(
+            pl.when(only_old)
+            .then(_mask(name, changed.schema[name], mask, constant))
+            .otherwise(pl.col(name))
+            .alias(name)
+        )
+    return changed
+
+
+def _mask(name: str, kind: pl.DataType, mask: str, constant: str | None) -> pl.Expr:
+    """Return a column as `old_data` masks it before a transform sees it."""
+    value = pl.col(name)
+    if kind != pl.String:
+        return pl.lit(None, dtype=kind)
+    if mask == "CONSTANT":
+        return pl.when(value.is_not_null()).then(pl.lit(constant))
+    if mask != "HASH":
+        return pl.lit(None, dtype=kind)
+    hashed = value.map_elements(lambda text: sha256(text.encode()).hexdigest(), return_dtype=pl.String)
+    return pl.when(value.str.contains(_MASKED)).then(value).otherwise(hashed)
 
 
 def _moved(name: str, kind: pl.DataType) -> tuple[pl.Expr, str] | None:

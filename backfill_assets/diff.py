@@ -34,6 +34,7 @@ from backfill_assets.compare import (
 )
 from backfill_assets.derivation import chunk_scopes
 from backfill_assets.derive import ADDED, CHANGED, REMOVED
+from backfill_assets.old_data import concealed
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publication import change_of
 from backfill_assets.schema import LINEAGE_COLUMNS, TABLE_PROPERTIES, dtypes, iceberg_schema
@@ -101,6 +102,7 @@ class RunDiff:
         sample: rows of each kind of change in each chunk, chosen by the hash of their key.
         kept: how many rows of each were asked for.
         made_at: when, and `made_by` whom it was made for.
+        concealed: changed rows of erased subjects: counted, and neither sampled nor put into the changes table.
     """
 
     diff_id: str
@@ -120,6 +122,7 @@ class RunDiff:
     kept: dict[str, int]
     made_at: str
     made_by: str
+    concealed: int = 0
 
     @property
     def differing(self) -> int:
@@ -262,7 +265,8 @@ def _compared(
     """Have Spark's workers compare every chunk, one task a chunk; no row is shuffled, since a key stays in its chunk."""
     values = tuple(name for name in dtypes(target.model) if name not in (*target.key, *LINEAGE_COLUMNS))
     schema = changes_schema(target).model_dump_json() if output else ""
-    spec = CompareSpec(record.run_id, target.key, values, *keep, schema)
+    hidden = concealed(platform, target, record.plan)
+    spec = CompareSpec(record.run_id, target.key, values, *keep, schema, hidden)
     weights = {chunk.chunk: chunk.rows or 0 for chunk in chunks}
     texts = []
     for key, side in sides.items():
@@ -298,6 +302,7 @@ def _compared(
         kept={"largest": keep[0], "sample": keep[1]},
         made_at=plain(now()),
         made_by=operator(),
+        concealed=sum(result["concealed"] for result in by_chunk.values()),
     )
     return diff, files
 

@@ -33,6 +33,7 @@ def shown(made: Made, stale: Sequence[str] = ()) -> RenderableType:
     pairs: list[tuple[str, object]] = [
         ("compared", f"{diff.target}: {_before(diff)} with {_after(diff)}, by {', '.join(diff.key)}"),
         ("rows", _kinds(diff.added, diff.removed, diff.changed, diff.unchanged)),
+        *([("not shown", _concealed(diff.concealed))] if diff.concealed else []),
         *([] if made.new else [("made", f"{diff.made_at} by {diff.made_by}; shown as it is on record")]),
         *([("changed rows", _where(made.table))] if made.table else []),
     ]
@@ -51,6 +52,10 @@ def shown(made: Made, stale: Sequence[str] = ()) -> RenderableType:
     if diff.sample:
         parts += [Text(), _sample(diff)]
     return Group(*parts)
+
+
+def _concealed(rows: int) -> str:
+    return f"{rows:,} changed row(s) of erased subjects: counted, and nowhere else"
 
 
 def _before(diff: RunDiff) -> str:
@@ -200,6 +205,8 @@ def metadata(summary: Mapping[str, Any]) -> dict[str, Any]:
             _markdown(("column", "kind", "by", "chunk", "key", "what changed"), rows)
         ),
     }
+    if summary.get("concealed"):
+        found["rows not shown"] = _concealed(summary["concealed"])
     table = summary.get("changes_table")
     if table:
         found["changed rows"] = f"{table['rows']:,} in {table['table']}, snapshot {table['snapshot_id']}"

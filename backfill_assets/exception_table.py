@@ -20,8 +20,10 @@ from pyiceberg.expressions import And, EqualTo
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType, TimestamptzType
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
+from backfill_assets.compare import Concealed
 from backfill_assets.platform import Platform
 from backfill_assets.schema import spark_schema
 from backfill_assets.target import EXCEPTION_COLUMNS, Finding
@@ -64,7 +66,14 @@ class Judged:
 
 
 def keep(
-    platform: Platform, run_id: str, judgement: str, *, mode: Mode, target: str, judged: Sequence[Judged]
+    platform: Platform,
+    run_id: str,
+    judgement: str,
+    *,
+    mode: Mode,
+    target: str,
+    judged: Sequence[Judged],
+    concealed: Concealed,
 ) -> dict[str, dict[str, Any]]:
     """Keep the exceptions of the gates of a run that have not passed: one commit, and none for the same judgement again.
 
@@ -84,7 +93,7 @@ def keep(
         paths: list[str] = []
         counts: dict[str, list[int]] = {}
         for one in failed:
-            written, kept, there_are = _write(platform, mode, f"{folder}/{one.gate}", one, origin)
+            written, kept, there_are = _write(platform, mode, f"{folder}/{one.gate}", one, origin, concealed)
             paths += written
             counts[one.gate] = [kept, there_are]
         properties = {LOAD_PROPERTY: load_id, COUNTS_PROPERTY: canonical_json(counts)}
@@ -110,11 +119,11 @@ def keep(
 
 
 def _write(
-    platform: Platform, mode: Mode, folder: str, judged: Judged, origin: Mapping[str, str]
+    platform: Platform, mode: Mode, folder: str, judged: Judged, origin: Mapping[str, str], concealed: Concealed
 ) -> tuple[list[str], int, int]:
     """Have Spark write the first exceptions of a gate; return the files, how many they hold, and how many there are."""
     assert judged.finding.exceptions is not None
-    frame = judged.finding.exceptions().select(*EXCEPTION_COLUMNS)
+    frame = _without_erased(judged.finding.exceptions().select(*EXCEPTION_COLUMNS), concealed)
     constants = {**origin, "gate": judged.gate, "level": judged.level, "at": now()}
     columns = []
     for field in spark_schema(SCHEMA).fields:
@@ -131,6 +140,15 @@ def _write(
             kept += held
             paths += [f"{scheme}{info.path}"] if held else []
     return sorted(paths), kept, kept if kept < judged.limit else frame.count()
+
+
+def _without_erased(exceptions: DataFrame, concealed: Concealed) -> DataFrame:
+    """Leave out entities of erased subjects, whom an earlier run may have published: the gate counts them, no list names them."""
+    if not concealed.subject or not concealed.erased:
+        return exceptions
+    listed = exceptions.sparkSession.createDataFrame([(one,) for one in sorted(concealed.erased)], "_erased string")
+    subject = F.sha2(F.get_json_object("key", f"$['{concealed.subject}']"), 256)
+    return exceptions.join(F.broadcast(listed), subject == F.col("_erased"), "left_anti")
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from backfill_assets.gates import (
     rule_name,
     task_to_json,
 )
+from backfill_assets.old_data import concealed
 from backfill_assets.old_data import finding as old_data_finding
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.reconciliation import SLICES
@@ -489,6 +490,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         mode=plan.mode,
         target=target.name,
         judged=[Judged(item.name, item.level.value, found[item.name], item.exceptions_limit) for item in asked],
+        concealed=concealed(platform, target, plan),
     )
     return [run_verdict(gate, finding, kept.get(gate, {})) for gate, finding in found.items()]
 

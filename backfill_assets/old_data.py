@@ -15,6 +15,7 @@ import polars as pl
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
+from backfill_assets.compare import Concealed
 from backfill_assets.platform import Platform
 from backfill_assets.target import Finding, TargetTable
 from manifests.errors import InputRefused, Problem, PublicationRefused
@@ -133,6 +134,32 @@ def _masked(one: MaskedColumn, rows: DataFrame) -> Column:
             return F.when(column.isNotNull(), F.lit(one.constant))
         case Mask.NULL:
             return F.lit(None).cast(rows.schema[one.column].dataType)
+
+
+# --- showing ----------------------------------------------------------------------------------------------------------
+
+
+def concealed(platform: Platform, target: TargetTable, plan: Plan) -> Concealed:
+    """Return what is not shown of a target's rows that earlier runs may have written under another policy, or under none.
+
+    Nobody who is erased by today; and, of columns that come from a masked one alone or have its name, the old values masked alike.
+    """
+    rule = platform.policy.source_rule(target.source, target.name)
+    subject, erased = "", frozenset[str]()
+    if rule is not None and rule.erasure is not None:
+        fields = {field.name for field in platform.lakehouse.table(target.name).schema().fields}
+        column = rule.erasure.target_column or rule.erasure.column
+        if column in fields:
+            keys, _ = erased_subjects(platform, rule.erasure, approvals.latest(platform.ledger).date())
+            subject, erased = column, hashes_of(keys)
+    masked = {} if plan.data is None else {one.column: one for one in plan.data.masks}
+    masks = {
+        name: (masked[origin.column].mask.value, masked[origin.column].constant)
+        for name, origins in target.column_origins.items()
+        for origin in origins
+        if origin.table == target.source and origin.column in masked and (len(origins) == 1 or origin.column == name)
+    }
+    return Concealed(subject, erased, masks)
 
 
 # --- gating -----------------------------------------------------------------------------------------------------------

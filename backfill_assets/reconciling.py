@@ -321,6 +321,7 @@ def _verdicts(
         mode=plan.mode,
         target=target.name,
         judged=list(found.values()),
+        concealed=old_data.concealed(platform, target, plan),
     )
     return [run_verdict(gate, found[gate].finding, kept.get(gate, {})) for gate in plan.gates]
 

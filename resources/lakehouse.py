@@ -523,10 +523,7 @@ class Lakehouse:
         current = table.snapshot_by_name(branch)
         present: list[DataFile] = []
         for scope, base_snapshot_id in scopes:
-            base = _files_at(table, base_snapshot_id, scope)
-            found = base if current and current.snapshot_id == base_snapshot_id else _files_in(table, current, scope)
-            require_same_files(name, scope, base, found)
-            present += found
+            present += _unchanged_files(table, current, scope, base_snapshot_id)
         old = present if replaced is None else [file for file in present if file.file_path in replaced]
         new = data_files(table, [file.path for file in staged])
         _require_as_staged(staged, new)
@@ -570,9 +567,8 @@ class Lakehouse:
         table = self.table(name)
         current = table.current_snapshot()
         for scope, snapshot_id in scopes:
-            if current is None or current.snapshot_id != snapshot_id:
-                found = _files_in(table, current, scope)
-                require_same_files(name, scope, _files_at(table, snapshot_id, scope), found)
+            if not _is_at(current, snapshot_id):
+                _unchanged_files(table, current, scope, snapshot_id)
 
     def restore(
         self,
@@ -599,9 +595,7 @@ class Lakehouse:
         coming: list[DataFile] = []
         current = table.current_snapshot()
         for scope in scopes:
-            published = _files_at(table, from_snapshot_id, scope)
-            if current is None or current.snapshot_id != from_snapshot_id:
-                require_same_files(name, scope, published, _files_in(table, current, scope))
+            published = _unchanged_files(table, current, scope, from_snapshot_id)
             present += published
             earlier = _files_at(table, to_snapshot_id, scope)
             before, after = {file.file_path for file in earlier}, {file.file_path for file in published}
@@ -1044,6 +1038,18 @@ def _require_same_footers(table: Table, staged: Sequence[StagedFile]) -> None:
 def _files_at(table: Table, snapshot_id: int | None, scope: Scope) -> list[DataFile]:
     """Return the files of a scope at a snapshot; None stands for the table before its first one."""
     return [] if snapshot_id is None else _files_in(table, _snapshot(table, snapshot_id), scope)
+
+
+def _is_at(current: Snapshot | None, snapshot_id: int | None) -> bool:
+    return (None if current is None else current.snapshot_id) == snapshot_id
+
+
+def _unchanged_files(table: Table, current: Snapshot | None, scope: Scope, snapshot_id: int | None) -> list[DataFile]:
+    """Return the files of a scope at a snapshot, if the current one still has the same; see `require_same_files`."""
+    then = _files_at(table, snapshot_id, scope)
+    if not _is_at(current, snapshot_id):  # else nothing at all has changed, and nothing is listed again
+        require_same_files(".".join(table.name()), scope, then, _files_in(table, current, scope))
+    return then
 
 
 def _files_in(table: Table, snapshot: Snapshot | None, scope: Scope) -> list[DataFile]:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from datetime import date, timedelta
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from worlds import TARGET, World, killed_at, make_world
 
 from backfill_assets import compare as compare_module
 from backfill_assets.cli import cli
-from backfill_assets.compare import CompareSpec, CompareTask, compare, spread
+from backfill_assets.compare import CompareSpec, CompareTask, Concealed, compare, spread
 from backfill_assets.diff import diff_run, diff_summary, recorded_diff, stale_chunks
 from backfill_assets.garbage import find
 from backfill_assets.publication import cancel, publish, rollback
@@ -209,6 +210,24 @@ def test_every_key_is_of_one_kind(tmp_path: Path, old: Any, new: Any, same: Any)
         assert after == sum(value[place] or 0 for value in [*new.values(), *same.values()])
         moved = [Decimal(row["by"]) for rows in largest.values() for row in rows if row["column"] == name]
         assert sum(moved) == after - before  # every row that moved is there, as many as asked for were
+
+
+def test_what_the_policy_conceals_is_counted_and_not_shown(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
+    rows_of({1: (1, None, None, "ann"), 2: (2, None, None, "bob"), 3: (3, None, None, "c" * 64)}).write_parquet(old)
+    rows_of({1: (9, None, None, "ann"), 3: (4, None, None, "new")}).write_parquet(new)
+    hidden = Concealed(
+        "text", frozenset({sha256(b"ann").hexdigest()}), {"text": ("HASH", None), "number": ("NULL", None)}
+    )
+    spec = CompareSpec("run", ("id",), ("number", "money", "day", "text"), 100, 100, concealed=hidden)
+    found, largest, sample = compare(spec, CompareTask("x", (str(old),), (str(new),), ()))
+    assert (found.kinds, found.concealed) == ({"ADDED": 0, "REMOVED": 1, "CHANGED": 2}, 1)
+    assert found.sums["number"] == [6, 13]  # totals name nobody
+    shown = {row["key"]["id"]: (row["old"], row["new"]) for row in sample}
+    bob = {"number": None, "money": None, "day": None, "text": sha256(b"bob").hexdigest()}
+    # what looks like a hash is one: the run before was masked already
+    assert shown == {2: (bob, None), 3: ({"number": None, "text": "c" * 64}, {"number": 4, "text": "new"})}
+    assert {row["key"]["id"] for rows in largest.values() for row in rows} == {3}
 
 
 def test_a_key_that_is_there_twice_is_said_not_counted(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from worlds import World, make_world, with_version
 
 from backfill_assets import decisions
+from backfill_assets.diff import diff_run
 from backfill_assets.executor import gate_run
 from backfill_assets.launch import run_chunks
 from backfill_assets.products.enforcement.transforms import case_sla_daily
@@ -86,7 +87,14 @@ def the_table(world: World) -> int | None:
 def test_an_erased_subject_does_not_come_back_through_a_replay_nor_through_its_rollback(world: World):
     gone, later, *_ = subjects(world)
     erase(world, gone)
-    world.published(a_run(world, "replay-erased", kind="REPLAY"))
+    world.validated(a_run(world, "replay-erased", kind="REPLAY"))
+    theirs = world.rows().filter(pl.col("case_id") == gone).height
+    made = diff_run(world.platform, "replay-erased", largest=50, sample=50, table=True)
+    assert made.diff.removed == made.diff.concealed == theirs > 0  # counted, and shown to nobody
+    assert gone not in str(made.diff)
+    changes = world.platform.lakehouse.table("silver.case_sla_daily_changes").scan().to_arrow()
+    assert gone not in changes["case_id"].to_pylist()
+    publish(world.platform, "replay-erased")
 
     left = world.rows()
     assert gone not in left["case_id"].to_list()
@@ -216,6 +224,13 @@ def test_a_column_that_may_not_be_read_is_masked_before_a_transform_sees_it(
     assert chunk.rows
     rows = pl.read_parquet(chunk.files[0].path.removeprefix("file://"))
     assert rows["amount"].null_count() == rows.height
+
+    clear = set(world.rows()["case_id"])
+    diff = diff_run(world.platform, "masked-look", largest=50, sample=50).diff
+    gone = [row for row in (*diff.largest, *diff.sample) if row["kind"] == "REMOVED"]
+    assert gone  # of history that was published without a policy
+    assert {row["old"]["amount"] for row in gone} == {None}
+    assert not {row["key"]["case_id"] for row in (*diff.largest, *diff.sample)} & clear
 
 
 def test_an_unusual_change_waits_for_an_owner_and_is_void_when_the_numbers_change(

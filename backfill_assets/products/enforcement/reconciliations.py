@@ -175,7 +175,7 @@ def _expected(context: ReconciliationContext) -> DataFrame:
         .where("started_on >= valid_from AND (valid_until IS NULL OR started_on < valid_until)")
     )
     in_time = F.expr("exists(stopped_on, day -> day >= started_on AND day < breach_on)")
-    return with_deadline(started, rules, context.transform.references[CALENDAR]).select(
+    return with_deadline(started, context.transform.references[CALENDAR]).select(
         *_CLOCK,
         F.col("started_on").alias("expected_on"),
         F.col("breach_on").alias("deadline"),

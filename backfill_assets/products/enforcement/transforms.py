@@ -68,7 +68,7 @@ DAY_OF = {"2.4.1": utc_date, "3.1.0": local_date}
 def case_sla_daily(inputs: Inputs, context: TransformContext) -> DataFrame:
     """Compute the rows of the context's chunks, one chunk a partition, sorted by key; see the module."""
     rules, calendar = context.references[RULES], context.references[CALENDAR]
-    clocks = with_deadline(_clocks(inputs, rules, context), rules, calendar)
+    clocks = with_deadline(_clocks(inputs, rules, context), calendar)
     return _daily(clocks, context)
 
 
@@ -119,26 +119,32 @@ def _clocks(inputs: Inputs, rules: DataFrame, context: TransformContext) -> Data
     )
 
 
-def with_deadline(clocks: DataFrame, rules: DataFrame, calendar: DataFrame) -> DataFrame:
+def with_deadline(clocks: DataFrame, calendar: DataFrame) -> DataFrame:
     """Add `breach_on`: started_on and the rule's length, in the rule's unit.
 
     Business days: the length-th business day after the start; the start itself does not count, whatever day it is.
     A calendar that does not reach far enough leaves breach_on NULL, which the gate refuses.
     """
     counted = F.sum(F.col("is_business_day").cast("int")).over(Window.partitionBy("jurisdiction").orderBy("day"))
-    rules, calendar = rules.coalesce(1), calendar.coalesce(1)  # small: one task each, no shuffle
-    days = calendar.select("jurisdiction", "day", "is_business_day", counted.alias("nth"))
-    lengths = rules.where("unit = 'BUSINESS_DAY'").select("jurisdiction", "length").distinct()
-    starts = days.join(F.broadcast(lengths), "jurisdiction").select(
-        "jurisdiction", F.col("day").alias("started_on"), "length", (F.col("nth") + F.col("length")).alias("nth")
+    # small: one task, no shuffle
+    days = calendar.coalesce(1).select("jurisdiction", "day", "is_business_day", counted.alias("nth"))
+    starts = days.select("jurisdiction", F.col("day").alias("_counted_from"), F.col("nth").alias("_nth"))
+    ends = days.where("is_business_day").select(
+        "jurisdiction", F.col("nth").alias("_last"), F.col("day").alias("_business_deadline")
     )
-    ends = days.where("is_business_day").select("jurisdiction", "nth", F.col("day").alias("business_deadline"))
-    deadlines = starts.join(ends, ["jurisdiction", "nth"]).select(
-        "jurisdiction", "length", "started_on", F.lit("BUSINESS_DAY").alias("unit"), "business_deadline"
-    )
-    by_calendar = F.date_add("started_on", F.col("length"))
-    return clocks.join(F.broadcast(deadlines), ["jurisdiction", "length", "started_on", "unit"], "left").withColumn(
-        "breach_on", F.when(F.col("unit") == "CALENDAR_DAY", by_calendar).otherwise(F.col("business_deadline"))
+    in_business_days = F.col("unit") == "BUSINESS_DAY"
+    return (
+        clocks.withColumn("_counted_from", F.when(in_business_days, F.col("started_on")))
+        .join(F.broadcast(starts), ["jurisdiction", "_counted_from"], "left")
+        .withColumn("_last", F.col("_nth") + F.col("length"))
+        .join(F.broadcast(ends), ["jurisdiction", "_last"], "left")
+        .withColumn(
+            "breach_on",
+            F.when(in_business_days, F.col("_business_deadline")).when(
+                F.col("unit") == "CALENDAR_DAY", F.date_add("started_on", F.col("length"))
+            ),
+        )
+        .drop("_counted_from", "_nth", "_last", "_business_deadline")
     )
 
 
