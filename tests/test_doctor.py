@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from worlds import TARGET, World, keep, killed_at, make_world
+from worlds import FEW_GATES, TARGET, World, keep, killed_at, make_world
 
 from backfill_assets.cli import cli
 from backfill_assets.commands.base import EXIT_FAILED
@@ -35,7 +35,7 @@ YEAR = (date(2010, 1, 1), date(2010, 12, 31))
 @pytest.fixture(scope="module")
 def put_back(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], World]:
     folder = tmp_path_factory.mktemp("doctor")
-    world = make_world(folder / "home", cases=150, start=YEAR[0], end=YEAR[1])
+    world = make_world(folder / "home", cases=150, start=YEAR[0], end=YEAR[1], gates=FEW_GATES)
     world.published(world.manifest("history", version="2.4.1"))
     world.published(world.manifest("fixed", target=world.scope(date(2010, 3, 1), date(2010, 5, 31))))
     world.validated(world.manifest("validated", target=world.scope(date(2010, 9, 1), date(2010, 10, 31))))

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from worlds import TARGET, World, make_world
+from worlds import FEW_GATES, TARGET, World, make_world
 
 from backfill_assets.cli import cli
 from backfill_assets.explain import Explanation, explain, parse_key
@@ -19,16 +19,15 @@ from manifests.errors import InputRefused
 
 KEY = ["case_id", "clock", "business_date"]
 VALUES = ["jurisdiction", "started_on", "breach_on", "days_open", "sla_state", "breach_at", "amount"]
-FEW_GATES = {"gates": ["all_chunks_staged"]}
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """Four months: history by 2.4.1 and a restatement of all of it by 3.1.0, both published."""
-    made = make_world(tmp_path_factory.mktemp("explain") / "home", cases=80, end=date(2010, 4, 30))
+    made = make_world(tmp_path_factory.mktemp("explain") / "home", cases=80, end=date(2010, 4, 30), gates=FEW_GATES)
 
     for run_id, version in (("history", "2.4.1"), ("restated", "3.1.0")):
-        made.published(made.manifest(run_id, version=version, validation=FEW_GATES))
+        made.published(made.manifest(run_id, version=version))
     return made
 
 
@@ -209,7 +208,7 @@ def test_after_a_rollback_and_corrections_all_of_it_is_told(
     first = row["business_date"].replace(day=1)
     month = {"start": first, "end": (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)}
     scope = {"table": TARGET, "publishMode": "CORRECTION_EVENTS", "publishRange": month}
-    publish(world.platform, world.validated(world.manifest("corrects", target=scope, validation=FEW_GATES)).run_id)
+    publish(world.platform, world.validated(world.manifest("corrects", target=scope)).run_id)
     found = explain(world.platform, TARGET, [text_of(row)])
     assert found.row is not None
     assert found.row["run_id"] == "history"  # readers of the table see what they saw

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worlds import TARGET, Killed, World, keep, killed_at, make_world
+from worlds import FEW_GATES, TARGET, Killed, World, keep, killed_at, make_world
 
 from backfill_assets import faults
 from backfill_assets import garbage as garbage_module
@@ -57,7 +57,7 @@ class Kept:
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     folder = tmp_path_factory.mktemp("gc")
-    world = make_world(folder / "home", cases=150, start=YEAR[0], end=YEAR[1])
+    world = make_world(folder / "home", cases=150, start=YEAR[0], end=YEAR[1], gates=FEW_GATES)
     world.published(world.manifest("history", version="2.4.1"))
     world.validated(world.manifest("rejected", target=world.scope(*SPRING)))
     alive = keep(world, folder / "alive")

@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import functions as F
-from worlds import END, SPARK, START, World, generated, with_version
+from worlds import END, FEW_GATES, SPARK, START, World, generated, with_version
 
 from backfill_assets import planning
 from backfill_assets import reproduce as module
@@ -39,6 +39,7 @@ from resources.tables import metadata
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("backfill_assets", "resources", "manifests")
 SPRING = (date(2010, 3, 1), date(2010, 5, 31))
+FEW = {"gates": FEW_GATES}
 KEY = ("case_id", "clock", "business_date")
 
 
@@ -193,7 +194,7 @@ def versioned(shared_world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def staged(world: World, run_id: str) -> RunRecord:
     """Return a run whose chunks are staged and gated; whether the run as a whole passed does not matter here."""
-    record = world.approved(world.manifest(run_id, version="9.9.9", target=world.scope(*SPRING)))
+    record = world.approved(world.manifest(run_id, version="9.9.9", target=world.scope(*SPRING), validation=FEW))
     world.stage(record)
     return world.platform.ledger.run(run_id)
 
@@ -345,7 +346,7 @@ def test_recorded_files_that_were_exchanged_are_found_out(versioned: World, monk
 
 
 def test_expired_snapshots_are_named_with_their_tables(world: World) -> None:
-    plan = world.ran(world.manifest("old", target=world.scope(*SPRING))).plan
+    plan = world.ran(world.manifest("old", target=world.scope(*SPRING), validation=FEW)).plan
     rules = next(pin for pin in plan.references if pin.table == transforms.RULES)
     load_case_events(world.platform, generated(50, 8, START, END), 0.5)
     load_again(world, transforms.RULES)
@@ -363,7 +364,7 @@ def test_expired_snapshots_are_named_with_their_tables(world: World) -> None:
 
 
 def test_files_of_a_pinned_snapshot_that_are_gone_or_changed_are_named(world: World) -> None:
-    record = world.ran(world.manifest("pins", target=world.scope(*SPRING)))
+    record = world.ran(world.manifest("pins", target=world.scope(*SPRING), validation=FEW))
     rules = next(pin for pin in record.plan.references if pin.table == transforms.RULES)
     (path,) = world.platform.lakehouse.pinned(rules.table, rules.snapshot_id).paths
     file = Path(local_path(path))
@@ -384,7 +385,7 @@ def test_files_of_a_pinned_snapshot_that_are_gone_or_changed_are_named(world: Wo
 
 def test_chunks_without_a_recorded_digest_are_refused_before_anything_is_computed(shared_world: World) -> None:
     world = shared_world
-    record = world.approved(world.manifest("half", target=world.scope(*SPRING)))
+    record = world.approved(world.manifest("half", target=world.scope(*SPRING), validation=FEW))
     with pytest.raises(InputRefused, match=r"3 of 3 chunks of 'half' have no recorded digest: 2010-03 \(PLANNED\)"):
         reproduce(world.platform, "half")
     world.stage(record, ["2010-03"])
@@ -399,7 +400,7 @@ def test_chunks_without_a_recorded_digest_are_refused_before_anything_is_compute
 
 def test_a_plan_that_was_altered_in_the_ledger_is_refused(shared_world: World) -> None:
     world = shared_world
-    world.ran(world.manifest("altered", target=world.scope(*SPRING)))
+    world.ran(world.manifest("altered", target=world.scope(*SPRING), validation=FEW))
     with world.platform.ledger.engine.begin() as connection:
         connection.execute(sa.text("UPDATE runs SET plan = replace(plan, '3.1.0', '2.4.1') WHERE run_id = 'altered'"))
     with pytest.raises(InputRefused, match="does not match its hash"):
