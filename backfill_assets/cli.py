@@ -242,6 +242,7 @@ def execute(
     """Stage, gate and, where the manifest lets the sensor do it, publish a run; return success."""
     from backfill_assets.executor import require_computable
     from backfill_assets.launch import announce_approval, run_chunks, run_publication
+    from backfill_assets.lost_runs import end_lost_runs
     from backfill_assets.platform import target_named
     from backfill_assets.publication import publish as publish_again
     from backfill_assets.publish import publication_requests
@@ -249,6 +250,7 @@ def execute(
     record = platform.ledger.run(run_id)
     keys = select_chunks(record, ranges)
     target = target_named(record.target)
+    end_lost_runs(instance)
     while True:
         success = True
         if record.state not in {RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED}:

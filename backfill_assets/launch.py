@@ -19,9 +19,10 @@ from backfill_assets.definitions import build_definitions
 from backfill_assets.inputs import observations
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publish import publish_job
-from backfill_assets.staging import RUN_TAG, offer_run, range_tags, staging_job_name, stretches
+from backfill_assets.staging import PROCESS_TAG, RUN_TAG, offer_run, range_tags, staging_job_name, stretches
 from manifests.errors import EnvironmentRefused, Problem
 from resources.ledger import RunRecord
+from resources.processes import this_process
 from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -157,7 +158,7 @@ def run_chunks(
     job = build_definitions(platform).resolve_job_def(staging_job_name(target_named(record.target)))
     success = True
     for first, last in stretches(record, chunks):
-        tags = range_tags(record.run_id, first, last)
+        tags = range_tags(record.run_id, first, last) | {PROCESS_TAG: this_process()}
         started(f"{first} to {last}")
         with partition_loading_context(dynamic_partitions_store=instance):
             result = job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False)
@@ -172,7 +173,7 @@ def run_publication(platform: Platform, instance: dg.DagsterInstance, record: Ru
         result = job.execute_in_process(
             instance=instance,
             partition_key=record.run_id,
-            tags={RUN_TAG: record.run_id},
+            tags={RUN_TAG: record.run_id, PROCESS_TAG: this_process()},
             run_config=_QUIET,
             raise_on_error=False,
         )

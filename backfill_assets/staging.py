@@ -23,6 +23,7 @@ from manifests.errors import InputRefused, Problem, Refused
 from resources import approvals
 from resources.ledger import ChunkRecord, RunRecord
 from resources.logs import also_to
+from resources.processes import this_process
 
 BACKFILL, CHUNK = "backfill", "chunk"
 """Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
@@ -30,6 +31,8 @@ RUN_TAG = "backfill/run_id"
 """Tag that ties a Dagster run to its backfill run."""
 BREAK_GLASS_TAG = "backfill/break_glass"
 """Tag of the Dagster runs of a run for which somebody broke the glass."""
+PROCESS_TAG = "backfill/process"
+"""Tag of a Dagster run with the process that works for it; see `resources.processes`."""
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
@@ -179,12 +182,12 @@ def in_plain_words() -> Iterator[None]:
 
 
 def tie(instance: dg.DagsterInstance, dagster_run_id: str, platform: Platform, run_id: str) -> None:
-    """Tag a Dagster run with the backfill run that it works for, however it was launched."""
+    """Tag a Dagster run with the backfill run that it works for, however it was launched, and with this process."""
     record = platform.ledger.find(run_id)
     more = (
         {} if record is None else {"backfill/kind": record.manifest.kind.value, "backfill/mode": record.plan.mode.value}
     )
-    instance.add_run_tags(dagster_run_id, {RUN_TAG: run_id} | more)
+    instance.add_run_tags(dagster_run_id, {RUN_TAG: run_id, PROCESS_TAG: this_process()} | more)
 
 
 def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: Mapping[str, Any] | None) -> dict[str, Any]:

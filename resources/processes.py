@@ -1,9 +1,29 @@
-"""Whether a process that the ledger names still lives; asked about processes of this machine only."""
+"""Whether a process that the ledger or Dagster names still lives; asked about processes of this machine only."""
 
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
+
+
+def this_process() -> str:
+    """Return the name of this process, which no other has: host, number, and when it began."""
+    return f"{socket.gethostname()}/{os.getpid()}/{_began(os.getpid())}"
+
+
+def is_gone(name: str) -> bool:
+    """Return whether the process of a name (see `this_process`) was of this machine and has ended."""
+    host, number, began = name.rsplit("/", 2)
+    return host == socket.gethostname() and not (is_alive(int(number)) and _began(int(number)) == began)
+
+
+def _began(pid: int) -> str:
+    """Return when a process began, in the kernel's ticks; nothing where the system has no /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def is_alive(pid: int) -> bool:

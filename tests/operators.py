@@ -16,12 +16,14 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from browserless import free_port
 from worlds import SPARK, World
+
+from backfill_assets.serving import descendants
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 SCREENSHOTS = "BACKFILL_SCREENSHOTS"
@@ -56,8 +58,8 @@ mutation($executionParams: ExecutionParams!) {
 class Server:
     """`backfill ui` on an installation: a real webserver, daemon and code server."""
 
-    def __init__(self, world: World) -> None:
-        self.port = free_port()
+    def __init__(self, world: World, port: int | None = None) -> None:
+        self.port = port or free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         environment = os.environ | {"BACKFILL_HOME": str(world.home), "BACKFILL_SPARK": json.dumps(SPARK)}
         self.messages = world.home / "server.log"
@@ -98,6 +100,14 @@ class Server:
             raise
         finally:
             self.log.close()
+
+    def kill(self) -> None:
+        """Kill -9 all of it: webserver, daemon, code server, and the runs under way."""
+        for pid in (self.process.pid, *descendants(self.process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(40)
+        self.log.close()
 
     # --- launching, and what came of it ---------------------------------------------------------------------------
 

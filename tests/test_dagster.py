@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import timedelta
 
 import dagster as dg
@@ -13,12 +15,21 @@ from backfill_assets.checks import CHUNK_GATE
 from backfill_assets.definitions import build_definitions
 from backfill_assets.inputs import observations
 from backfill_assets.launch import report_inputs, run_chunks, run_publication
+from backfill_assets.lost_runs import end_lost_runs
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.publish import publication_requests
-from backfill_assets.staging import asset_key, backfill_partitions, chunk_partitions, one_run, partition_key
+from backfill_assets.staging import (
+    PROCESS_TAG,
+    asset_key,
+    backfill_partitions,
+    chunk_partitions,
+    one_run,
+    partition_key,
+)
 from manifests.errors import InputRefused
 from manifests.lifecycle import RunState
 from resources.ledger import now
+from resources.processes import this_process
 
 MONTHS = ("2010-01", "2011-12")
 
@@ -48,6 +59,41 @@ def test_chunks_and_checks_of_a_range_run_are_seen_per_partition(world: World) -
         assert run_chunks(world.platform, instance, record, chunks)
         requests = list(publication_requests(world.platform, CASE_SLA_DAILY))
         assert [request.partition_key for request in requests] == ["seen"]
+
+
+@dg.job
+def _nothing() -> None:
+    """Stands for any job."""
+
+
+def test_a_run_whose_process_was_killed_is_ended_and_no_other(world: World) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", "pass"])
+    dead.wait()
+    host, number, began = this_process().rsplit("/", 2)
+    processes = {
+        "dead": f"{host}/{dead.pid}/1",
+        "another since": f"{host}/{number}/1",  # the number of a process is used again
+        "alive": this_process(),
+        "elsewhere": f"another-host/{dead.pid}/{began}",
+        "unknown": None,
+    }
+    with world.dagster() as instance:
+        runs = {
+            name: instance.create_run_for_job(
+                _nothing,
+                status=dg.DagsterRunStatus.STARTED,
+                tags={} if process is None else {PROCESS_TAG: process},
+            ).run_id
+            for name, process in processes.items()
+        }
+        assert set(end_lost_runs(instance)) == {runs["dead"], runs["another since"]}
+        assert end_lost_runs(instance) == []
+        states = {name: instance.get_run_by_id(run_id).status.value for name, run_id in runs.items()}
+        assert states == dict.fromkeys(processes, "STARTED") | {"dead": "FAILURE", "another since": "FAILURE"}
+        said = [one.message for one in instance.all_logs(runs["dead"])]
+        assert any("launch it again, nothing staged is lost" in text for text in said)
+        for run_id in runs.values():
+            instance.delete_run(run_id)
 
 
 def test_the_ledger_says_what_an_attempt_has_read(world: World) -> None:
