@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -482,18 +482,22 @@ def _decided(
     act: Callable[..., Any], run_id: str, verb: str, by: str | None, comment: str, break_glass: str, as_json: bool
 ) -> None:
     """Decide about a publication in somebody's name, write its report anew, and say what was done."""
-    from backfill_assets.decision_jobs import announce_break_glass
+    from backfill_assets.decision_jobs import announcing
     from backfill_assets.report import report_beside
-    from resources.ledger import operator
 
-    with opened_platform() as platform:
+    broken: list[dict[str, Any]] = []
+
+    def say_so() -> None:
+        for one in broken if not as_json else ():
+            loud(run_id, one["decided_by"], one["break_glass"])
+
+    with opened_platform() as platform, ExitStack() as stack:
+        if break_glass:
+            instance = stack.enter_context(opened_instance(platform.settings))
+            stack.callback(say_so)
+            broken = stack.enter_context(announcing(platform, instance, run_id))
         done = act(platform, run_id, by=by, comment=comment, break_glass=break_glass)
         report_beside(platform, run_id)
-        if break_glass:
-            with opened_instance(platform.settings) as instance:
-                announce_break_glass(instance, platform.ledger.run(run_id), by or operator(), break_glass)
-    if break_glass and not as_json:
-        loud(run_id, by or operator(), break_glass)
     _tell(done, verb, as_json)
 
 

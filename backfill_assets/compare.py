@@ -281,10 +281,12 @@ def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -
 
 def _shown(concealed: Concealed, changed: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """Return changed rows as they may be shown: none of an erased subject, old values masked."""
-    if concealed.subject and concealed.erased:
-        subjects = changed[concealed.subject].cast(pl.String).unique().drop_nulls()
+    for column in (concealed.subject, f"{concealed.subject}{_NEW}") if concealed.erased else ():
+        if column not in changed.columns:  # the new side of a key is the old one
+            continue
+        subjects = changed[column].cast(pl.String).unique().drop_nulls()
         erased = [one for one in subjects if sha256(one.encode()).hexdigest() in concealed.erased]
-        changed = changed.filter(~pl.col(concealed.subject).cast(pl.String).is_in(erased).fill_null(False))
+        changed = changed.filter(~pl.col(column).cast(pl.String).is_in(erased).fill_null(False))
     for name, (mask, constant) in concealed.masks.items():
         # a key that both sides have was masked before, or they would not have it both
         only_old = pl.col("kind") == REMOVED if name in key else pl.lit(True)

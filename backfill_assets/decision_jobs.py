@@ -4,6 +4,10 @@ Put here forms and what Dagster is told; whether somebody may decide is `decisio
 is who the form says, unless a proxy that authenticates people fills it in (docs/policy.md).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import dagster as dg
 from dagster import OpExecutionContext
 from pydantic import Field
@@ -18,6 +22,7 @@ from backfill_assets.staging import (
     tell_of_broken_glass,
     tie,
 )
+from resources import approvals
 from resources.ledger import RunRecord
 
 
@@ -61,6 +66,19 @@ class Acceptance(PlanDecision):
     gate: str = Field(description="The gate that asks for an owner.")
 
 
+@contextmanager
+def announcing(platform: Platform, instance: dg.DagsterInstance, run_id: str) -> Iterator[list[dict[str, Any]]]:
+    """Announce each decision of the body for which somebody broke the glass, whatever becomes of it; yield them, then."""
+    known = len(approvals.broken_glass(platform.ledger, run_id))
+    broken: list[dict[str, Any]] = []
+    try:
+        yield broken
+    finally:
+        broken += approvals.broken_glass(platform.ledger, run_id)[known:]
+        for one in broken:
+            announce_break_glass(instance, platform.ledger.run(run_id), one["decided_by"], one["break_glass"])
+
+
 def announce_break_glass(instance: dg.DagsterInstance, record: RunRecord, by: str, reason: str) -> None:
     """Put it on the page of the run's publish asset that somebody broke the glass."""
     instance.report_runless_asset_event(
@@ -74,10 +92,19 @@ def announce_break_glass(instance: dg.DagsterInstance, record: RunRecord, by: st
     )
 
 
+@contextmanager
+def _deciding(context: OpExecutionContext, platform: Platform, run_id: str) -> Iterator[None]:
+    """Tie the Dagster run to its backfill run, say refusals in words, and let nobody break the glass in silence."""
+    with in_plain_words(), announcing(platform, context.instance, run_id):
+        tie(context.instance, context.run_id, platform, run_id)
+        yield
+    tell_of_broken_glass(context, platform, run_id)
+
+
 @dg.op
 def approve(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Approval) -> None:
     """Approve the plan of a run."""
-    with in_plain_words():
+    with _deciding(context, platform, config.run_id):
         record = decisions.approve(
             platform,
             config.run_id,
@@ -86,68 +113,53 @@ def approve(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
             plan_hash=config.plan_hash,
             break_glass=config.break_glass,
         )
-    tie(context.instance, context.run_id, platform, config.run_id)
     offer_run(context.instance, target_named(record.target), record.run_id)
-    if config.break_glass:
-        announce_break_glass(context.instance, record, config.by, config.break_glass)
-        tell_of_broken_glass(context, platform, config.run_id)
     context.log.info("%s: APPROVED by %s (plan %s)", config.run_id, config.by, record.plan_hash)
 
 
 @dg.op
 def reject(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: PlanDecision) -> None:
     """Reject a run for good."""
-    with in_plain_words():
+    with _deciding(context, platform, config.run_id):
         decisions.reject(platform, config.run_id, by=config.by, comment=config.comment, plan_hash=config.plan_hash)
-    tie(context.instance, context.run_id, platform, config.run_id)
     context.log.info("%s: REJECTED by %s", config.run_id, config.by)
 
 
 @dg.op
 def review(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: PlanDecision) -> None:
     """Record a review of a run."""
-    with in_plain_words():
+    with _deciding(context, platform, config.run_id):
         decisions.review(platform, config.run_id, by=config.by, comment=config.comment, plan_hash=config.plan_hash)
-    tie(context.instance, context.run_id, platform, config.run_id)
     context.log.info("%s: REVIEWED by %s", config.run_id, config.by)
 
 
 @dg.op
 def publish(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Publication) -> None:
     """Decide to publish a validated run, and publish it."""
-    with in_plain_words():
+    with _deciding(context, platform, config.run_id):
         done = decisions.publish(
             platform, config.run_id, by=config.by, comment=config.comment, break_glass=config.break_glass
         )
-    tie(context.instance, context.run_id, platform, config.run_id)
-    if config.break_glass:
-        announce_break_glass(context.instance, platform.ledger.run(config.run_id), config.by, config.break_glass)
-    tell_of_broken_glass(context, platform, config.run_id)
     context.log.info("%s: PUBLISHED by %s as snapshot %s", config.run_id, config.by, done.snapshot_id)
 
 
 @dg.op
 def roll_back(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Rollback) -> None:
     """Decide to roll a published run back, and do it."""
-    with in_plain_words():
+    with _deciding(context, platform, config.run_id):
         done = decisions.rollback(
             platform, config.run_id, by=config.by, comment=config.comment, break_glass=config.break_glass
         )
-    tie(context.instance, context.run_id, platform, config.run_id)
-    if config.break_glass:
-        announce_break_glass(context.instance, platform.ledger.run(config.run_id), config.by, config.break_glass)
-    tell_of_broken_glass(context, platform, config.run_id)
     context.log.info("%s: ROLLED_BACK by %s as snapshot %s", config.run_id, config.by, done.snapshot_id)
 
 
 @dg.op
 def accept(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Acceptance) -> None:
     """Accept, as an owner, what a gate asks an owner for."""
-    with in_plain_words():
+    with _deciding(context, platform, config.run_id):
         record = decisions.accept_change(
             platform, config.run_id, config.gate, by=config.by, reason=config.comment, plan_hash=config.plan_hash
         )
-    tie(context.instance, context.run_id, platform, config.run_id)
     context.log.info("%s: %s accepted by %s; the run is %s", config.run_id, config.gate, config.by, record.state)
 
 

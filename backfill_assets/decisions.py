@@ -6,12 +6,14 @@ before the ledger is told; what a decision changes is the ledger's and the publi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from backfill_assets import publication
 from backfill_assets.executor import require_young
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import REFUSED, catch_up
+from backfill_assets.ways import REINSTATE, ROLLBACK
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState, check_transition
 from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
@@ -124,8 +126,10 @@ def rollback(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
-    act = publication.rollback
-    return _afterwards(platform, run_id, approvals.ROLLBACK, RunState.PUBLISHED, act, by, comment, break_glass)
+    # what an interrupted reinstatement has shown to everybody is what is decided about
+    published = publication.up_to_date(platform, run_id, ROLLBACK).state is RunState.PUBLISHED
+    with _decided(platform, run_id, approvals.ROLLBACK, by, comment, break_glass, wanted=published):
+        return publication.rollback(platform, run_id)
 
 
 def reinstate(
@@ -136,8 +140,9 @@ def reinstate(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
-    act = publication.reinstate
-    return _afterwards(platform, run_id, approvals.REINSTATE, RunState.ROLLED_BACK, act, by, comment, break_glass)
+    rolled_back = publication.up_to_date(platform, run_id, REINSTATE).state is RunState.ROLLED_BACK
+    with _decided(platform, run_id, approvals.REINSTATE, by, comment, break_glass, wanted=rolled_back):
+        return publication.reinstate(platform, run_id)
 
 
 def accept(
@@ -148,32 +153,41 @@ def accept(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
-    act = publication.accept
-    return _afterwards(platform, run_id, approvals.ACCEPT, RunState.PUBLISHED, act, by, comment, break_glass)
+    with _decided(
+        platform,
+        run_id,
+        approvals.ACCEPT,
+        by,
+        comment,
+        break_glass,
+        wanted=publication.may_be_accepted(platform, run_id),
+    ):
+        return publication.accept(platform, run_id)
 
 
-def _afterwards(
-    platform: Platform,
-    run_id: str,
-    decision: str,
-    starts_from: RunState,
-    act: Callable[[Platform, str], publication.Published],
-    by: str | None,
-    comment: str,
-    break_glass: str,
-) -> publication.Published:
-    """Decide about a publication that there is, and act on it. The evidence is told of the decision whatever comes of it."""
+@contextmanager
+def _decided(
+    platform: Platform, run_id: str, decision: str, by: str | None, comment: str, break_glass: str, *, wanted: bool
+) -> Iterator[None]:
+    """Record a publisher's decision about a publication that there is, before the body acts on it.
+
+    Nothing is decided where it is not `wanted`: it is done already, or the body will refuse it in its own words. The
+    evidence is told of the decision whatever comes of it.
+    """
+    if not wanted:
+        yield
+        return
     record, policy, rule = _of(platform, run_id)
-    if record.state is not starts_from:  # done already, or to be refused in the publisher's words
-        return act(platform, run_id)
     person = by or operator()
     alone = rule.publisher_differs_from_approver and decision != approvals.ROLLBACK
     _raise(_publisher_problems(platform, record, policy, rule, person, break_glass, not_the_approver=alone))
-    _record_publisher(platform, record, decision, starts_from, person, comment, break_glass)
+    _record_publisher(platform, record, decision, person, comment, break_glass)
     try:
-        return act(platform, run_id)
+        yield
     except Refused:
-        catch_up(platform, run_id, REFUSED, {"action": decision.lower()})
+        # where the evidence is damaged, which may be why it is refused, nothing is added to it
+        with suppress(OSError, ValueError, KeyError):
+            catch_up(platform, run_id, REFUSED, {"action": decision.lower()})
         raise
 
 
@@ -272,7 +286,7 @@ def _decide_publication(
 ) -> None:
     alone = rule.publisher_differs_from_approver
     _raise(_publisher_problems(platform, record, policy, rule, by, break_glass, not_the_approver=alone))
-    _record_publisher(platform, record, approvals.PUBLISH, RunState.VALIDATED, by, comment, break_glass)
+    _record_publisher(platform, record, approvals.PUBLISH, by, comment, break_glass)
 
 
 def _publisher_problems(
@@ -302,14 +316,13 @@ def _publisher_problems(
 
 
 def _record_publisher(
-    platform: Platform, record: RunRecord, decision: str, state: RunState, by: str, comment: str, break_glass: str
+    platform: Platform, record: RunRecord, decision: str, by: str, comment: str, break_glass: str
 ) -> None:
     """Record what a publisher decides, unless it is what was decided last: the same command again decides nothing new."""
     newest = next(iter(reversed(platform.ledger.approvals(record.run_id))), None)
-    said = (decision, by, record.plan_hash, break_glass)
-    if newest is not None and said == tuple(
-        newest[name] for name in ("decision", "decided_by", "plan_hash", "break_glass")
-    ):
+    said = (decision, by, record.plan_hash, comment, break_glass)
+    names = ("decision", "decided_by", "plan_hash", "comment", "break_glass")
+    if newest is not None and said == tuple(newest[name] for name in names):
         return
     approvals.record(
         platform.ledger,
@@ -319,7 +332,7 @@ def _record_publisher(
         by=by,
         comment=comment,
         plan_hash=record.plan_hash,
-        states={state},
+        states={record.state},
         break_glass=break_glass,
     )
 

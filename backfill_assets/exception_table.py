@@ -143,12 +143,17 @@ def _write(
 
 
 def _without_erased(exceptions: DataFrame, concealed: Concealed) -> DataFrame:
-    """Leave out entities of erased subjects, whom an earlier run may have published: the gate counts them, no list names them."""
+    """Leave out entities of erased subjects, whom an earlier run may have published: the gate counts them, no list names them.
+
+    An exception is a subject's if it says so under the name of the target's column.
+    """
     if not concealed.subject or not concealed.erased:
         return exceptions
     listed = exceptions.sparkSession.createDataFrame([(one,) for one in sorted(concealed.erased)], "_erased string")
-    subject = F.sha2(F.get_json_object("key", f"$['{concealed.subject}']"), 256)
-    return exceptions.join(F.broadcast(listed), subject == F.col("_erased"), "left_anti")
+    for part in ("key", "slice", "expected", "found"):
+        subject = F.sha2(F.get_json_object(part, f"$['{concealed.subject}']"), 256)
+        exceptions = exceptions.join(F.broadcast(listed), subject == F.col("_erased"), "left_anti")
+    return exceptions
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:

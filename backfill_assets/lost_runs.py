@@ -19,7 +19,7 @@ def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
     ended = []
     for run in instance.get_runs(dg.RunsFilter(statuses=list(_UNDER_WAY))):
         process = run.tags.get(PROCESS_TAG)
-        if process is None or not is_gone(process):
+        if process is None or process == _of_parent(instance, run) or not is_gone(process):
             continue
         again = instance.get_run_by_id(run.run_id)  # it may have ended well between the two looks
         if again is not None and again.status in _UNDER_WAY:
@@ -28,6 +28,12 @@ def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
             )
             ended.append(run.run_id)
     return ended
+
+
+def _of_parent(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
+    """Return the process of the run that a run re-executes: it has that one's tags until its own process has said so."""
+    parent = None if run.parent_run_id is None else instance.get_run_by_id(run.parent_run_id)
+    return None if parent is None else parent.tags.get(PROCESS_TAG)
 
 
 @dg.sensor(

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 
 from backfill_assets.compare import Concealed
 from backfill_assets.platform import Platform
+from backfill_assets.schema import dtypes
 from backfill_assets.target import Finding, TargetTable
 from manifests.errors import InputRefused, Problem, PublicationRefused
 from manifests.planner import Plan
@@ -153,12 +154,11 @@ def concealed(platform: Platform, target: TargetTable, plan: Plan) -> Concealed:
             keys, _ = erased_subjects(platform, rule.erasure, approvals.latest(platform.ledger).date())
             subject, erased = column, hashes_of(keys)
     masked = {} if plan.data is None else {one.column: one for one in plan.data.masks}
-    masks = {
-        name: (masked[origin.column].mask.value, masked[origin.column].constant)
-        for name, origins in target.column_origins.items()
-        for origin in origins
-        if origin.table == target.source and origin.column in masked and (len(origins) == 1 or origin.column == name)
-    }
+    copies = {name: name for name in dtypes(target.model) if name in masked}
+    for name, origins in target.column_origins.items():
+        if len(origins) == 1 and origins[0].table == target.source and origins[0].column in masked:
+            copies[name] = origins[0].column
+    masks = {name: (masked[column].mask.value, masked[column].constant) for name, column in copies.items()}
     return Concealed(subject, erased, masks)
 
 

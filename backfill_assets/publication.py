@@ -337,7 +337,7 @@ def rollback(platform: Platform, run_id: str) -> Published:
     Raises:
         PublicationRefused: if the run is not published, a later run holds part of its scope, or somebody else wrote there.
     """
-    record = _up_to_date(platform, run_id, ROLLBACK)
+    record = up_to_date(platform, run_id, ROLLBACK)
     if record.state is RunState.ROLLED_BACK:
         return _already(platform, record, {ROLLBACK})
     if record.state is not RunState.PUBLISHED:
@@ -374,7 +374,7 @@ def reinstate(platform: Platform, run_id: str) -> Published:
     Raises:
         PublicationRefused: if the run is not rolled back, or somebody has written into its scope since.
     """
-    record = _up_to_date(platform, run_id, REINSTATE)
+    record = up_to_date(platform, run_id, REINSTATE)
     if record.state is RunState.PUBLISHED and _last(platform, run_id, {REINSTATE}) is not None:
         return _already(platform, record, {REINSTATE})
     if record.state is not RunState.ROLLED_BACK:
@@ -390,7 +390,7 @@ def reinstate(platform: Platform, run_id: str) -> Published:
     return done
 
 
-def _up_to_date(platform: Platform, run_id: str, action: str) -> RunRecord:
+def up_to_date(platform: Platform, run_id: str, action: str) -> RunRecord:
     """Return a run after recording what another action of its own has committed and could not say.
 
     Else "it is rolled back already" could be said of rows that an interrupted reinstatement shows to everybody.
@@ -479,6 +479,13 @@ def accept(platform: Platform, run_id: str) -> Published:
     done = Published(run_id, commit.snapshot_id, record.plan.base_snapshot_id, 0, 0, root, new=True)
     _tell_the_world(platform, record, done, ACCEPT)
     return done
+
+
+def may_be_accepted(platform: Platform, run_id: str) -> bool:
+    """Whether a run has published a version under its name that main was not made to show yet."""
+    record = platform.ledger.run(run_id)
+    published = record.state is RunState.PUBLISHED and record.plan.acceptance is Acceptance.LATER
+    return published and _last(platform, run_id, {ACCEPT}) is None
 
 
 def _with_version(platform: Platform, run_id: str) -> RunRecord:

@@ -289,7 +289,7 @@ class TargetTable:
         reconciliations: run-level gates.
         tolerances: names and default values of what the reconciliations tolerate.
         owners: users or teams, as Dagster writes them.
-        column_origins: column lineage, for people.
+        column_origins: column lineage. A column of one origin is a copy of it to the policy: its mask is its, in what is shown.
         configuration: constants of the product that its transform gets in its context.
         chunks_per_run: the most chunks one Dagster run takes.
         entity: the column, of source and target, whose values MERGE_BY_KEY recomputes whole; None: it cannot be merged into.

@@ -1,4 +1,4 @@
-"""Who has decided what about a run, and under which policy: reviews, publications by hand, acceptances of a change.
+"""Who has decided what about a run, and under which policy: reviews, what publishers decide, acceptances.
 
 Put here what the ledger keeps of decisions besides the approval and rejection that move a run (`Ledger.decide`). Whether
 somebody may decide is the policy's. Nothing here is ever changed or deleted: a decision about another plan is void, and

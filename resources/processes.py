@@ -8,21 +8,32 @@ from pathlib import Path
 
 
 def this_process() -> str:
-    """Return the name of this process, which no other has: host, number, and when it began."""
-    return f"{socket.gethostname()}/{os.getpid()}/{_began(os.getpid())}"
+    """Return the name of this process, which no other has: host, namespace of process numbers, number, when it began."""
+    return f"{socket.gethostname()}/{_namespace()}/{os.getpid()}/{_began(os.getpid())}"
 
 
 def is_gone(name: str) -> bool:
-    """Return whether the process of a name (see `this_process`) was of this machine and has ended."""
-    host, number, began = name.rsplit("/", 2)
-    return host == socket.gethostname() and not (is_alive(int(number)) and _began(int(number)) == began)
+    """Return whether the process of a name (see `this_process`) was of this machine, or container, and has ended."""
+    host, namespace, number, began = ("", "", "", *name.rsplit("/", 3))[-4:]
+    if (host, namespace) != (socket.gethostname(), _namespace()) or not number.isdigit():
+        return False
+    # when another user's process began may be hidden: then it is taken for the one that is meant
+    return not is_alive(int(number)) or _began(int(number)) not in {"", began}
+
+
+def _namespace() -> str:
+    """Return in which namespace this process has its number: containers may share a host's name."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def _began(pid: int) -> str:
     """Return when a process began, in the kernel's ticks; nothing where the system has no /proc."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return ""
 
 

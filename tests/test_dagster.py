@@ -70,11 +70,14 @@ def test_a_run_whose_process_was_killed_is_ended_and_no_other(world: World) -> N
     dead = subprocess.Popen([sys.executable, "-c", "pass"])
     dead.wait()
     host, number, began = this_process().rsplit("/", 2)
+    gone = f"{host}/{dead.pid}/1"
     processes = {
-        "dead": f"{host}/{dead.pid}/1",
+        "dead": gone,
         "another since": f"{host}/{number}/1",  # the number of a process is used again
         "alive": this_process(),
         "elsewhere": f"another-host/{dead.pid}/{began}",
+        "in another container": f"{host.rpartition('/')[0]}/pid:[1]/{dead.pid}/{began}",
+        "of another form": "somebody",
         "unknown": None,
     }
     with world.dagster() as instance:
@@ -86,13 +89,20 @@ def test_a_run_whose_process_was_killed_is_ended_and_no_other(world: World) -> N
             ).run_id
             for name, process in processes.items()
         }
+        again = instance.create_run_for_job(
+            _nothing,
+            status=dg.DagsterRunStatus.STARTED,
+            tags={PROCESS_TAG: gone},  # of its parent, until its own process has said so
+            parent_run_id=runs["dead"],
+            root_run_id=runs["dead"],
+        ).run_id
         assert set(end_lost_runs(instance)) == {runs["dead"], runs["another since"]}
         assert end_lost_runs(instance) == []
         states = {name: instance.get_run_by_id(run_id).status.value for name, run_id in runs.items()}
         assert states == dict.fromkeys(processes, "STARTED") | {"dead": "FAILURE", "another since": "FAILURE"}
         said = [one.message for one in instance.all_logs(runs["dead"])]
         assert any("launch it again, nothing staged is lost" in text for text in said)
-        for run_id in runs.values():
+        for run_id in (again, *runs.values()):
             instance.delete_run(run_id)
 
 

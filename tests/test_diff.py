@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
 from hashlib import sha256
@@ -226,6 +227,10 @@ def test_what_the_policy_conceals_is_counted_and_not_shown(tmp_path: Path) -> No
     # what looks like a hash is one: the run before was masked already
     assert shown == {2: (bob, None), 3: ({"number": None, "text": "c" * 64}, {"number": 4, "text": "new"})}
     assert {row["key"]["id"] for rows in largest.values() for row in rows} == {3}
+    # who is erased may be on the new side only: staged before that
+    new_only = replace(spec, concealed=Concealed("text", frozenset({sha256(b"new").hexdigest()})))
+    found, _, sample = compare(new_only, CompareTask("x", (str(old),), (str(new),), ()))
+    assert (found.concealed, {row["key"]["id"] for row in sample}) == (1, {1, 2})
 
 
 def test_a_key_that_is_there_twice_is_said_not_counted(tmp_path: Path) -> None:

@@ -18,12 +18,13 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import DateType, NestedField, StringType
 from support import pass_all, stage_all
-from worlds import World, make_world
+from worlds import World, killed_at, make_world
 
 from backfill_assets import decisions, live
 from backfill_assets.cli import cli
 from backfill_assets.decision_jobs import BREAK_GLASS_TAG, approve_run, review_run
 from backfill_assets.executor import require_computable
+from backfill_assets.launch import initialise_instance, instance_at
 from backfill_assets.planning import plan_run, preview
 from backfill_assets.platform import target_named
 from backfill_assets.publication import policy_problems
@@ -215,6 +216,73 @@ def test_a_rollback_and_the_way_back_are_decisions_of_publishers_and_on_record(t
             ("second", "REINSTATE", "publisher", "eve", "", "nobody else is awake"),
         ]
         assert verify(platform, data=True).everything == []
+        small_table.closed(platform)
+
+
+def test_an_interrupted_undoing_lets_nobody_pass_and_a_version_is_accepted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    home = tmp_path / "home"
+    with small_table.declared():
+        platform = small_table.opened(home)
+        small_table.initialise(platform)
+        (home / "policy.yaml").write_text(yaml.safe_dump({"name": "test", "rules": [{"publishers": ["ops"]}]}))
+        small_table.planned(platform, small_table.manifest("one", "REPLACE_PARTITIONS", small_table.HISTORY))
+        small_table.staged(platform, "one")
+        decisions.publish(platform, "one", by="ops")
+        decisions.rollback(platform, "one", by="ops")
+        with killed_at("undoing.committed", monkeypatch):
+            decisions.reinstate(platform, "one", by="ops")
+        # readers see its rows again, and the ledger does not know it yet
+        assert platform.ledger.run("one").state is RunState.ROLLED_BACK
+        with pytest.raises(TransitionRefused, match="'eve' is no publisher"):
+            decisions.rollback(platform, "one", by="eve")
+        assert platform.ledger.run("one").state is RunState.PUBLISHED
+        version = {"version": "v2", "acceptance": "LATER"}
+        small_table.planned(platform, small_table.manifest("two", "VERSIONED", small_table.HISTORY, **version))
+        small_table.staged(platform, "two")
+        decisions.publish(platform, "two", by="ops")
+        with pytest.raises(TransitionRefused, match="'eve' is no publisher"):
+            decisions.accept(platform, "two", by="eve")
+        assert decisions.accept(platform, "two", by="ops").new
+        assert not decisions.accept(platform, "two", by="eve").new  # it is accepted: nothing is decided
+        with pytest.raises(PublicationRefused, match="acceptance LATER is accepted"):
+            decisions.accept(platform, "one", by="ops")
+        said = [(one["runId"], one["decision"], one["by"]) for one in approvals.decisions(platform.ledger)]
+        assert [one for one in said if one[1] not in {"APPROVED", "PUBLISH"}] == [
+            ("one", "ROLLBACK", "ops"),
+            ("one", "REINSTATE", "ops"),
+            ("two", "ACCEPT", "ops"),
+        ]
+        assert verify(platform).everything == []
+        small_table.closed(platform)
+
+
+def test_glass_that_is_broken_in_vain_is_loud_and_what_is_done_already_breaks_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    home = tmp_path / "home"
+    monkeypatch.setenv("BACKFILL_HOME", str(home))
+    reason = ["--by", "eve", "--break-glass", "nobody else is awake"]
+    with small_table.declared():
+        platform = small_table.opened(home)
+        small_table.initialise(platform)
+        initialise_instance(platform.settings)
+        for run_id, scope in (("first", small_table.HISTORY), ("second", ("2020-03-01", "2020-04-30"))):
+            small_table.planned(platform, small_table.manifest(run_id, "REPLACE_PARTITIONS", scope))
+            small_table.staged(platform, run_id)
+            decisions.publish(platform, run_id, by="ops")
+        (home / "policy.yaml").write_text(yaml.safe_dump({"name": "test", "rules": [{"breakGlass": ["eve"]}]}))
+        refused = CliRunner().invoke(cli, ["rollback", "first", *reason])
+        assert refused.exit_code != 0
+        assert "BREAK-GLASS" in refused.output  # on record, and so it is said, though the table refused it
+        assert "BREAK-GLASS" not in CliRunner().invoke(cli, ["publish", "second", *reason]).output
+        assert [one["by"] for one in approvals.decisions(platform.ledger, break_glass=True)] == ["eve"]
+        with instance_at(platform.settings) as instance:
+            key = dg.AssetKey(
+                [*small_table.READINGS.split(".")[:-1], f"{small_table.READINGS.split('.')[-1]}_published"]
+            )
+            assert len(instance.fetch_observations(key, limit=5).records) == 1
         small_table.closed(platform)
 
 
