@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyarrow import ArrowException
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.conversions import from_bytes
@@ -39,8 +40,13 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_file_to_data_file,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner, Table
@@ -959,11 +965,42 @@ def commit_replacement(
 
 
 def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
-    """Make Iceberg data files of staged Parquet files, from their footers; order kept."""
+    """Make Iceberg data files of staged Parquet files, from their footers; order kept.
+
+    As PyIceberg does it (`parquet_file_to_data_file`), but for what is the same for files of the same schema, which takes
+    it two thirds of the time: that is found out for the first of them.
+    """
+    metadata = table.metadata
+    wanted = compute_statistics_plan(metadata.schema(), metadata.properties)
+    ids = parquet_path_to_id_mapping(metadata.schema())
+    known: list[Any] = []
 
     def read(path: str) -> DataFile:
+        file = table.io.new_input(path)
+        with file.open() as stream:
+            footer = pq.read_metadata(stream)
+        schema = footer.schema.to_arrow_schema()
+        if not any(schema.equals(one, check_metadata=True) for one in known):
+            checked = parquet_file_to_data_file(table.io, metadata, path)
+            known.append(schema)
+            return checked
+        statistics = data_file_statistics_from_parquet_metadata(footer, wanted, ids)
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=statistics.partition(metadata.spec(), metadata.schema()),
+            file_size_in_bytes=len(file),
+            sort_order_id=None,
+            spec_id=metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+    def found(path: str) -> DataFile:
         try:
-            return parquet_file_to_data_file(table.io, table.metadata, path)
+            return read(path)
         except (OSError, ArrowException) as error:
             raise PublicationRefused(
                 Problem(
@@ -973,8 +1010,9 @@ def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
                 )
             ) from error
 
+    first = [found(path) for path in paths[:1]]
     with ThreadPoolExecutor(_FOOTER_READERS) as pool:
-        return list(pool.map(read, paths))
+        return [*first, *pool.map(found, paths[1:])]
 
 
 def require_same_files(name: str, scope: Scope, base: Sequence[DataFile], present: Sequence[DataFile]) -> None:

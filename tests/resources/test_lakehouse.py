@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -28,6 +28,7 @@ from resources.lakehouse import (
     Lakehouse,
     before,
     between,
+    data_files,
     local_path,
 )
 
@@ -286,6 +287,28 @@ def test_every_staged_file_that_changed_is_named(lakehouse: Lakehouse, days: Tab
 
     with pytest.raises(PublicationRefused, match="for 2 reasons"):
         publish(lakehouse, snapshots(lakehouse)[-1], wrong)
+
+
+def test_files_of_one_schema_and_of_another_are_described_as_pyiceberg_does(days: Table) -> None:
+    schema = schema_to_pyarrow(days.schema())
+    paths = [
+        stage_file(days, f"{month}.parquet", day_rows(f"2012-{month:02}-05", value=month)).path for month in (1, 2)
+    ]
+    folder = paths[0].rpartition("/")[0]
+    others = {
+        "other": day_rows("2012-03-05", value=3).cast(schema.with_metadata({"written": "elsewhere"})),
+        "wrong": day_rows("2012-04-05", value=4).cast(schema).append_column("more", [["x"]]),
+    }
+    for name, rows in others.items():
+        pq.write_table(rows, local_path(f"{folder}/{name}.parquet"))
+    paths.insert(1, f"{folder}/other.parquet")
+    found = data_files(days, paths)
+    assert [one.file_path for one in found] == paths
+    assert [repr(one) for one in found] == [
+        repr(parquet_file_to_data_file(days.io, days.metadata, one)) for one in paths
+    ]
+    with pytest.raises(ValueError, match="more"):
+        data_files(days, [*paths, f"{folder}/wrong.parquet"])
 
 
 @pytest.mark.parametrize("damage", ["deleted", "emptied", "cut short"])
