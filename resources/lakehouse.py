@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -555,10 +556,7 @@ class Lakehouse:
                 return
             current = table.current_snapshot()
             old = [] if current is None else list(_live_files(table, current, where))
-            try:
-                commit_replacement(table, where, old, new, properties)
-            except ValidationException as error:  # another process has put rows of this run there meanwhile
-                raise CommitFailedException(str(error)) from error
+            commit_replacement(table, where, old, new, properties)
 
         self._retrying(name, _ensure_snapshot)
         self._retrying(name, put)
@@ -761,7 +759,8 @@ class Lakehouse:
     ) -> None:
         """Commit a replacement; it is tried again while commits elsewhere in the table come between.
 
-        A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first.
+        A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first,
+        and then whether the scopes still hold the same files: only that refuses, whatever PyIceberg said.
         `present` are the files that the scopes hold, where not all of them go.
         """
         name = ".".join(table.name())
@@ -784,17 +783,7 @@ class Lakehouse:
             tried = True
             commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token)
 
-        try:
-            self._retrying(name, replace_files, table)
-        except ValidationException as error:
-            require_unfenced(self.table(name), token)
-            raise ScopeChanged(
-                Problem(
-                    f"{name} changed in {span.start} to {span.end} while publishing: {error}",
-                    "nobody else may write into the scope of a publication",
-                    "plan the change again, under a new run id, on the table as it is now",
-                )
-            ) from error
+        self._retrying(name, replace_files, table)
 
     def _retrying(self, name: str, commit: Callable[[Table], None], table: Table | None = None) -> None:
         """Make a commit on fresh metadata, again if another one came between, for a bounded time.
@@ -808,7 +797,7 @@ class Lakehouse:
         while True:
             try:
                 return commit(table or self.table(name))
-            except CommitFailedException as error:
+            except (CommitFailedException, ValidationException) as error:  # or files of the same scope came between
                 if time.monotonic() > give_up:
                     raise EnvironmentRefused(
                         Problem(
@@ -874,6 +863,17 @@ class _Replacement(_OverwriteFiles):
     """
 
     token: int | None = None
+
+    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        # PyIceberg's remembers the manifest it is asked about, and PyIceberg asks one of them from several threads: files
+        # that are there were said to be missing once in some hundred commits
+        evaluate, one_at_a_time = super()._build_manifest_evaluator(spec_id), Lock()
+
+        def might_match(manifest: ManifestFile) -> bool:
+            with one_at_a_time:
+                return evaluate(manifest)
+
+        return might_match
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         return [

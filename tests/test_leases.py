@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from support import BY_MONTH, DAYS_SCHEMA, a_lakehouse, day_rows, of_run, scope, stage_file
 from support import DAYS as SMALL
 
@@ -265,14 +265,21 @@ def test_a_fence_that_comes_between_the_check_and_the_commit_still_stops_it(
     assert lakehouse.snapshot_id(SMALL) == before
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        CommitFailedException("Table has been updated by another process"),
+        ValidationException("Missing required files to delete: one that is there"),
+    ],
+)
 def test_a_commit_that_others_crowd_out_is_tried_again_and_no_conflict(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, said: Exception
 ) -> None:
     commit, crowded = lakehouse_module.commit_replacement, iter(range(3))
 
     def crowd(*arguments: Any, **named: Any) -> None:
         if next(crowded, None) is not None:
-            raise CommitFailedException("Table has been updated by another process")
+            raise said
         commit(*arguments, **named)
 
     monkeypatch.setattr(lakehouse_module, "commit_replacement", crowd)

@@ -28,7 +28,8 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 from pandera.errors import SchemaErrors
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
+from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual
+from pyiceberg.expressions.visitors import manifest_evaluator
 from pyiceberg.io.pyarrow import (
     _dataframe_to_data_files,
     parquet_file_to_data_file,
@@ -145,6 +146,14 @@ def test_pyiceberg_has_two_exceptions_for_a_commit_that_lost() -> None:
     """Neither is the other: a conflict found while repeating is no `CommitFailedException`. Both must be caught."""
     assert not issubclass(ValidationException, CommitFailedException)
     assert not issubclass(CommitFailedException, ValidationException)
+
+
+def test_pyicebergs_evaluator_of_manifests_remembers_the_one_it_is_asked_about(catalog: Catalog, days: Table) -> None:
+    """Asked by two threads at once it answers for the other's manifest; `_OverwriteFiles` asks it from a pool."""
+    evaluate = manifest_evaluator(days.spec(), days.schema(), AlwaysTrue())
+    (manifest,) = newest(catalog).manifests(days.io)
+    assert evaluate(manifest)
+    assert evaluate.__self__.partition_fields is manifest.partitions  # type: ignore[attr-defined]
 
 
 def test_pyiceberg_fails_the_commit_that_may_not_be_repeated(catalog: Catalog, days: Table) -> None:
