@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manifests.canonical import canonical_json, sha256_of
+from manifests.canonical import canonical_json, plain, sha256_of
 from manifests.errors import Problem, PublicationRefused
 from resources.chain import Chain, create, sync_folder
 
@@ -81,7 +81,7 @@ class EvidenceStore:
         partial.mkdir(parents=True)
         index = {}
         for name, content in sorted(files.items()):
-            raw = (json.dumps(json.loads(canonical_json(content)), indent=1, ensure_ascii=False) + "\n").encode()
+            raw = (_legible(plain(content)) + "\n").encode()
             _write(partial / name, raw)
             index[name] = hashlib.sha256(raw).hexdigest()
         root = sha256_of(index)
@@ -160,6 +160,16 @@ def sha256_of_file(file: Path) -> str:
     """Return the SHA-256 (hex) of a file, a block at a time."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _legible(content: Any, levels: int = 2) -> str:
+    """Return canonical JSON with a line for each of what lies at the top two levels: a row of a table, a field of a plan."""
+    if not content or not levels or not isinstance(content, (dict, list)):
+        return canonical_json(content)
+    if isinstance(content, list):
+        return "[\n" + ",\n".join(_legible(one, levels - 1) for one in content) + "\n]"
+    named = (f"{canonical_json(name)}: {_legible(one, levels - 1)}" for name, one in sorted(content.items()))
+    return "{\n" + ",\n".join(named) + "\n}"
 
 
 def _index_text(run_id: str, files: Mapping[str, str]) -> str:

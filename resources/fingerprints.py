@@ -25,12 +25,13 @@ def fingerprint(raw: bytes) -> Fingerprint:
     return Fingerprint(hashlib.sha256(raw).hexdigest(), hashlib.sha256(raw[-_footer(raw[-_TAIL:]) :]).hexdigest())
 
 
-def footer_hash(stream: Any, size: int) -> str:
-    """Return the hash of the footer of a file of known size, reading nothing else of it. `stream` seeks and reads bytes."""
+def read_footer(stream: Any, size: int) -> bytes:
+    """Return the footer of a file of known size, reading nothing else of it. `stream` seeks and reads bytes."""
     stream.seek(max(0, size - _TAIL))
     begins = max(0, size - _footer(stream.read(_TAIL)))
     stream.seek(begins)
-    return hashlib.sha256(stream.read(size - begins)).hexdigest()
+    raw: bytes = stream.read(size - begins)
+    return raw
 
 
 def _footer(tail: bytes) -> int:

@@ -6,6 +6,7 @@ whether a commit may happen is the publisher's. Every commit here is one snapsho
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import random
 import time
@@ -21,7 +22,7 @@ from threading import Lock
 from typing import Any
 
 import pyarrow.parquet as pq
-from pyarrow import ArrowException
+from pyarrow import ArrowException, BufferReader
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
@@ -69,7 +70,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, InputRefused, LeaseLost, Problem, PublicationRefused
 from manifests.planner import ReferenceState, SourceFile, SourceState, StagedFile
-from resources.fingerprints import footer_hash
+from resources.fingerprints import read_footer
 from resources.leases import lost
 
 RUN_PROPERTY = "backfill.run-id"
@@ -532,9 +533,10 @@ class Lakehouse:
         for scope, base_snapshot_id in scopes:
             present += _unchanged_files(table, current, scope, base_snapshot_id)
         old = present if replaced is None else [file for file in present if file.file_path in replaced]
-        new = data_files(table, [file.path for file in staged])
+        footers = _footers(table, [file.path for file in staged])
+        new = data_files(table, [file.path for file in staged], footers)
         _require_as_staged(staged, new)
-        _require_same_footers(table, staged)
+        _require_same_footers(staged, footers)
         self._commit(table, [scope for scope, _ in scopes], old, new, properties, branch, token, present)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
@@ -964,33 +966,30 @@ def commit_replacement(
                 update.append_data_file(file)
 
 
-def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
+def data_files(table: Table, paths: Sequence[str], footers: Sequence[_Footer] | None = None) -> list[DataFile]:
     """Make Iceberg data files of staged Parquet files, from their footers; order kept.
 
     As PyIceberg does it (`parquet_file_to_data_file`), but for what is the same for files of the same schema, which takes
-    it two thirds of the time: that is found out for the first of them.
+    it two thirds of the time: that is found out for the first of them. `footers` are theirs, where they were read already.
     """
     metadata = table.metadata
     wanted = compute_statistics_plan(metadata.schema(), metadata.properties)
     ids = parquet_path_to_id_mapping(metadata.schema())
     known: list[Any] = []
 
-    def read(path: str) -> DataFile:
-        file = table.io.new_input(path)
-        with file.open() as stream:
-            footer = pq.read_metadata(stream)
-        schema = footer.schema.to_arrow_schema()
+    def described(path: str, footer: _Footer) -> DataFile:
+        schema = footer.metadata.schema.to_arrow_schema()
         if not any(schema.equals(one, check_metadata=True) for one in known):
             checked = parquet_file_to_data_file(table.io, metadata, path)
             known.append(schema)
             return checked
-        statistics = data_file_statistics_from_parquet_metadata(footer, wanted, ids)
+        statistics = data_file_statistics_from_parquet_metadata(footer.metadata, wanted, ids)
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,
             file_format=FileFormat.PARQUET,
             partition=statistics.partition(metadata.spec(), metadata.schema()),
-            file_size_in_bytes=len(file),
+            file_size_in_bytes=footer.size,
             sort_order_id=None,
             spec_id=metadata.default_spec_id,
             equality_ids=None,
@@ -998,9 +997,34 @@ def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
             **statistics.to_serialized_dict(),
         )
 
-    def found(path: str) -> DataFile:
+    if footers is None:
+        footers = _footers(table, paths)
+    return [described(path, footer) for path, footer in zip(paths, footers, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Footer:
+    """What a commit takes over from a Parquet file: its size in bytes, its footer, and the footer's SHA-256 (hex)."""
+
+    size: int
+    sha256: str
+    metadata: pq.FileMetaData
+
+
+def _footers(table: Table, paths: Sequence[str]) -> list[_Footer]:
+    """Read the footers of Parquet files, each once; order kept.
+
+    Raises:
+        PublicationRefused: for a file that cannot be read.
+    """
+
+    def footer_of(path: str) -> _Footer:
         try:
-            return read(path)
+            file = table.io.new_input(path)
+            with file.open() as stream:
+                size = len(file)
+                raw = read_footer(stream, size)
+            return _Footer(size, hashlib.sha256(raw).hexdigest(), pq.read_metadata(BufferReader(raw)))
         except (OSError, ArrowException) as error:
             raise PublicationRefused(
                 Problem(
@@ -1010,9 +1034,8 @@ def data_files(table: Table, paths: Sequence[str]) -> list[DataFile]:
                 )
             ) from error
 
-    first = [found(path) for path in paths[:1]]
     with ThreadPoolExecutor(_FOOTER_READERS) as pool:
-        return [*first, *pool.map(found, paths[1:])]
+        return list(pool.map(footer_of, paths))
 
 
 def require_same_files(name: str, scope: Scope, base: Sequence[DataFile], present: Sequence[DataFile]) -> None:
@@ -1051,24 +1074,17 @@ def _require_as_staged(staged: Sequence[StagedFile], found: Sequence[DataFile]) 
         raise PublicationRefused(changed)
 
 
-def _require_same_footers(table: Table, staged: Sequence[StagedFile]) -> None:
+def _require_same_footers(staged: Sequence[StagedFile], footers: Sequence[_Footer]) -> None:
     """Refuse files whose footer is not the one that was gated: what a commit says of a file comes from there."""
-
-    def found(file: StagedFile) -> str:
-        with table.io.new_input(file.path).open() as stream:
-            return footer_hash(stream, file.bytes)
-
-    known = [file for file in staged if file.footer]
-    with ThreadPoolExecutor(_FOOTER_READERS) as pool:
-        changed = [
-            Problem(
-                f"the footer of {file.path} has the SHA-256 {own}, not {file.footer}",
-                "what is published is what was gated",
-                "cancel the run: its staging was changed after it was gated",
-            )
-            for file, own in zip(known, pool.map(found, known), strict=True)
-            if own != file.footer
-        ]
+    changed = [
+        Problem(
+            f"the footer of {file.path} has the SHA-256 {footer.sha256}, not {file.footer}",
+            "what is published is what was gated",
+            "cancel the run: its staging was changed after it was gated",
+        )
+        for file, footer in zip(staged, footers, strict=True)
+        if file.footer and footer.sha256 != file.footer
+    ]
     if changed:
         raise PublicationRefused(changed)
 

@@ -274,10 +274,10 @@ def test_manifests_are_judged_one_at_a_time(lakehouse: Lakehouse, days: Table, m
     """PyIceberg asks from several threads, and its answer is wrong for who comes between; see test_upstream."""
     for number in range(8):
         live(lakehouse, f"2012-03-{number + 10}", load=f"more-{number}")
-    build, busy, together = snapshot_module.manifest_evaluator, Lock(), []
+    build, together = snapshot_module.manifest_evaluator, []
 
     def slow(*arguments: Any) -> Any:
-        evaluate = build(*arguments)
+        evaluate, busy = build(*arguments), Lock()
 
         def evaluate_slowly(manifest: ManifestFile) -> bool:
             alone = busy.acquire(blocking=False)
