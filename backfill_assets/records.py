@@ -249,18 +249,18 @@ def _record(
     numbered = [one for one in records if one.number]
     made_up = [_link(platform, run_id, one) for one in numbered if not _is_linked(platform, one)]
     bundle = store.path(run_id)
-    first = not numbered
-    tables = None if first else sorted(MOVING)
     if name is not None and (store.records(run_id) / f"{name}.json").exists():
         event, facts, name = MOVED, {}, None  # told before: what is left is what came after it
-    kept = kept_rows(bundle, records, tables)
-    found = rows_of(connection, run_id, tables)
+    # the first record has the hash of every table; only those that may move are read again
+    kept = kept_rows(bundle, records, sorted(MOVING) if numbered else None)
     if kept is None and numbered:
         return False  # the bundle that they go on from is not there any more: nothing is to stand in for it
     if kept is None:
+        found = rows_of(connection, run_id)
         kept, changes, event = {}, {table: dict(rows) for table, rows in found.items()}, ADOPTED
     else:
-        changes = changes_of(differences(kept, found))
+        moving = {table: rows for table, rows in kept.items() if table in MOVING}
+        changes = changes_of(differences(moving, rows_of(connection, run_id, sorted(MOVING))))
     if event == MOVED:
         event = _what_moved(changes)
     if name is None and not changes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manifests.canonical import canonical_json, plain, sha256_of
+from manifests.canonical import canonical_json, canonical_json_of_plain, plain, sha256_of
 from manifests.errors import Problem, PublicationRefused
 from resources.chain import Chain, create, sync_folder
 
@@ -163,12 +163,12 @@ def sha256_of_file(file: Path) -> str:
 
 
 def _legible(content: Any, levels: int = 2) -> str:
-    """Return canonical JSON with a line for each of what lies at the top two levels: a row of a table, a field of a plan."""
+    """Return plain data as canonical JSON with a line for each of what lies at the top two levels: a row of a table, a field of a plan."""
     if not content or not levels or not isinstance(content, (dict, list)):
-        return canonical_json(content)
+        return canonical_json_of_plain(content)
     if isinstance(content, list):
         return "[\n" + ",\n".join(_legible(one, levels - 1) for one in content) + "\n]"
-    named = (f"{canonical_json(name)}: {_legible(one, levels - 1)}" for name, one in sorted(content.items()))
+    named = (f"{canonical_json_of_plain(name)}: {_legible(one, levels - 1)}" for name, one in sorted(content.items()))
     return "{\n" + ",\n".join(named) + "\n}"
 
 

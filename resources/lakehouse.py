@@ -19,7 +19,7 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 from pyarrow import ArrowException, BufferReader
@@ -93,6 +93,7 @@ FENCE_ACTION = "fence"
 _FOOTER_READERS = 8
 _CONTENTION_SECONDS = 60.0
 """How long a commit is tried again because commits elsewhere in the table came between."""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -423,8 +424,7 @@ class Lakehouse:
             except FileNotFoundError:
                 return None
 
-        with ThreadPoolExecutor(_FOOTER_READERS) as pool:
-            found = list(pool.map(length, (path for path, _ in expected)))
+        found = _for_each(length, [path for path, _ in expected])
         gone = [path for (path, _), size in zip(expected, found, strict=True) if size is None]
         changed = [path for (path, was), size in zip(expected, found, strict=True) if size not in {None, was}]
         return gone, changed
@@ -1034,8 +1034,15 @@ def _footers(table: Table, paths: Sequence[str]) -> list[_Footer]:
                 )
             ) from error
 
+    return _for_each(footer_of, paths)
+
+
+def _for_each(ask: Callable[[str], _T], paths: Sequence[str]) -> list[_T]:
+    """Ask something of each file, order kept: of a store together, on a local disk one by one, where nothing is waited for."""
+    if all(path.startswith("file:") for path in paths):
+        return [ask(path) for path in paths]
     with ThreadPoolExecutor(_FOOTER_READERS) as pool:
-        return list(pool.map(footer_of, paths))
+        return list(pool.map(ask, paths))
 
 
 def require_same_files(name: str, scope: Scope, base: Sequence[DataFile], present: Sequence[DataFile]) -> None:

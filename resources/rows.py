@@ -19,6 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from manifests.canonical import canonical_json_of_plain
 from resources.tables import Utc, metadata, runs
 
 Row = dict[str, Any]
@@ -151,19 +152,17 @@ def _parsed(text: str) -> Any:
     """Return what a text says, if it is canonical JSON (so that the text follows from what it says); else the text."""
     try:
         data = json.loads(text)
-        return data if _text(data) == text else text
+        return data if canonical_json_of_plain(data) == text else text
     except (ValueError, RecursionError):
         return text
 
 
-def _text(data: Any) -> str:
-    """Return the canonical JSON (see `manifests.canonical`) of what is plain data already: thousands of cells."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
 def hashes_of(rows: Rows) -> dict[str, str]:
     """Return the hash of each table's rows."""
-    return {table: hashlib.sha256(_text(found).encode()).hexdigest() for table, found in sorted(rows.items())}
+    return {
+        table: hashlib.sha256(canonical_json_of_plain(found).encode()).hexdigest()
+        for table, found in sorted(rows.items())
+    }
 
 
 def fold(rows: Rows, changes: Mapping[str, Mapping[str, Row]]) -> None:
@@ -199,7 +198,11 @@ def _same(kept: Any, found: Any) -> bool:
     """Python takes 1, 1.0 and True for equal; a cell does not."""
     if type(kept) is not type(found):
         return False
-    return bool(kept == found) if isinstance(kept, (str, int)) else _text(kept) == _text(found)
+    return (
+        bool(kept == found)
+        if isinstance(kept, (str, int))
+        else canonical_json_of_plain(kept) == canonical_json_of_plain(found)
+    )
 
 
 def _runs_by_their_transitions(different: list[Difference], found: Rows) -> list[Difference]:
