@@ -30,8 +30,8 @@ from resources.fingerprints import Fingerprint, fingerprint
 
 SAMPLE_ROWS = 5
 """Offending rows shown per rule."""
-BUNDLE_ROWS = 500_000
-"""Rows of small chunks that are judged together: some 60 MB."""
+BUNDLE_ROWS = 1_000_000
+"""Rows of small chunks that are judged together: some 120 MB."""
 _VALUE_CHECKS = frozenset(
     {
         "equal_to",

@@ -6,7 +6,7 @@ The rules of planning are the planner's; what is done here is looking things up,
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +44,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         approvals.keep_policy(platform.ledger, policy.hash, shown(policy))
     return make_plan(
         manifest,
-        contract=target.contract(_pinned_rows(platform, target, manifest, references)),
+        contract=target.contract(_PinnedRows(platform, target, manifest, references)),
         source=source,
         references=references,
         base_snapshot_id=base_snapshot_id,
@@ -173,15 +173,29 @@ def _reference_states(platform: Platform, target: TargetTable, manifest: RunMani
     return {table: platform.lakehouse.reference_state(table, frozenset(recorded[table])) for table in target.references}
 
 
-def _pinned_rows(
-    platform: Platform, target: TargetTable, manifest: RunManifest, states: Mapping[str, ReferenceState]
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of each reference at its pin: the warm-up depends on them."""
-    asked = {reference.name: reference for reference in manifest.reference_data}
-    rows = {}
-    for table in target.references:
-        pin = pin_reference(asked.get(table) or ReferenceData(name=table), states[table])
-        if not hasattr(pin, "snapshot_id"):
-            raise PlanRefused(pin)
-        rows[table] = platform.lakehouse.rows(table, pin.snapshot_id)
-    return rows
+class _PinnedRows(Mapping[str, list[dict[str, Any]]]):
+    """The rows of each reference at its pin, read when somebody looks: the warm-up depends on some of them."""
+
+    def __init__(
+        self, platform: Platform, target: TargetTable, manifest: RunManifest, states: Mapping[str, ReferenceState]
+    ) -> None:
+        asked = {reference.name: reference for reference in manifest.reference_data}
+        self._lakehouse = platform.lakehouse
+        self._snapshots: dict[str, int] = {}
+        self._read: dict[str, list[dict[str, Any]]] = {}
+        for table in target.references:
+            pin = pin_reference(asked.get(table) or ReferenceData(name=table), states[table])
+            if not hasattr(pin, "snapshot_id"):
+                raise PlanRefused(pin)
+            self._snapshots[table] = pin.snapshot_id
+
+    def __getitem__(self, table: str) -> list[dict[str, Any]]:
+        if table not in self._read:
+            self._read[table] = self._lakehouse.rows(table, self._snapshots[table])
+        return self._read[table]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._snapshots)
+
+    def __len__(self) -> int:
+        return len(self._snapshots)

@@ -259,7 +259,19 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
                 metadata={"failed": sorted(outcome.failed), "staged": len(good)},
                 allow_retries=False,
             )
-        for key in good:
-            context.add_asset_metadata(metadata[key], partition_key=partition_key(run_id, key))
+        _add_metadata(context, {partition_key(run_id, key): metadata[key] for key in good})
 
     return stage
+
+
+def _add_metadata(context: AssetExecutionContext, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add metadata to the materialisation of each partition of the run.
+
+    As `context.add_asset_metadata`, which lists all partitions of the run again for each: 0.8 s for 162 of them, and the
+    square of that ratio for more.
+    """
+    step = context.get_step_execution_context()
+    for partition, told in metadata.items():
+        step._metadata_accumulator = step._metadata_accumulator.with_additional_asset_metadata(  # noqa: SLF001
+            asset_key=context.asset_key, metadata=told, partition_key=partition
+        )

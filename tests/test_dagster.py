@@ -47,6 +47,17 @@ def test_chunks_and_checks_of_a_range_run_are_seen_per_partition(world: World) -
         materialized = instance.get_materialized_partitions(asset_key("silver.case_sla_daily"))
         mine = {key for key in materialized if key.startswith("seen|")}
         assert mine == {str(partition_key("seen", chunk)) for chunk in chunks[:3] + chunks[5:7]}
+        told = {
+            event.partition: event.metadata["dagster/partition_row_count"].value
+            for record_ in instance.fetch_materializations(asset_key("silver.case_sla_daily"), limit=100).records
+            if (event := record_.asset_materialization) is not None and event.partition in mine
+        }
+        rows = {
+            str(partition_key(record.run_id, one.chunk)): one.rows
+            for one in world.platform.ledger.chunks(record.run_id)
+        }
+        assert {partition: rows[partition] for partition in told} == told
+        assert len({*told.values()}) > 1
         check = dg.AssetCheckKey(asset_key("silver.case_sla_daily"), CHUNK_GATE)
         history = instance.event_log_storage.get_asset_check_execution_history(check, limit=100)
         evaluated = {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +27,9 @@ from backfill_assets.commands.reconciliation import sparkline
 from backfill_assets.definitions import build_definitions
 from backfill_assets.drift import readings, series
 from backfill_assets.exception_table import EXCEPTIONS_TABLE
+from backfill_assets.executor import reconciliation_context
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT
+from backfill_assets.products.enforcement.reconciliations import CLOCKS
 from backfill_assets.products.enforcement.transforms import case_sla_daily
 from backfill_assets.publication import publish
 from backfill_assets.reconciliation import Entities, keys, record_level, state_level
@@ -182,6 +184,26 @@ def test_a_removed_case_is_named_by_every_level_and_listed_row_by_row(
     assert (pointer["table"], pointer["rows"], pointer["cut"]) == (EXCEPTIONS_TABLE, started["wrong"], False)
     assert pointer["snapshot"] == str(world.platform.lakehouse.snapshot_id(EXCEPTIONS_TABLE))
     assert f"run_id = '{record.run_id}' AND gate = '{STARTED}'" in pointer["query"]
+
+
+def test_a_penalty_may_still_come_on_the_last_day_of_the_source(world: World) -> None:
+    """The day of the source's last event need not be over: a log of 12,000 generated cases had such a breach."""
+    breach = a_breach(world)
+    record = world.platform.ledger.run("history")
+    context = reconciliation_context(
+        world.platform, CASE_SLA_DAILY, record.plan, world.platform.ledger.chunks("history")
+    )
+    is_it = F.col("case_id") == breach["case_id"]
+    source = context.source.where(~(is_it & (F.col("activity") == "Add penalty")))
+    due = datetime.combine(breach["breach_on"], time.min, UTC)
+
+    def unpenalised(last_day: datetime) -> bool | None:
+        rows = CLOCKS.rows(replace(context, source=source, source_last_day=last_day))
+        (row,) = rows.where(is_it & (F.col("clock") == "PAYMENT")).select("unpenalised").collect()
+        return cast("bool | None", row["unpenalised"])
+
+    assert not unpenalised(due)
+    assert unpenalised(due + timedelta(days=1))
 
 
 def test_a_changed_amount_is_found_and_shown_beside_the_accepted_one(world: World) -> None:

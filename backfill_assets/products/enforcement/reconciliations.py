@@ -68,7 +68,7 @@ def _clocks(context: ReconciliationContext) -> DataFrame:
         F.max("breach_on").alias("breach_on"),
     )
     is_ended_payment = (F.col("clock") == PAYMENT) & F.col("breached_as").isNotNull()
-    is_known = F.col("breach_on") <= F.lit(context.source_last_day.date())
+    is_known = F.col("breach_on") < F.lit(context.source_last_day.date())  # that day may not be over
     recomputed = F.col("breached") & F.col("deadline").between(scope.start, scope.end)
     month, found_month = (
         F.when(breached, F.date_format(day, "yyyy-MM"))
@@ -359,7 +359,7 @@ ALL = (
         ),
     ),
     # a deadline that was met may have a penalty all the same (the payment was short); its day must be right, too. A
-    # breach without a penalty is wrong in a jurisdiction that adds penalties, up to the last day the source knows
+    # breach without a penalty is wrong in a jurisdiction that adds penalties, before the last day of the source
     outcome_level(
         "payment_breaches_are_penalties",
         "PAYMENT deadlines fall on the local day on which the penalty was added, where the log has penalties.",
