@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -42,6 +42,7 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
+from pyiceberg.io.fileformat import DataFileStatistics
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -51,7 +52,7 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import ManifestGroupPlanner, Table
+from pyiceberg.table import ManifestGroupPlanner, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -61,6 +62,7 @@ from pyiceberg.table.update import (
     RemoveSnapshotRefUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
+    TableUpdate,
     UpdatesAndRequirements,
 )
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
@@ -866,6 +868,12 @@ class _Replacement(_OverwriteFiles):
 
     token: int | None = None
 
+    def _build_delete_files_partition_predicate(self) -> None:
+        """Leave the predicate as it is given: `commit_replacement` is told a scope that all deleted files lie in.
+
+        PyIceberg adds a term for each of their partitions, and then holds each manifest against hundreds of terms.
+        """
+
     def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
         # PyIceberg's remembers the manifest it is asked about, and PyIceberg asks one of them from several threads: files
         # that are there were said to be missing once in some hundred commits
@@ -891,6 +899,20 @@ class _Replacement(_OverwriteFiles):
         if self.token is None:
             return updates, requirements
         return updates, (*requirements, _NotFenced(ref=fence_of(self.token), snapshot_id=None))
+
+
+class _Transaction(Transaction):
+    """PyIceberg's transaction, which applies its updates to a copy of the metadata once and not at each look at it."""
+
+    _seen: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """The table's metadata with the transaction's updates."""
+        seen = self._seen
+        if seen is None or seen[0] is not self._table.metadata or seen[1] is not self._updates:
+            self._seen = seen = (self._table.metadata, self._updates, super().table_metadata)
+        return seen[2]
 
 
 class _Nothing(_FastAppendFiles):
@@ -953,7 +975,7 @@ def commit_replacement(
     concurrent append anywhere in the table would abort the commit.
     """
     operation = Operation.APPEND if table.snapshot_by_name(branch) is None else Operation.OVERWRITE
-    with table.transaction() as transaction:
+    with _Transaction(table) as transaction:
         replacement = _Replacement(
             operation, transaction, table.io, snapshot_properties=dict(properties), branch=branch
         )
@@ -976,6 +998,22 @@ def data_files(table: Table, paths: Sequence[str], footers: Sequence[_Footer] | 
     wanted = compute_statistics_plan(metadata.schema(), metadata.properties)
     ids = parquet_path_to_id_mapping(metadata.schema())
     known: list[Any] = []
+    bounds: dict[tuple[int, bool, Any], bytes | None] = {}
+
+    def serialized(statistics: DataFileStatistics) -> dict[str, Any]:
+        """Return statistics with bounds as Iceberg keeps them; many files have the same ones in many columns."""
+        whole = replace(statistics, column_aggregates={}).to_serialized_dict()
+        for field_id, found in statistics.column_aggregates.items():
+            for name, is_lower, value in (
+                ("lower_bounds", True, found.current_min),
+                ("upper_bounds", False, found.current_max),
+            ):
+                key = (field_id, is_lower, value)
+                if key not in bounds:
+                    bounds[key] = found.min_as_bytes() if is_lower else found.max_as_bytes()
+                if bounds[key] is not None:
+                    whole[name][field_id] = bounds[key]
+        return whole
 
     def described(path: str, footer: _Footer) -> DataFile:
         schema = footer.metadata.schema.to_arrow_schema()
@@ -994,7 +1032,7 @@ def data_files(table: Table, paths: Sequence[str], footers: Sequence[_Footer] | 
             spec_id=metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,
-            **statistics.to_serialized_dict(),
+            **serialized(statistics),
         )
 
     if footers is None:

@@ -25,6 +25,7 @@ from support import BY_MONTH, DAYS, DAYS_SCHEMA, a_lakehouse, catalog_properties
 
 from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefused
 from manifests.planner import SourceFile, StagedFile
+from resources import lakehouse as lakehouse_module
 from resources.lakehouse import (
     DATA_VERSION_PROPERTY,
     LOAD_PROPERTY,
@@ -295,6 +296,20 @@ def test_manifests_are_judged_one_at_a_time(lakehouse: Lakehouse, days: Table, m
     assert not any(together)
 
 
+def test_a_transaction_sees_its_own_updates_and_what_was_committed(lakehouse: Lakehouse, days: Table) -> None:
+    transaction = lakehouse_module._Transaction(days)
+    before = transaction.table_metadata
+    assert before == days.metadata
+    assert transaction.table_metadata is before
+    transaction.set_properties(owner="somebody")
+    assert transaction.table_metadata.properties["owner"] == "somebody"
+    transaction.set_properties(owner="somebody else")
+    assert transaction.table_metadata.properties["owner"] == "somebody else"
+    transaction.commit_transaction()
+    assert transaction.table_metadata.properties["owner"] == "somebody else"
+    assert lakehouse.table(DAYS).properties["owner"] == "somebody else"
+
+
 # --- what is published is what was gated ------------------------------------------------------------------------------
 
 
@@ -320,9 +335,13 @@ def test_every_staged_file_that_changed_is_named(lakehouse: Lakehouse, days: Tab
 
 def test_files_of_one_schema_and_of_another_are_described_as_pyiceberg_does(days: Table) -> None:
     schema = schema_to_pyarrow(days.schema())
+    # some have bounds in common, in part, and one column's upper bound is another's lower bound
+    written = {"1": ("2012-01-05", 1), "2": ("2012-02-05", 2), "5": ("2012-01-05", 2), "6": ("2012-01-06", 1)}
     paths = [
-        stage_file(days, f"{month}.parquet", day_rows(f"2012-{month:02}-05", value=month)).path for month in (1, 2)
+        stage_file(days, f"{name}.parquet", day_rows(day, value=value)).path for name, (day, value) in written.items()
     ]
+    mixed = pa.concat_tables([day_rows("2012-02-05", value=1), day_rows("2012-02-06", value=2)])
+    paths.append(stage_file(days, "mixed.parquet", mixed).path)
     folder = paths[0].rpartition("/")[0]
     others = {
         "other": day_rows("2012-03-05", value=3).cast(schema.with_metadata({"written": "elsewhere"})),
