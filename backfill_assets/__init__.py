@@ -12,7 +12,7 @@ from backfill_assets.reconciliation import (
     record_level,
     state_level,
 )
-from backfill_assets.schema import Instant, Published
+from backfill_assets.schema import Instant, Published, row_rule
 from backfill_assets.target import (
     ColumnOrigin,
     Finding,
@@ -53,5 +53,6 @@ __all__ = [
     "keys",
     "outcome_level",
     "record_level",
+    "row_rule",
     "state_level",
 ]

@@ -24,7 +24,7 @@ from pandera.api.function_dispatch import Dispatcher
 from pandera.errors import SchemaError, SchemaErrors
 
 from backfill_assets.digest import RowDigest
-from backfill_assets.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, is_row_rule
 from manifests.canonical import plain
 from resources.fingerprints import Fingerprint, fingerprint
 
@@ -148,8 +148,8 @@ def reference_to(thing: type | Callable[..., Any]) -> str:
 def gate_chunks(spec: GateSpec, tasks: Iterable[GateTask]) -> Iterator[GateResult]:
     """Judge chunks, small ones in bundles of up to BUNDLE_ROWS rows.
 
-    A call of pandera costs more than a hundred thousand rows do. So rules that look at one value at a time are applied to
-    a whole bundle first; where all its rows pass them, each chunk is held against the other rules only.
+    A call of pandera costs more than a hundred thousand rows do. So rules that look at one row at a time are applied to a
+    whole bundle first; where all its rows pass them, each chunk is held against the other rules only.
     """
     bundle: list[GateTask] = []
     for task in tasks:
@@ -169,12 +169,12 @@ def _gate_bundle(spec: GateSpec, tasks: Sequence[GateTask]) -> Iterator[GateResu
     known = [frame for frame in frames if frame is not None]
     broken: dict[str, Violation] = {}
     if len(known) == len(tasks) > 1 and all(frame.schema == known[0].schema for frame in known):
-        _check(_value_rules(spec), pl.concat(known, rechunk=False), broken)
-        values_pass = not broken
+        _check(_row_rules(spec), pl.concat(known, rechunk=False), broken)
+        rows_pass = not broken
     else:
-        values_pass = False
+        rows_pass = False
     for task, frame, own in zip(tasks, frames, hashes, strict=True):
-        yield gate_chunk(spec, task, frame=frame, hashes=own, values_pass=values_pass)
+        yield gate_chunk(spec, task, frame=frame, hashes=own, rows_pass=rows_pass)
 
 
 def gate_chunk(
@@ -183,15 +183,15 @@ def gate_chunk(
     *,
     frame: pl.DataFrame | None = None,
     hashes: Mapping[str, Fingerprint] | None = None,
-    values_pass: bool = False,
+    rows_pass: bool = False,
 ) -> GateResult:
     """Read the files of a chunk, one at a time, and judge them.
 
     Memory is one file's. Files are taken in key order; a chunk in several files is right only if their key ranges are
     disjoint, and then uniqueness and digest need no more than one file at once. `frame` is the content of its one file
-    if it was read already, `hashes` are that file's, and `values_pass` is whether it passed the rules about single values.
+    if it was read already, `hashes` are that file's, and `rows_pass` is whether it passed the rules about single rows.
     """
-    judge = _Judge(spec, task, values_pass)
+    judge = _Judge(spec, task, rows_pass)
     if frame is not None:
         judge.hashes |= dict(hashes or {})
         judge.add(frame)
@@ -206,9 +206,9 @@ def gate_chunk(
 class _Judge:
     """What is known of a chunk after some of its files."""
 
-    def __init__(self, spec: GateSpec, task: GateTask, values_pass: bool) -> None:
+    def __init__(self, spec: GateSpec, task: GateTask, rows_pass: bool) -> None:
         self._spec, self._task = spec, task
-        self._schema = _schema_for(spec, task.start, task.end, values_pass=values_pass)
+        self._rows_pass = rows_pass
         self._columns = digest_columns(named(spec.model))
         self._digest = RowDigest(
             {name: kind for name, kind in dtypes(named(spec.model)).items() if name in self._columns}
@@ -223,10 +223,17 @@ class _Judge:
         """Judge the next file."""
         spec = self._spec
         frame, ordered = by_key(frame, spec.key)
-        schema = copy(self._schema)
-        if ordered:  # keys that rise strictly are unique: only where they do not is pandera's own (slower) check needed
-            schema.unique = None
-        _check(schema, frame, self.violations)
+        schema = _schema_for(
+            spec,
+            self._task.start,
+            self._task.end,
+            rows_pass=self._rows_pass,
+            # pandera looks again, and names the rows, only where the whole is not as simple as that
+            keys_pass=ordered,
+            days_pass=self._rows_pass and _lies_in(frame[spec.day_column], self._task.start, self._task.end),
+        )
+        if schema is not None:
+            _check(schema, frame, self.violations)
         if set(self._columns) <= set(frame.columns):
             self._follow(frame)
         if self.violations:
@@ -368,32 +375,50 @@ def _base_schema(model: str) -> pa.DataFrameSchema:
     return declared.to_schema()
 
 
-def _schema_for(spec: GateSpec, start: date, end: date, *, values_pass: bool) -> pa.DataFrameSchema:
-    """Return the model's schema with what is true of this run and chunk; without the rules about single values if they pass.
+def _lies_in(days: pl.Series, start: date, end: date) -> bool:
+    first, last = days.min(), days.max()
+    return isinstance(first, date) and isinstance(last, date) and start <= first and last <= end
 
-    A shallow copy, made for every file.
+
+def _schema_for(
+    spec: GateSpec, start: date, end: date, *, rows_pass: bool, keys_pass: bool, days_pass: bool
+) -> pa.DataFrameSchema | None:
+    """Return the model's schema with what is true of this run and chunk, without the rules that are known to hold.
+
+    A shallow copy, made for every file. None where nothing is left to be looked at.
+
+    Args:
+        spec: what the chunk is held against.
+        start: its first day.
+        end: its last day.
+        rows_pass: whether the rules about single rows hold.
+        keys_pass: whether each key is above the one before it, and so unique.
+        days_pass: whether every day lies in the chunk.
     """
     schema = _with_run_rules(spec)
-    day = schema.columns[spec.day_column]
-    in_chunk = pa.Check.in_range(start, end, error=f"{CHUNK_RULE}, {start} to {end}")
-    if values_pass:
+    if keys_pass:
+        schema.unique = None
+    in_chunk = [] if days_pass else [pa.Check.in_range(start, end, error=f"{CHUNK_RULE}, {start} to {end}")]
+    if rows_pass:
         schema.strict = False
+        schema.checks = [one for one in schema.checks if not is_row_rule(one)]
         others = {
             name: [one for one in column.checks if not _is_value_rule(one)] for name, column in schema.columns.items()
         }
-        others[spec.day_column] += [in_chunk]
+        others[spec.day_column] += in_chunk
         schema.columns = {
             name: _column(schema.columns[name], checks, nullable=True) for name, checks in others.items() if checks
         }
-    else:
-        schema.columns[spec.day_column] = _column(day, [*day.checks, in_chunk], nullable=day.nullable)
+        return schema if schema.columns or schema.checks or schema.unique else None
+    day = schema.columns[spec.day_column]
+    schema.columns[spec.day_column] = _column(day, [*day.checks, *in_chunk], nullable=day.nullable)
     return schema
 
 
-def _value_rules(spec: GateSpec) -> pa.DataFrameSchema:
-    """Return the model's columns, types and rules about single values: the part that several chunks can share."""
+def _row_rules(spec: GateSpec) -> pa.DataFrameSchema:
+    """Return the model's columns, types and rules about single rows: the part that several chunks can share."""
     schema = _with_run_rules(spec)
-    schema.checks, schema.unique = [], None
+    schema.checks, schema.unique = [one for one in schema.checks if is_row_rule(one)], None
     for name, column in schema.columns.items():
         schema.columns[name] = _column(column, filter(_is_value_rule, column.checks), nullable=column.nullable)
     return schema

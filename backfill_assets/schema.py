@@ -6,7 +6,7 @@ by Spark's Python workers: keep it light.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import pandera.polars as pa
@@ -41,6 +41,23 @@ TABLE_PROPERTIES = {
     "commit.retry.max-wait-ms": "250",
 }
 """Of every table that is made here."""
+
+_OF_ONE_ROW = "of one row"
+
+
+def row_rule(name: str) -> Callable[[Callable[..., pl.LazyFrame]], Any]:
+    """Declare a rule about one row at a time: a method that returns a Boolean for each row, from that row's values alone.
+
+    It is a `pandera.dataframe_check` with that promise: many small chunks are held against it at once, as they are
+    against the checks of a field. A rule that looks at several rows is a `dataframe_check`.
+    """
+    decorated: Callable[..., Any] = pa.dataframe_check(name=name, statistics={_OF_ONE_ROW: True})
+    return decorated
+
+
+def is_row_rule(check: pa.Check) -> bool:
+    """Whether a check of a model was declared as a `row_rule`."""
+    return bool((check.statistics or {}).get(_OF_ONE_ROW))
 
 
 class Published(pa.DataFrameModel):

@@ -529,8 +529,8 @@ def test_a_chunk_that_cannot_be_read_or_has_other_columns_is_judged_among_others
     assert not other.passed
 
 
-def test_rules_about_single_values_are_applied_to_a_bundle_and_not_to_each_chunk_again() -> None:
-    once = gates._value_rules(SPEC)
+def test_rules_about_single_rows_are_applied_to_a_bundle_and_not_to_each_chunk_again() -> None:
+    once = gates._row_rules(SPEC)
     rules = {name: [check.name for check in column.checks] for name, column in once.columns.items() if column.checks}
     assert rules == {
         "case_id": ["str_length"],
@@ -540,11 +540,30 @@ def test_rules_about_single_values_are_applied_to_a_bundle_and_not_to_each_chunk
         "sla_state": ["isin"],
         **{name: ["equal_to"] for name in LINEAGE},
     }
-    each = gates._schema_for(SPEC, *MARCH, values_pass=True)
+    assert len(once.checks) == 4  # they compare columns of a row
+    assert gates._schema_for(SPEC, *MARCH, rows_pass=True, keys_pass=True, days_pass=True) is None
+    each = gates._schema_for(SPEC, *MARCH, rows_pass=True, keys_pass=False, days_pass=False)
+    assert each is not None
     assert {name: [check.error for check in column.checks] for name, column in each.columns.items()} == {
         "business_date": [f"{CHUNK_RULE}, 2012-03-01 to 2012-03-31"]
     }
-    assert len(each.checks) == 4  # those of a row: they compare columns
+    assert (each.checks, each.unique) == ([], list(SPEC.key))
+
+
+def test_a_chunk_whose_rows_pass_with_others_is_held_against_its_other_rules_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    check = gates._check
+    monkeypatch.setattr(
+        gates, "_check", lambda schema, one, broken: calls.append(one.height) or check(schema, one, broken)
+    )
+    elsewhere = frame([sla_row(0, date(2012, 4, 1), started_on=date(2012, 3, 30), days_open=2)])
+    made = tasks(tmp_path, [frame(good_rows(5)), frame([sla_row(0), sla_row(0)]), elsewhere, frame(good_rows(3))])
+    results = [{} if result.passed else found(result) for result in gate_chunks(SPEC, made)]
+
+    assert results == [{}, {KEY_RULE: 2}, {f"business_date: {CHUNK_RULE}, 2012-03-01 to 2012-03-31": 1}, {}]
+    assert calls == [11, 2, 1]
 
 
 def test_bundles_are_bounded_and_chunks_of_several_files_stand_alone(

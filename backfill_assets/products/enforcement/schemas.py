@@ -11,7 +11,7 @@ from typing import Annotated
 import pandera.polars as pa
 import polars as pl
 
-from backfill_assets.schema import Corrections, Instant, Published
+from backfill_assets.schema import Corrections, Instant, Published, row_rule
 
 Money = Annotated[pl.Decimal, 12, 2]
 
@@ -91,22 +91,22 @@ class CaseSlaDaily(Published):
 
         unique = ["case_id", "clock", "business_date"]  # noqa: RUF012 - pandera's way
 
-    @pa.dataframe_check(name="the day lies between start and deadline")
+    @row_rule("the day lies between start and deadline")
     def _day_between(cls, data: pa.PolarsData) -> pl.LazyFrame:  # noqa: N805
         day = pl.col("business_date")
         return data.lazyframe.select((day >= pl.col("started_on")) & (day <= pl.col("breach_on")))
 
-    @pa.dataframe_check(name="days_open counts from started_on")
+    @row_rule("days_open counts from started_on")
     def _days_open(cls, data: pa.PolarsData) -> pl.LazyFrame:  # noqa: N805
         open_for = (pl.col("business_date") - pl.col("started_on")).dt.total_days()
         return data.lazyframe.select(pl.col("days_open") == open_for)
 
-    @pa.dataframe_check(name="on the deadline a clock is BREACHED, and only then")
+    @row_rule("on the deadline a clock is BREACHED, and only then")
     def _breached_on_deadline(cls, data: pa.PolarsData) -> pl.LazyFrame:  # noqa: N805
         on_deadline = pl.col("business_date") == pl.col("breach_on")
         return data.lazyframe.select(on_deadline == (pl.col("sla_state") == "BREACHED"))
 
-    @pa.dataframe_check(name="breach_at is set exactly where the clock is BREACHED")
+    @row_rule("breach_at is set exactly where the clock is BREACHED")
     def _breach_at(cls, data: pa.PolarsData) -> pl.LazyFrame:  # noqa: N805
         return data.lazyframe.select(pl.col("breach_at").is_not_null() == (pl.col("sla_state") == "BREACHED"))
 
