@@ -577,6 +577,7 @@ def reconciliation_context(
     context = ReconciliationContext(
         transform=replace(transform_context(platform, plan, planned), publish_range=scope),
         source=history_until_end(platform, target, plan),
+        source_rows=sum(file.rows for file in source.files),
         source_last_day=datetime.combine(last, time.min, UTC),
         staged=staged_frame(platform, target, plan, chunks) if published is None else published,
         measures=_slices(chunks, "computed"),

@@ -134,6 +134,7 @@ class ReconciliationContext:
         transform: the context the chunks were computed with (all chunks of the run).
         source: every source row up to the end of the publish range, at the pinned snapshot; of a merge, those of the
             merged entities.
+        source_rows: how many rows the source has at that snapshot, of which `source` has a part or all: for how many parts it takes.
         source_last_day: the last day (UTC) the source knows.
         staged: the outlines of the staged chunks, or all their rows where the target declares no outline.
         measures: what the chunk gates measured: rows of slice columns and sums, each with its `chunk`.
@@ -146,6 +147,7 @@ class ReconciliationContext:
 
     transform: TransformContext
     source: DataFrame
+    source_rows: int
     source_last_day: datetime
     staged: DataFrame
     measures: Sequence[Mapping[str, Any]]

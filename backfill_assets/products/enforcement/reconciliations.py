@@ -1,21 +1,24 @@
 """What must agree once every chunk of a run is staged: records, totals, outcomes, and the change against history.
 
-They recompute clocks from the whole source in their own way (no warm-up, no cutting, no days), so that a mistake in the
-transform's is not repeated here; only what a day and a deadline is they share with it.
+Clocks are recomputed in another way than the transform's: that is `clocks`. What is asked of them stands here.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import sqrt
 from statistics import median
 from typing import Any
 
-from pyspark.sql import DataFrame, Window
+import polars as pl
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from backfill_assets.products.enforcement.transforms import CALENDAR, DAY_OF, RULES, local_date, with_deadline
+from backfill_assets.products.enforcement import clocks
+from backfill_assets.products.enforcement.transforms import CALENDAR, DAY_OF, RULES, local_date
 from backfill_assets.reconciliation import Comparison, Entities, Wrong, outcome_level, record_level, state_level
 from backfill_assets.target import Finding, Level, Reconciliation, ReconciliationContext
 
@@ -26,165 +29,78 @@ UNUSUAL_CHANGE = "unusual_change_percent"
 UNUSUAL_COUNT = "unusual_change_breaches"
 UNUSUAL_SPREAD = "unusual_change_spread"
 TOLERANCES = {ROW_CHANGE: 20.0, BREACH_CHANGE: 20.0, UNUSUAL_CHANGE: 50.0, UNUSUAL_COUNT: 50.0, UNUSUAL_SPREAD: 6.0}
+_EVENTS_A_PART = 1_000_000
+"""Events of the source whose cases are compared at once, in a worker's memory: some 200 MB."""
 _HISTORY_MONTHS = 6
 """Months of its own history below which nothing can be said of what is usual for a slice."""
 _MAD_TO_SIGMA = 1.4826
 """From the median absolute deviation to the standard deviation of a normal distribution."""
-PENALTY, PAYMENT = "Add penalty", "PAYMENT"
-_CLOCK = ("case_id", "jurisdiction", "clock")
-_CONDITIONS = (
-    "started",
-    "missing",
-    "extra",
-    "moved",
-    "recomputed",
-    "penalised",
-    "compared",
-    "displaced",
-    "unpenalised",
-)
-"""Of a clock: it starts in the range; its first row is missing, extra or on another day; it breaches in the range; it has a
-penalty; its penalty can be compared with its deadline; they differ; its breach has no penalty."""
 
 
 def _clocks(context: ReconciliationContext) -> DataFrame:
-    """One row per case, jurisdiction and clock, expected and found side by side, and what is wrong with it.
-
-    Expected, from the source: `expected_on` (first start, if in the publish range), `deadline`, `breached` (no stop
-    before the deadline) and `penalty_on` (of a PAYMENT clock, the local day of the penalty: a fact of the world, local
-    whatever the run takes for a day). Found, from the staged rows: `started_on` and, where its last row is staged,
-    `breached_as` (whether it says BREACHED) and `breach_on`. The conditions are those of `_CONDITIONS`.
-    """
+    """One row per case, jurisdiction and clock, expected and found side by side, and what is wrong with it; see `clocks`."""
+    rules = _collected(context.transform.references[RULES])
+    counted = rules.filter(pl.col("unit") == "BUSINESS_DAY")["jurisdiction"].unique().to_list()
+    calendar = context.transform.references[CALENDAR].where(F.col("jurisdiction").isin(counted))
     scope = context.transform.publish_range
-    # both sides one under the other: what lies in one place by case already is grouped without another shuffle
-    sides = _expected(context).unionByName(_found(context), allowMissingColumns=True)
-    clocks = sides.groupBy(*_CLOCK).agg(
-        F.min(F.when(F.col("expected_on").between(scope.start, scope.end), F.col("expected_on"))).alias("expected_on"),
-        F.min("deadline").alias("deadline"),
-        F.bool_or("breached").alias("breached"),
-        F.min("penalty_on").alias("penalty_on"),
-        F.min("started_on").alias("started_on"),
-        F.max("breached_as").alias("breached_as"),
-        F.max("breach_on").alias("breach_on"),
+    terms = clocks.terms_of(
+        rules,
+        _collected(calendar.select("jurisdiction", "day", "is_business_day")),
+        start=scope.start,
+        end=scope.end,
+        last_day=context.source_last_day.date(),
     )
-    is_ended_payment = (F.col("clock") == PAYMENT) & F.col("breached_as").isNotNull()
-    is_known = F.col("breach_on") < F.lit(context.source_last_day.date())  # that day may not be over
-    recomputed = F.col("breached") & F.col("deadline").between(scope.start, scope.end)
-    month, found_month = (
-        F.when(breached, F.date_format(day, "yyyy-MM"))
-        for breached, day in ((recomputed, "deadline"), (F.col("breached_as"), "breach_on"))
+    # cases of both sides in one place: a part of them is compared in memory
+    parts = max(
+        int(context.source.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1),
+        -(-context.source_rows // _EVENTS_A_PART),
     )
-    return clocks.withColumns(
-        {
-            "month": F.coalesce(month, found_month),
-            "started": F.col("expected_on").isNotNull(),
-            "missing": F.col("expected_on").isNotNull() & F.col("started_on").isNull(),
-            "extra": F.col("expected_on").isNull() & F.col("started_on").isNotNull(),
-            "moved": F.col("expected_on") != F.col("started_on"),
-            "recomputed": recomputed,
-            "unbreached": month.isNotNull() & found_month.isNull(),
-            "overbreached": month.isNull() & found_month.isNotNull(),
-            "breached_elsewhere": month != found_month,
-            "penalised": F.col("penalty_on").isNotNull(),
-            "compared": is_ended_payment & F.col("penalty_on").isNotNull(),
-            "displaced": is_ended_payment & (F.col("penalty_on") != F.col("breach_on")),
-            "unpenalised": is_ended_payment & F.col("breached_as") & F.col("penalty_on").isNull() & is_known,
-        }
+    both = _events(context, rules, terms).unionByName(_found(context), allowMissingColumns=True)
+    return both.repartition(parts, "case_id").mapInArrow(
+        partial(clocks.side_by_side, terms), from_arrow_schema(clocks.SIDE_BY_SIDE)
+    )
+
+
+def _collected(rows: DataFrame) -> pl.DataFrame:
+    """Return the rows of a reference table, which are few."""
+    return pl.DataFrame(rows.toArrow())
+
+
+def _events(context: ReconciliationContext, rules: pl.DataFrame, terms: clocks.Terms) -> DataFrame:
+    """What the source says of cases: the events that matter to a clock, and the day that the run takes each for."""
+    day_of = DAY_OF[context.transform.version]
+    zones = rules.sort("valid_from").unique("jurisdiction", keep="first").select("time_zone", "jurisdiction")
+
+    def day(of: Callable[[Column, Column], Column]) -> Column:
+        # by the name of a zone that is the same for many rows: Spark would parse a column of them again for each
+        found = F.lit(None).cast("date")
+        for (zone,), own in zones.group_by("time_zone"):
+            is_here = F.col("jurisdiction").isin(own["jurisdiction"].to_list())
+            found = F.when(is_here, of(F.col("event_at"), F.lit(zone))).otherwise(found)
+        return found
+
+    activities = sorted(set(terms.matters["activity"]))
+    return context.source.where(F.col("activity").isin(activities)).select(
+        "case_id",
+        "jurisdiction",
+        "activity",
+        day(day_of).alias("day"),
+        F.when(F.col("activity") == clocks.PENALTY, day(local_date)).alias("penalty_day"),
     )
 
 
 def _found(context: ReconciliationContext) -> DataFrame:
     """What the staged rows say of clocks: a row for the first and one for the last day of each, where they are staged."""
     is_first, is_last = F.col("business_date") == F.col("started_on"), F.col("sla_state") != "RUNNING"
-    return (
-        context.staged.where(is_first | is_last)
-        .select(
-            *_CLOCK,
-            F.when(is_first, F.col("started_on")).alias("started_on"),
-            F.when(is_last, F.col("sla_state") == "BREACHED").alias("breached_as"),
-            F.when(is_last, F.col("breach_on")).alias("breach_on"),
-        )
-        .repartition(_partitions(context), "case_id")
+    return context.staged.where(is_first | is_last).select(
+        *clocks.CLOCK,
+        F.when(is_first, F.col("started_on")).alias("started_on"),
+        F.when(is_last, F.col("sla_state") == "BREACHED").alias("breached_as"),
+        F.when(is_last, F.col("breach_on")).alias("breach_on"),
     )
 
 
-def _partitions(context: ReconciliationContext) -> int:
-    """Return in how many parts cases are grouped: said, or Spark puts so few rows into one and leaves cores idle."""
-    return int(context.source.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-
-
-def _expected(context: ReconciliationContext) -> DataFrame:
-    """Every event once for each clock it matters to, after one shuffle by case, which all else shares."""
-    day_of = DAY_OF[context.transform.version]
-    start, stops, penalty = F.col("start_activity"), F.col("stop_activities"), F.lit(PENALTY)
-    versions = Window.partitionBy("jurisdiction", "clock")
-    # rules of a clock that differ in their length only are one for what matters to them: their terms, named by the first
-    rules = (
-        context.transform.references[RULES]
-        .coalesce(1)
-        .withColumns(
-            {
-                "valid_until": F.lead("valid_from").over(versions.orderBy("valid_from")),
-                "terms": F.min("valid_from").over(Window.partitionBy("jurisdiction", "clock", start, stops)),
-            }
-        )
-    )
-    named = F.when(F.col("clock") == PAYMENT, F.concat(stops, F.array(start, penalty))).otherwise(
-        F.concat(stops, F.array(start))
-    )
-    matters = (
-        rules.dropDuplicates(["jurisdiction", "clock", "terms"])
-        .withColumn("activity", F.explode(F.array_distinct(named)))
-        .groupBy("jurisdiction", "activity")
-        .agg(
-            F.first("time_zone").alias("time_zone"),
-            F.collect_list(
-                F.struct(
-                    "clock",
-                    "terms",
-                    (F.col("activity") == start).alias("starts"),
-                    F.array_contains(stops, F.col("activity")).alias("stops"),
-                )
-            ).alias("for"),
-        )
-    )
-    is_penalty = F.col("activity") == PENALTY
-    instant, zone = F.col("event_at"), F.col("time_zone")
-    events = (
-        context.source.join(F.broadcast(matters), ["jurisdiction", "activity"])
-        # days before the explosion: Spark parses the zone's name again for each row
-        .select(
-            "case_id",
-            "jurisdiction",
-            day_of(instant, zone).alias("day"),
-            F.when(is_penalty, local_date(instant, zone)).alias("penalty_day"),
-            "for",
-        )
-        .repartition(_partitions(context), "case_id")
-        .select("case_id", "jurisdiction", "day", "penalty_day", F.inline("for"))
-    )
-    ruled = rules.select("jurisdiction", "clock", "terms", "length", "unit", "valid_from", "valid_until")
-    started = (
-        events.groupBy(*_CLOCK, "terms")
-        .agg(
-            F.min(F.when(F.col("starts"), F.col("day"))).alias("started_on"),
-            F.collect_list(F.when(F.col("stops"), F.col("day"))).alias("stopped_on"),
-            F.min("penalty_day").alias("penalty_on"),
-        )
-        .join(F.broadcast(ruled), ["jurisdiction", "clock", "terms"])
-        .where("started_on >= valid_from AND (valid_until IS NULL OR started_on < valid_until)")
-    )
-    in_time = F.expr("exists(stopped_on, day -> day >= started_on AND day < breach_on)")
-    return with_deadline(started, context.transform.references[CALENDAR]).select(
-        *_CLOCK,
-        F.col("started_on").alias("expected_on"),
-        F.col("breach_on").alias("deadline"),
-        (~in_time).alias("breached"),
-        "penalty_on",
-    )
-
-
-CLOCKS = Comparison("clocks", _clocks, _CLOCK, ("jurisdiction", "month"), _CONDITIONS)
+CLOCKS = Comparison("clocks", _clocks, clocks.CLOCK, ("jurisdiction", "month"), clocks.CONDITIONS)
 """All that the gates ask of clocks: counted in one job by jurisdiction and month of the breach, where there is one."""
 
 
