@@ -72,9 +72,10 @@ def _events(context: ReconciliationContext, rules: pl.DataFrame, terms: clocks.T
     zones = rules.sort("valid_from").unique("jurisdiction", keep="first").select("time_zone", "jurisdiction")
 
     def day(of: Callable[[Column, Column], Column]) -> Column:
-        # by the name of a zone that is the same for many rows: Spark would parse a column of them again for each
+        # zone by zone: Spark would parse a column of their names again for each row. Always in the same order, so that it
+        # knows the code it has compiled for the run before
         found = F.lit(None).cast("date")
-        for (zone,), own in zones.group_by("time_zone"):
+        for (zone,), own in zones.sort("time_zone", "jurisdiction").group_by("time_zone", maintain_order=True):
             is_here = F.col("jurisdiction").isin(own["jurisdiction"].to_list())
             found = F.when(is_here, of(F.col("event_at"), F.lit(zone))).otherwise(found)
         return found
