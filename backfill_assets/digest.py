@@ -62,9 +62,8 @@ class RowDigest:
 
     def _block(self, block: pa.Table) -> None:
         for column in block.columns:
-            array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-            if isinstance(array, pa.ChunkedArray):
-                array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+            # one piece is taken as it is: `combine_chunks` would copy it
+            array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
             self._hash.update(_nulls(array))
             for part in _values(array):
                 self._hash.update(part)

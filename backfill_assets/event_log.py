@@ -27,6 +27,7 @@ class PooledSqliteEventLog(SqliteEventLogStorage):
         self._batch: dict[str, sa.Connection] | None = None
         self._batch_thread = 0
         self._tables: set[str] = set()
+        self._asset_columns: set[str] = set()
         super().__init__(str(Path(home, "history", "runs")), inst_data)
 
     @classmethod
@@ -81,6 +82,12 @@ class PooledSqliteEventLog(SqliteEventLogStorage):
         if table_name not in self._tables and super().has_table(table_name):
             self._tables.add(table_name)
         return table_name in self._tables
+
+    def _has_asset_key_col_on_connection(self, conn: sa.Connection, column_name: str) -> bool:
+        # Dagster asks at every event of an asset; a column never goes away
+        if column_name not in self._asset_columns and super()._has_asset_key_col_on_connection(conn, column_name):
+            self._asset_columns.add(column_name)
+        return column_name in self._asset_columns
 
     def _engine(self, shard: str) -> sa.Engine:
         """Return an engine for a database, made ready by Dagster if it is new; that of the index is kept."""

@@ -6,8 +6,10 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import sqlalchemy as sa
 from dagster._core.events import DagsterEvent
 from dagster._core.events.log import EventLogEntry
+from dagster._core.storage.event_log import SqlEventLogStorage
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 
 from backfill_assets.event_log import PooledSqliteEventLog, stored_together
@@ -133,6 +135,27 @@ def test_what_is_stored_together_is_stored_whole_or_not_at_all(instance: dg.Dags
         for entry in entries[:3]:
             instance.event_log_storage.store_event(entry)
     assert len(seen(instance, run_id)["metadata"]) == len(before["metadata"]) + 3
+
+
+def test_a_column_of_the_index_is_looked_for_once(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = instance.event_log_storage
+    assert isinstance(log, PooledSqliteEventLog)
+    looked: list[str] = []
+    look = SqlEventLogStorage._has_asset_key_col_on_connection
+
+    def count(self: SqlEventLogStorage, conn: sa.Connection, column_name: str) -> bool:
+        looked.append(column_name)
+        return look(self, conn, column_name)
+
+    monkeypatch.setattr(SqlEventLogStorage, "_has_asset_key_col_on_connection", count)
+    log._asset_columns.clear()
+    run(instance)
+    assert "last_materialization_timestamp" in looked  # by Dagster, for each of many events of assets
+    assert len(looked) == len(set(looked))
+    assert [log.has_asset_key_col("no_such") for _ in range(2)] == [False, False]
+    assert looked[-2:] == ["no_such"] * 2
 
 
 def is_materialisation(entry: EventLogEntry) -> bool:
