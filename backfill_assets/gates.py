@@ -376,7 +376,8 @@ def _base_schema(model: str) -> pa.DataFrameSchema:
 
 
 def _lies_in(days: pl.Series, start: date, end: date) -> bool:
-    first, last = days.min(), days.max()
+    """Whether there are days, and all of them are in a chunk; what is no date is left to pandera."""
+    first, last = (days.min(), days.max()) if days.dtype == pl.Date else (None, None)
     return isinstance(first, date) and isinstance(last, date) and start <= first and last <= end
 
 

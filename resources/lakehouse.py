@@ -998,7 +998,7 @@ def data_files(table: Table, paths: Sequence[str], footers: Sequence[_Footer] | 
     wanted = compute_statistics_plan(metadata.schema(), metadata.properties)
     ids = parquet_path_to_id_mapping(metadata.schema())
     known: list[Any] = []
-    bounds: dict[tuple[int, bool, Any], bytes | None] = {}
+    bounds: dict[tuple[int, bool, str], bytes | None] = {}
 
     def serialized(statistics: DataFileStatistics) -> dict[str, Any]:
         """Return statistics with bounds as Iceberg keeps them; many files have the same ones in many columns."""
@@ -1008,7 +1008,9 @@ def data_files(table: Table, paths: Sequence[str], footers: Sequence[_Footer] | 
                 ("lower_bounds", True, found.current_min),
                 ("upper_bounds", False, found.current_max),
             ):
-                key = (field_id, is_lower, value)
+                if value is None:
+                    continue
+                key = (field_id, is_lower, str(value))  # as text 0.0 and -0.0 are two
                 if key not in bounds:
                     bounds[key] = found.min_as_bytes() if is_lower else found.max_as_bytes()
                 if bounds[key] is not None:

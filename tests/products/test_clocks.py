@@ -219,6 +219,15 @@ def test_parts_of_the_cases_are_compared_as_the_whole_is() -> None:
     assert list(side_by_side(at, [])) == []
 
 
+def test_a_rule_of_no_known_unit_gives_no_deadline() -> None:
+    wrong = {"jurisdiction": "IT", "clock": "PAYMENT", "start_activity": "open", "stop_activities": ["pay"]}
+    events = [{"case_id": "a", "jurisdiction": "IT", "activity": "open", "day": DAYS[4]}]
+    for unit in ("LUNCH", None):
+        at = terms([wrong | {"valid_from": DAYS[0], "length": 5, "unit": unit}], set())
+        (row,) = compared(at, both_sides(events, [])).to_dicts()
+        assert (row["expected_on"], row["deadline"], row["breached"], row["missing"]) == (DAYS[4], None, None, True)
+
+
 def test_a_place_without_rules_and_an_event_that_means_nothing_start_no_clock() -> None:
     events = [{"case_id": "a", "jurisdiction": "IT", "activity": "open", "day": DAYS[4]}]
     assert compared(terms([], set()), both_sides(events, [])).is_empty()

@@ -26,6 +26,7 @@ def judged(before: Sequence[int] | None, after: Sequence[int], **tolerances: flo
     context = ReconciliationContext(
         transform=cast("Any", None),
         source=cast("Any", None),
+        source_rows=0,
         source_last_day=cast("Any", None),
         staged=cast("Any", None),
         measures=staged,

@@ -342,6 +342,9 @@ def test_files_of_one_schema_and_of_another_are_described_as_pyiceberg_does(days
     ]
     mixed = pa.concat_tables([day_rows("2012-02-05", value=1), day_rows("2012-02-06", value=2)])
     paths.append(stage_file(days, "mixed.parquet", mixed).path)
+    for name, text in (("null", None), ("none", "None")):
+        named = day_rows("2012-01-07").set_column(0, schema.field("id"), pa.array([text], schema.field("id").type))
+        paths.append(stage_file(days, f"{name}.parquet", named).path)
     folder = paths[0].rpartition("/")[0]
     others = {
         "other": day_rows("2012-03-05", value=3).cast(schema.with_metadata({"written": "elsewhere"})),

@@ -165,7 +165,7 @@ def expected_clocks(terms: Terms, events: pl.DataFrame) -> pl.DataFrame:
     )
     stopped = (
         meant.filter("stops")
-        .join(started, clock)
+        .join(started, clock, nulls_equal=True)
         .filter(pl.col("day") >= pl.col("expected_on"))
         .group_by(clock)
         .agg(stopped_on=pl.col("day").min())
@@ -174,17 +174,17 @@ def expected_clocks(terms: Terms, events: pl.DataFrame) -> pl.DataFrame:
         pl.col("valid_until").is_null() | (pl.col("expected_on") < pl.col("valid_until"))
     )
     ruled = started.join(terms.rules, _TERMS).filter(is_valid)
-    due = with_deadline(ruled, terms.calendar).join(stopped, clock, how="left")
+    due = with_deadline(ruled, terms.calendar).join(stopped, clock, how="left", nulls_equal=True)
     in_time = (pl.col("stopped_on") < pl.col("deadline")).fill_null(value=False)
     breached = pl.when(pl.col("deadline").is_not_null()).then(~in_time)
     return due.select(*CLOCK, "expected_on", "deadline", "penalty_on", breached=breached)
 
 
 def with_deadline(clocks: pl.DataFrame, calendar: pl.DataFrame) -> pl.DataFrame:
-    """Add `deadline`: the `length`-th day or business day after `expected_on`; null where the calendar does not reach so far."""
+    """Add `deadline`: the `length`-th day or business day after `expected_on`; null where nobody can say."""
     nth = calendar.select("jurisdiction", expected_on="day", nth="nth")
     ends = calendar.filter("is_business_day").select("jurisdiction", nth="nth", business_deadline="day")
-    is_business = pl.col("unit") == "BUSINESS_DAY"
+    is_business = (pl.col("unit") == "BUSINESS_DAY").fill_null(value=False)
     counted = (
         clocks.filter(is_business)
         .join(nth, ["jurisdiction", "expected_on"], how="left")
@@ -193,5 +193,5 @@ def with_deadline(clocks: pl.DataFrame, calendar: pl.DataFrame) -> pl.DataFrame:
         .rename({"business_deadline": "deadline"})
         .drop("nth")
     )
-    after = pl.col("expected_on") + pl.duration(days="length")
+    after = pl.when(pl.col("unit") == "CALENDAR_DAY").then(pl.col("expected_on") + pl.duration(days="length"))
     return pl.concat([counted, clocks.filter(~is_business).with_columns(deadline=after)], how="diagonal")

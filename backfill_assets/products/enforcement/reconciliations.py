@@ -29,8 +29,8 @@ UNUSUAL_CHANGE = "unusual_change_percent"
 UNUSUAL_COUNT = "unusual_change_breaches"
 UNUSUAL_SPREAD = "unusual_change_spread"
 TOLERANCES = {ROW_CHANGE: 20.0, BREACH_CHANGE: 20.0, UNUSUAL_CHANGE: 50.0, UNUSUAL_COUNT: 50.0, UNUSUAL_SPREAD: 6.0}
-_EVENTS_A_PART = 1_000_000
-"""Events of the source whose cases are compared at once, in a worker's memory: some 200 MB."""
+_EVENTS_A_PART = 250_000
+"""Events of the source whose cases are compared at once, in a worker's memory: some 150 MB with what is found of them."""
 _HISTORY_MONTHS = 6
 """Months of its own history below which nothing can be said of what is usual for a slice."""
 _MAD_TO_SIGMA = 1.4826
