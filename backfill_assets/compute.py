@@ -27,10 +27,13 @@ from manifests.errors import InputRefused, Problem
 from manifests.planner import MergeTerms, Plan, PlannedChunk, StagedFile
 from resources.lakehouse import PinnedRead, before, between
 from resources.ledger import ChunkRecord
+from resources.spark import OPEN_FILES
 from resources.storage import filesystem_of
 
 CHUNK_FOLDER = "chunk"
 _FOOTER_READERS = 8
+_READ_A_TASK = 4_000
+"""Source rows that a task is worth its start for (20 to 40 ms): chunks that read less share one."""
 _TRUNC = {Chunking.MONTH: "MM", Chunking.DAY: "DD"}
 
 
@@ -56,7 +59,19 @@ def transform_context(platform: Platform, plan: Plan, chunks: Sequence[PlannedCh
         publish_range=plan.publish_range,
         configuration=target_named(plan.target).configuration,
         chunks=tuple(Chunk(chunk.key, chunk.index, chunk.start, chunk.end) for chunk in chunks),
+        slots=slots_of(chunks, spark.sparkContext.defaultParallelism),
     )
+
+
+def slots_of(chunks: Sequence[PlannedChunk], cores: int) -> tuple[int, ...]:
+    """Return the Spark partition that each chunk is written from, from 0 on without a gap.
+
+    One a chunk, but small chunks share: not more than a task has files open, and not fewer tasks than there are cores.
+    """
+    reads = sum(chunk.reads.rows for chunk in chunks)
+    tasks = max(-(-reads // _READ_A_TASK), -(-len(chunks) // OPEN_FILES))
+    tasks = min(len(chunks), -(-tasks // cores) * cores)
+    return tuple(number * tasks // len(chunks) for number in range(len(chunks)))
 
 
 def read_window(plan: Plan, chunks: Sequence[PlannedChunk]) -> tuple[datetime, datetime]:
@@ -181,7 +196,7 @@ def compute_batch(
     _require_columns(target, plan, rows)
     rows = _only_these(rows, target, chunks)
     if not version.clustered:
-        rows = _clustered(rows, target, chunks)
+        rows = _clustered(rows, target, context)
     rows = _with_declared_columns(rows, platform.lakehouse.table(target.name).schema(), plan)
     day = (
         F.trunc(target.day_column, _TRUNC[plan.chunking])
@@ -268,15 +283,16 @@ def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedCh
     return rows.where(condition)
 
 
-def _clustered(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:
-    """Bring each chunk to one Spark partition of its own, sorted by key."""
+def _clustered(rows: DataFrame, target: TargetTable, context: TransformContext) -> DataFrame:
+    """Bring each chunk to the Spark partition that it is written from, sorted by key."""
     day = F.trunc(target.day_column, "MM") if target.chunking is Chunking.MONTH else F.col(target.day_column)
     slots = rows.sparkSession.createDataFrame(
-        [(chunk.start, slot) for slot, chunk in enumerate(chunks)], "_chunk_start date, _slot int"
+        [(chunk.start, slot) for chunk, slot in zip(context.chunks, context.slots, strict=True)],
+        "_chunk_start date, _slot int",
     )
     placed = rows.withColumn("_chunk_start", day).join(F.broadcast(slots), "_chunk_start")
     return (
-        placed.repartitionById(len(chunks), F.col("_slot"))
+        placed.repartitionById(context.slots[-1] + 1, F.col("_slot"))
         .sortWithinPartitions(*target.key)
         .drop("_chunk_start", "_slot")
     )

@@ -45,6 +45,7 @@ class TransformContext:
         references: the pinned reference frames, by table name.
         publish_range: days that may change, both inclusive.
         chunks: the chunks of this batch; rows of other days are dropped afterwards, or may be left out already.
+        slots: the Spark partition that each of these chunks is written from; small chunks share one.
         configuration: what the product was configured with.
     """
 
@@ -55,6 +56,7 @@ class TransformContext:
     references: Mapping[str, DataFrame]
     publish_range: DayRange
     chunks: tuple[Chunk, ...]
+    slots: tuple[int, ...]
     configuration: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -77,8 +79,8 @@ Transform = Callable[[Inputs, TransformContext], "DataFrame"]
 class TransformVersion:
     """One version of a transform.
 
-    `clustered`: the output comes one chunk a Spark partition, each sorted by the table's key, so that it is written as
-    it is. The gate would catch a lie.
+    `clustered`: each chunk of the output comes in one Spark partition, that of the context's `slots`, sorted by the table's
+    key, so that it is written as it is. The gate would catch a lie.
     """
 
     function: Transform

@@ -30,6 +30,8 @@ WEBHOOK_VARIABLE = "BACKFILL_NOTIFICATION_WEBHOOK"
 """The credential of the one sink with side effects."""
 JDBC_PROVIDERS = "basic,db2,databricks,mariadb,mssql,mysql,oracle,postgres"
 
+OPEN_FILES = 8
+"""Files that a task writes side by side; of rows for more than these, Spark would sort what is left once more."""
 _JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 """Ours; an installation's own are `spark.driver.extraJavaOptions`, which come after them."""
 
@@ -57,8 +59,8 @@ _RUNTIME = {
     "spark.sql.parquet.fieldId.read.ignoreMissing": "false",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.files.maxRecordsPerFile": "4000000",
-    # one open file a task is enough for a partition that is one chunk, and spares the writer's own sort
-    "spark.sql.maxConcurrentOutputFileWriters": "2",
+    # the chunks of a partition are sorted by key already: this spares the writer's own sort, by folder
+    "spark.sql.maxConcurrentOutputFileWriters": str(OPEN_FILES),
     # files are named to Spark one by one: on a local disk the driver looks them up faster than a job would
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.sources.partitionOverwriteMode": "static",

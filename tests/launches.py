@@ -13,9 +13,10 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["backfill_assets.cli", "backfill_assets.executor", "backfill_assets.launch"])
@@ -53,9 +54,15 @@ class Launch:
         assert found == expected, f"{found}\n{self.output[-2000:]}\n{self.errors[-4000:]}"
 
 
+@cache
+def _outputs() -> TemporaryDirectory[str]:
+    """Return where outputs are kept until this process ends: made when asked for, since commands import this module too."""
+    return TemporaryDirectory(prefix="backfill-commands-")
+
+
 def launch(*arguments: str, environment: Mapping[str, str]) -> Launch:
     """Start `backfill` with these arguments, and with this environment besides the one of this process."""
-    folder = Path(mkdtemp(prefix="backfill-command-"))
+    folder = Path(mkdtemp(dir=_outputs().name))
     process = _CONTEXT.Process(target=_become, args=(arguments, dict(os.environ) | environment, folder), daemon=True)
     process.start()
     return Launch(process, folder)

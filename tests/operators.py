@@ -31,6 +31,12 @@ _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+_STILL = """
+const still = new CSSStyleSheet();
+still.replaceSync("*, *::before, *::after { animation: none !important; transition: none !important; }");
+document.adoptedStyleSheets = [...document.adoptedStyleSheets, still];
+"""
+"""Without a graphics card every frame of a spinner is painted by a core that the run under way needs."""
 _ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 _LAUNCH = """
 mutation LaunchPartitionBackfill($backfillParams: LaunchBackfillParams!) {
@@ -186,7 +192,13 @@ def browser(address: str) -> Iterator[Eyes]:
     with sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=chromium(), args=list(_FLAGS))
         try:
-            page = running.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light", base_url=address)
+            page = running.new_page(
+                viewport={"width": 1280, "height": 800},
+                color_scheme="light",
+                reduced_motion="reduce",
+                base_url=address,
+            )
+            page.add_init_script(_STILL)
             page.set_default_timeout(60_000)
             yield Eyes(page)
         finally:
@@ -207,6 +219,10 @@ class Eyes:
     def sees(self, text: str, *, seconds: float = 60) -> None:
         shown = self.page.get_by_text(text).locator("visible=true").first
         shown.wait_for(state="visible", timeout=seconds * 1000)
+
+    def rest(self) -> None:
+        """Look at nothing: an open page of Dagster's asks its server for news all the time."""
+        self.page.goto("about:blank")
 
     def open_the_lineage(self) -> None:
         """Open the lineage page from the start page, with every group unfolded."""

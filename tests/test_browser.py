@@ -55,6 +55,7 @@ class Day:
             eyes.launch(run_id, FIRST, LAST)
             eyes.keep("launch")
             eyes.confirm()
+            eyes.rest()
         else:
             chunks = self.world.platform.ledger.run(run_id).plan.chunks
             self.server.launch(STAGING, [str(partition_key(run_id, chunk.key)) for chunk in chunks])
@@ -122,6 +123,7 @@ def test_a_run_whose_gate_fails_is_seen_to_be_blocked(day: Day, glance: Eyes | N
         glance.go(f"/runs/{dagster_run}?logs=24%20chunks", "computing 24 chunks, 2010-01 to 2011-12")
         glance.sees("staged 24 chunks, 2010-01 to 2011-12", seconds=240)
         glance.keep("progress")
+        glance.rest()
     assert until("the bad run ends", lambda: day.server.ended(dagster_run)) == "FAILURE"
     assert day.state(BAD) is RunState.FAILED
     assert GATE in day.world.platform.ledger.run(BAD).state_reason

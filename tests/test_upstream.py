@@ -49,7 +49,7 @@ from pyspark.sql import types as spark_types
 from backfill_assets.staging import RANGE_END, RANGE_START
 from manifests.model import Mode
 from resources.settings import load_settings
-from resources.spark import ModeSpark
+from resources.spark import OPEN_FILES, ModeSpark
 
 # --- PyIceberg: resources/lakehouse.py --------------------------------------------------------------------------------
 
@@ -399,17 +399,17 @@ def test_spark_reads_columns_by_field_id_whatever_they_are_called(spark: SparkSe
 
 def test_spark_keeps_the_order_of_a_partition_that_it_writes_by_folder(spark: SparkSession, warehouse: Path) -> None:
     """Chunks are clustered and sorted before; a sort by folder would be a second one, and need not keep the order."""
-    assert spark.conf.get("spark.sql.maxConcurrentOutputFileWriters") == "2"
-    # in one partition, by a key in which the two folders take turns
+    assert spark.conf.get("spark.sql.maxConcurrentOutputFileWriters") == str(OPEN_FILES)
+    # in one partition, by a key in which the folders take turns
     frame = (
-        spark.range(20_000)
-        .withColumn("chunk", F.when(F.col("id") % 2 == 0, "even").otherwise("odd"))
+        spark.range(80_000)
+        .withColumn("chunk", F.col("id") % OPEN_FILES)
         .withColumn("key", F.sha2(F.col("id").cast("string"), 256))
         .repartition(1)
         .sortWithinPartitions("key")
     )
     files = written(frame, warehouse / "in-order", "chunk")
-    assert [file.parent.name for file in files] == ["chunk=even", "chunk=odd"]
+    assert [file.parent.name for file in files] == [f"chunk={number}" for number in range(OPEN_FILES)]
     for file in files:
         keys = pl.read_parquet(file, hive_partitioning=False)["key"]
         assert len(keys) == 10_000

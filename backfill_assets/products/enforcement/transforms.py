@@ -66,7 +66,7 @@ DAY_OF = {"2.4.1": utc_date, "3.1.0": local_date}
 
 
 def case_sla_daily(inputs: Inputs, context: TransformContext) -> DataFrame:
-    """Compute the rows of the context's chunks, one chunk a partition, sorted by key; see the module."""
+    """Compute the rows of the context's chunks, each in the partition of its slot, sorted by key; see the module."""
     rules, calendar = context.references[RULES], context.references[CALENDAR]
     clocks = with_deadline(_clocks(inputs, rules, context), calendar)
     return _daily(clocks, context)
@@ -149,10 +149,10 @@ def with_deadline(clocks: DataFrame, calendar: DataFrame) -> DataFrame:
 
 
 def _daily(clocks: DataFrame, context: TransformContext) -> DataFrame:
-    """Cut clocks by chunk, bring each chunk to a partition of its own in key order, then multiply into days."""
+    """Cut clocks by chunk, bring each chunk to the partition of its slot in key order, then multiply into days."""
     spark: SparkSession = clocks.sparkSession
     chunks = spark.createDataFrame(
-        [(number, chunk.start, chunk.end) for number, chunk in enumerate(context.chunks)],
+        [(slot, chunk.start, chunk.end) for slot, chunk in zip(context.slots, context.chunks, strict=True)],
         "slot int, chunk_start date, chunk_end date",
     )
     ended_on = F.least("breach_on", "stopped_on")
@@ -166,7 +166,7 @@ def _daily(clocks: DataFrame, context: TransformContext) -> DataFrame:
         .withColumn("breach_at", F.to_utc_timestamp(F.col("breach_on").cast("timestamp"), F.col("time_zone")))
         .withColumn("chunk_start", F.explode(months))
         .join(F.broadcast(chunks), "chunk_start")
-        .repartitionById(len(context.chunks), F.col("slot"))
+        .repartitionById(context.slots[-1] + 1, F.col("slot"))
         .sortWithinPartitions("case_id", "clock")
     )
     days = F.sequence(F.greatest("started_on", "chunk_start"), F.least(until, F.col("chunk_end")))
