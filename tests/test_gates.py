@@ -38,8 +38,9 @@ from backfill_assets.gates import (
     task_from_json,
     task_to_json,
 )
+from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
-from backfill_assets.schema import Published, dtypes
+from backfill_assets.schema import Published, dtypes, row_rule
 from manifests.canonical import plain
 
 unhurried = settings(deadline=None)
@@ -594,6 +595,18 @@ def test_a_rule_about_several_rows_is_never_applied_to_several_chunks(tmp_path: 
     assert found(low) == {"amount: isin": 1}
     assert right.passed
     assert set(found(high)) == {"at most twenty in all"}
+
+
+def test_a_row_rule_that_sums_rows_up_cannot_be_declared() -> None:
+    class Wrong(CaseSlaDaily):
+        @row_rule("some money in all")
+        def _some_money_in_all(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+            return data.lazyframe.select(pl.col("amount").sum() > 0)
+
+    with pytest.raises(
+        TypeError, match="'some money in all' of Wrong looks at several rows: declare it as a dataframe"
+    ):
+        replace(CASE_SLA_DAILY, model=Wrong)
 
 
 def test_the_outline_has_the_first_and_last_day_of_each_clock(tmp_path: Path) -> None:
