@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pandera.polars as pa
 import polars as pl
 
-from backfill_assets.schema import require_row_rules
 from manifests.chunks import Chunk, Chunking, aligned
 from manifests.model import DayRange, Mode, PublishMode
 from manifests.planner import TargetContract
@@ -337,7 +336,6 @@ class TargetTable:
         unique = self.model.to_schema().unique
         if unique and set(unique) != set(self.key):
             raise ValueError(f"the key of {self.name} is {self.key}, and its model says that {unique} is unique")
-        require_row_rules(self.model)
         begins = None if self.live is None else self.live.begins_on
         if begins is not None and aligned(self.chunking, begins, begins)[0] != begins:
             raise ValueError(f"live.begins_on of {self.name} is {begins}, in the middle of a {self.chunking}")

@@ -1,7 +1,9 @@
 """What Spark forks its Python workers from: PySpark's own daemon, with what the workers need imported already.
 
 Each worker would import it anew, for more than a second, and Spark ends a worker that was idle for a minute. Only
-imported here, nothing is run: threads do not survive a fork. Which modules, MODULES_VARIABLE says.
+imported here, nothing is run: threads do not survive a fork, and a worker without those of Polars would wait for them for
+ever. Where a product's module has had Polars compute something while it was imported, the daemon begins anew without it,
+and each worker imports what it needs. Which modules, MODULES_VARIABLE says.
 
 Before each task PySpark drops what Python remembers of its search path, so that archives on it are read again (0.2 s),
 and after each it collects garbage, through all that was ever imported (0.1 s). Neither is needed: the archives that the
@@ -11,7 +13,9 @@ imported at the top of this module or of its package: it would come from the arc
 
 import gc
 import os
+import re
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -19,6 +23,8 @@ from pathlib import Path
 MODULES_VARIABLE = "BACKFILL_WORKER_MODULES"
 """Environment variable that names the modules, with commas between them."""
 _ARCHIVES = (".zip", ".jar")
+_THREADS = Path("/proc/self/task")
+_OF_POLARS = re.compile(r"polars-\d+\s*")
 
 
 def without_own_archives(path: list[str]) -> list[str]:
@@ -30,6 +36,15 @@ def without_own_archives(path: list[str]) -> list[str]:
     return [entry for entry in path if not (entry.endswith(_ARCHIVES) and Path(entry).is_relative_to(package))]
 
 
+def has_threads_of_polars() -> bool:
+    """Whether Polars has computed something in this process; False where the operating system does not name threads."""
+    for thread in _THREADS.glob("*/comm"):
+        with suppress(OSError):  # it has ended meanwhile
+            if _OF_POLARS.fullmatch(thread.read_text()):
+                return True
+    return False
+
+
 if __name__ == "__main__":
     sys.path[:] = without_own_archives(sys.path)
     for gone in [entry for entry in sys.path_importer_cache if entry.endswith(_ARCHIVES) and entry not in sys.path]:
@@ -39,5 +54,11 @@ if __name__ == "__main__":
 
     for module in filter(None, os.environ.get(MODULES_VARIABLE, "").split(",")):
         import_module(module)
+    if has_threads_of_polars():
+        sys.stderr.write(
+            f"{os.environ[MODULES_VARIABLE]}: something is computed while they are imported, so that each worker of Spark "
+            "imports them anew (a second each); let a module only declare\n"
+        )
+        os.execve(sys.executable, sys.orig_argv, os.environ | {MODULES_VARIABLE: ""})  # noqa: S606 - the same once more
     gc.freeze()
     manager()  # type: ignore[no-untyped-call]

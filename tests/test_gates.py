@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from support import LINEAGE, RUN_CLOCK, sla_row
 
 from backfill_assets import gates
+from backfill_assets.checks import gate_checks
 from backfill_assets.gates import (
     CHUNK_RULE,
     FILES_RULE,
@@ -606,7 +607,7 @@ def test_a_row_rule_that_sums_rows_up_cannot_be_declared() -> None:
     with pytest.raises(
         TypeError, match="'some money in all' of Wrong looks at several rows: declare it as a dataframe"
     ):
-        replace(CASE_SLA_DAILY, model=Wrong)
+        gate_checks(replace(CASE_SLA_DAILY, model=Wrong))
 
 
 def test_the_outline_has_the_first_and_last_day_of_each_clock(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Mode
 from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY
 from resources.ledger import ChunkState
-from resources.worker_daemon import without_own_archives
+from resources.worker_daemon import MODULES_VARIABLE, without_own_archives
 
 SPRING = (date(2010, 3, 1), date(2010, 5, 31))
 
@@ -293,6 +293,29 @@ def test_archives_that_are_all_there_is_of_pyspark_stay_on_the_path(tmp_path: Pa
     if installed:
         (package / "__init__.py").touch()
     assert without_own_archives(path) == (path[1:] if installed else path)
+
+
+def test_a_product_that_computes_while_it_is_imported_leaves_no_worker_waiting(tmp_path: Path) -> None:
+    """A worker is forked without the threads of Polars, and would wait for them: it imports the product itself."""
+    (tmp_path / "computing.py").write_text(
+        "import polars as pl\nTOTAL = pl.LazyFrame({'a': [1, 2]}).select(pl.col('a').sum()).collect()\n"
+    )
+    paths = os.pathsep.join([str(Path(__file__).resolve().parent.parent), str(tmp_path)])
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "resources.worker_daemon", "pyspark.worker"],
+        env=os.environ | {MODULES_VARIABLE: "computing", "PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert daemon.stdout is not None
+        assert int.from_bytes(daemon.stdout.read(4), "big") > 0  # its port: it serves
+        assert b"polars" not in Path(f"/proc/{daemon.pid}/maps").read_bytes()
+    finally:
+        daemon.kill()
+        _, told = daemon.communicate(timeout=60)
+    assert told.decode().startswith("computing: something is computed while they are imported")
 
 
 def test_a_gate_that_would_have_found_the_bug_keeps_2_4_1_from_being_published(world: World) -> None:
