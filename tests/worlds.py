@@ -32,7 +32,7 @@ from resources.settings import load_settings
 
 # a test's data are small: the JVM's optimising compiler would cost more than it saves. Without it the JVM would also have
 # room for the code of a few runs only, and then compile nothing any more
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 SPARK = {"spark.driver.extraJavaOptions": JAVA_OPTIONS, "spark.sql.shuffle.partitions": "2"}
 TARGET = "silver.case_sla_daily"
 START, END = date(2010, 1, 1), date(2011, 12, 31)
