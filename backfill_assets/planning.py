@@ -13,8 +13,9 @@ from typing import Any
 from backfill_assets import faults
 from backfill_assets.old_data import source_facts
 from backfill_assets.platform import Platform, target_named
+from backfill_assets.schema import false_row_rules
 from backfill_assets.target import TargetTable
-from manifests.errors import PlanRefused, Refused
+from manifests.errors import PlanRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode, PublishMode, ReferenceData, RunManifest
 from manifests.planner import BaseState, Plan, ReferenceState, make_plan, pin_reference, series_of
@@ -35,6 +36,14 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     """
     platform.sinks.check_grants(manifest)
     target = target_named(manifest.target.table)
+    if wrong := false_row_rules(target.model):
+        raise PlanRefused(
+            Problem(
+                f"the model of {target.name} declares as row_rule what looks at several rows: {', '.join(wrong)}",
+                "many chunks are held against a row_rule at once",
+                "declare it as a pandera dataframe_check",
+            )
+        )
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
     references = _reference_states(platform, target, manifest)

@@ -60,18 +60,17 @@ def is_row_rule(check: pa.Check) -> bool:
     return bool((check.statistics or {}).get(_OF_ONE_ROW))
 
 
-def require_row_rules(model: type[pa.DataFrameModel]) -> None:
-    """Require that each `row_rule` of a model answers for every row: of no rows it has nothing to say.
+def false_row_rules(model: type[pa.DataFrameModel]) -> list[str]:
+    """Return the names of a model's `row_rule`s that have an answer for a frame without rows: they sum rows up.
 
-    Raises:
-        TypeError: if one has an answer for a frame without rows: it sums rows up, and would pass or fail many chunks at once.
+    Such a rule would pass or fail many chunks at once. Polars computes it: not for a process that others are forked from.
     """
     none = pl.LazyFrame(schema=dtypes(model))
-    for check in filter(is_row_rule, model.to_schema().checks):
-        if check._check_fn(pa.PolarsData(none, "*")).collect().height:  # noqa: SLF001 - pandera has no way to ask for it
-            raise TypeError(
-                f"the row_rule '{check.name}' of {model.__name__} looks at several rows: declare it as a dataframe_check"
-            )
+    return [
+        str(check.name)
+        for check in filter(is_row_rule, model.to_schema().checks)
+        if check._check_fn(pa.PolarsData(none, "*")).collect().height  # noqa: SLF001 - pandera has no way to ask for it
+    ]
 
 
 class Published(pa.DataFrameModel):

@@ -76,11 +76,11 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
     world.announced(
         world.manifest(BAD, version="2.4.1", validation={}, reason=reason)
     )  # its payments' gate will not pass
-    server = Server(world)
+    made = Day(world, Server(world))
     try:
-        yield Day(world, server)
+        yield made
     finally:
-        server.stop()
+        made.server.stop()  # the one there is by then
 
 
 @pytest.fixture(scope="module")

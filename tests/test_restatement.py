@@ -11,10 +11,12 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import pandera.polars as pandera
 import polars as pl
 import pyarrow as pa
 import pyspark
@@ -22,12 +24,15 @@ import pytest
 from pyspark.sql import functions as F
 from worlds import END, SPARK, START, TARGET, World, generated, real_world, with_version
 
+from backfill_assets import platform as platform_module
 from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.loading import load_case_events
 from backfill_assets.planning import plan_run
-from backfill_assets.products.enforcement import CASE_SLA_DAILY, reference, transforms
+from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, reference, transforms
+from backfill_assets.products.enforcement.schemas import CaseSlaDaily
 from backfill_assets.publication import publish, rollback
-from manifests.errors import PublicationRefused, TransitionRefused
+from backfill_assets.schema import row_rule
+from manifests.errors import PlanRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Mode
 from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY
@@ -252,6 +257,21 @@ def test_a_transform_that_lies_about_its_clustering_is_caught(world: World, monk
     )
     plain = world.validated(world.manifest("plain", target=world.scope(date(2010, 3, 1), date(2010, 4, 30))))
     assert world.digests(honest.run_id) == world.digests(plain.run_id)
+
+
+def test_a_row_rule_that_sums_rows_up_is_refused_when_a_run_is_planned(
+    shared_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong(CaseSlaDaily):
+        @row_rule("some money in all")
+        def _some_money_in_all(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+            return data.lazyframe.select(pl.col("amount").sum() > 0)
+
+    target = replace(CASE_SLA_DAILY, model=Wrong)
+    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+    with pytest.raises(PlanRefused, match="declares as row_rule what looks at several rows: some money in all"):
+        plan_run(shared_world.platform, shared_world.manifest("summing"))
+    assert shared_world.platform.ledger.find("summing") is None
 
 
 def test_a_large_chunk_in_several_files_has_the_digest_of_one_file(world: World) -> None:
