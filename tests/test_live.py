@@ -16,9 +16,8 @@ import polars as pl
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from worlds import SPARK, TARGET, World
+from worlds import SPARK, TARGET, World, declare
 
-from backfill_assets import platform as platform_module
 from backfill_assets.cli import cli
 from backfill_assets.definitions import build_definitions
 from backfill_assets.launch import initialise_instance, run_publication
@@ -27,7 +26,7 @@ from backfill_assets.live_triggers import live_schedule, live_sensor
 from backfill_assets.loading import initialise, load_case_events
 from backfill_assets.planning import plan_run, preview
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, generator, raw
+from backfill_assets.products.enforcement import CASE_SLA_DAILY, generator, raw
 from backfill_assets.products.enforcement.loading import RawLoad
 from backfill_assets.publication import publish, rollback
 from backfill_assets.publish import publication_requests, publish_job, publish_sensor
@@ -100,7 +99,7 @@ def policy() -> LivePolicy:
 @pytest.fixture
 def world(tmp_path: Path, policy: LivePolicy, monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
     target = replace(CASE_SLA_DAILY, live=policy)
-    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+    declare(monkeypatch, target)
     platform = Platform.of(load_settings(home=tmp_path / "home", spark=SPARK))
     initialise(platform)
     initialise_instance(platform.settings)
@@ -110,7 +109,7 @@ def world(tmp_path: Path, policy: LivePolicy, monkeypatch: pytest.MonkeyPatch) -
 def with_policy(world: LiveWorld, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> TargetTable:
     assert world.target.live is not None
     target = replace(world.target, live=replace(world.target.live, **changes))
-    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+    declare(monkeypatch, target)
     return target
 
 

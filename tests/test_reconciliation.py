@@ -19,16 +19,15 @@ from click.testing import CliRunner
 from py4j.protocol import Py4JJavaError
 from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThanOrEqual
 from pyspark.sql import functions as F
-from worlds import SPARK, TARGET, World, killed_at, make_world, with_version
+from worlds import SPARK, TARGET, World, declare, killed_at, make_world, with_version
 
-from backfill_assets import platform as platform_module
 from backfill_assets.cli import cli
 from backfill_assets.commands.reconciliation import sparkline
 from backfill_assets.definitions import build_definitions
 from backfill_assets.drift import readings, series
 from backfill_assets.exception_table import EXCEPTIONS_TABLE
 from backfill_assets.executor import reconciliation_context
-from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT
+from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.products.enforcement.reconciliations import CLOCKS
 from backfill_assets.products.enforcement.transforms import case_sla_daily
 from backfill_assets.publication import publish
@@ -254,7 +253,7 @@ def test_what_is_listed_is_bounded_and_the_true_number_is_kept(world: World, mon
         CASE_SLA_DAILY,
         reconciliations=tuple(replace(one, exceptions_limit=1) for one in CASE_SLA_DAILY.reconciliations),
     )
-    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(bounded,)),))
+    declare(monkeypatch, bounded)
     with broken(world, lambda table: table.delete(AlwaysTrue())):
         record, verdicts = reconciled(world, gates=[STARTED])
 
@@ -369,7 +368,7 @@ def test_dagster_has_the_checks_with_numbers(world: World, monkeypatch: pytest.M
     schedule = loaded.resolve_schedule_def("reconcile_silver_case_sla_daily_daily")
     assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
     target = replace(CASE_SLA_DAILY, reconciled=ReconciliationPolicy(gates=(ACCEPTED_ROWS_GATE, STARTED), days=31))
-    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+    declare(monkeypatch, target)
     job = dg.Definitions(
         assets=[reconciled_asset(target)],
         jobs=[reconciliation_job(target)],

@@ -22,13 +22,12 @@ import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.sql import functions as F
-from worlds import END, SPARK, START, TARGET, World, generated, real_world, with_version
+from worlds import END, SPARK, START, TARGET, World, declare, generated, real_world, with_version
 
-from backfill_assets import platform as platform_module
 from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.loading import load_case_events
 from backfill_assets.planning import plan_run
-from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, reference, transforms
+from backfill_assets.products.enforcement import CASE_SLA_DAILY, reference, transforms
 from backfill_assets.products.enforcement.schemas import CaseSlaDaily
 from backfill_assets.publication import publish, rollback
 from backfill_assets.schema import row_rule
@@ -268,7 +267,7 @@ def test_a_row_rule_that_sums_rows_up_is_refused_when_a_run_is_planned(
             return data.lazyframe.select(pl.col("amount").sum() > 0)
 
     target = replace(CASE_SLA_DAILY, model=Wrong)
-    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+    declare(monkeypatch, target)
     with pytest.raises(PlanRefused, match="declares as row_rule what looks at several rows: some money in all"):
         plan_run(shared_world.platform, shared_world.manifest("summing"))
     assert shared_world.platform.ledger.find("summing") is None

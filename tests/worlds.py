@@ -192,6 +192,11 @@ def real_world(home: Path, log: Path) -> World:
     return World(platform, home, date(2000, 1, 1), date(2013, 6, 30))
 
 
+def declare(monkeypatch: pytest.MonkeyPatch, target: TargetTable) -> None:
+    """Let the product have this one target for the length of a test."""
+    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+
+
 def with_version(
     monkeypatch: pytest.MonkeyPatch, version: str, function: Callable[..., Any], *, clustered: bool = True
 ) -> TargetTable:
@@ -199,5 +204,5 @@ def with_version(
     target = replace(
         CASE_SLA_DAILY, versions={**CASE_SLA_DAILY.versions, version: TransformVersion(function, clustered=clustered)}
     )
-    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+    declare(monkeypatch, target)
     return target
