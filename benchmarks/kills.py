@@ -64,6 +64,7 @@ from resources.code import code_identity
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY
 from resources.tables import leases
 
+CONTEXT = multiprocessing.get_context("forkserver")
 HERTZ = 20
 DISTURBED = 0.9
 """Share of the launches that are disturbed."""
@@ -380,13 +381,6 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
 
 
-def _context() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    # imported once, not for each launch; by its name, since Python 3.11 does not preload a main module
-    context.set_forkserver_preload(["benchmarks.kills"])
-    return context
-
-
 class Server(Protocol):
     """A database server on which an installation keeps ledger and catalog."""
 
@@ -445,10 +439,9 @@ def restore(site: Path) -> None:
 
 def undisturbed(site: Path, case: Case) -> Twin:
     """Do a case without a disturbance."""
-    context = _context()
     restore(site)
-    begun, told = context.Pipe(), context.Pipe()
-    child = context.Process(target=observe, args=(site, case, begun[1], told[1]))
+    begun, told = CONTEXT.Pipe(), CONTEXT.Pipe()
+    child = CONTEXT.Process(target=observe, args=(site, case, begun[1], told[1]))
     child.start()
     told[1].close()
     try:
@@ -473,10 +466,9 @@ def _failure(site: Path) -> str:
 
 def cycle(site: Path, case: Case, twin: Twin, tally: Tally, chance: random.Random, most: int) -> None:
     """Do a case once, with at most so many kills, and hold what was seen and what is left against its twin."""
-    context = _context()
     restore(site)
-    orders, theirs = context.Pipe()
-    reader = context.Process(target=read_on, args=(site, case, theirs))
+    orders, theirs = CONTEXT.Pipe()
+    reader = CONTEXT.Process(target=read_on, args=(site, case, theirs))
     reader.start()
     orders.recv()
     kills = 0
@@ -516,9 +508,8 @@ def cycle(site: Path, case: Case, twin: Twin, tally: Tally, chance: random.Rando
 
 def _launch(site: Path, case: Case, fault: str | None, moment: float | None) -> int:
     """Start the operator's commands, kill them after a while if told so, and return how the process ended."""
-    context = _context()
-    mine, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=operate, args=(site, case, fault, theirs))
+    mine, theirs = CONTEXT.Pipe(duplex=False)
+    child = CONTEXT.Process(target=operate, args=(site, case, fault, theirs))
     child.start()
     theirs.close()
     mine.recv()  # it works from here on
@@ -582,12 +573,11 @@ def campaigns(folder: Path, kills: int, seed: int, processes: int, *, on_server:
             return campaign(folder / "site", kills, seed, server=server)
     if processes == 1:
         return campaign(folder / "site", kills, seed)
-    context = _context()
     pipes = []
     for number in range(processes):
-        mine, theirs = context.Pipe(duplex=False)
+        mine, theirs = CONTEXT.Pipe(duplex=False)
         share = kills // processes + (number < kills % processes)
-        context.Process(target=_campaign_told, args=(folder / f"site-{number}", share, seed + number, theirs)).start()
+        CONTEXT.Process(target=_campaign_told, args=(folder / f"site-{number}", share, seed + number, theirs)).start()
         theirs.close()
         pipes.append(mine)
     total, *others = [pipe.recv() for pipe in pipes]
@@ -635,6 +625,8 @@ def main() -> None:
     parser.add_argument("--postgres", action="store_true", help="ledger and catalog on a PostgreSQL server of its own")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])  # the children's
+    # imported once, not for each launch; by its name, since Python 3.11 does not preload a main module
+    CONTEXT.set_forkserver_preload(["benchmarks.kills"])
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         tallies = campaigns(Path(folder), options.kills, options.seed, options.processes, on_server=options.postgres)

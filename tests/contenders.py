@@ -1,17 +1,20 @@
-"""What processes of a test do at the same moment; a module of its own, because each new process imports it.
+"""What processes of a test do; a module of its own, because each new process imports it.
 
-Put here functions that take plain arguments and return plain data. The tests start them and judge what came of it.
+Put here functions that take plain arguments and return or print plain data. The tests start them and judge what came of it.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from datetime import date
 from typing import Any
 
+from launches import CONTEXT
 from support import REQUESTER, a_manifest, a_plan, publishing, staged_files
 
 from manifests.errors import Refused
@@ -30,9 +33,8 @@ def _meet(barrier: Any) -> None:
 @contextmanager
 def processes(number: int) -> Iterator[Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]]:
     """Yield a function that calls another one in each of `number` processes at the same moment; they are kept for it."""
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(number)
-    with ProcessPoolExecutor(number, context, _meet, (barrier,)) as pool:
+    barrier = CONTEXT.Barrier(number)
+    with ProcessPoolExecutor(number, CONTEXT, _meet, (barrier,)) as pool:
 
         def at_once(work: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
             assert len(arguments) == number, "each process waits for all the others"
@@ -116,3 +118,46 @@ def migrate(url: str) -> str:
     finally:
         ledger.engine.dispose()
     return ""
+
+
+def take_a_lease(url: str) -> int | None:
+    """Try for a month that every process wants; return the token, or None where it is held."""
+    from resources.leases import Leases
+
+    leases = Leases(Ledger(url).engine, 60)
+    together()
+    lease = _unless_refused(lambda: leases.acquire("t", date(2020, 1, 1), date(2020, 1, 31), "r", "publish"))
+    return None if lease is None else int(lease.token)
+
+
+def publish_a_run(settings: dict[str, Any], run_id: str, stop_in_the_catalog: bool) -> None:
+    """Publish a run of `benchmarks.publishers`; if so wished, stop where only the swap of the catalog's pointer is left."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    from backfill_assets.publication import publish
+    from benchmarks.publishers import opened
+
+    if stop_in_the_catalog:
+        write = SqlCatalog._write_metadata
+
+        def stop(metadata: Any, io: Any, metadata_path: str) -> None:
+            # every requirement was met by the table's present metadata
+            write(metadata, io, metadata_path)
+            snapshot = metadata.snapshot_by_id(metadata.current_snapshot_id) if metadata.current_snapshot_id else None
+            if snapshot and snapshot.summary["backfill.run-id"] == run_id:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        SqlCatalog._write_metadata = staticmethod(stop)
+    publish(opened(settings), run_id)
+
+
+def stage_and_gate_far_away(settings: dict[str, Any], run_id: str) -> None:
+    """Stage and gate every chunk of a run, in a process whose time zone is not UTC."""
+    from backfill_assets.executor import gate_chunks, stage_chunks
+    from backfill_assets.platform import Platform
+    from resources.settings import load_settings
+
+    assert time.timezone != 0, time.tzname
+    platform = Platform.of(load_settings(**settings))
+    stage_chunks(platform, run_id, [chunk.key for chunk in platform.ledger.run(run_id).plan.chunks])
+    gate_chunks(platform, run_id)

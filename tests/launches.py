@@ -1,7 +1,8 @@
-"""The `backfill` command in a process of its own, which can be killed like any other.
+"""The `backfill` command, or a function, in a process of its own, which can be killed like any other.
 
 It is forked from a server that has imported what commands import: of the seconds that a test waits, four were Python's
-imports. What the command does then is the command's own, Spark's start included.
+imports. What the process does then is its own, Spark's start included. A function has to be in a module that is quickly
+imported by each process, as `contenders` is.
 """
 
 from __future__ import annotations
@@ -11,20 +12,30 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["backfill_assets.cli", "backfill_assets.executor", "backfill_assets.launch"])
+CONTEXT = multiprocessing.get_context("forkserver")
+"""There is one server in a test process, whoever asks for it: what it imports is said here, before anybody has."""
+CONTEXT.set_forkserver_preload(
+    [
+        "backfill_assets.cli",
+        "backfill_assets.executor",
+        "backfill_assets.launch",
+        "benchmarks.kills",
+        "benchmarks.publishers",
+    ]
+)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A command under way, or ended."""
+    """A process under way, or ended."""
 
     process: BaseProcess
     folder: Path
@@ -44,13 +55,18 @@ class Launch:
         self.process.kill()
         self.process.join()
 
-    def finish(self, expected: int, timeout: float = 300) -> None:
-        """Wait for the end of the command, and require how it ended: an exit code, or minus a signal."""
+    def ended(self, timeout: float = 300) -> int:
+        """Wait for the end of the process, and return how it ended: an exit code, or minus a signal."""
         self.process.join(timeout)
         if self.process.is_alive():
             self.kill()
             raise TimeoutError(f"not done in {timeout} s\n{self.output[-2000:]}\n{self.errors[-4000:]}")
-        found = self.process.exitcode
+        assert self.process.exitcode is not None
+        return self.process.exitcode
+
+    def finish(self, expected: int) -> None:
+        """Wait for the end of the process, and require how it ended."""
+        found = self.ended()
         assert found == expected, f"{found}\n{self.output[-2000:]}\n{self.errors[-4000:]}"
 
 
@@ -62,19 +78,31 @@ def _outputs() -> TemporaryDirectory[str]:
 
 def launch(*arguments: str, environment: Mapping[str, str]) -> Launch:
     """Start `backfill` with these arguments, and with this environment besides the one of this process."""
+    return begin(_command, *arguments, environment=environment)
+
+
+def begin(function: Callable[..., None], *arguments: Any, environment: Mapping[str, str]) -> Launch:
+    """Start a function with these arguments, and with this environment besides the one of this process."""
     folder = Path(mkdtemp(dir=_outputs().name))
-    process = _CONTEXT.Process(target=_become, args=(arguments, dict(os.environ) | environment, folder), daemon=True)
+    whole = dict(os.environ) | environment
+    process = CONTEXT.Process(target=_become, args=(whole, folder, function, arguments), daemon=True)
     process.start()
     return Launch(process, folder)
 
 
-def _become(arguments: tuple[str, ...], environment: dict[str, str], folder: Path) -> None:
+def _become(
+    environment: dict[str, str], folder: Path, function: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
     for name, descriptor in (("out", 1), ("err", 2)):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), descriptor)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    function(*arguments)
+
+
+def _command(*arguments: str) -> None:
     sys.argv = ["backfill", *arguments]
     from backfill_assets.cli import main
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from launches import Launch, launch
-from worlds import END, SPARK, World, make_world
+from worlds import END, FEW_GATES, SPARK, World, make_world
 
 from backfill_assets import faults
 from backfill_assets.publication import publish
@@ -28,7 +28,7 @@ def command(world: World, *arguments: str, fault: str | None = None) -> Launch:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    world = make_world(tmp_path_factory.mktemp("crash") / "home", cases=300, end=END)
+    world = make_world(tmp_path_factory.mktemp("crash") / "home", cases=300, end=END, gates=FEW_GATES)
     world.published(world.manifest("history", version="2.4.1"))
     return world
 

@@ -324,11 +324,10 @@ def test_two_operators_who_launch_the_same_run_at_once_make_one_publication(
     expected = twin(case)
     closed(platform)
     kills.restore(kept)
-    context = kills._context()
     pipes, operators = [], []
     for _ in range(2):
-        mine, theirs = context.Pipe()
-        operators.append(context.Process(target=kills.insist, args=(kept, case, theirs)))
+        mine, theirs = kills.CONTEXT.Pipe()
+        operators.append(kills.CONTEXT.Process(target=kills.insist, args=(kept, case, theirs)))
         operators[-1].start()
         theirs.close()
         pipes.append(mine)

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from contenders import processes, publish_a_run, take_a_lease
+from launches import begin
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from support import BY_MONTH, DAYS_SCHEMA, a_lakehouse, day_rows, of_run, scope, stage_file
 from support import DAYS as SMALL
@@ -176,34 +177,9 @@ def test_a_clock_that_was_set_back_brings_no_lease_to_life(
     leases.renew(second)
 
 
-def test_of_many_at_once_exactly_one_gets_the_scope(ledger: Ledger, tmp_path: Path) -> None:
-    code = (
-        "import sys; from datetime import date; from resources.ledger import Ledger; from resources.leases import Leases\n"
-        "from manifests.errors import LeaseHeld\n"
-        "leases = Leases(Ledger(sys.argv[1]).engine, 60)\n"
-        "print('ready', flush=True); sys.stdin.readline()\n"
-        "try: print(leases.acquire('t', date(2020, 1, 1), date(2020, 1, 31), 'r', 'publish').token, flush=True)\n"
-        "except LeaseHeld: print('held', flush=True)\n"
-        "sys.stdin.readline()\n"
-    )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, ledger.url],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
-        for _ in range(4)
-    ]  # fmt: skip
-    answers = []
-    for step in range(2):
-        for process in processes:
-            if step:
-                assert process.stdin is not None
-                process.stdin.write("\n")
-                process.stdin.flush()
-        answers = [process.stdout.readline().strip() for process in processes if process.stdout is not None]
-    for process in processes:
-        process.communicate("\n", timeout=30)
-    assert sorted(answers) == ["1", "held", "held", "held"]
+def test_of_many_at_once_exactly_one_gets_the_scope(ledger: Ledger) -> None:
+    with processes(4) as at_once:
+        assert sorted(at_once(take_a_lease, [(ledger.url,)] * 4), key=str) == [1, None, None, None]
 
 
 # --- fences -----------------------------------------------------------------------------------------------------------
@@ -353,53 +329,25 @@ def until(condition: Any) -> None:
         time.sleep(0.02)
 
 
-PUBLISHER = """
-import sys
-from pyiceberg.catalog.sql import SqlCatalog
-from benchmarks.publishers import opened
-from backfill_assets.publication import publish
-import os, signal
-
-if sys.argv[3] == "in the catalog":
-    write = SqlCatalog._write_metadata
-
-    def stop(metadata, io, metadata_path):
-        # every requirement was met by the table's present metadata; what is left is to swap the pointer
-        write(metadata, io, metadata_path)
-        snapshot = metadata.snapshot_by_id(metadata.current_snapshot_id) if metadata.current_snapshot_id else None
-        if snapshot and snapshot.summary["backfill.run-id"] == sys.argv[2]:
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    SqlCatalog._write_metadata = staticmethod(stop)
-publish(opened({"home": sys.argv[1], "lease_seconds": 1}), sys.argv[2])
-"""
-
-
 class Paused:
     """A publisher in a process of its own, stopped on its way to the commit."""
 
     def __init__(self, days: Days, run_id: str, where: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != faults.VARIABLE}
-        environment |= {"PYTHONPATH": str(ROOT), "BACKFILL_OPERATOR": "paused"}
-        if where != "in the catalog":
-            environment[faults.VARIABLE] = f"{where}:stop"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PUBLISHER, str(days.settings["home"]), run_id, where],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        until(lambda: self.process.poll() is not None or stat.read_text().rpartition(")")[2].split()[0] == "T")
-        assert self.process.poll() is None, self.process.communicate()[1]
+        in_the_catalog = where == "in the catalog"
+        environment = {"BACKFILL_OPERATOR": "paused"} | ({} if in_the_catalog else {faults.VARIABLE: f"{where}:stop"})
+        self.launch = begin(publish_a_run, days.settings, run_id, in_the_catalog, environment=environment)
+        stat = Path(f"/proc/{self.launch.process.pid}/stat")
+        until(lambda: not self.launch.is_running() or stat.read_text().rpartition(")")[2].split()[0] == "T")
+        assert self.launch.is_running(), self.launch.errors
         time.sleep(1.1)  # its lease runs out
 
     def wakes(self) -> tuple[int, str]:
-        os.kill(self.process.pid, signal.SIGCONT)
-        _, err = self.process.communicate(timeout=120)
-        return self.process.returncode, err
+        assert self.launch.process.pid is not None
+        os.kill(self.launch.process.pid, signal.SIGCONT)
+        return self.launch.ended(), self.launch.errors
 
     def is_killed(self) -> None:
-        self.process.kill()
-        self.process.communicate(timeout=120)
+        self.launch.kill()
 
 
 @pytest.mark.parametrize("where", ["publishing.leased", "in the catalog"])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 import yaml
+from launches import launch
 from servers import Postgres, packaged
 from worlds import TARGET, World, make_world
 
@@ -114,23 +113,15 @@ def test_the_password_is_in_no_file_and_no_output(world: World, postgres_server:
 def test_the_command_opens_the_installation_from_its_variables(world: World) -> None:
     settings = world.platform.settings
     record = world.approved(world.manifest("by-command"))
-    environment = os.environ | {
+    environment = {
         "BACKFILL_HOME": str(settings.home),
         "BACKFILL_LEDGER_URL": settings.ledger_url,
         "BACKFILL_CATALOG": json.dumps(settings.catalog),
         DAGSTER_STORAGE_VARIABLE: settings.dagster_storage_url,
     }
-
-    done = subprocess.run(
-        [sys.executable, "-m", "backfill_assets.cli", "status", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert record.run_id in [run["runId"] for run in json.loads(done.stdout)]
+    done = launch("status", "--json", environment=environment)
+    done.finish(0)
+    assert record.run_id in [run["runId"] for run in json.loads(done.output)]
 
 
 # --- Dagster's storage ------------------------------------------------------------------------------------------------

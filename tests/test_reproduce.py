@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 import pytest
 import sqlalchemy as sa
+from launches import launch
 from pyspark.sql import functions as F
 from worlds import END, FEW_GATES, SPARK, START, World, generated, with_version
 
@@ -85,14 +86,18 @@ def restated(shared_world: World) -> RunRecord:
     return world.platform.ledger.run("restated")
 
 
-def command(
-    world: World, *arguments: str, code: Path = ROOT, variables: dict[str, str] | None = None
-) -> tuple[int, Any, str]:
-    """Run `backfill reproduce … --json` in a process of its own, with the code of a folder."""
-    environment = os.environ | {"BACKFILL_HOME": str(world.home), "BACKFILL_SPARK": json.dumps(SPARK)}
+def command(world: World, *arguments: str) -> tuple[int, Any, str]:
+    """Run `backfill reproduce … --json` in a process of its own."""
+    done = launch("reproduce", *arguments, "--json", environment=installation(world))
+    code = done.ended()
+    return code, json.loads(done.output) if done.output else None, done.errors
+
+
+def elsewhere(world: World, *arguments: str, code: Path, zone: str) -> tuple[int, Any, str]:
+    """Run `backfill reproduce … --json` with the code of a folder, in a time zone."""
     done = subprocess.run(
         [sys.executable, "-m", "backfill_assets.cli", "reproduce", *arguments, "--json"],
-        env=environment | {"PYTHONPATH": str(code)} | (variables or {}),
+        env=os.environ | installation(world) | {"PYTHONPATH": str(code), "TZ": zone},
         cwd=code,
         capture_output=True,
         text=True,
@@ -100,6 +105,10 @@ def command(
         check=False,
     )
     return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def installation(world: World) -> dict[str, str]:
+    return {"BACKFILL_HOME": str(world.home), "BACKFILL_SPARK": json.dumps(SPARK)}
 
 
 def test_an_equal_run_is_proved_chunk_by_chunk_and_leaves_no_trace(restated: RunRecord, unchanged: World) -> None:
@@ -134,35 +143,37 @@ def test_it_reads_no_clock_but_the_plan_s(
         shutil.rmtree(local_path(done.scratch or ""))
 
 
-def test_another_process_in_another_time_zone_proves_it_too(restated: RunRecord, unchanged: World) -> None:
-    code, said, errors = command(unchanged, "restated", variables={"TZ": "America/New_York"})
-    assert code == 0, errors
-    assert (said["outcome"], said["causes"], said["state"]) == ("EQUAL", [], "PUBLISHED")
-    assert {one["chunk"]: one["digest"] for one in said["chunks"]} == unchanged.digests("restated")
-
-
-@pytest.mark.parametrize("what_changes", ["a comment", "the result"])
-def test_other_code_is_named_as_the_cause_only_where_it_changes_the_result(
-    what_changes: str, restated: RunRecord, unchanged: World, tmp_path: Path
-) -> None:
+@pytest.fixture
+def other_code(tmp_path: Path) -> Path:
+    """A copy of the code, to be changed."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "requirements.lock", tmp_path)
-    file = tmp_path / "backfill_assets/products/enforcement/transforms.py"
-    text = file.read_text()
-    if what_changes == "a comment":
-        file.write_text(text + "\n# nothing that counts\n")
-    else:
-        changed = text.replace("e.day <= started_on)", "e.day < started_on)")  # an amount stated on the day itself
-        assert changed != text
-        file.write_text(changed)
-    code, said, errors = command(unchanged, "restated", "--chunks", "2010-04", code=tmp_path)
+    return tmp_path / "backfill_assets/products/enforcement/transforms.py"
+
+
+def test_another_process_in_another_time_zone_with_another_comment_in_its_code_proves_it_too(
+    restated: RunRecord, unchanged: World, other_code: Path, tmp_path: Path
+) -> None:
+    other_code.write_text(other_code.read_text() + "\n# nothing that counts\n")
+    code, said, errors = elsewhere(unchanged, "restated", code=tmp_path, zone="America/New_York")
+    assert code == 0, errors
+    assert (said["outcome"], said["causes"], said["state"]) == ("EQUAL", [], "PUBLISHED")
+    assert {one["chunk"]: one["digest"] for one in said["chunks"]} == unchanged.digests("restated")
+    assert {one["name"]: one for one in said["conditions"]}["code"]["same"] is False
+    assert said["found"].startswith("equal, although the code differs: all 3 chunks")
+
+
+def test_other_code_is_named_as_the_cause_where_it_changes_the_result(
+    restated: RunRecord, unchanged: World, other_code: Path, tmp_path: Path
+) -> None:
+    text = other_code.read_text()
+    changed = text.replace("e.day <= started_on)", "e.day < started_on)")  # an amount stated on the day itself
+    assert changed != text
+    other_code.write_text(changed)
+    code, said, errors = elsewhere(unchanged, "restated", "--chunks", "2010-04", code=tmp_path, zone="UTC")
     conditions = {one["name"]: one for one in said["conditions"]}
     assert conditions["code"]["same"] is False, errors
-    if what_changes == "a comment":
-        assert (code, said["outcome"], said["causes"]) == (0, "EQUAL", [])
-        assert said["found"].startswith("equal, although the code differs: all 1 chunks")
-        return
     assert (code, said["outcome"], said["causes"]) == (1, "DIFFERENT", ["code"])
     assert restated.plan.code.git_commit is None or restated.plan.code.git_commit in said["whatToDo"][0]
     difference = said["firstDifference"]

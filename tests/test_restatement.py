@@ -21,6 +21,8 @@ import polars as pl
 import pyarrow as pa
 import pyspark
 import pytest
+from contenders import stage_and_gate_far_away
+from launches import begin
 from pyspark.sql import functions as F
 from worlds import END, SPARK, START, TARGET, World, declare, generated, real_world, with_version
 
@@ -108,7 +110,7 @@ def test_history_and_restatement_are_published_as_one_snapshot_each_and_equal_th
 
 
 def test_chunking_never_changes_the_result(shared_world: World) -> None:
-    world = shared_world
+    world = shared_world.with_few_gates()
     scope = world.scope(date(2010, 3, 1), date(2010, 11, 30))
     one_batch = world.approved(world.manifest("one-batch", target=scope))
     world.stage(one_batch)
@@ -127,7 +129,7 @@ def test_chunking_never_changes_the_result(shared_world: World) -> None:
 
 
 def test_a_narrow_range_gives_the_digests_of_the_whole(shared_world: World) -> None:
-    world = shared_world
+    world = shared_world.with_few_gates()
     whole = world.validated(world.manifest("whole", target=world.scope(date(2010, 10, 1), date(2011, 6, 30))))
     narrow = world.validated(world.manifest("narrow", target=world.scope(date(2011, 3, 1), date(2011, 4, 30))))
     assert narrow.plan.input_range.start == date(2011, 3, 1) - timedelta(days=150)
@@ -136,24 +138,16 @@ def test_a_narrow_range_gives_the_digests_of_the_whole(shared_world: World) -> N
 
 
 def test_the_time_zone_of_the_machine_changes_nothing(shared_world: World) -> None:
-    world = shared_world
+    world = shared_world.with_few_gates()
     here = world.validated(world.manifest("zone-here", target=world.scope(*SPRING)))
     there = world.approved(world.manifest("zone-there", target=world.scope(*SPRING)))
-    script = (
-        "from resources.settings import load_settings\n"
-        "from backfill_assets.platform import Platform\n"
-        "from backfill_assets.executor import gate_chunks, stage_chunks\n"
-        "import time; assert time.tzname != ('UTC', 'UTC'), time.tzname\n"
-        f"platform = Platform.of(load_settings(home={str(world.home)!r}, spark={SPARK!r}))\n"
-        f"keys = {[chunk.key for chunk in there.plan.chunks]!r}\n"
-        "stage_chunks(platform, 'zone-there', keys)\n"
-        "gate_chunks(platform, 'zone-there')\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"TZ": "America/New_York"}, timeout=300)
+    settings = {"home": world.home, "spark": SPARK}
+    begin(stage_and_gate_far_away, settings, there.run_id, environment={"TZ": "America/New_York"}).finish(0)
     assert world.digests("zone-there") == world.digests(here.run_id)
 
 
 def test_nothing_outside_the_publish_range_changes(world: World) -> None:
+    world = world.with_few_gates()
     world.published(world.manifest("all", version="2.4.1"))
     before = world.rows()
     world.published(world.manifest("part", target=world.scope(date(2010, 6, 1), date(2010, 8, 31))))
@@ -169,6 +163,7 @@ def test_nothing_outside_the_publish_range_changes(world: World) -> None:
 
 
 def test_a_write_into_the_scope_since_the_plan_refuses_the_publication(world: World) -> None:
+    world = world.with_few_gates()
     late = world.approved(world.manifest("late", target=world.scope(*SPRING)))
     world.published(world.manifest("first", target=world.scope(*SPRING)))
     world.stage(late)
@@ -180,6 +175,8 @@ def test_a_write_into_the_scope_since_the_plan_refuses_the_publication(world: Wo
 
 
 def test_a_poisoned_chunk_fails_alone_and_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world.with_few_gates()
+
     def poisoned(inputs, context):
         rows = transforms.case_sla_daily(inputs, context.__class__(**{**context.__dict__, "version": "3.1.0"}))
         is_bad = F.date_format("business_date", "yyyy-MM") == "2010-05"
@@ -207,6 +204,8 @@ def test_a_poisoned_chunk_fails_alone_and_is_named(world: World, monkeypatch: py
 
 
 def test_a_broken_rule_is_counted_exactly_and_is_never_published(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world.with_few_gates()
+
     def wrong(inputs, context):
         rows = transforms.case_sla_daily(inputs, context)
         is_wrong = (F.col("business_date") == F.lit(date(2010, 7, 14))) & (F.col("clock") == "NOTIFICATION")
@@ -233,6 +232,8 @@ def test_a_broken_rule_is_counted_exactly_and_is_never_published(world: World, m
 
 
 def test_a_transform_that_lies_about_its_clustering_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world.with_few_gates()
+
     def lying(inputs, context):
         return transforms.case_sla_daily(inputs, context).repartitionById(2, F.abs(F.hash("case_id")) % 2)
 
@@ -274,6 +275,7 @@ def test_a_row_rule_that_sums_rows_up_is_refused_when_a_run_is_planned(
 
 
 def test_a_large_chunk_in_several_files_has_the_digest_of_one_file(world: World) -> None:
+    world = world.with_few_gates()
     scope = world.scope(date(2010, 3, 1), date(2010, 3, 31))
     one = world.validated(world.manifest("one-file", target=scope))
     session = world.platform.spark.session(one.plan.mode)
@@ -368,6 +370,7 @@ def test_the_gates_judge_a_clock_by_the_rule_valid_at_its_start(world: World) ->
 
 
 def test_new_input_is_not_read_by_a_run_planned_before_it(world: World) -> None:
+    world = world.with_few_gates()
     before = world.validated(world.manifest("pinned-1", target=world.scope(*SPRING)))
     waiting = world.approved(world.manifest("pinned-2", target=world.scope(*SPRING)))
     load_case_events(world.platform, generated(300, 99, START, END), 0.5)
