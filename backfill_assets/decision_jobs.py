@@ -49,15 +49,11 @@ class Approval(PlanDecision):
 
 
 class Publication(Decision):
-    """A publication by hand."""
+    """A publication by hand, or a rollback: who may is said for both."""
 
     break_glass: str = Field(
         "", description="Only in an emergency, for those whom the policy names: why roles are not waited for."
     )
-
-
-class Rollback(Publication):
-    """A rollback; who may is said as for a publication."""
 
 
 class Acceptance(PlanDecision):
@@ -144,7 +140,7 @@ def publish(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
 
 
 @dg.op
-def roll_back(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Rollback) -> None:
+def roll_back(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Publication) -> None:
     """Decide to roll a published run back, and do it."""
     with _deciding(context, platform, config.run_id):
         done = decisions.rollback(

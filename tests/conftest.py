@@ -8,10 +8,21 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from launches import CONTEXT
 from servers import NoServerError, Postgres, postgres
 from worlds import World, keep, make_world
 
 os.environ.setdefault("TZ", "UTC")
+# there is one server in a test process that others are forked from, whoever asks for it first: what it has imported
+CONTEXT.set_forkserver_preload(
+    [
+        "backfill_assets.cli",
+        "backfill_assets.executor",
+        "backfill_assets.launch",
+        "benchmarks.kills",
+        "benchmarks.publishers",
+    ]
+)
 
 LONG = (
     "test_crash.py",

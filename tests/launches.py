@@ -1,8 +1,8 @@
 """The `backfill` command, or a function, in a process of its own, which can be killed like any other.
 
-It is forked from a server that has imported what commands import: of the seconds that a test waits, four were Python's
-imports. What the process does then is its own, Spark's start included. A function has to be in a module that is quickly
-imported by each process, as `contenders` is.
+It is forked from a server that has imported what commands import (`conftest`): of the seconds that a test waits, four
+were Python's imports. What the process does then is its own, Spark's start included. A function has to be in a module
+that each process imports quickly, as `contenders`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,6 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-"""There is one server in a test process, whoever asks for it: what it imports is said here, before anybody has."""
-CONTEXT.set_forkserver_preload(
-    [
-        "backfill_assets.cli",
-        "backfill_assets.executor",
-        "backfill_assets.launch",
-        "benchmarks.kills",
-        "benchmarks.publishers",
-    ]
-)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -69,7 +70,7 @@ class Server:
         self.address = f"http://127.0.0.1:{self.port}"
         environment = os.environ | {"BACKFILL_HOME": str(world.home), "BACKFILL_SPARK": json.dumps(SPARK)}
         self.messages = world.home / "server.log"
-        self.log = self.messages.open("wb")
+        self.log = self.messages.open("ab")  # of the server before it, too
         self.process = subprocess.Popen(
             [sys.executable, "-m", "backfill_assets.cli", "ui", "--port", str(self.port)],
             env=environment,
@@ -227,22 +228,30 @@ class Eyes:
     def open_the_lineage(self) -> None:
         """Open the lineage page from the start page, with every group unfolded."""
         self.page.goto("/", wait_until="domcontentloaded")
-        self.page.get_by_role("link", name="Lineage").click()
+        # there once the definitions are: a graph that is opened before it can stay empty
+        self.page.get_by_role("link", name=re.compile("Jobs$")).wait_for()
+        self.page.get_by_role("link", name=re.compile("Lineage$")).click()
         self.page.get_by_label("unfold_more").last.wait_for()
         self.page.keyboard.press("Alt+E")
         self.page.get_by_label("unfold_less").last.wait_for()
         self.page.wait_for_timeout(1000)  # the graph moves to its new places
 
     def launch(self, run_id: str, first: str, last: str) -> None:
-        """Choose a backfill run and a range of chunks in the launch dialog of the open asset, and launch."""
+        """Choose a backfill run and a range of chunks in the launch dialog of the open asset."""
+        from playwright.sync_api import TimeoutError as NotThereError
+
         self.page.get_by_role("button", name="Materialize…").click()
         dialog = self.page.get_by_role("dialog")
         dialog.get_by_text("Select a partition or create one").first.click()
         self.page.locator("label", has_text=run_id).last.click()
         chunks = dialog.get_by_placeholder("ex: ")
-        chunks.fill(f"[{first}...{last}]")
-        chunks.press("Enter")
-        dialog.get_by_text("24 partitions").first.wait_for()
+        for patience in (5_000, 60_000):  # the choice of a run can come later than what was typed, and take it back
+            chunks.fill(f"[{first}...{last}]")
+            chunks.press("Enter")
+            with suppress(NotThereError):
+                dialog.get_by_text("24 partitions").first.wait_for(timeout=patience)
+                return
+        raise AssertionError(f"the dialog does not show 24 partitions but {dialog.inner_text()}")
 
     def confirm(self) -> None:
         """Launch what the dialog shows."""

@@ -65,7 +65,7 @@ def at(world: World, ref: str) -> pl.DataFrame:
 
 
 def test_append_only_fills_empty_partitions_and_refuses_those_that_hold_rows(tmp_path: Path) -> None:
-    world = make_world(tmp_path / "home", cases=60)
+    world = make_world(tmp_path / "home", cases=60, gates=FEW_GATES)
     first = (date(2010, 1, 1), date(2010, 2, 28))
     done = world.published(world.manifest("first", target=target("APPEND_ONLY", first)))
     assert done.files_removed == 0
@@ -129,14 +129,14 @@ def test_a_merge_recomputes_its_entities_and_leaves_every_other_row_alone(publis
 
 
 def test_a_merge_of_what_came_late_touches_the_cases_it_is_about(tmp_path: Path) -> None:
-    world = make_world(tmp_path / "home", cases=80)
+    world = make_world(tmp_path / "home", cases=80, end=date(2010, 12, 31), gates=FEW_GATES)
     world.published(world.manifest("history"))
     since = world.platform.lakehouse.snapshot_id("bronze.case_events")
     before = world.rows()
     load_case_events(world.platform, generated(5, 99, world.start, world.end), 0.5)
     scope = (world.start, world.end)
     plan = target("MERGE_BY_KEY", scope, merge={"changedSince": since})
-    done = world.published(world.manifest("late-events", target=plan))
+    done = world.published(world.manifest("late-events", target=plan, validation={}))  # every gate
     after = world.rows()
     assert not after.equals(before)
     mine = after.filter(pl.col("run_id") == "late-events")

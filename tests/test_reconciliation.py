@@ -21,13 +21,15 @@ from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, 
 from pyspark.sql import functions as F
 from worlds import SPARK, TARGET, World, declare, killed_at, make_world, with_version
 
+from backfill_assets import exception_table
 from backfill_assets.cli import cli
 from backfill_assets.commands.reconciliation import sparkline
+from backfill_assets.compare import Concealed
 from backfill_assets.definitions import build_definitions
 from backfill_assets.drift import readings, series
 from backfill_assets.exception_table import EXCEPTIONS_TABLE
 from backfill_assets.executor import reconciliation_context
-from backfill_assets.products.enforcement import CASE_SLA_DAILY
+from backfill_assets.products.enforcement import CASE_SLA_DAILY, reconciliations
 from backfill_assets.products.enforcement.reconciliations import CLOCKS
 from backfill_assets.products.enforcement.transforms import case_sla_daily
 from backfill_assets.publication import publish
@@ -37,6 +39,7 @@ from backfill_assets.reconciling import manifest_of, plan_reconciliation, reconc
 from backfill_assets.staging import asset_key
 from backfill_assets.target import (
     ACCEPTED_ROWS_GATE,
+    EXCEPTION_COLUMNS,
     PUBLISHED_RULES_GATE,
     Finding,
     ReconciliationContext,
@@ -46,6 +49,7 @@ from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode
 from resources.ledger import ChunkState, RunRecord, Verdict
+from resources.policies import hashes_of
 
 START, END = date(2010, 1, 1), date(2010, 4, 30)
 STARTED, TOTALS, PENALTIES = "every_started_case_is_present", "breach_totals_agree", "payment_breaches_are_penalties"
@@ -185,13 +189,17 @@ def test_a_removed_case_is_named_by_every_level_and_listed_row_by_row(
     assert f"run_id = '{record.run_id}' AND gate = '{STARTED}'" in pointer["query"]
 
 
-def test_a_penalty_may_still_come_on_the_last_day_of_the_source(world: World) -> None:
+@pytest.fixture
+def context(world: World) -> ReconciliationContext:
+    """What the gates of the published history look at."""
+    record = world.platform.ledger.run("history")
+    chunks = world.platform.ledger.chunks("history")
+    return reconciliation_context(world.platform, CASE_SLA_DAILY, record.plan, chunks)
+
+
+def test_a_penalty_may_still_come_on_the_last_day_of_the_source(world: World, context: ReconciliationContext) -> None:
     """The day of the source's last event need not be over: a log of 12,000 generated cases had such a breach."""
     breach = a_breach(world)
-    record = world.platform.ledger.run("history")
-    context = reconciliation_context(
-        world.platform, CASE_SLA_DAILY, record.plan, world.platform.ledger.chunks("history")
-    )
     is_it = F.col("case_id") == breach["case_id"]
     source = context.source.where(~(is_it & (F.col("activity") == "Add penalty")))
     due = datetime.combine(breach["breach_on"], time.min, UTC)
@@ -203,6 +211,41 @@ def test_a_penalty_may_still_come_on_the_last_day_of_the_source(world: World) ->
 
     assert not unpenalised(due)
     assert unpenalised(due + timedelta(days=1))
+
+
+def test_a_large_source_is_compared_in_more_parts_with_the_same_outcome(
+    context: ReconciliationContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compared() -> tuple[int, list[dict[str, Any]]]:
+        rows = CLOCKS.rows(context)
+        return rows.rdd.getNumPartitions(), sorted((row.asDict() for row in rows.collect()), key=repr)
+
+    few, expected = compared()
+    monkeypatch.setattr(reconciliations, "_EVENTS_A_PART", -(-context.source_rows // 5))
+    many, found = compared()
+    assert (few, many) == (2, 5)
+    assert len(expected) > 80
+    assert found == expected
+
+
+def test_no_list_of_exceptions_names_somebody_erased(world: World) -> None:
+    def exception(number: int, **texts: str) -> dict[str, str | None]:
+        return dict.fromkeys(EXCEPTION_COLUMNS, None) | {"what": str(number)} | texts
+
+    ann, bob = json.dumps({"case_id": "ann"}), json.dumps({"case_id": "bob"})
+    listed = [
+        *(exception(number, **{part: ann}) for number, part in enumerate(("key", "slice", "expected", "found"))),
+        exception(4, key=bob, found=json.dumps({"name": "ann"})),
+        exception(5, slice=json.dumps({"jurisdiction": "IT"}), found=json.dumps("ann")),
+    ]
+    schema = ", ".join(f"{name} string" for name in EXCEPTION_COLUMNS)
+    frame = world.platform.spark.session(Mode.BACKFILL).createDataFrame(listed, schema)
+
+    def named(concealed: Concealed) -> list[str]:
+        return sorted(row["what"] for row in exception_table._without_erased(frame, concealed).collect())
+
+    assert named(Concealed("case_id", hashes_of(["ann"]))) == ["4", "5"]
+    assert named(Concealed("case_id", frozenset())) == named(Concealed("", hashes_of(["ann"]))) == list("012345")
 
 
 def test_a_changed_amount_is_found_and_shown_beside_the_accepted_one(world: World) -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tampering import missed, overwrite
 from worlds import TARGET, World, keep, killed_at, make_world
 
-from backfill_assets import publication
+from backfill_assets import decisions, publication
 from backfill_assets.cli import cli
 from backfill_assets.commands.base import EXIT_FAILED, EXIT_REFUSED
 from backfill_assets.doctor import examine, mend
@@ -232,6 +232,17 @@ def test_a_refused_rollback_leaves_nothing_unrecorded(world: World, monkeypatch:
             rollback(world.platform, "fixed")
     assert link_events(world, "fixed")[-1] == "refused"
     assert verify(world.platform).everything == []
+
+
+def test_a_rollback_over_damaged_evidence_says_so_and_adds_nothing_to_it(world: World) -> None:
+    store, snapshots = world.platform.evidence, world.snapshots()
+    (store.path("fixed") / "index.json").write_text("{")  # no decision can be recorded after it
+    before = {file.name: file.read_bytes() for file in store.records("fixed").iterdir()}
+    with pytest.raises(PublicationRefused, match=r"was changed after it was sealed: index\.json"):
+        decisions.rollback(world.platform, "fixed", by="bob", comment="", break_glass="")
+    assert {file.name: file.read_bytes() for file in store.records("fixed").iterdir()} == before
+    assert world.snapshots() == snapshots
+    assert "fixed/bundle" in places(verify(world.platform, ["fixed"]))
 
 
 def test_a_snapshot_that_policy_let_expire_is_noted_and_any_other_is_missed(world: World) -> None:
