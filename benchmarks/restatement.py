@@ -5,7 +5,7 @@
 The bare job is the best we can write: the same pinned files, the same transform, one sorted zstd file a chunk; no plan,
 ledger, gate, Dagster or publication. Both run in the same Spark session on the same data, in turn. History is published
 first, and both run unmeasured as often as `--warm-up` says: the JVM compiles for several rounds. Prints seconds, the
-ratio of each round, and peak memory; what comes after the publication (Dagster's events of it, the report) is shown apart.
+ratio of each round and of all together, and peak memory; what comes after the publication (Dagster's events of it, the report) is shown apart.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import median
 
 from installation import PeakMemory, installed, log_options, timed
 from pyspark.sql import functions as F
@@ -63,6 +64,7 @@ def main() -> None:
         memory = PeakMemory()
         memory.start()
         table = Table("round", "bare job (s)", "plan to published (s)", "ratio", "publication (s)", "afterwards (s)")
+        bares, wholes = [], []
         for number in range(1, options.rounds + 1):
             alone = run_bare(number)
             began = now()
@@ -73,10 +75,14 @@ def main() -> None:
             commit = (entry["ended_at"] - entry["started_at"]).total_seconds()
             seconds = (alone[0], published, published / alone[0], commit, whole[0] - published)
             table.add_row(str(number), *(f"{value:.2f}" for value in seconds))
+            bares.append(alone[0])
+            wholes.append(published)
+        ratios = [mine / theirs for mine, theirs in zip(wholes, bares, strict=True)]
         memory.stop.set()
         rows = sum(chunk.rows or 0 for chunk in world.platform.ledger.chunks("restatement-1"))
     Console().print(f"{world.load.source_file}: {rows:,} rows in {len(record.plan.chunks)} chunks")
     Console().print(table)
+    Console().print(f"all rounds together: {sum(wholes) / sum(bares):.2f}; median of the rounds: {median(ratios):.2f}")
     Console().print(f"peak memory of all processes: {memory.peak:,.0f} MiB (proportional set size)")
 
 
