@@ -559,7 +559,13 @@ def campaign(
     return tallies
 
 
+def _import_once() -> None:
+    """Have the server that this process forks others from import this module; by its name, since Python 3.11 does not preload a main one."""
+    CONTEXT.set_forkserver_preload(["benchmarks.kills"])
+
+
 def _campaign_told(folder: Path, kills: int, seed: int, told: Connection) -> None:
+    _import_once()  # this process has such a server of its own
     told.send(campaign(folder, kills, seed))
 
 
@@ -625,8 +631,7 @@ def main() -> None:
     parser.add_argument("--postgres", action="store_true", help="ledger and catalog on a PostgreSQL server of its own")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])  # the children's
-    # imported once, not for each launch; by its name, since Python 3.11 does not preload a main module
-    CONTEXT.set_forkserver_preload(["benchmarks.kills"])
+    _import_once()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         tallies = campaigns(Path(folder), options.kills, options.seed, options.processes, on_server=options.postgres)
