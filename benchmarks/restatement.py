@@ -5,7 +5,8 @@
 The bare job is the best we can write: the same pinned files, the same transform, one sorted zstd file a chunk; no plan,
 ledger, gate, Dagster or publication. Both run in the same Spark session on the same data, in turn. History is published
 first, and both run unmeasured as often as `--warm-up` says: the JVM compiles for several rounds. Prints seconds, the
-ratio of each round and of all together, and peak memory; what comes after the publication (Dagster's events of it, the report) is shown apart.
+ratio of each round and of all together, and peak memory; what comes after the publication (Dagster's events of it, the
+report) is shown apart.
 """
 
 from __future__ import annotations

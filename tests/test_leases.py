@@ -37,7 +37,6 @@ from resources.leases import Lease, Leases
 from resources.ledger import Ledger
 from resources.tables import leases as leases_table
 
-ROOT = Path(__file__).resolve().parent.parent
 TARGET = "silver.table"
 JANUARY = (date(2020, 1, 1), date(2020, 1, 31))
 FEBRUARY = (date(2020, 2, 1), date(2020, 2, 29))
