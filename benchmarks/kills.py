@@ -560,7 +560,7 @@ def campaign(
 
 
 def _import_once() -> None:
-    """Have the server that this process forks others from import this module; by its name, since Python 3.11 does not preload a main one."""
+    """Have the server that this process forks others from import this module, by its name: 3.11 preloads no main module."""
     CONTEXT.set_forkserver_preload(["benchmarks.kills"])
 
 

@@ -1,13 +1,12 @@
 """What processes of a test do; a module of its own, because each new process imports it.
 
-Put here functions that take plain arguments and return or print plain data. The tests start them and judge what came of it.
+Put here functions that take plain arguments and return plain data. The tests start them and judge what came of it.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -149,15 +148,3 @@ def publish_a_run(settings: dict[str, Any], run_id: str, stop_in_the_catalog: bo
 
         SqlCatalog._write_metadata = staticmethod(stop)
     publish(opened(settings), run_id)
-
-
-def stage_and_gate_far_away(settings: dict[str, Any], run_id: str) -> None:
-    """Stage and gate every chunk of a run, in a process whose time zone is not UTC."""
-    from backfill_assets.executor import gate_chunks, stage_chunks
-    from backfill_assets.platform import Platform
-    from resources.settings import load_settings
-
-    assert time.timezone != 0, time.tzname
-    platform = Platform.of(load_settings(**settings))
-    stage_chunks(platform, run_id, [chunk.key for chunk in platform.ledger.run(run_id).plan.chunks])
-    gate_chunks(platform, run_id)

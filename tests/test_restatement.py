@@ -21,8 +21,6 @@ import polars as pl
 import pyarrow as pa
 import pyspark
 import pytest
-from contenders import stage_and_gate_far_away
-from launches import begin
 from pyspark.sql import functions as F
 from worlds import END, SPARK, START, TARGET, World, declare, generated, real_world, with_version
 
@@ -141,8 +139,17 @@ def test_the_time_zone_of_the_machine_changes_nothing(shared_world: World) -> No
     world = shared_world.with_few_gates()
     here = world.validated(world.manifest("zone-here", target=world.scope(*SPRING)))
     there = world.approved(world.manifest("zone-there", target=world.scope(*SPRING)))
-    settings = {"home": world.home, "spark": SPARK}
-    begin(stage_and_gate_far_away, settings, there.run_id, environment={"TZ": "America/New_York"}).finish(0)
+    script = (
+        "from resources.settings import load_settings\n"
+        "from backfill_assets.platform import Platform\n"
+        "from backfill_assets.executor import gate_chunks, stage_chunks\n"
+        "import time; assert time.tzname != ('UTC', 'UTC'), time.tzname\n"
+        f"platform = Platform.of(load_settings(home={str(world.home)!r}, spark={SPARK!r}))\n"
+        f"keys = {[chunk.key for chunk in there.plan.chunks]!r}\n"
+        "stage_chunks(platform, 'zone-there', keys)\n"
+        "gate_chunks(platform, 'zone-there')\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"TZ": "America/New_York"}, timeout=300)
     assert world.digests("zone-there") == world.digests(here.run_id)
 
 
