@@ -65,8 +65,8 @@ def main() -> None:
             world.run(world.manifest(demo.RESTATEMENT, f"warm-up-{number}"))
         memory = PeakMemory()
         memory.start()
-        headings = ("bare job before (s)", "and after (s)", "plan to published (s)", "ratio", "publication (s)")
-        table = Table("round", *headings, "afterwards (s)")
+        headings = ("bare job before", "and after", "to published", "ratio", "publication", "later")
+        table = Table("round", *headings, caption="seconds")
         bares, wholes = [], []
         (before,) = run_bare(0)
         for number in range(1, options.rounds + 1):
