@@ -223,7 +223,7 @@ def published(done: Published, verb: str) -> Table:
     """Show what a publication or rollback did."""
     return facts(
         [
-            ("snapshot", f"{done.base_snapshot_id} -> {done.snapshot_id}"),
+            ("snapshot", f"{done.base_snapshot_id or 'none'} -> {done.snapshot_id}"),
             ("files", f"{done.files_added:,} added, {done.files_removed:,} removed, in one snapshot"),
             ("evidence root", done.evidence_root),
         ],

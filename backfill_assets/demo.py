@@ -146,7 +146,7 @@ def _snapshot(platform: Platform, record: RunRecord) -> int | None:
 def _show_publication(platform: Platform, run_id: str) -> None:
     for one in platform.ledger.publications(run_id):
         click.echo(
-            f"{one['action']} {one['state'].lower()}: snapshot {one['base_snapshot_id']} -> {one['snapshot_id']}, "
+            f"{one['action']} {one['state'].lower()}: snapshot {one['base_snapshot_id'] or 'none'} -> {one['snapshot_id']}, "
             f"{one['files_added']} files added, {one['files_removed']} removed, evidence {one['evidence_root'][:12]}"
         )
 

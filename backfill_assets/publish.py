@@ -91,7 +91,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
             metadata=loud
             | {
                 "snapshot": str(done.snapshot_id),
-                "base snapshot": str(done.base_snapshot_id),
+                "base snapshot": str(done.base_snapshot_id or "none"),
                 "files added": done.files_added,
                 "files removed": done.files_removed,
                 "chunks": len(chunks),

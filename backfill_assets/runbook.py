@@ -383,7 +383,7 @@ class _Book:
     def _of_publication(self, one: dict[str, Any]) -> str:
         when = f"{one['action']} by {one['actor']}, {_at(one['started_at'])}"
         if one["state"] == "COMMITTED":
-            took = f"snapshot {one['base_snapshot_id']} -> {one['snapshot_id']}"
+            took = f"snapshot {one['base_snapshot_id'] or 'none'} -> {one['snapshot_id']}"
             return f"{when}: {took}, {one['files_added']} files added, {one['files_removed']} removed"
         if one["state"] == "INTENT":
             return f"{when}: what came of it is not on record; the next one looks before it does anything"

@@ -283,6 +283,7 @@ def test_what_is_done_is_said_with_who_and_how_much(book: Book) -> None:
     assert "chunks: passed 1; " in facts["Watch"]
     assert "all_chunks_staged passed" in facts["Judge"]
     assert "2 files added, 0 removed" in facts["Publish"]
+    assert ": snapshot none -> " in "; ".join(book("history")["Publish"].facts)  # nothing was there before
     assert "sink run_audit: told of the publish" in facts["Tell"]
     assert "by run later" in facts["Undo"]
     assert "unharmed" in facts["Prove"]
