@@ -12,7 +12,7 @@ import logging
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 from uuid import uuid4
@@ -38,7 +38,10 @@ _log = logging.getLogger(__name__)
 GC = "gc"
 """The folder of the evidence store that holds a record of each collection; too short to be a run id."""
 GRACE = timedelta(days=1)
-"""How long leftovers stay that no retention is set for: somebody may be at work on them."""
+"""How long leftovers stay, whatever retention says: somebody may be at work on them.
+
+Manifests are written before the commit that references them, and a snapshot may be made before the ref that names it.
+"""
 STAGED, OUTLINE, LEFTOVER, SCRATCH, MANIFEST = "staged", "outline", "leftover", "scratch", "manifest"
 _DEAD = frozenset({RunState.CANCELLED, RunState.REJECTED, RunState.ROLLED_BACK})
 _FINISHED = _DEAD | {RunState.SUPERSEDED}
@@ -135,14 +138,14 @@ def _of_table(platform: Platform, target: str, table: Table, at: datetime) -> Ta
     over = _over(platform, records, at)
     name = ".".join(table.name())
     refs = _released_refs(table, over)
-    before_ms = int((at - timedelta(days=platform.settings.keep_snapshots_days)).timestamp() * 1000)
+    before = at - max(timedelta(days=platform.settings.keep_snapshots_days), GRACE)
     needed = _needed_snapshots(platform, table, [one for one in records if one.run_id not in over])
-    snapshots = expirable(table, needed, before_ms=before_ms, released=refs)
+    snapshots = expirable(table, needed, before_ms=int(before.timestamp() * 1000), released=refs)
     storage = Storage(table)
     left: dict[str, str] = {}
     mine = {record.run_id: record for record in records if record.target == target}
     candidates = list(_candidates(platform, storage, mine, over, at, left))
-    candidates += _old_manifests(storage, datetime.fromtimestamp(before_ms / 1000, UTC))
+    candidates += _old_manifests(storage, before)
     if candidates:
         kept = {one.snapshot_id for one in table.snapshots()} - set(snapshots)
         live = [referenced(table, kept), *map(referenced, _beside(platform, name))]

@@ -80,7 +80,9 @@ class Settings(BaseSettings):
         30, ge=0, description="Days for which a cancelled, rejected or rolled back run keeps its files and snapshots."
     )
     keep_snapshots_days: int = Field(
-        30, ge=0, description="Days for which every snapshot of a target is kept, whether or not a run needs it."
+        30,
+        ge=0,
+        description="Days for which every snapshot of a target is kept, whether or not a run needs it; at least one.",
     )
     log_format: Literal["text", "json"] = Field("text", description="How a log line looks.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] | None = Field(
