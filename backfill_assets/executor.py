@@ -45,13 +45,13 @@ from backfill_assets.target import (
     TargetTable,
 )
 from backfill_assets.workers import in_workers
-from manifests.canonical import plain, sha256_of
+from manifests.canonical import plain
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import DayRange, Mode
 from manifests.planner import Plan, PlannedChunk
 from manifests.policy import OLD_DATA_GATE, age_problems
-from resources import approvals, logs
+from resources import approvals, judged, logs
 from resources.code import code_identity
 from resources.lakehouse import PinnedRead, local_path
 from resources.ledger import ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
@@ -331,9 +331,9 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = _silent) ->
         results: list[GatedChunk] = []
         for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
             chunks = [chunk for chunk in waiting if chunk.chunk in keys]
-            judged = run_gates(platform, target, plan, chunks)
+            found = run_gates(platform, target, plan, chunks)
             also = judge_derived(platform, target, plan, chunks)
-            results += [_gated(result, also.get(result.chunk), chunk) for result, chunk in paired(judged, chunks)]
+            results += [_gated(result, also.get(result.chunk), chunk) for result, chunk in paired(found, chunks)]
         faults.reach("gating.judged")
         platform.ledger.record_gated(run_id, results)
         faults.reach("gating.recorded")
@@ -416,15 +416,16 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
     chunks = platform.ledger.chunks(run_id)
     if record.state is not RunState.STAGED or any(chunk.state is not ChunkState.PASSED for chunk in chunks):
         return None
-    if _is_judged(platform, record):
+    if _is_judged(platform, record, chunks):
         _wait_for_owner(platform, record)  # nothing has changed since
         return None
-    verdicts = _run_verdicts(platform, record, chunks)
+    verdicts, staged = _run_verdicts(platform, record, chunks), judged.name_of(chunks)
     faults.reach("gating.run_judged")
-    if not platform.ledger.judge(run_id, verdicts, operator()):
+    if not platform.ledger.judge(run_id, verdicts, operator(), of=staged):
         return None
     if platform.ledger.run(run_id).state is RunState.STAGED and not _wait_for_owner(platform, record):
-        platform.ledger.move(run_id, RunState.VALIDATED, operator(), "an owner has accepted these numbers before")
+        why = "an owner has accepted these numbers before"
+        approvals.validate_accepted(platform.ledger, run_id, record.plan.gates, by=operator(), why=why)
     with logs.of_run(record.plan):
         for one in verdicts:
             level = logging.INFO if one.passed else logging.WARNING
@@ -433,13 +434,13 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
     return verdicts
 
 
-def _is_judged(platform: Platform, record: RunRecord) -> bool:
-    """Whether a staged run waits for an owner, and no chunk was judged after its run-level gates."""
-    verdicts = {(one.chunk, one.gate): one for one in platform.ledger.verdicts(record.run_id)}
-    whole = [verdicts[("", gate)].at for gate in record.plan.gates if ("", gate) in verdicts]
-    newest = max((one.at for one in verdicts.values() if one.chunk and one.at is not None), default=None)
-    judged = [at for at in whole if at is not None and (newest is None or at >= newest)]
-    return len(judged) == len(record.plan.gates) and bool(approvals.asking(platform.ledger, record.run_id))
+def _is_judged(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> bool:
+    """Whether a staged run waits for an owner, and its run-level gates have judged what is staged."""
+    verdicts = {one.gate: one for one in platform.ledger.verdicts(record.run_id) if not one.chunk}
+    staged = judged.name_of(chunks)
+    if any(gate not in verdicts or verdicts[gate].judged != staged for gate in record.plan.gates):
+        return False
+    return bool(approvals.asking(platform.ledger, record.run_id))
 
 
 def _wait_for_owner(platform: Platform, record: RunRecord) -> bool:
@@ -486,7 +487,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
     kept = keep(
         platform,
         record.run_id,
-        sha256_of([[chunk.chunk, chunk.attempt, chunk.digest] for chunk in chunks]),
+        judged.name_of(chunks),
         mode=plan.mode,
         target=target.name,
         judged=[Judged(item.name, item.level.value, found[item.name], item.exceptions_limit) for item in asked],

@@ -30,7 +30,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict, PublishMode
 from manifests.planner import Plan, step_id
 from manifests.policy import Role
-from resources import approvals, freezes, logs
+from resources import approvals, freezes, judged, logs
 from resources.lakehouse import ScopeChanged
 from resources.leases import Lease
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
@@ -198,6 +198,18 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
     accepted = approvals.accepted_gates(platform.ledger, run_id)
     not_passed = [gate for gate in plan.gates if ("", gate) in verdicts and not verdicts["", gate].passed]
     failed = [gate for gate in not_passed if gate not in accepted]
+    staged = judged.name_of(chunks)
+    older = [
+        gate for gate in plan.gates if ("", gate) in verdicts and not judged.is_about(verdicts["", gate].judged, staged)
+    ]
+    if older:
+        problems.append(
+            Problem(
+                f"{', '.join(older)} judged other files than those that are staged",
+                "a verdict counts for the files it was made of",
+                f"`backfill run {run_id}` judges what is staged",
+            )
+        )
     if missing:
         problems.append(
             Problem(f"no verdict of {', '.join(missing)}", "every run-level gate has judged", "run the gates")

@@ -46,6 +46,7 @@ from manifests.lifecycle import RunState
 from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest, manifest_from
 from manifests.planner import Plan
 from manifests.policy import OLD_DATA_GATE
+from resources import judged
 from resources.code import code_identity
 from resources.lakehouse import PinnedRead, local_path
 from resources.ledger import ChunkRecord, GatedChunk, RunRecord, Verdict, now, operator
@@ -223,7 +224,8 @@ def reconcile(platform: Platform, run_id: str) -> list[Verdict]:
         platform.ledger.move(run_id, RunState.STAGED, operator(), f"{len(results)} published chunks read")
     verdicts = _verdicts(platform, target, record, published, results)
     faults.reach("gating.run_judged")
-    platform.ledger.judge(run_id, verdicts, operator())
+    # what is published does not change: whoever judged its chunks judged the same
+    platform.ledger.judge(run_id, verdicts, operator(), of=judged.name_of(platform.ledger.chunks(run_id)))
     return _recorded(platform, run_id)
 
 

@@ -18,6 +18,7 @@ from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import Role, same_name
+from resources import judged
 from resources.ledger import Ledger, RunRecord, Verdict, _move, _require_name, now
 from resources.locks import lock_run
 from resources.tables import (
@@ -285,7 +286,8 @@ def accept_change(
                     "see `backfill status`",
                 )
             )
-        newest = _newest(connection, run_id)
+        newest, wanted = _newest(connection, run_id), set(gates)
+        _require_present(connection, run_id, [newest[gate] for gate in wanted if gate in newest])
         if verdict.gate not in newest or numbers_of(newest[verdict.gate]) != numbers:
             raise TransitionRefused(
                 Problem(
@@ -307,25 +309,63 @@ def accept_change(
                 at=at,
             )
         )
-        taken = {
-            (row.gate, row.numbers_hash)
-            for row in connection.execute(
-                sa.select(acceptances.c.gate, acceptances.c.numbers_hash).where(
-                    acceptances.c.run_id == run_id, acceptances.c.plan_hash == plan_hash
-                )
-            )
-        }
-        settled = [
-            gate
-            for gate in gates
-            if gate in newest
-            and (newest[gate].passed or (_asks(newest[gate]) and (gate, sha256_of(numbers_of(newest[gate]))) in taken))
-        ]
-        if set(settled) != set(gates):
+        if not _nothing_stands_against(connection, run_id, plan_hash, wanted):
             return found.state
-        why = f"{len(settled)} run gates passed, with what {by} accepted of {verdict.gate}"
+        why = f"{len(wanted)} run gates passed, with what {by} accepted of {verdict.gate}"
         _move(connection, run_id, found.state, RunState.VALIDATED, by, why)
     return RunState.VALIDATED
+
+
+def validate_accepted(ledger: Ledger, run_id: str, gates: Iterable[str], *, by: str, why: str) -> bool:
+    """Move a staged run to VALIDATED if its gates judged what is staged and passed, or had their numbers accepted before.
+
+    Returns False, having changed nothing, if that is not so (any more).
+    """
+    with ledger.engine.begin() as connection:
+        lock_run(connection, run_id)
+        found = ledger.run(run_id, connection=connection)
+        staged, wanted = judged.present(connection, run_id), set(gates)
+        verdicts_now = _newest(connection, run_id)
+        if found.state is not RunState.STAGED or not all(
+            gate in verdicts_now and judged.is_about(verdicts_now[gate].judged, staged) for gate in wanted
+        ):
+            return False
+        if not _nothing_stands_against(connection, run_id, found.plan_hash, wanted):
+            return False
+        _move(connection, run_id, found.state, RunState.VALIDATED, by, why)
+    return True
+
+
+def _nothing_stands_against(connection: sa.Connection, run_id: str, plan_hash: str, gates: Iterable[str]) -> bool:
+    """Tell whether each run-level gate has passed, or an owner has accepted the numbers of its newest verdict."""
+    newest = _newest(connection, run_id)
+    query = sa.select(acceptances.c.gate, acceptances.c.numbers_hash).where(
+        acceptances.c.run_id == run_id, acceptances.c.plan_hash == plan_hash
+    )
+    taken = {(row.gate, row.numbers_hash) for row in connection.execute(query)}
+    return all(
+        gate in newest
+        and (newest[gate].passed or (_asks(newest[gate]) and (gate, sha256_of(numbers_of(newest[gate]))) in taken))
+        for gate in gates
+    )
+
+
+def _require_present(connection: sa.Connection, run_id: str, found: Iterable[Verdict]) -> None:
+    """Refuse verdicts that are not about what is staged.
+
+    Raises:
+        TransitionRefused: saying which.
+    """
+    staged = judged.present(connection, run_id)
+    older = sorted(one.gate for one in found if not judged.is_about(one.judged, staged))
+    if older:
+        raise TransitionRefused(
+            Problem(
+                f"{', '.join(older)} judged files of '{run_id}' that are not what is staged now",
+                "a verdict counts for the files it was made of",
+                f"`backfill run {run_id}` judges what is staged; look at `backfill status {run_id}` again",
+            )
+        )
 
 
 def note_waiting(ledger: Ledger, run_id: str, why: str) -> None:
@@ -341,7 +381,7 @@ def note_waiting(ledger: Ledger, run_id: str, why: str) -> None:
 def _newest(connection: sa.Connection, run_id: str) -> dict[str, Verdict]:
     query = sa.select(verdicts).where(verdicts.c.run_id == run_id, verdicts.c.chunk == "").order_by(verdicts.c.id)
     return {
-        row.gate: Verdict(row.gate, row.passed, row.summary, json.loads(row.details), asks=row.asks)
+        row.gate: Verdict(row.gate, row.passed, row.summary, json.loads(row.details), asks=row.asks, judged=row.judged)
         for row in connection.execute(query)
     }
 

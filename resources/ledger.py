@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -31,7 +31,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem, Transiti
 from manifests.lifecycle import APPROVED_OR_LATER, RunState, check_transition
 from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
-from resources import freezes, watermarks
+from resources import freezes, judged, watermarks
 from resources.locks import bound_waiting, lock_run, lock_schema, lock_target
 from resources.processes import is_alive
 from resources.tables import (
@@ -124,6 +124,8 @@ class Verdict:
     at: datetime | None = None
     asks: bool = field(default=False, metadata=LATER)
     """It neither passes nor fails: an owner has to accept what it found, with a reason."""
+    judged: str = field(default="", metadata=LATER)
+    """Of a run-level verdict: which staged files it is about; see `judged`."""
 
 
 @dataclass(frozen=True)
@@ -668,20 +670,23 @@ class Ledger:
             for verdict in found:
                 _insert_verdict(connection, run_id, verdict, at)
 
-    def judge(self, run_id: str, found: Sequence[Verdict], actor: str) -> bool:
+    def judge(self, run_id: str, found: Sequence[Verdict], actor: str, *, of: str) -> bool:
         """Record run-level verdicts and move the run: to VALIDATED, or to FAILED naming the gates that did not pass.
 
-        It stays STAGED where nothing failed and a gate asks for an owner.
+        It stays STAGED where nothing failed and a gate asks for an owner. `of` names the chunks that were judged
+        (`judged.name_of`).
 
-        Returns False, having recorded nothing, if the run is STAGED no more: another launch has judged it meanwhile.
+        Returns False, having recorded nothing, if the run is STAGED no more, or other files are staged: another launch has
+        judged it meanwhile, or chunks of it were computed again.
         """
         at = now()
         failed = [verdict.gate for verdict in found if not verdict.passed and not verdict.asks]
         with self.engine.begin() as connection:
-            if self._locked(connection, run_id).state is not RunState.STAGED:
+            staged = self._locked(connection, run_id).state is RunState.STAGED
+            if not staged or judged.present(connection, run_id) != of:
                 return False
             for verdict in found:
-                _insert_verdict(connection, run_id, verdict, at)
+                _insert_verdict(connection, run_id, replace(verdict, judged=of), at)
             if not failed and any(verdict.asks for verdict in found):
                 return True
             state = RunState.FAILED if failed else RunState.VALIDATED
@@ -697,7 +702,15 @@ class Ledger:
                 sa.select(verdicts).where(verdicts.c.run_id == run_id).order_by(verdicts.c.id)
             ):
                 newest[row.chunk, row.gate] = Verdict(
-                    row.gate, row.passed, row.summary, json.loads(row.details), row.chunk, row.attempt, row.at, row.asks
+                    row.gate,
+                    row.passed,
+                    row.summary,
+                    json.loads(row.details),
+                    row.chunk,
+                    row.attempt,
+                    row.at,
+                    row.asks,
+                    row.judged,
                 )
         return list(newest.values())
 
@@ -1068,6 +1081,7 @@ def _insert_verdict(connection: sa.Connection, run_id: str, verdict: Verdict, at
             asks=verdict.asks,
             summary=verdict.summary,
             details=canonical_json(dict(verdict.details)),
+            judged=verdict.judged,
             at=at,
         )
     )

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
 from resources.ledger import ChunkRecord, ChunkState, Ledger, _move, now
+from resources.locks import lock_run
 from resources.tables import (
     approvals,
     attempts,
@@ -110,6 +111,7 @@ def close_publication(ledger: Ledger, publication: int, state: str, note: str) -
 def plan_again(ledger: Ledger, run_id: str, chunk: ChunkRecord, why: str, actor: str) -> bool:
     """Set a staged chunk back, so that it is computed again; a run that was STAGED is RUNNING again."""
     with ledger.engine.begin() as connection:
+        lock_run(connection, run_id)
         record = ledger.run(run_id, connection=connection)
         if record.state not in {RunState.RUNNING, RunState.STAGED, RunState.FAILED}:
             return False

@@ -94,6 +94,7 @@ attempts = sa.Table(
     sa.Column("dagster_run_id", sa.String(64), nullable=False, default=""),
     sa.Column("host", sa.String(200), nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("process", sa.String(400), nullable=False, default="", server_default=""),
     sa.Column("started_at", Utc, nullable=False),
     sa.Column("ended_at", Utc, nullable=True),
     sa.Column("error", sa.Text, nullable=False, default=""),
@@ -111,6 +112,7 @@ verdicts = sa.Table(
     sa.Column("asks", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
     sa.Column("summary", sa.Text, nullable=False),
     sa.Column("details", sa.Text, nullable=False, default="{}"),
+    sa.Column("judged", sa.String(64), nullable=False, default="", server_default=""),
     sa.Column("at", Utc, nullable=False),
     sa.Index("verdicts_by_run", "run_id", "chunk", "gate"),
 )
@@ -184,6 +186,7 @@ leases = sa.Table(
     sa.Column("action", sa.String(16), nullable=False),
     sa.Column("host", sa.String(200), nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("process", sa.String(400), nullable=False, default="", server_default=""),
     sa.Column("acquired_at", Utc, nullable=False),
     sa.Column("expires_at", Utc, nullable=False),
     sa.Column("ended_at", Utc, nullable=True),

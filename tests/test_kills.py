@@ -20,13 +20,14 @@ from backfill_assets.publication import accept, publish, reinstate, rollback
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES, RUN, STEPS, Case
 from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, manifest, planned, rows, staged
-from manifests.errors import EnvironmentRefused, PublicationDeferred, PublicationRefused
+from manifests.errors import EnvironmentRefused, PublicationDeferred, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
+from resources import approvals, judged, repairs
 from resources import leases as leases_module
 from resources import ledger as ledger_module
 from resources.lakehouse import local_path
-from resources.ledger import ChunkState
+from resources.ledger import ChunkState, Verdict
 
 BY_NAME = {case.name: case for case in CASES}
 REPLACE = BY_NAME["REPLACE_PARTITIONS"]
@@ -384,6 +385,62 @@ def test_a_launch_whose_run_another_one_has_judged_meanwhile_has_nothing_left_to
     assert platform.ledger.run(case.run_id).state is RunState.VALIDATED
     moves = [one["to_state"] for one in platform.ledger.history(case.run_id)]
     assert moves.count("VALIDATED") == 1
+
+
+def test_verdicts_of_files_that_another_launch_has_replaced_meanwhile_validate_nothing(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow launch judges; another one validates the run, fails to publish, plans chunks anew and stages more rows."""
+    case = only(REPLACE, RUN)
+    limited = manifest(case.run_id, case.mode, case.scope)
+    record = planned(platform, limited)
+    keys = [chunk.key for chunk in record.plan.chunks]
+    executor.stage_chunks(platform, case.run_id, keys)
+    executor.gate_chunks(platform, case.run_id)
+    judge = executor._run_verdicts
+
+    def overtaken(*arguments: Any) -> Any:
+        verdicts = judge(*arguments)
+        monkeypatch.setattr(executor, "_run_verdicts", judge)
+        assert executor.gate_run(platform, case.run_id)
+        platform.ledger.replan(case.run_id, record.plan, keys, actor="grace", reason="changed since")
+        executor.stage_chunks(platform, case.run_id, keys)
+        executor.gate_chunks(platform, case.run_id)
+        return verdicts
+
+    monkeypatch.setattr(executor, "_run_verdicts", overtaken)
+    assert executor.gate_run(platform, case.run_id) is None
+    assert platform.ledger.run(case.run_id).state is RunState.STAGED
+    with pytest.raises(PublicationRefused, match=r"(?s)STAGED.*judged other files"):
+        publish(platform, case.run_id)
+    assert executor.gate_run(platform, case.run_id)  # whoever staged them judges them
+    publish(platform, case.run_id)
+
+
+def test_an_owner_accepts_numbers_of_the_files_that_are_staged_and_of_no_others(platform: Platform) -> None:
+    record = planned(platform, manifest("unusual", REPLACE.mode, REPLACE.scope))
+    keys, ledger = [chunk.key for chunk in record.plan.chunks], platform.ledger
+    executor.stage_chunks(platform, "unusual", keys)
+    executor.gate_chunks(platform, "unusual")
+    first, *others = record.plan.gates
+    found = [Verdict(first, passed=False, summary="down by 80%", details={}, asks=True)]
+    found += [Verdict(gate, passed=True, summary="fine", details={}) for gate in others]
+    assert ledger.judge("unusual", found, "ada", of=judged.name_of(ledger.chunks("unusual")))
+    (seen,) = approvals.asking(ledger, "unusual")
+    assert repairs.plan_again(ledger, "unusual", ledger.chunks("unusual")[0], "its file is damaged", "doctor")
+    executor.stage_chunks(platform, "unusual", keys)
+    executor.gate_chunks(platform, "unusual")
+
+    def accept(verdict: Verdict) -> RunState:
+        return approvals.accept_change(
+            ledger, "unusual", verdict, by="olga", reason="rain", plan_hash=record.plan_hash, gates=record.plan.gates
+        )
+
+    with pytest.raises(TransitionRefused, match="that are not what is staged now"):
+        accept(seen)
+    assert not approvals.validate_accepted(ledger, "unusual", record.plan.gates, by="ada", why="as before")
+    assert ledger.judge("unusual", found, "ada", of=judged.name_of(ledger.chunks("unusual")))
+    assert accept(seen) is RunState.VALIDATED
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from benchmarks.small_table import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, Freeze, Mode, OnConflict, RunManifest, Safety, Series
+from resources import judged
 from resources.ledger import Verdict, now
 from resources.tables import waits
 
@@ -130,7 +131,7 @@ def under_way(platform: Platform) -> None:
     stage_chunks(platform, "unusual", [one.key for one in record.plan.chunks])
     gate_chunks(platform, "unusual")
     asks = [Verdict(gate, passed=False, summary="down by 80%", details={}, asks=True) for gate in record.plan.gates[:1]]
-    assert ledger.judge("unusual", asks, "ada")
+    assert ledger.judge("unusual", asks, "ada", of=judged.name_of(ledger.chunks("unusual")))
 
 
 def failed(platform: Platform) -> None:

@@ -26,6 +26,7 @@ from support import (
 
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import RunState
+from resources import repairs
 from resources.ledger import ChunkState, Ledger, RunRecord
 
 RUN = "restate-2012"
@@ -189,6 +190,22 @@ def test_two_launches_that_begin_together_resume_the_run_once_and_neither_fails(
 
     assert found.refused == []
     assert [one["to_state"] for one in ledger.history(RUN)].count("RUNNING") == 1
+
+
+def test_a_chunk_is_not_set_back_between_the_look_at_all_of_them_and_the_move_to_staged(ledger: Ledger) -> None:
+    record = approved(ledger, RUN)
+    attempt, _ = start(ledger)
+    ledger.stage(RUN, attempt, staged_files(record, attempt))
+    first = ledger.chunks(RUN)[0]
+
+    def set_back(own: Ledger) -> None:
+        assert repairs.plan_again(own, RUN, first, "its file is damaged", "doctor")
+
+    found = meanwhile(ledger, set_back, lambda own: own.settle(RUN, "ada"))
+
+    assert not found.overtaken
+    assert [chunk.state.value for chunk in ledger.chunks(RUN)] == ["PLANNED", "STAGED", "STAGED"]
+    assert ledger.run(RUN).state is RunState.RUNNING
 
 
 def test_two_passes_over_the_same_chunks_do_not_wait_for_each_other_in_a_circle(ledger: Ledger) -> None:
