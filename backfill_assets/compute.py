@@ -6,7 +6,7 @@ when, and what becomes of a failure is `staging`'s; what readers see changes in 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timedelta
@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.old_data import allowed, needed_columns
+from backfill_assets.output_types import fits, way_out
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, spark_schema
 from backfill_assets.target import Inputs, TargetTable, TransformContext
@@ -187,17 +188,20 @@ def compute_batch(
     Every chunk has an entry; one without rows has no file. `on_read` is told what the transform is given to read.
 
     Raises:
-        InputRefused: if the transform's output does not have the declared columns.
+        InputRefused: if the transform's output does not have the declared columns, each of its declared type or of one
+            that widens to it without loss.
     """
     inputs = of_entities(platform, plan, prefix, pinned_inputs(platform, target, plan, chunks, on_read))
     context = transform_context(platform, plan, chunks)
     version = target.versions[plan.transform_version]
     rows = version.function(inputs, context)
+    schema = platform.lakehouse.table(target.name).schema()
     _require_columns(target, plan, rows)
+    _require_types(target, plan, rows, schema)
     rows = _only_these(rows, target, chunks)
     if not version.clustered:
         rows = _clustered(rows, target, context)
-    rows = _with_declared_columns(rows, platform.lakehouse.table(target.name).schema(), plan)
+    rows = _with_declared_columns(rows, schema, plan)
     day = (
         F.trunc(target.day_column, _TRUNC[plan.chunking])
         if plan.chunking is Chunking.MONTH
@@ -256,16 +260,39 @@ def staged_frame(platform: Platform, target: TargetTable, plan: Plan, chunks: Se
 
 def _require_columns(target: TargetTable, plan: Plan, rows: DataFrame) -> None:
     declared = [name for name in dtypes(target.model) if name not in LINEAGE_COLUMNS]
-    missing, extra = sorted(set(declared) - set(rows.columns)), sorted(set(rows.columns) - set(declared))
-    if missing or extra:
+    counted = Counter(rows.columns)
+    wrong = {
+        "lacks": sorted(set(declared) - set(counted)),
+        "has besides": sorted(set(counted) - set(declared)),
+        "has twice": sorted(name for name, number in counted.items() if number > 1),
+    }
+    said = "; ".join(f"{what} {', '.join(names)}" for what, names in wrong.items() if names)
+    if said:
         raise InputRefused(
             Problem(
-                f"{plan.transform} {plan.transform_version} returned columns that {target.name} does not declare {extra} "
-                f"or lacks declared ones {missing}",
-                "a transform returns exactly the declared columns, without the lineage columns",
+                f"what {plan.transform} {plan.transform_version} returned for {target.name} {said}",
+                "a transform returns exactly the declared columns, each once, without the lineage columns",
                 "correct the transform or the model",
             )
         )
+
+
+def _require_types(target: TargetTable, plan: Plan, rows: DataFrame, schema: Schema) -> None:
+    """Refuse columns whose values a cast to the declared type could change."""
+    declared = {field.name: field.dataType for field in spark_schema(schema).fields}
+    found = {field.name: field.dataType for field in rows.schema.fields}
+    problems = [
+        Problem(
+            f"{plan.transform} {plan.transform_version} returned {name} of {target.name} as "
+            f"{kind.simpleString()}; it is declared as {declared[name].simpleString()}",
+            "a column has its declared type, or one that widens to it without loss: nothing is rounded, truncated or parsed",
+            way_out(kind, declared[name]),
+        )
+        for name, kind in found.items()
+        if name in declared and not fits(kind, declared[name])
+    ]
+    if problems:
+        raise InputRefused(problems)
 
 
 def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:

@@ -31,7 +31,7 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY, reference, tran
 from backfill_assets.products.enforcement.schemas import CaseSlaDaily
 from backfill_assets.publication import publish, rollback
 from backfill_assets.schema import row_rule
-from manifests.errors import PlanRefused, PublicationRefused, TransitionRefused
+from manifests.errors import InputRefused, PlanRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Mode
 from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY
@@ -208,6 +208,39 @@ def test_a_poisoned_chunk_fails_alone_and_is_named(world: World, monkeypatch: py
     assert again.computed == ["2010-05"]
     assert again.skipped == ["2010-03", "2010-04"]
     assert world.platform.ledger.run("poisoned").state is RunState.VALIDATED
+
+
+def test_columns_of_another_type_are_refused_together_and_never_cast(
+    shared_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bent(inputs, context):
+        rows = transforms.case_sla_daily(inputs, context)
+        return rows.withColumns(
+            {
+                "amount": F.col("amount").cast("double"),
+                "days_open": F.col("days_open") + F.lit(0.9),
+                "started_on": F.col("started_on").cast("timestamp"),
+                "case_id": F.hash("case_id"),
+            }
+        )
+
+    with_version(monkeypatch, "9.9.6", bent)
+    monkeypatch.setitem(transforms.DAY_OF, "9.9.6", transforms.local_date)
+    record = shared_world.approved(shared_world.manifest("bent", version="9.9.6", target=shared_world.scope(*SPRING)))
+    with pytest.raises(InputRefused) as refused:
+        shared_world.stage(record)
+    said = [problem.what for problem in refused.value.problems]
+    for column, kinds in {
+        "amount": "double; it is declared as decimal",
+        "days_open": "; it is declared as int",
+        "started_on": "timestamp; it is declared as date",
+        "case_id": "int; it is declared as string",
+    }.items():
+        assert [kinds in what for what in said if f" {column} of " in what] == [True], said
+    assert len(said) == 4
+    assert shared_world.platform.ledger.run("bent").state is RunState.FAILED
+    chunks = shared_world.platform.ledger.chunks("bent")
+    assert {chunk.state for chunk in chunks} == {ChunkState.PLANNED}
 
 
 def test_a_broken_rule_is_counted_exactly_and_is_never_published(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ class MeterDaily(ba.Published):
 
     meter_id: str = pa.Field(str_length={"min_value": 1}, description="The meter.")
     day: pl.Date = pa.Field(description="The day, in UTC.")
-    readings: pl.Int32 = pa.Field(ge=1, description="Readings of that day.")
+    readings: pl.Int64 = pa.Field(ge=1, description="Readings of that day.")
     watt_hours: pl.Int64 = pa.Field(ge=0, description="Energy read on that day.")
 
     class Config:
