@@ -145,8 +145,11 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
 
 
 def _parted(spec: MergeSpec, rows: pl.DataFrame, entities: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the rows of other entities, and those of the merged ones, each in the order they have."""
-    merged = rows[spec.entity].is_in(entities[spec.entity].implode())
+    """Return the rows of other entities, and those of the merged ones, each in the order they have.
+
+    A row without an entity is of no merged one: Polars answers NULL for it, and a filter would drop it from both.
+    """
+    merged = rows[spec.entity].is_in(entities[spec.entity].implode()).fill_null(value=False)
     return rows.filter(~merged), rows.filter(merged)
 
 
@@ -201,10 +204,11 @@ def _broken(
         if wrong.height:
             broken[rule] = [shown_row(row) for row in wrong.head(_SAMPLE).to_dicts()]
 
-    others, old = _all_parted(spec, before, entities)
-    others_after, mine = _all_parted(spec, after, entities)
-    if not _same_rows(others, others_after):
-        broken[UNTOUCHED_RULE] = [{"rows before": sum(map(len, others)), "after": sum(map(len, others_after))}]
+    others, old = _all_sides(spec, before, entities)
+    others_after, mine = _all_sides(spec, after, entities)
+    wrong = _misplaced(before, others, old) or _misplaced(after, others_after, mine) or _differ(others, others_after)
+    if wrong:
+        broken[UNTOUCHED_RULE] = [wrong]
     if len(after) != 1 or not by_key(after[0], spec.key)[1]:
         keys = pl.concat([frame.select(spec.key) for frame in after]) if after else pl.DataFrame()
         if keys.height:
@@ -231,21 +235,39 @@ def _broken(
     return broken
 
 
-def _all_parted(
+def _sides(spec: MergeSpec, rows: pl.DataFrame, entities: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows of other entities, and those of the merged ones, as the judge tells them apart.
+
+    By joins, and not as the merge itself does it: one mistake must not be made on both sides of a comparison.
+    """
+    return rows.join(entities, on=spec.entity, how="anti"), rows.join(entities, on=spec.entity, how="semi")
+
+
+def _all_sides(
     spec: MergeSpec, frames: Sequence[pl.DataFrame], entities: pl.DataFrame
 ) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
-    parts = [_parted(spec, frame, entities) for frame in frames]
-    return [rest for rest, _ in parts], [merged for _, merged in parts]
+    sides = [_sides(spec, frame, entities) for frame in frames]
+    return [rest for rest, _ in sides], [merged for _, merged in sides]
 
 
-def _same_rows(before: Sequence[pl.DataFrame], after: Sequence[pl.DataFrame]) -> bool:
-    """Whether two sets of files hold the same rows: in the same order, as a rule, else in any."""
+def _misplaced(
+    whole: Sequence[pl.DataFrame], others: Sequence[pl.DataFrame], merged: Sequence[pl.DataFrame]
+) -> dict[str, int]:
+    """Count rows, if some are on no side or on both: what is on no side would be compared with nothing."""
+    rows, of_others, of_merged = (sum(map(len, frames)) for frames in (whole, others, merged))
+    found = {"rows": rows, "of merged entities": of_merged, "of others": of_others}
+    return {} if rows == of_others + of_merged else found
+
+
+def _differ(before: Sequence[pl.DataFrame], after: Sequence[pl.DataFrame]) -> dict[str, int]:
+    """Count the rows of two sets of files, if they do not hold the same ones: in the same order, as a rule, else in any."""
     if len(before) == len(after) and all(
         one.select(sorted(one.columns)).equals(other.select(sorted(other.columns)))
         for one, other in zip(before, after, strict=True)
     ):
-        return True
-    return sum(map(_fingerprint, before)) == sum(map(_fingerprint, after))
+        return {}
+    same = sum(map(_fingerprint, before)) == sum(map(_fingerprint, after))
+    return {} if same else {"rows before": sum(map(len, before)), "after": sum(map(len, after))}
 
 
 def _fingerprint(frame: pl.DataFrame) -> int:

@@ -297,6 +297,7 @@ class TargetTable:
         configuration: constants of the product that its transform gets in its context.
         chunks_per_run: the most chunks one Dagster run takes.
         entity: the column, of source and target, whose values MERGE_BY_KEY recomputes whole; None: it cannot be merged into.
+            Neither it nor the key may be nullable.
         version_column: which of two rows of a key is newer.
         corrections: the table for CORRECTION_EVENTS; None: there are none.
         live: what LIVE may do to it; None for a table that has no LIVE.
@@ -336,6 +337,15 @@ class TargetTable:
         unique = self.model.to_schema().unique
         if unique and set(unique) != set(self.key):
             raise ValueError(f"the key of {self.name} is {self.key}, and its model says that {unique} is unique")
+        columns = self.model.to_schema().columns
+        found_by = dict.fromkeys((*self.key, self.entity or self.key[0]))
+        empty = [name for name in found_by if name in columns and columns[name].nullable]
+        if self.entity is not None and empty:
+            raise ValueError(
+                f"{self.name} declares entity={self.entity!r}, and its model allows NULL in {', '.join(empty)}: "
+                "a merge finds rows by entity and key, and would leave such a row where it is for ever; declare the "
+                "column without nullable=True, or declare no entity"
+            )
         begins = None if self.live is None else self.live.begins_on
         if begins is not None and aligned(self.chunking, begins, begins)[0] != begins:
             raise ValueError(f"live.begins_on of {self.name} is {begins}, in the middle of a {self.chunking}")

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import polars as pl
 from hypothesis import assume, given, settings
@@ -24,6 +25,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from backfill_assets import derive
 from backfill_assets.derive import (
     MERGED_KEY_RULE,
     MERGED_RULE,
@@ -276,6 +278,59 @@ def test_the_judge_finds_every_tampering(case: Case, how: str, data: st.DataObje
         found = merge_violations(case.spec, task, [path])
     assert TAMPERINGS[how] in found
     assert TAMPERINGS[how] not in honest
+
+
+def of_nobody(folder: Path) -> tuple[MergeSpec, DeriveTask]:
+    """A merge of ann in a table whose key is the number alone, and whose entity two rows do not have."""
+    rows = [row(("ann", 1), (1, "old", 1), "old"), row(("bob", 4), (4, None, 1), "old")]
+    rows[1:1] = [row(("ann", number), (number, None, 1), "old") | {"name": None} for number in (2, 3)]
+    task = DeriveTask(
+        "2020-01",
+        (f"{folder}/base.parquet",),
+        (f"{folder}/computed.parquet",),
+        f"{folder}/derived",
+        f"{folder}/entities.parquet",
+    )
+    pl.DataFrame(rows, schema=KINDS).sort("number").write_parquet(task.base[0])
+    frame([row(("ann", 1), (7, "new", 2), "new")]).write_parquet(task.computed[0])
+    pl.DataFrame({"name": ["ann"]}).write_parquet(task.entities)
+    spec = MergeSpec(SCHEMA.model_dump_json(), ("number",), "name", "revision", OlderVersion.REFUSE, "new")
+    return spec, task
+
+
+def test_a_merge_leaves_rows_that_have_no_entity_as_they_are(tmp_path: Path) -> None:
+    spec, task = of_nobody(tmp_path)
+    derived = merge(spec, task)
+    merged = pl.read_parquet(after(task, derived))
+    assert merged["number"].to_list() == [1, 2, 3, 4]
+    assert merged["note"].to_list() == ["new", None, None, None]
+    assert derived.counts == {"replaced": 1, "deleted": 0, "kept_newer": 0, "inserted": 0}
+    assert merge_violations(spec, task, after(task, derived)) == {}
+
+
+def test_the_judge_of_a_merge_counts_the_rows_that_have_no_entity(tmp_path: Path) -> None:
+    """Whatever the merge has made of them: it parts the rows by itself, and every row is on one side or the other."""
+    spec, task = of_nobody(tmp_path)
+    whole = pl.read_parquet(after(task, merge(spec, task)))
+    lost, added = f"{tmp_path}/lost.parquet", f"{tmp_path}/added.parquet"
+    whole.filter(pl.col("name").is_not_null()).write_parquet(lost)
+    more = whole.filter(pl.col("number") == 3).with_columns(number=pl.lit(9, pl.Int64))
+    pl.concat([whole, more]).write_parquet(added)
+    for tampered in (lost, added):
+        assert UNTOUCHED_RULE in merge_violations(spec, task, [tampered])
+
+
+def test_a_judge_that_cannot_place_a_row_says_so(tmp_path: Path) -> None:
+    spec, task = of_nobody(tmp_path)
+    merged = after(task, merge(spec, task))
+
+    def forgets(spec: MergeSpec, rows: pl.DataFrame, entities: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        rows = rows.filter(pl.col("name").is_not_null())
+        return rows.join(entities, on="name", how="anti"), rows.join(entities, on="name", how="semi")
+
+    with mock.patch.object(derive, "_sides", forgets):
+        broken = merge_violations(spec, task, merged)
+    assert broken[UNTOUCHED_RULE] == [{"rows": 4, "of merged entities": 1, "of others": 1}]
 
 
 # --- corrections ------------------------------------------------------------------------------------------------------
