@@ -485,7 +485,9 @@ def _end_attempt(platform: Platform, run_id: str, attempt: int) -> str:
 def _staged_files(view: _View, record: RunRecord) -> Iterator[Disagreement]:
     """Find staged chunks of a run that is not published whose files are not what was staged."""
     chunks = [chunk for chunk in view.platform.ledger.chunks(record.run_id) if chunk.state in _STAGED]
-    wrong = _wrong(view.storage, {place_of(f.path): (f.bytes, f.rows) for chunk in chunks for f in _files(chunk)})
+    expected = {place_of(f.path): (f.bytes, f.rows) for chunk in chunks for f in _files(chunk)}
+    wrong, unread = _wrong(view.storage, expected)
+    yield from _unread(record.run_id, unread)
     for chunk in chunks:
         why = [wrong[place] for file in _files(chunk) if (place := place_of(file.path)) in wrong]
         if not why:
@@ -523,9 +525,10 @@ def _lost_files(view: _View) -> Iterator[Disagreement]:
         yield Disagreement("DATA-LOSS", view.name, refusal.problems[0].what, Sure.CERTAIN, refusal.problems[0].fix)
         return
     visible = now_seen.files if now_seen else {}
-    wrong = _wrong(view.storage, visible)
+    wrong, unread = _wrong(view.storage, visible)
+    yield from _unread(view.name, unread)
     earlier = {path: size for path, size in everything.files.items() if path not in visible}
-    older = _wrong(view.storage, earlier, footers=False)
+    older, _ = _wrong(view.storage, earlier, footers=False)
     holders = view.platform.ledger.accepted(view.target.name)
     owners = _owners(view, frozenset(holders.values()))
     by_run: dict[str, list[str]] = defaultdict(list)
@@ -560,10 +563,13 @@ def _owners(view: _View, run_ids: frozenset[str]) -> dict[str, tuple[str, str]]:
     }
 
 
-def _wrong(storage: Storage, expected: Mapping[str, tuple[int, int]], *, footers: bool = True) -> dict[str, str]:
-    """Return what is wrong with files of known bytes and rows, by place; nothing for those that are as they should be."""
+def _wrong(
+    storage: Storage, expected: Mapping[str, tuple[int, int]], *, footers: bool = True
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what is wrong with files of known bytes and rows, by place; and what could not be read just now."""
     found = storage.look(expected)
-    wrong = {}
+    wrong: dict[str, str] = {}
+    unread: dict[str, str] = {}
     whole = []
     for path, (size, _) in expected.items():
         if path not in found:
@@ -576,13 +582,30 @@ def _wrong(storage: Storage, expected: Mapping[str, tuple[int, int]], *, footers
     def judge(path: str) -> str | None:
         try:
             rows = storage.rows(path)
-        except (OSError, ArrowException) as error:
+        except FileNotFoundError:
+            return f"{path} is missing"
+        except ArrowException as error:  # of what was read: an error of reading is the system's
             return f"{path} cannot be read: {type(error).__name__}: {error}"
+        except OSError as error:
+            unread[path] = f"{path} could not be read just now: {type(error).__name__}: {error}"
+            return None
         return None if rows == expected[path][1] else f"{path} has {rows:,} rows, not {expected[path][1]:,}"
 
     with ThreadPoolExecutor(_READERS) as pool:
         wrong |= {path: why for path, why in zip(whole, pool.map(judge, whole), strict=True) if why is not None}
-    return wrong
+    return wrong, unread
+
+
+def _unread(where: str, whys: Mapping[str, str]) -> Iterator[Disagreement]:
+    """Report files of which nothing is known: no proof of damage, and no repair."""
+    if whys:
+        yield Disagreement(
+            "file-unreadable",
+            where,
+            f"{len(whys)} file(s): {_some(whys.values())}",
+            Sure.POSSIBLE,
+            "look again when the storage can be read; if it stays so, find out why it cannot",
+        )
 
 
 def _accepted_files(view: _View) -> Iterator[Disagreement]:

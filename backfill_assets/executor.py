@@ -28,6 +28,7 @@ from backfill_assets.gates import (
     GateTask,
     gate_batches,
     reference_to,
+    require_read,
     result_from_json,
     rule_name,
     task_to_json,
@@ -356,7 +357,11 @@ def _say_verdict(plan: Plan, result: GatedChunk) -> None:
 
 
 def run_gates(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]) -> list[GateResult]:
-    """Read the staged files of chunks back in Spark's workers and judge them; records nothing."""
+    """Read the staged files of chunks back in Spark's workers and judge them; records nothing.
+
+    Raises:
+        EnvironmentRefused: if a file could not be read just now.
+    """
     outlines = f"{platform.lakehouse.location(target.name)}/run={plan.run_id}/outlines"
     tasks = [
         GateTask(
@@ -371,10 +376,10 @@ def run_gates(platform: Platform, target: TargetTable, plan: Plan, chunks: Seque
         for chunk in chunks
     ]
     texts = [(task.chunk, task.rows, task_to_json(task)) for task in tasks]
-    return [
-        result_from_json(text)
-        for text in in_workers(platform, plan, texts, partial(gate_batches, gate_spec(target, plan)))
-    ]
+    spec = gate_spec(target, plan)
+    results = [result_from_json(text) for text in in_workers(platform, plan, texts, partial(gate_batches, spec))]
+    require_read(results)
+    return results
 
 
 def paired(results: Iterable[GateResult], chunks: Sequence[ChunkRecord]) -> Iterator[tuple[GateResult, ChunkRecord]]:

@@ -26,6 +26,7 @@ from pandera.errors import SchemaError, SchemaErrors
 from backfill_assets.digest import RowDigest
 from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, is_row_rule
 from manifests.canonical import plain
+from manifests.errors import EnvironmentRefused, Problem
 from resources.fingerprints import Fingerprint, fingerprint
 
 SAMPLE_ROWS = 5
@@ -56,6 +57,8 @@ KEY_RULE = "unique key"
 FILES_RULE = "files have disjoint key ranges"
 ROWS_RULE = "rows as staged"
 READ_RULE = "readable"
+UNREAD_RULE = "could be read just now"
+"""No rule that a chunk can break: its file could not be read, and nothing is known of it; see `require_read`."""
 _CONSTANT = "constant "
 _RULE_LENGTH = 100
 
@@ -317,9 +320,37 @@ def _read(
         frame = pl.read_parquet(BytesIO(raw), hive_partitioning=False)
         hashes[path] = fingerprint(raw)
     except (OSError, pl.exceptions.PolarsError) as error:
-        _add(violations, READ_RULE, 1, [{"file": path, "error": f"{type(error).__name__}: {error}"[:500]}])
+        _add_unreadable(violations, path, error)
         return None
     return frame
+
+
+def _add_unreadable(violations: dict[str, Violation], path: str, error: Exception) -> None:
+    """Add that a file is missing or damaged; or, where the error does not prove that, that it could not be read just now."""
+    # an error of the operating system has a number; one about what was read has none. A store's could be either
+    of_the_system = isinstance(error, OSError) and error.errno is not None
+    proven = isinstance(error, FileNotFoundError) or not (of_the_system or "://" in path)
+    sample = {"file": path, "error": f"{type(error).__name__}: {error}"[:500]}
+    _add(violations, READ_RULE if proven else UNREAD_RULE, 1, [sample])
+
+
+def require_read(results: Iterable[GateResult]) -> None:
+    """Refuse results of chunks of which a file could not be read: they are no verdict.
+
+    Raises:
+        EnvironmentRefused: naming the files.
+    """
+    unread = [one for result in results for one in result.violations if one.rule == UNREAD_RULE]
+    if unread:
+        raise EnvironmentRefused(
+            Problem(
+                f"{sample['file']} could not be read just now: {sample['error']}",
+                "a file that cannot be read says nothing about its rows",
+                "nothing was judged; run the same command again; if it stays so, see `backfill doctor`",
+            )
+            for one in unread
+            for sample in one.sample
+        )
 
 
 def _written(outlines: Sequence[pl.DataFrame], path: str) -> str:
@@ -347,7 +378,7 @@ def _in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str
         try:
             head = pl.scan_parquet(path, hive_partitioning=False).select(key).head(1).collect()
         except (OSError, pl.exceptions.PolarsError) as error:
-            _add(violations, READ_RULE, 1, [{"file": path, "error": f"{type(error).__name__}: {error}"[:500]}])
+            _add_unreadable(violations, path, error)
             continue
         if head.height:
             first_keys.append((head.row(0), path))

@@ -19,7 +19,7 @@ from backfill_assets.compare import Concealed
 from backfill_assets.platform import Platform
 from backfill_assets.schema import dtypes
 from backfill_assets.target import Finding, TargetTable
-from manifests.errors import InputRefused, Problem, PublicationRefused
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused
 from manifests.planner import Plan
 from manifests.policy import (
     DataTerms,
@@ -213,12 +213,21 @@ def _values(files: Iterable[str], column: str) -> list[str]:
     """Return the distinct values of a column of data files, as text; reads that column only."""
     values: set[str] = set()
     for path in files:
-        scan = pl.scan_parquet(local_path(path), hive_partitioning=False)
-        if column not in scan.collect_schema():
-            raise InputRefused(
-                Problem(f"{path} has no column {column}", "erased subjects are told by it", "correct targetColumn")
-            )
-        found = scan.select(pl.col(column).cast(pl.String).unique()).collect()
+        try:
+            scan = pl.scan_parquet(local_path(path), hive_partitioning=False)
+            if column not in scan.collect_schema():
+                raise InputRefused(
+                    Problem(f"{path} has no column {column}", "erased subjects are told by it", "correct targetColumn")
+                )
+            found = scan.select(pl.col(column).cast(pl.String).unique()).collect()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise EnvironmentRefused(
+                Problem(
+                    f"{path} cannot be read: {type(error).__name__}: {str(error)[:500]}",
+                    "nobody can say whether a file that cannot be read holds erased subjects",
+                    "nothing has changed; run the same command again; if it stays so, see `backfill doctor`",
+                )
+            ) from error
         values.update(value for value in found[column].to_list() if value is not None)
     return sorted(values)
 

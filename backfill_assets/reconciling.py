@@ -24,7 +24,15 @@ from backfill_assets.compute import history_until_end, read
 from backfill_assets.derivation import chunk_scopes
 from backfill_assets.exception_table import Judged, keep
 from backfill_assets.executor import CHUNK_GATE, everywhere, gate_spec, reconciliation_context, run_verdict
-from backfill_assets.gates import GateResult, GateTask, digest_columns, reference_to, result_from_json, task_to_json
+from backfill_assets.gates import (
+    GateResult,
+    GateTask,
+    digest_columns,
+    reference_to,
+    require_read,
+    result_from_json,
+    task_to_json,
+)
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.published import judge_batches, outline_batches
@@ -271,6 +279,7 @@ def _judged_chunks(
     spec = replace(gate_spec(target, plan), lineage={}, outline=None)
     texts = [(task.chunk, task.rows, task_to_json(task)) for task in tasks]
     found = [result_from_json(text) for text in in_workers(platform, plan, texts, partial(judge_batches, spec))]
+    require_read(found)
     return {result.chunk: result for result in sorted(found, key=lambda result: result.chunk)}
 
 

@@ -1055,8 +1055,18 @@ def _footers(table: Table, paths: Sequence[str]) -> list[_Footer]:
     """Read the footers of Parquet files, each once; order kept.
 
     Raises:
-        PublicationRefused: for a file that cannot be read.
+        PublicationRefused: for a file that is not there, or has no footer: it is not the one that was gated.
+        EnvironmentRefused: for a file that could not be read just now: nothing is known of it.
     """
+
+    def damaged(path: str, error: Exception) -> PublicationRefused:
+        return PublicationRefused(
+            Problem(
+                f"{path} cannot be read: {type(error).__name__}: {error}",
+                "what is published is what was gated",
+                "cancel the run: its staging was damaged after it was gated",
+            )
+        )
 
     def footer_of(path: str) -> _Footer:
         try:
@@ -1064,15 +1074,20 @@ def _footers(table: Table, paths: Sequence[str]) -> list[_Footer]:
             with file.open() as stream:
                 size = len(file)
                 raw = read_footer(stream, size)
-            return _Footer(size, hashlib.sha256(raw).hexdigest(), pq.read_metadata(BufferReader(raw)))
-        except (OSError, ArrowException) as error:
-            raise PublicationRefused(
+        except FileNotFoundError as error:
+            raise damaged(path, error) from error
+        except OSError as error:
+            raise EnvironmentRefused(
                 Problem(
-                    f"{path} cannot be read: {type(error).__name__}: {error}",
-                    "what is published is what was gated",
-                    "cancel the run: its staging was damaged after it was gated",
+                    f"{path} could not be read just now: {type(error).__name__}: {error}",
+                    "a file that cannot be read says nothing about what was staged",
+                    "nothing has changed; run the same command again; if it stays so, see `backfill doctor`",
                 )
             ) from error
+        try:
+            return _Footer(size, hashlib.sha256(raw).hexdigest(), pq.read_metadata(BufferReader(raw)))
+        except (OSError, ArrowException) as error:  # of bytes that were read: they are no footer
+            raise damaged(path, error) from error
 
     return _for_each(footer_of, paths)
 

@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from pyarrow import ArrowInvalid, BufferReader
 from pyiceberg.table import Table
 
+from resources.fingerprints import read_footer
 from resources.lakehouse import local_path
 
 _LOOK_AT_ONCE = 1_000
@@ -103,10 +105,15 @@ class Storage:
         """Return the rows of a Parquet file, from its footer.
 
         Raises:
-            OSError, ArrowException: if there is no readable footer.
+            ArrowException: if what was read is no footer.
+            OSError: if it cannot be read; FileNotFoundError if it is not there.
         """
         with self._filesystem.open_input_file(path) as stream:
-            return int(pq.read_metadata(stream).num_rows)
+            raw = read_footer(stream, stream.size())
+        try:
+            return int(pq.read_metadata(BufferReader(raw)).num_rows)
+        except OSError as error:  # Arrow's word for bytes that it cannot make sense of
+            raise ArrowInvalid(str(error)) from error
 
     def content(self, path: str) -> bytes:
         """Return a whole file.

@@ -19,14 +19,14 @@ from worlds import FEW_GATES, TARGET, World, keep, killed_at, make_world
 
 from backfill_assets.cli import cli
 from backfill_assets.commands.base import EXIT_FAILED
-from backfill_assets.doctor import Disagreement, examine, mend
+from backfill_assets.doctor import Disagreement, Sure, examine, mend
 from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
 from backfill_assets.publication import publish, reinstate, rollback
 from manifests.errors import PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse import RUN_PROPERTY, local_path
 from resources.ledger import ChunkState, now
-from resources.storage import place_of
+from resources.storage import Storage, place_of
 from resources.tables import attempts, freezes, leases, publications, runs
 
 YEAR = (date(2010, 1, 1), date(2010, 12, 31))
@@ -277,6 +277,23 @@ def test_a_damaged_staged_chunk_is_computed_again(world: World, damage: Callable
     assert world.digests("staged") == digests
     publish(world.platform, "staged")
     assert examine(world.platform) == []
+
+
+def test_a_staged_file_that_could_not_be_read_just_now_is_reported_and_not_computed_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = str(file_of(world, "staged", 1))
+    rows = Storage.rows
+
+    def stale(storage: Storage, path: str) -> int:
+        if path == lost:
+            raise OSError("Stale file handle")
+        return rows(storage, path)
+
+    monkeypatch.setattr(Storage, "rows", stale)
+    repaired, left = mend(world.platform)
+    assert (repaired, only(left).kind, only(left).sure) == ([], "file-unreadable", Sure.POSSIBLE)
+    assert state(world, "staged") is RunState.STAGED
 
 
 def test_damaged_staging_of_a_validated_run_is_reported_only(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ from backfill_assets.gates import (
     gate_chunks,
     named,
     reference_to,
+    require_read,
     result_from_json,
     task_from_json,
     task_to_json,
@@ -41,6 +43,7 @@ from backfill_assets.gates import (
 from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
 from backfill_assets.schema import Published, dtypes, false_row_rules, row_rule
 from manifests.canonical import plain
+from manifests.errors import EnvironmentRefused
 
 unhurried = settings(deadline=None)
 SPEC = GateSpec(
@@ -379,6 +382,20 @@ def test_a_missing_file_is_a_violation(tmp_path: Path) -> None:
 
     assert found(result) == {READ_RULE: 1}
     assert one.paths[0] in str(result.violations[0].sample)
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_file_that_could_not_be_read_just_now_gives_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    def stale(_: Path) -> bytes:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    one = task(tmp_path, *[frame(good_rows(3, 3 * number)) for number in range(files)])
+    require_read([gate_chunk(SPEC, one)])
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    with pytest.raises(EnvironmentRefused, match="nothing was judged"):
+        require_read([gate_chunk(SPEC, one)])
 
 
 def test_a_missing_file_among_others_is_a_violation(tmp_path: Path) -> None:

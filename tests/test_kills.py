@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -24,6 +25,7 @@ from manifests.errors import EnvironmentRefused, PublicationDeferred, Publicatio
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
 from resources import approvals, judged, repairs
+from resources import lakehouse as lakehouse_module
 from resources import leases as leases_module
 from resources import ledger as ledger_module
 from resources.lakehouse import local_path
@@ -385,6 +387,18 @@ def test_a_launch_whose_run_another_one_has_judged_meanwhile_has_nothing_left_to
     assert platform.ledger.run(case.run_id).state is RunState.VALIDATED
     moves = [one["to_state"] for one in platform.ledger.history(case.run_id)]
     assert moves.count("VALIDATED") == 1
+
+
+def test_a_read_that_fails_once_does_not_reject_a_validated_run(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validated(platform, REPLACE)
+    with monkeypatch.context() as patch:
+        patch.setattr(lakehouse_module, "read_footer", mock.Mock(side_effect=OSError("AWS Error SLOW_DOWN")))
+        with pytest.raises(EnvironmentRefused, match="could not be read just now"):
+            publish(platform, REPLACE.run_id)
+    assert platform.ledger.run(REPLACE.run_id).state is RunState.VALIDATED
+    publish(platform, REPLACE.run_id)
 
 
 def test_verdicts_of_files_that_another_launch_has_replaced_meanwhile_validate_nothing(

@@ -381,6 +381,24 @@ def test_a_staged_file_that_was_lost_or_damaged_is_refused_by_name(
     assert snapshots(lakehouse) == after
 
 
+def test_a_staged_file_that_could_not_be_read_just_now_is_not_said_to_be_damaged(
+    lakehouse: Lakehouse, days: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    january, february = two_months(days)
+    after = snapshots(lakehouse)
+    read = lakehouse_module.read_footer
+
+    def slow_down(*_: Any) -> bytes:
+        raise OSError("AWS Error SLOW_DOWN during GetObject operation: Please reduce your request rate.")
+
+    monkeypatch.setattr(lakehouse_module, "read_footer", slow_down)
+    with pytest.raises(EnvironmentRefused, match="could not be read just now: OSError: AWS Error SLOW_DOWN"):
+        publish(lakehouse, after[-1], [january, february])
+    assert snapshots(lakehouse) == after
+    monkeypatch.setattr(lakehouse_module, "read_footer", read)
+    publish(lakehouse, after[-1], [january, february])
+
+
 # --- rollback ---------------------------------------------------------------------------------------------------------
 
 
