@@ -24,6 +24,7 @@ POINTS = frozenset(
         "leasing.fenced",
         "publishing.sealed",
         "publishing.tagged",
+        "preparing.opened",
         "publishing.prepared",
         "publishing.leased",
         "publishing.halfway",

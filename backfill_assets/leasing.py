@@ -12,7 +12,7 @@ from datetime import date
 
 from backfill_assets import faults
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.ways import ACCEPT, ON_BRANCH, PUBLISH, ROLLBACK, Change
+from backfill_assets.ways import ACCEPT, ON_BRANCH, PREPARE, PUBLISH, ROLLBACK, Change
 from resources.leases import Lease, Leases
 from resources.ledger import RunRecord, operator
 
@@ -28,7 +28,7 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
         LeaseHeld: if somebody else holds one of the days.
     """
     leases = leases_of(platform)
-    lease = leases.acquire(record.target, *_days(record), record.run_id, action)
+    lease = leases.acquire(record.target, *_days(record, action), record.run_id, action)
     faults.reach("leasing.taken")
     try:
         for token, loser in zip(lease.lost, lease.losers, strict=True):
@@ -55,9 +55,9 @@ def held(platform: Platform, change: Change) -> list[str]:
     return change.holds
 
 
-def _days(record: RunRecord) -> tuple[date, date]:
+def _days(record: RunRecord, action: str) -> tuple[date, date]:
     """Return the days a run's commits may change: all of them where a pointer is moved."""
-    if record.plan.publish_mode in ON_BRANCH:
+    if record.plan.publish_mode in ON_BRANCH and action != PREPARE:
         return date.min, date.max
     return record.plan.publish_range.start, record.plan.publish_range.end
 
@@ -73,10 +73,10 @@ def _record_interrupted(platform: Platform, record: RunRecord, wanted: str) -> N
     The ledger then names the holders in the order of the target's snapshots; a run that woke up after its successor
     and recorded itself would seem to supersede it. Only under the lease is it certain that nobody is about to.
     """
-    ledger, (start, end) = platform.ledger, _days(record)
+    ledger, (start, end) = platform.ledger, _days(record, wanted)
     for entry, run_id, action in ledger.interrupted_publications(record.target):
         other = ledger.run(run_id)
-        first, last = _days(other)
+        first, last = _days(other, action)
         if (run_id, action) == (record.run_id, wanted) or first > end or last < start:
             continue
         change = _change(platform, other)

@@ -8,6 +8,7 @@ commit landed is read from the target.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from backfill_assets.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import REFUSED, TOLD, bundle_files, catch_up, name_of, tell
-from backfill_assets.ways import ACCEPT, CANCEL, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK, Change
+from backfill_assets.ways import ACCEPT, CANCEL, ON_BRANCH, PREPARE, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
 from manifests.errors import LeaseHeld, LeaseLost, Problem, PublicationDeferred, PublicationRefused, Refused
 from manifests.lifecycle import RunState
@@ -37,6 +38,9 @@ from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
 
 _log = logging.getLogger(__name__)
 _PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
+_PREPARING_SECONDS = 30.0
+"""How long a candidate waits for a scope that somebody else holds, looking again after `_PREPARING_PAUSE`."""
+_PREPARING_PAUSE = 0.5
 
 
 @dataclass(frozen=True)
@@ -330,15 +334,39 @@ def _require_nobody_erased(platform: Platform, change: Change) -> None:
 def prepare(platform: Platform, run_id: str) -> str | None:
     """Put the candidate of a validated run on its branch, where its publish mode has one; return the branch.
 
-    Safe to repeat. Anybody can query the branch before the publication, which then only moves a pointer.
+    Safe to repeat. Anybody can query the branch before the publication, which then only moves a pointer. None as well where
+    somebody else holds the scope for so long that it is left to the publication, which prepares what is not prepared yet.
     """
     record = platform.ledger.run(run_id)
-    if record.plan.publish_mode not in ON_BRANCH or record.state is not RunState.VALIDATED or not record.plan.publishes:
-        return None
-    record, chunks = require_publishable(platform, run_id)
-    change = change_of(platform, record, chunks)
+    give_up = time.monotonic() + _PREPARING_SECONDS
+    while _has_candidate(record):
+        try:
+            with publishing_lease(platform, record, PREPARE) as lease:
+                record = platform.ledger.run(run_id)  # a publisher may have been here just before
+                return _prepare(platform, run_id, lease) if _has_candidate(record) else None
+        except (LeaseHeld, LeaseLost) as other:
+            if time.monotonic() > give_up:
+                why = other.problems[0].what
+                logs.event(
+                    _log, logging.INFO, "prepare_waits", f"the candidate is left to the publication: {why}", why=why
+                )
+                return None
+        time.sleep(_PREPARING_PAUSE)
+        record = platform.ledger.run(run_id)
+    return None
+
+
+def _has_candidate(record: RunRecord) -> bool:
+    on_branch = record.plan.publish_mode in ON_BRANCH and record.plan.publishes
+    return on_branch and record.state is RunState.VALIDATED
+
+
+def _prepare(platform: Platform, run_id: str, lease: Lease) -> str:
+    change = change_of(platform, *require_publishable(platform, run_id), lease)
     _require_nobody_erased(platform, change)
-    change.prepare(_seal(platform, change))
+    root = _seal(platform, change)
+    leases_of(platform).renew(lease)
+    change.prepare(root)
     return change.branch
 
 

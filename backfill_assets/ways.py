@@ -33,6 +33,8 @@ from resources.ledger import ChunkRecord, RunRecord
 PUBLISH, ROLLBACK, REINSTATE, ACCEPT = "publish", "rollback", "reinstate", "accept"
 CANCEL = "cancel"
 """What a lease is taken for that keeps publishers away and commits nothing."""
+PREPARE = "prepare"
+"""What a lease is taken for under which a candidate is committed to its branch: readers of main see nothing of it."""
 ON_BRANCH = frozenset({PublishMode.SHADOW_SWAP, PublishMode.VERSIONED})
 """Modes whose candidate is committed to a branch before readers of main see it."""
 MAIN = "main"
@@ -172,6 +174,7 @@ class Change:
         if lakehouse.find_publication(self.target.name, self.record.run_id, PUBLISH, self.branch) is not None:
             return
         lakehouse.open_branch(self.target.name, self.branch, base)
+        faults.reach("preparing.opened")
         lakehouse.replace(
             self.target.name,
             self.scopes(self.target.name),

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from manifests.canonical import canonical_json, canonical_json_of_plain, plain, sha256_of
 from manifests.errors import Problem, PublicationRefused
@@ -68,7 +69,8 @@ class EvidenceStore:
     def seal(self, run_id: str, files: Mapping[str, Any], edition: int = 0) -> str:
         """Write the bundle, whole or not at all, and return its root hash.
 
-        A bundle that was sealed before (the publication was interrupted) stays as it is, if it is unharmed.
+        A bundle that was sealed before (the publication was interrupted), or by another process at the same moment, stays
+        as it is, if it is unharmed.
 
         Raises:
             PublicationRefused: if an earlier bundle of this run is damaged.
@@ -76,8 +78,7 @@ class EvidenceStore:
         final = self.path(run_id, edition)
         if final.exists():
             return self.verify(run_id)
-        partial = final.with_name(f"{final.name}.partial-{os.getpid()}")
-        shutil.rmtree(partial, ignore_errors=True)
+        partial = final.with_name(f"{final.name}.partial-{uuid4().hex}")
         partial.mkdir(parents=True)
         index = {}
         for name, content in sorted(files.items()):
@@ -87,7 +88,13 @@ class EvidenceStore:
         root = sha256_of(index)
         _write(partial / INDEX, _index_text(run_id, index).encode())
         sync_folder(partial)
-        partial.rename(final)
+        try:
+            partial.rename(final)
+        except OSError:
+            if not (final / INDEX).is_file():
+                raise
+            shutil.rmtree(partial)  # the first one stays
+            return self.verify(run_id)
         sync_folder(final.parent)
         return root
 

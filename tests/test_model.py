@@ -15,6 +15,7 @@ from calendar import monthrange
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 from table_model import Event, File, Killed, Model, Row, Run
 
-from backfill_assets import derivation, faults, publication
+from backfill_assets import derivation, faults, publication, ways
 from backfill_assets import platform as platform_module
 from backfill_assets.compute import entities_folder, lineage
 from backfill_assets.executor import CHUNK_GATE, by_plan
@@ -45,7 +46,7 @@ from backfill_assets.schema import TABLE_PROPERTIES, Published, iceberg_schema
 from backfill_assets.schema import Corrections as CorrectionsModel
 from backfill_assets.target import CorrectionsTable, Product, TargetTable, TransformVersion
 from manifests.chunks import Chunking
-from manifests.errors import PlanRefused, PublicationRefused, Refused
+from manifests.errors import LeaseHeld, PlanRefused, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Acceptance, Corrections, OlderVersion, OnConflict, PublishMode, manifest_from
 from manifests.planner import PlannedChunk, StagedFile
@@ -687,6 +688,35 @@ def test_corrections_are_not_issued_beside_a_replacement_that_is_refused(machine
         lambda: machine.model.live(MONTHS[0], file),
     )
     assert (run.state, machine.it.corrections()) == (RunState.REJECTED, [])
+
+
+@pytest.mark.parametrize("mode", [PublishMode.SHADOW_SWAP, PublishMode.VERSIONED])
+@pytest.mark.parametrize("point", ["publishing.sealed", "preparing.opened", "publishing.prepared"])
+def test_a_gate_step_that_prepares_beside_a_publisher_gets_nothing_rejected(
+    machine: TableUnderChange, mode: PublishMode, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publication, "_PREPARING_SECONDS", -1.0)
+    run = machine.given(mode, version="v1" if mode is PublishMode.VERSIONED else None)
+    beside: list[str | None] = []
+    prepare = partial(publication.prepare, machine.it.platform, run.run_id)
+    with mock.patch.object(ways.faults, "reach", lambda name: beside.append(prepare()) if name == point else None):
+        publication.publish(machine.it.platform, run.run_id)
+    machine.model.publish(run, lambda _: None)
+    assert beside == [None]  # it is the publisher's turn
+
+
+def test_a_publisher_beside_a_gate_step_that_prepares_waits_for_its_turn(machine: TableUnderChange) -> None:
+    run = machine.given(PublishMode.SHADOW_SWAP)
+    held: list[BaseException | None] = []
+
+    def publishes(point: str) -> None:
+        if point == "preparing.opened":
+            held.append(_outcome(lambda: publication.publish(machine.it.platform, run.run_id)))
+
+    with mock.patch.object(ways.faults, "reach", publishes):
+        assert publication.prepare(machine.it.platform, run.run_id) == f"candidate-{run.run_id}"
+    assert [type(one) for one in held] == [LeaseHeld]
+    machine.act("publish", run)
 
 
 def test_a_replacement_is_not_rolled_back_where_its_corrections_cannot_be(machine: TableUnderChange) -> None:

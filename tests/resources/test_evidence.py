@@ -13,6 +13,7 @@ import pytest
 from support import a_plan
 
 from manifests.errors import PublicationRefused
+from resources import evidence
 from resources.evidence import INDEX, EvidenceStore
 
 RUN = "restate-2012"
@@ -80,6 +81,21 @@ def test_a_process_that_died_while_sealing_leaves_nothing_in_the_way(store: Evid
 
     root = store.seal(RUN, FILES)
     assert store.verify(RUN) == root
+
+
+def test_of_two_processes_that_seal_at_once_the_first_bundle_stays(
+    store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, first = evidence.sync_folder, []
+
+    def overtaken(folder: Path) -> None:
+        monkeypatch.setattr(evidence, "sync_folder", sync)
+        first.append(store.seal(RUN, FILES | {"chunks.json": ["the other's"]}))
+        sync(folder)
+
+    monkeypatch.setattr(evidence, "sync_folder", overtaken)
+    assert [store.seal(RUN, FILES)] == first
+    assert [folder.name for folder in store.path(RUN).parent.iterdir()] == ["bundle"]
 
 
 def test_a_bundle_that_cannot_be_written_whole_is_not_there(store: EvidenceStore) -> None:
