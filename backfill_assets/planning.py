@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from backfill_assets import faults
@@ -15,6 +16,7 @@ from backfill_assets.old_data import source_facts
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.schema import false_row_rules
 from backfill_assets.target import TargetTable
+from manifests.chunks import key_of
 from manifests.errors import PlanRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode, PublishMode, ReferenceData, RunManifest
@@ -71,9 +73,13 @@ def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) 
     lakehouse, wanted = platform.lakehouse, manifest.target
     scope = Scope(target.day_column, wanted.publish_range.start, wanted.publish_range.end)
     corrects = wanted.publish_mode is PublishMode.CORRECTION_EVENTS
+    derives = corrects or wanted.publish_mode is PublishMode.MERGE_BY_KEY
+    changes = manifest.execution_mode is not Mode.RECONCILIATION
+    chunk_of = partial(key_of, target.chunking) if derives else None
     return replace(
         base_state(platform, target, manifest),
         rows_in_scope=lakehouse.rows_in(target.name, scope) if wanted.publish_mode is PublishMode.APPEND_ONLY else 0,
+        files_beyond=tuple(lakehouse.files_beyond(target.name, scope, chunk_of)) if changes else (),
         refs=lakehouse.refs(target.name),
         source_snapshots=lakehouse.history(target.source) if wanted.merge is not None else frozenset(),
         corrections_snapshot_id=_corrections_snapshot(platform, target) if corrects else None,

@@ -188,7 +188,7 @@ class Change:
         """Make the change, or find that it was made: one commit a table."""
         if len(self.tables) > 1 and not self.has_landed:  # what can be refused is, before the first of them changes
             for table in self.tables:
-                self.platform.lakehouse.require_unchanged(table, self.scopes(table))
+                self.platform.lakehouse.require_unchanged(table, self.scopes(table), replaced=table == self.target.name)
         commits: list[Commit] = []
         for table in self.tables:
             if commits:
@@ -310,15 +310,11 @@ class Change:
             if last is None:  # a version under its own name: what comes back is the candidate
                 coming += [file.path for file in self.files(table)] if action == REINSTATE else []
             elif last.parent_snapshot_id is not None:
-                scopes = {str(number): scope for number, (scope, _) in enumerate(self.scopes(table))}
-                coming += self._only_at(table, last.parent_snapshot_id, last.snapshot_id, scopes)
+                lakehouse, scopes = self.platform.lakehouse, [scope for scope, _ in self.scopes(table)]
+                present = set(lakehouse.files_in(table, last.snapshot_id, scopes))
+                earlier = lakehouse.files_in(table, last.parent_snapshot_id, scopes)
+                coming += [path for path in earlier if path not in present]
         return coming
-
-    def _only_at(self, table: str, then: int, now: int, scopes: Mapping[str, Scope]) -> list[str]:
-        lakehouse = self.platform.lakehouse
-        present = {path for paths in lakehouse.files_by_chunk(table, now, scopes).values() for path in paths}
-        earlier = lakehouse.files_by_chunk(table, then, scopes)
-        return [path for paths in earlier.values() for path in paths if path not in present]
 
     def has_undone(self, action: str, sequence: int) -> bool:
         """Whether an action of the run was committed, in any of its tables."""

@@ -47,6 +47,9 @@ ZONE_MARGIN = timedelta(days=1)
 """Read beyond the input range on both sides: a local day lies up to 14 hours off the UTC day of the same date."""
 
 
+_SHOWN_FILES = 10
+
+
 @dataclass(frozen=True)
 class TargetContract:
     """What the planner must know of a declared target.
@@ -124,6 +127,8 @@ class BaseState:
 
     Attributes:
         rows_in_scope: rows in files of the publish range.
+        files_beyond: files, in words, that hold rows of the publish range and of other days; or of more than one of its
+            chunks, where chunks are compared with what the target holds of them.
         refs: names of its tags and branches.
         source_snapshots: the snapshots in the history of its source.
         corrections_snapshot_id: the current snapshot of its corrections table.
@@ -135,6 +140,7 @@ class BaseState:
     """
 
     rows_in_scope: int = 0
+    files_beyond: tuple[str, ...] = ()
     refs: frozenset[str] = frozenset()
     source_snapshots: frozenset[int] = frozenset()
     corrections_snapshot_id: int | None = None
@@ -448,6 +454,7 @@ def make_plan(
     publish = manifest.target.publish_range
     problems += _scope_problems(publish, contract, source)
     problems += _mode_problems(manifest, contract, base or BaseState())
+    problems += _file_problems(publish, contract, base or BaseState())
     problems += _live_problems(manifest, contract, source, base or BaseState())
     warm_up = contract.warm_up_days
     if manifest.warm_up is not None:
@@ -659,6 +666,21 @@ def _mode_problems(manifest: RunManifest, contract: TargetContract, base: BaseSt
             )
         )
     return problems
+
+
+def _file_problems(publish: DayRange, contract: TargetContract, base: BaseState) -> list[Problem]:
+    """Return what keeps files of the target from being replaced whole."""
+    if not base.files_beyond or base.rows_in_scope:
+        return []
+    shown = "; ".join(base.files_beyond[:_SHOWN_FILES]) + ("; …" if len(base.files_beyond) > _SHOWN_FILES else "")
+    return [
+        Problem(
+            f"{len(base.files_beyond)} file(s) of {contract.table} may hold days of {publish.start} to {publish.end} and "
+            f"others, or of several of its chunks: {shown}",
+            "a publication replaces whole files, and nothing outside its publish range may change",
+            "rewrite these files by the table's partitions; or widen the publish range to all of their days",
+        )
+    ]
 
 
 def _live_problems(

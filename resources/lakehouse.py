@@ -49,13 +49,20 @@ from pyiceberg.io.pyarrow import (
     parquet_file_to_data_file,
     parquet_path_to_id_mapping,
 )
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
@@ -66,12 +73,15 @@ from pyiceberg.table.update import (
     UpdatesAndRequirements,
 )
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
+from pyiceberg.typedef import EMPTY_DICT, Record
 from pyiceberg.types import DateType, StringType, TimestamptzType
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, InputRefused, LeaseLost, Problem, PublicationRefused
 from manifests.planner import ReferenceState, SourceFile, SourceState, StagedFile
+from resources.containment import days_of, in_words, reaching_beyond, require_inside
+from resources.declared_tables import isolation_problems, require_as_declared
 from resources.fingerprints import read_footer
 from resources.leases import lost
 
@@ -93,6 +103,8 @@ DATA_VERSION_PROPERTY = "backfill.data-version"
 """Snapshot summary key of a reference table's named version."""
 FENCE_ACTION = "fence"
 _FOOTER_READERS = 8
+_PARTITION = 3
+"""Place of the partition in PyIceberg's record of a data file."""
 _CONTENTION_SECONDS = 60.0
 """How long a commit is tried again because commits elsewhere in the table came between."""
 _T = TypeVar("_T")
@@ -128,6 +140,9 @@ class Scope:
             GreaterThanOrEqual(term=self.column, value=self.start.isoformat()),
             LessThanOrEqual(term=self.column, value=self.end.isoformat()),
         )
+
+    def __str__(self) -> str:
+        return f"{self.start} to {self.end}"
 
 
 class ScopeChanged(PublicationRefused):
@@ -201,7 +216,11 @@ class Lakehouse:
     # --- tables ---------------------------------------------------------------------------------------------------
 
     def ensure(self, name: str, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> Table:
-        """Create a table if it does not exist, and return it; refuse one that has other columns."""
+        """Create a table if it does not exist, and return it.
+
+        Raises:
+            EnvironmentRefused: if it exists and is not as declared, see `require_as_declared`.
+        """
         namespace = name.rpartition(".")[0]
         try:
             self.catalog.create_namespace(namespace)
@@ -211,17 +230,7 @@ class Lakehouse:
             return self.catalog.create_table(name, schema, partition_spec=spec, properties=dict(properties))
         except TableAlreadyExistsError:
             table = self.table(name)
-        declared = {field.name: str(field.field_type) for field in schema.fields}
-        found = {field.name: str(field.field_type) for field in table.schema().fields}
-        if declared != found:
-            differing = sorted(set(declared.items()) ^ set(found.items()))
-            raise EnvironmentRefused(
-                Problem(
-                    f"{name} has columns that differ from the declared ones: {differing}",
-                    "a table's columns come from its pandera model",
-                    "evolve the table, or correct the model",
-                )
-            )
+        require_as_declared(table, schema, spec, properties)
         return table
 
     def table(self, name: str) -> Table:
@@ -326,6 +335,27 @@ class Lakehouse:
         table = self.table(name)
         current = table.current_snapshot()
         return 0 if current is None else sum(file.record_count for file in _live_files(table, current, scope.filter))
+
+    def files_beyond(self, name: str, scope: Scope, chunk_of: Callable[[date], str] | None = None) -> list[str]:
+        """Describe the current files that may hold rows of a scope and of other days, from metadata.
+
+        With `chunk_of` (from a day to the key of its chunk) also those that hold rows of more than one chunk.
+        """
+        table = self.table(name)
+        files = _files_in(table, table.current_snapshot(), scope)
+        beyond = {file.file_path for file in reaching_beyond(table, scope.filter, files)}
+        if chunk_of is not None:
+            for file in files:
+                days = days_of(table, scope.column, file)
+                if days is None or chunk_of(days[0]) != chunk_of(days[1]):
+                    beyond.add(file.file_path)
+        return [in_words(table, scope.column, file) for file in files if file.file_path in beyond]
+
+    def files_in(self, name: str, snapshot_id: int, scopes: Iterable[Scope]) -> list[str]:
+        """Return the data files that may hold rows of scopes at a snapshot, each once."""
+        table = self.table(name)
+        found = (file.file_path for scope in scopes for file in _files_at(table, snapshot_id, scope))
+        return list(dict.fromkeys(found))
 
     def rows_by_file(self, name: str, snapshot_id: int | None) -> dict[str, int]:
         """Return how many rows each data file of a snapshot holds, from metadata; None stands for the table before its first."""
@@ -525,16 +555,19 @@ class Lakehouse:
 
         Raises:
             LeaseLost: if the token is fenced.
-            PublicationRefused: if a scope's files are no longer those of its base, or a staged file is not the one
-                that was gated; nothing has changed then.
+            PublicationRefused: if a scope's files are no longer those of its base, one that would go holds rows of other
+                days, or a staged file is not the one that was gated; nothing has changed then.
         """
         table = self.table(name)
         require_unfenced(table, token)
         current = table.snapshot_by_name(branch)
         present: list[DataFile] = []
+        old: list[DataFile] = []
         for scope, base_snapshot_id in scopes:
-            present += _unchanged_files(table, current, scope, base_snapshot_id)
-        old = present if replaced is None else [file for file in present if file.file_path in replaced]
+            own = _unchanged_files(table, current, scope, base_snapshot_id)
+            going = own if replaced is None else [file for file in own if file.file_path in replaced]
+            require_inside(table, scope.filter, str(scope), going, scope.column)
+            present, old = present + own, old + going
         footers = _footers(table, [file.path for file in staged])
         new = data_files(table, [file.path for file in staged], footers)
         _require_as_staged(staged, new)
@@ -560,23 +593,29 @@ class Lakehouse:
                 return
             current = table.current_snapshot()
             old = [] if current is None else list(_live_files(table, current, where))
+            require_inside(table, where, f"run '{run_id}'", old)
             commit_replacement(table, where, old, new, properties)
 
         self._retrying(name, _ensure_snapshot)
         self._retrying(name, put)
         return self._landed(name, RUN_PROPERTY, run_id).snapshot_id
 
-    def require_unchanged(self, name: str, scopes: Sequence[tuple[Scope, int | None]]) -> None:
+    def require_unchanged(
+        self, name: str, scopes: Sequence[tuple[Scope, int | None]], *, replaced: bool = False
+    ) -> None:
         """Refuse if a scope's files are no longer those of its snapshot: for changes of more than one table.
 
+        With `replaced` also if they may not be replaced, because they hold rows of other days.
+
         Raises:
-            PublicationRefused: naming the files that came and went.
+            PublicationRefused: naming the files that came and went, or reach beyond the scope.
         """
         table = self.table(name)
         current = table.current_snapshot()
         for scope, snapshot_id in scopes:
-            if not _is_at(current, snapshot_id):
-                _unchanged_files(table, current, scope, snapshot_id)
+            if replaced or not _is_at(current, snapshot_id):
+                files = _unchanged_files(table, current, scope, snapshot_id)
+                require_inside(table, scope.filter, str(scope), files if replaced else (), scope.column)
 
     def restore(
         self,
@@ -590,26 +629,44 @@ class Lakehouse:
     ) -> Commit:
         """Put the files that scopes had at `to_snapshot_id` back in place of those of `from_snapshot_id`.
 
-        Files that both have stay as they are.
+        Files that both have stay as they are. A file that held days beside its scope comes back if those days, too, have
+        the files of `from_snapshot_id` still; none that holds them goes.
 
         Raises:
             LeaseLost: if the token is fenced.
-            PublicationRefused: if a scope's files are no longer those of `from_snapshot_id`.
+            PublicationRefused: if a scope's files are no longer those of `from_snapshot_id`, or one that would go holds
+                rows of other days.
         """
         table = self.table(name)
         require_unfenced(table, token)
-        present: list[DataFile] = []
-        going: list[DataFile] = []
-        coming: list[DataFile] = []
+        present: dict[str, DataFile] = {}
+        going: dict[str, DataFile] = {}
+        coming: dict[str, DataFile] = {}
+        wider: list[Scope] = []
         current = table.current_snapshot()
         for scope in scopes:
-            published = _unchanged_files(table, current, scope, from_snapshot_id)
-            present += published
-            earlier = _files_at(table, to_snapshot_id, scope)
-            before, after = {file.file_path for file in earlier}, {file.file_path for file in published}
-            going += [file for file in published if file.file_path not in before]
-            coming += [file for file in earlier if file.file_path not in after]
-        self._commit(table, scopes, going, coming, properties, MAIN_BRANCH, token, present)
+            published = {file.file_path: file for file in _unchanged_files(table, current, scope, from_snapshot_id)}
+            earlier = {file.file_path: file for file in _files_at(table, to_snapshot_id, scope)}
+            gone = {path: file for path, file in published.items() if path not in earlier}
+            require_inside(table, scope.filter, str(scope), gone.values(), scope.column)
+            back = {path: file for path, file in earlier.items() if path not in published}
+            whole = _reach(table, scope, list(back.values()))
+            wider.append(whole)
+            if whole != scope:  # it lost days of others with its own: nobody may have written those since
+                published |= {
+                    file.file_path: file for file in _unchanged_files(table, current, whole, from_snapshot_id)
+                }
+            present, going, coming = present | published, going | gone, coming | back
+        self._commit(
+            table,
+            wider,
+            list(going.values()),
+            list(coming.values()),
+            properties,
+            MAIN_BRANCH,
+            token,
+            list(present.values()),
+        )
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action).snapshot_id, len(coming), len(going))
 
@@ -767,6 +824,8 @@ class Lakehouse:
         and then whether the scopes still hold the same files: only that refuses, whatever PyIceberg said.
         `present` are the files that the scopes hold, where not all of them go.
         """
+        if found := isolation_problems(table):
+            raise EnvironmentRefused(found)
         name = ".".join(table.name())
         anywhere = _any_of([scope.filter for scope in scopes])
         span = Scope(scopes[0].column, min(scope.start for scope in scopes), max(scope.end for scope in scopes))
@@ -885,6 +944,56 @@ class _Replacement(_OverwriteFiles):
 
         return might_match
 
+    def _manifests(self) -> list[ManifestFile]:
+        """Write files that come back from an earlier partition spec to manifests of that spec.
+
+        PyIceberg writes all added files to one of the current spec, whose partitions theirs are not.
+        """
+        by_spec: dict[int, list[DataFile]] = {}
+        for file in self._added_data_files:
+            by_spec.setdefault(self._spec_of(file), []).append(file)
+        with self._adding(by_spec.pop(self._current_spec, [])):
+            manifests = super()._manifests()
+        for spec_id, files in by_spec.items():
+            with self.new_manifest_writer(self.spec(spec_id)) as writer:
+                for file in files:
+                    writer.add(
+                        ManifestEntry.from_args(
+                            status=ManifestEntryStatus.ADDED,
+                            snapshot_id=self._snapshot_id,
+                            sequence_number=None,
+                            file_sequence_number=None,
+                            data_file=file,
+                        )
+                    )
+            manifests.append(writer.to_manifest_file())
+        return manifests
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        """Count all files; partitions of an earlier spec are not named among those of the current one."""
+        added = self._added_data_files
+        with self._adding(
+            [file if self._spec_of(file) == self._current_spec else _without_partition(file) for file in added]
+        ):
+            return super()._summary(snapshot_properties)
+
+    @contextmanager
+    def _adding(self, files: list[DataFile]) -> Iterator[None]:
+        whole = self._added_data_files
+        self._added_data_files = files
+        try:
+            yield
+        finally:
+            self._added_data_files = whole
+
+    @property
+    def _current_spec(self) -> int:
+        return self._transaction.table_metadata.default_spec_id
+
+    def _spec_of(self, file: DataFile) -> int:
+        """Return the partition spec of a file: a new one is told of none, and has the current one."""
+        return getattr(file, "_spec_id", self._current_spec)
+
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         return [
             manifest
@@ -899,6 +1008,12 @@ class _Replacement(_OverwriteFiles):
         if self.token is None:
             return updates, requirements
         return updates, (*requirements, _NotFenced(ref=fence_of(self.token), snapshot_id=None))
+
+
+def _without_partition(file: DataFile) -> DataFile:
+    copy = DataFile(*(file[place] for place in range(len(file))))
+    copy[_PARTITION] = Record()
+    return copy
 
 
 class _Transaction(Transaction):
@@ -1154,6 +1269,26 @@ def _require_same_footers(staged: Sequence[StagedFile], footers: Sequence[_Foote
 def _files_at(table: Table, snapshot_id: int | None, scope: Scope) -> list[DataFile]:
     """Return the files of a scope at a snapshot; None stands for the table before its first one."""
     return [] if snapshot_id is None else _files_in(table, _snapshot(table, snapshot_id), scope)
+
+
+def _reach(table: Table, scope: Scope, files: Sequence[DataFile]) -> Scope:
+    """Return the scope, made wider by the days beside it that files hold.
+
+    Raises:
+        PublicationRefused: if one of them does not say which days it holds.
+    """
+    for file in reaching_beyond(table, scope.filter, files):
+        days = days_of(table, scope.column, file)
+        if days is None or (file.null_value_counts or {}).get(table.schema().find_field(scope.column).field_id):
+            raise PublicationRefused(
+                Problem(
+                    f"a file that would come back may hold rows of any day: {in_words(table, scope.column, file)}",
+                    f"what is put back is what {scope} held, and what was there beside it is untouched since",
+                    "restate the scope with a new run",
+                )
+            )
+        scope = replace(scope, start=min(scope.start, days[0]), end=max(scope.end, days[1]))
+    return scope
 
 
 def _is_at(current: Snapshot | None, snapshot_id: int | None) -> bool:

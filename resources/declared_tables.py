@@ -1,0 +1,109 @@
+"""A table as it was found, held against its declaration.
+
+Put here what must agree before the project writes into a table that somebody may have made otherwise: columns, partitions,
+and the properties that a commit or a plan relies on. Every other property is the table's own affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyiceberg.io.pyarrow import MetricModeTypes, compute_statistics_plan
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import TimeTransform, VoidTransform
+
+from manifests.errors import EnvironmentRefused, Problem
+
+ISOLATION = "write.delete.isolation-level"
+SERIALIZABLE = "serializable"
+"""Iceberg's default. With `snapshot` a row that somebody appends during a replacement would stay beside it."""
+_METRICS = "write.metadata.metrics."
+_NO_BOUNDS = frozenset({MetricModeTypes.NONE, MetricModeTypes.COUNTS})
+
+
+def require_as_declared(table: Table, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
+    """Refuse a table that is not as it is declared, with everything that differs.
+
+    Raises:
+        EnvironmentRefused: for other columns, other partitions, or properties that undo what is relied on.
+    """
+    problems = [*_column_problems(table, schema), *_partition_problems(table, schema, spec)]
+    if properties.get(ISOLATION, SERIALIZABLE) == SERIALIZABLE:
+        problems += isolation_problems(table)
+    if not problems:
+        problems += _metrics_problems(table)
+    if problems:
+        raise EnvironmentRefused(problems)
+
+
+def isolation_problems(table: Table) -> list[Problem]:
+    """Say if a replacement would not notice what others append to its scope meanwhile."""
+    found = table.properties.get(ISOLATION, SERIALIZABLE)
+    if found == SERIALIZABLE:
+        return []
+    return [
+        Problem(
+            f"{_name(table)} has {ISOLATION}={found}",
+            "a replacement is refused where somebody has written into its scope meanwhile, which takes serializable",
+            f"set the table's property {ISOLATION} to {SERIALIZABLE}",
+        )
+    ]
+
+
+def _column_problems(table: Table, schema: Schema) -> list[Problem]:
+    declared = {field.name: str(field.field_type) for field in schema.fields}
+    found = {field.name: str(field.field_type) for field in table.schema().fields}
+    if declared == found:
+        return []
+    differing = sorted(set(declared.items()) ^ set(found.items()))
+    return [
+        Problem(
+            f"{_name(table)} has columns that differ from the declared ones: {differing}",
+            "a table's columns come from its pandera model",
+            "evolve the table, or correct the model",
+        )
+    ]
+
+
+def _partition_problems(table: Table, schema: Schema, spec: PartitionSpec) -> list[Problem]:
+    declared, found = _in_words(schema, spec), _in_words(table.schema(), table.spec())
+    if declared == found:
+        return []
+    return [
+        Problem(
+            f"{_name(table)} is partitioned by {', '.join(found) or 'nothing'}, not by {', '.join(declared) or 'nothing'}",
+            "a table is partitioned by its declared chunks: a publication replaces whole files",
+            "change its partitions (PyIceberg: `table.update_spec()`) and rewrite the files that were written before; or "
+            "correct the declaration",
+        )
+    ]
+
+
+def _metrics_problems(table: Table) -> list[Problem]:
+    kept = compute_statistics_plan(table.schema(), table.properties)
+    problems = []
+    for field in table.spec().fields:
+        column = table.schema().find_field(field.source_id)
+        if not isinstance(field.transform, TimeTransform) or kept[column.field_id].mode.type not in _NO_BOUNDS:
+            continue
+        own = f"{_METRICS}column.{column.name}"
+        name = own if own in table.properties else f"{_METRICS}default"
+        problems.append(
+            Problem(
+                f"{_name(table)} has {name}={table.properties.get(name)}",
+                f"files keep the bounds of {column.name}: they say which chunk a file belongs to",
+                f"set the table's property {own} to full",
+            )
+        )
+    return problems
+
+
+def _in_words(schema: Schema, spec: PartitionSpec) -> list[str]:
+    parts = [field for field in spec.fields if not isinstance(field.transform, VoidTransform)]
+    return [f"{field.transform}({schema.find_column_name(field.source_id)})" for field in parts]
+
+
+def _name(table: Table) -> str:
+    return ".".join(table.name())

@@ -1,0 +1,113 @@
+"""What a publish mode may not do to a table that holds more than its own publications have written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as arrow
+import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.transforms import MonthTransform
+
+from backfill_assets.platform import Platform
+from backfill_assets.publication import publish, rollback
+from backfill_assets.schema import TABLE_PROPERTIES, iceberg_schema
+from benchmarks import small_table
+from benchmarks.small_table import (
+    READINGS,
+    Reading,
+    closed,
+    declared,
+    initialise,
+    manifest,
+    opened,
+    planned,
+    rows,
+    staged,
+)
+from manifests.errors import PlanRefused, PublicationRefused
+from manifests.lifecycle import RunState
+from resources.lakehouse import LOAD_PROPERTY, Lakehouse
+from resources.ledger import now
+
+FEBRUARY = ("2020-02-01", "2020-02-29")
+QUARTER = ("2020-01-01", "2020-03-31")
+MODES: dict[str, dict[str, Any]] = {
+    "REPLACE_PARTITIONS": {},
+    "MERGE_BY_KEY": {"merge": {"entities": ["m1"]}},
+    "SHADOW_SWAP": {},
+    "VERSIONED": {"version": "v1"},
+    "CORRECTION_EVENTS": {"corrections": "BESIDE"},
+}
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Platform]:
+    """A table that held three months in one file before its partitions were months."""
+    with declared():
+        opened_here = opened(tmp_path / "home")
+        opened_here.settings.home.mkdir()
+        lakehouse = opened_here.lakehouse
+        lakehouse.create_catalog()
+        schema = iceberg_schema(Reading)
+        lakehouse.ensure(READINGS, schema, UNPARTITIONED_PARTITION_SPEC, TABLE_PROPERTIES)
+        lineage = {
+            "run_id": "before",
+            "processing_mode": "BACKFILL",
+            "transform_version": "1",
+            "input_snapshot_id": 1,
+            "produced_at": now(),
+        }
+        old = [row | lineage for row in small_table.rows_of("1", *map(date.fromisoformat, QUARTER))]
+        batch = arrow.Table.from_pylist(old, schema=schema_to_pyarrow(schema))
+        lakehouse.append(READINGS, [batch], {LOAD_PROPERTY: "before"})
+        with lakehouse.table(READINGS).update_spec() as update:
+            update.add_field("day", MonthTransform(), "day_month")
+        initialise(opened_here)
+        yield opened_here
+        closed(opened_here)
+
+
+def test_no_mode_plans_to_replace_a_file_that_holds_days_of_others(platform: Platform) -> None:
+    for number, (mode, options) in enumerate(MODES.items()):
+        with pytest.raises(PlanRefused, match=r"day 2020-01-0. to 2020-03-") as refused:
+            planned(platform, manifest(f"run-{number}", mode, FEBRUARY, **options))
+        assert READINGS in str(refused.value)
+        assert platform.ledger.find(f"run-{number}") is None
+
+
+def test_a_file_of_the_whole_range_is_replaced_but_not_merged_into(platform: Platform) -> None:
+    with pytest.raises(PlanRefused, match="or of several of its chunks"):
+        planned(platform, manifest("merge", "MERGE_BY_KEY", QUARTER, merge={"entities": ["m1"]}))
+    staged(platform, planned(platform, manifest("whole", "REPLACE_PARTITIONS", QUARTER)).run_id)
+    assert publish(platform, "whole").files_removed == 1
+    assert {row[3] for row in rows(platform)} == {"whole"}
+
+
+@pytest.mark.parametrize("mode", ["REPLACE_PARTITIONS", "SHADOW_SWAP", "VERSIONED"])
+def test_no_mode_publishes_what_an_older_plan_did_not_look_at(platform: Platform, mode: str) -> None:
+    before = rows(platform)
+    with mock.patch.object(Lakehouse, "files_beyond", return_value=[]):
+        record = planned(platform, manifest("run", mode, FEBRUARY, **MODES[mode]))
+    assert staged(platform, record.run_id).state is RunState.VALIDATED
+    with pytest.raises(PublicationRefused, match="may hold rows that are not of 2020-02-01 to 2020-02-29"):
+        publish(platform, "run")
+    assert rows(platform) == before
+    assert platform.ledger.run("run").state is RunState.REJECTED
+
+
+def test_a_rollback_is_the_way_back_to_days_that_a_publication_took_along(platform: Platform) -> None:
+    before = rows(platform)
+    with mock.patch.object(Lakehouse, "files_beyond", return_value=[]):
+        record = planned(platform, manifest("run", "REPLACE_PARTITIONS", FEBRUARY))
+    staged(platform, record.run_id)
+    with mock.patch("resources.lakehouse.require_inside"):  # as publications were made once
+        publish(platform, "run")
+    assert {row[1].month for row in rows(platform)} == {2}
+    rollback(platform, "run")
+    assert rows(platform) == before
