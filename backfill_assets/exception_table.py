@@ -29,7 +29,7 @@ from backfill_assets.schema import spark_schema
 from backfill_assets.target import EXCEPTION_COLUMNS, Finding
 from manifests.canonical import canonical_json
 from manifests.model import Mode
-from resources.lakehouse import LOAD_PROPERTY, SINGLE_LOADS
+from resources.lakehouse import LOAD_PROPERTY
 from resources.ledger import now
 from resources.storage import filesystem_of
 
@@ -84,7 +84,7 @@ def keep(
     failed = [one for one in judged if not one.finding.passed and one.finding.exceptions is not None]
     if not failed:
         return {}
-    platform.lakehouse.ensure(EXCEPTIONS_TABLE, SCHEMA, UNPARTITIONED_PARTITION_SPEC, SINGLE_LOADS)
+    platform.lakehouse.ensure(EXCEPTIONS_TABLE, SCHEMA, UNPARTITIONED_PARTITION_SPEC, {})
     load_id = f"{run_id}:{judgement}"
     snapshot = platform.lakehouse.find_load(EXCEPTIONS_TABLE, load_id)
     if snapshot is None:

@@ -59,7 +59,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import ManifestGroupPlanner, Table, Transaction
+from pyiceberg.table import ManifestGroupPlanner, Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
@@ -97,8 +97,6 @@ DIFF_PROPERTY = "backfill.diff-id"
 """Snapshot summary key of a run's changed rows: the same ones are never put into the changes table twice."""
 LOAD_PROPERTY = "backfill.load-id"
 """Snapshot summary key of a load: the same load is never appended twice."""
-SINGLE_LOADS = {"commit.retry.num-retries": "0"}
-"""Table properties without which two appends of the same load at the same moment could both land."""
 DATA_VERSION_PROPERTY = "backfill.data-version"
 """Snapshot summary key of a reference table's named version."""
 FENCE_ACTION = "fence"
@@ -471,47 +469,46 @@ class Lakehouse:
     def append(self, name: str, batches: Iterable[Any], properties: Mapping[str, str]) -> Commit | None:
         """Append Arrow tables as one snapshot; nothing is committed if writing any of them fails.
 
-        Memory is bounded by one batch. Returns None if a snapshot with the same load id is in the table already.
+        Memory is bounded by one batch. Returns None if a snapshot with the same load id is in the table already, also if
+        it came there while the files were written.
         """
         from pyiceberg.io.pyarrow import _dataframe_to_data_files  # noqa: PLC0415 - PyIceberg's own writer
 
         table = self.table(name)
-        load_id = properties[LOAD_PROPERTY]
-        if _with_property(table, LOAD_PROPERTY, load_id) is not None:
+        if _with_property(table, LOAD_PROPERTY, properties[LOAD_PROPERTY]) is not None:
             return None
         files: list[DataFile] = []
         for batch in batches:
             files += _dataframe_to_data_files(table.metadata, batch, table.io)
-        with (
-            table.transaction() as transaction,
-            transaction.update_snapshot(snapshot_properties=dict(properties)).fast_append() as update,
-        ):
-            for file in files:
-                update.append_data_file(file)
-        landed = self._landed(name, LOAD_PROPERTY, load_id)
-        return Commit(landed.snapshot_id, len(files), 0)
+        new = self._load_once(name, properties, lambda table: _append(table, files, properties))
+        return None if new is None else Commit(new.snapshot_id, len(files), 0)
 
     def append_files(self, name: str, paths: Sequence[str], properties: Mapping[str, str]) -> Snapshot:
-        """Append staged files as one snapshot, or find the one that has the same load id.
-
-        Every try looks for the load first, in the metadata that it commits to. PyIceberg's own retries would not: the
-        table has `SINGLE_LOADS`, which turns them off.
-        """
-        load_id = properties[LOAD_PROPERTY]
+        """Append staged files as one snapshot, or find the one that has the same load id."""
 
         def append(table: Table) -> None:
-            if _with_property(table, LOAD_PROPERTY, load_id) is not None:
-                return
-            files = data_files(table, paths)
-            with (
-                table.transaction() as transaction,
-                transaction.update_snapshot(snapshot_properties=dict(properties)).fast_append() as update,
-            ):
-                for file in files:
-                    update.append_data_file(file)
+            _append(table, data_files(table, paths), properties)
 
-        self._retrying(name, append)
-        return self._landed(name, LOAD_PROPERTY, load_id)
+        new = self._load_once(name, properties, append)
+        return new or self._landed(name, LOAD_PROPERTY, properties[LOAD_PROPERTY])
+
+    def _load_once(self, name: str, properties: Mapping[str, str], commit: Callable[[Table], None]) -> Snapshot | None:
+        """Commit a load; return its snapshot, or None if another process has committed the same load.
+
+        Every try looks for the load first, in the metadata that it commits to. PyIceberg's own retries would not look.
+        """
+        load_id, tried = properties[LOAD_PROPERTY], False
+
+        def load(table: Table) -> None:
+            nonlocal tried
+            if _with_property(table, LOAD_PROPERTY, load_id) is None:
+                tried = True
+                commit(_committed_once(table))
+            else:
+                tried = False
+
+        self._retrying(name, load)
+        return self._landed(name, LOAD_PROPERTY, load_id) if tried else None
 
     def find_load(self, name: str, load_id: str) -> Snapshot | None:
         """Return the snapshot that a load was appended as, or None."""
@@ -521,15 +518,17 @@ class Lakehouse:
         """Make `rows` (an Arrow table) the whole content of a small table, as one snapshot with a named version."""
         from pyiceberg.io.pyarrow import _dataframe_to_data_files  # noqa: PLC0415
 
-        table = self.table(name)
-        load_id = properties[LOAD_PROPERTY]
-        if _with_property(table, LOAD_PROPERTY, load_id) is not None:
-            return None
-        current = table.current_snapshot()
-        old = [] if current is None else list(_live_files(table, current, AlwaysTrue()))
-        new = list(_dataframe_to_data_files(table.metadata, rows, table.io))
-        commit_replacement(table, AlwaysTrue(), old, new, properties)
-        return Commit(self._landed(name, LOAD_PROPERTY, load_id).snapshot_id, len(new), len(old))
+        counts: list[int] = []
+
+        def overwrite(table: Table) -> None:
+            current = table.current_snapshot()
+            old = [] if current is None else list(_live_files(table, current, AlwaysTrue()))
+            new = list(_dataframe_to_data_files(table.metadata, rows, table.io))
+            counts[:] = [len(new), len(old)]
+            commit_replacement(table, AlwaysTrue(), old, new, properties)
+
+        new = self._load_once(name, properties, overwrite)
+        return None if new is None else Commit(new.snapshot_id, *counts)
 
     def replace(
         self,
@@ -1101,6 +1100,26 @@ def commit_replacement(
                 update.delete_data_file(file)
             for file in new:
                 update.append_data_file(file)
+
+
+def _append(table: Table, files: Iterable[DataFile], properties: Mapping[str, str]) -> None:
+    with (
+        table.transaction() as transaction,
+        transaction.update_snapshot(snapshot_properties=dict(properties)).fast_append() as update,
+    ):
+        for file in files:
+            update.append_data_file(file)
+
+
+def _committed_once(table: Table) -> Table:
+    """Return a table whose commits fail if another one came between, and are not tried again by PyIceberg.
+
+    It takes that from a table property, which the tables of an installation have set otherwise. This one is changed here
+    only: a commit sends its own updates to the catalog, and not the properties it was made with.
+    """
+    once = dict(table.metadata.properties) | {TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": once})
+    return table
 
 
 def data_files(table: Table, paths: Sequence[str], footers: Sequence[_Footer] | None = None) -> list[DataFile]:

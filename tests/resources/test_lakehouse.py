@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from threading import Lock
@@ -531,6 +531,42 @@ def test_the_same_load_is_appended_once(lakehouse: Lakehouse, days: Table) -> No
     assert snapshots(lakehouse) == after
 
 
+def test_a_load_that_another_process_appends_while_its_files_are_written_lands_once(
+    lakehouse: Lakehouse, days: Table
+) -> None:
+    loading = day_rows("2012-03-06", value=6)
+    landed = []
+
+    def batches() -> Iterator[pa.Table]:
+        landed.append(lakehouse.append(DAYS, [loading], {LOAD_PROPERTY: "live"}))
+        yield loading
+
+    lakehouse.table(DAYS)
+    assert lakehouse.append(DAYS, batches(), {LOAD_PROPERTY: "live"}) is None
+    assert landed[0] is not None
+    assert rows(lakehouse)["2012-03-06"] == 6, "and each day once"
+
+
+def test_a_load_is_looked_for_again_whenever_another_commit_came_between(
+    lakehouse: Lakehouse, days: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the table says of retries: a table's source may have been made by somebody else."""
+    with lakehouse.table(DAYS).transaction() as transaction:
+        transaction.set_properties({"commit.retry.num-retries": "10"})
+    others = iter(["live", "other"])
+    commit_table = type(lakehouse.catalog).commit_table
+
+    def first_theirs(catalog: Any, *arguments: Any) -> Any:
+        if (load := next(others, None)) is not None:
+            lakehouse.append(DAYS, [day_rows(f"2012-04-{'06' if load == 'live' else '07'}")], {LOAD_PROPERTY: load})
+        return commit_table(catalog, *arguments)
+
+    monkeypatch.setattr(type(lakehouse.catalog), "commit_table", first_theirs)
+    live(lakehouse, "2012-04-06", load="live")
+    assert {"2012-04-06", "2012-04-07"} <= set(rows(lakehouse)), "and each day once"
+    assert lakehouse.table(DAYS).properties["commit.retry.num-retries"] == "10", "the table's own property stays"
+
+
 def test_an_append_that_fails_half_way_commits_nothing(lakehouse: Lakehouse, days: Table) -> None:
     def batches() -> object:
         yield day_rows("2012-03-06")
@@ -556,6 +592,28 @@ def test_overwriting_a_reference_table_is_one_snapshot_with_a_named_version(lake
     state = lakehouse.reference_state(DAYS, frozenset({first}))
     assert state.versions == {"2023": first, "2024": second}
     assert (state.current, state.snapshots, state.recorded) == (second, {first, second}, {first})
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["an empty one", "a filled one"])
+def test_a_reference_table_that_two_processes_overwrite_at_once_is_overwritten_once(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    lakehouse.ensure(DAYS, DAYS_SCHEMA, UNPARTITIONED_PARTITION_SPEC, {})
+    content, properties = day_rows("2012-01-05", value=1), {LOAD_PROPERTY: "rules:1", DATA_VERSION_PROPERTY: "1"}
+    if not first:
+        lakehouse.overwrite_rows(DAYS, day_rows("2012-01-05"), {LOAD_PROPERTY: "rules:0"})
+    others = iter([1])
+    commit_table = type(lakehouse.catalog).commit_table
+
+    def first_theirs(catalog: Any, *arguments: Any) -> Any:
+        if next(others, None) is not None:
+            lakehouse.overwrite_rows(DAYS, content, properties)
+        return commit_table(catalog, *arguments)
+
+    monkeypatch.setattr(type(lakehouse.catalog), "commit_table", first_theirs)
+    assert lakehouse.overwrite_rows(DAYS, content, properties) is None
+    assert rows(lakehouse) == {"2012-01-05": 1}
+    assert len(snapshots(lakehouse)) == (1 if first else 2)
 
 
 def test_a_reference_table_without_rows_has_no_snapshot_to_pin(lakehouse: Lakehouse) -> None:

@@ -212,6 +212,24 @@ def test_the_same_action_told_twice_is_one_row(lakehouse: Lakehouse) -> None:
     assert len(audit_rows(lakehouse)) == 1
 
 
+def test_an_action_that_two_processes_tell_at_once_is_one_row(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AuditTable(lakehouse).send("another-run", "publish", AT, {})
+    others = iter([1])
+    commit_table = type(lakehouse.catalog).commit_table
+
+    def first_theirs(catalog: Any, *arguments: Any) -> Any:
+        if next(others, None) is not None:
+            AuditTable(lakehouse).send(RUN, "publish", AT, {"snapshot_id": 5})
+        return commit_table(catalog, *arguments)
+
+    monkeypatch.setattr(type(lakehouse.catalog), "commit_table", first_theirs)
+    AuditTable(lakehouse).send(RUN, "publish", AT, {"snapshot_id": 5})
+
+    assert [row["run_id"] for row in audit_rows(lakehouse)].count(RUN) == 1
+
+
 # --- the webhook ------------------------------------------------------------------------------------------------------
 
 
