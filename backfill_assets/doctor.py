@@ -40,7 +40,7 @@ from resources import logs
 from resources.history import lineage_of, referenced
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import ABANDONED, ChunkRecord, ChunkState, RunRecord, now, operator
-from resources.processes import is_alive
+from resources.processes import has_ended, is_busy
 from resources.repairs import (
     close_publication,
     end_attempt,
@@ -362,7 +362,7 @@ def _open_intent(
 def _publisher_is_gone(platform: Platform, entry: Mapping[str, Any]) -> bool:
     """Return whether the process that opened an intent is provably dead; only its lease says which one it was."""
     held = None if entry["token"] is None else lease(platform.ledger, entry["token"])
-    return held is not None and held["host"] == socket.gethostname() and not is_alive(held["pid"])
+    return held is not None and has_ended(held)
 
 
 def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
@@ -449,22 +449,21 @@ def _tag_again(view: _View, tag: str, base: int) -> str:
 
 def _attempts(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
     """Find attempts that are on record as running and are not."""
-    host = socket.gethostname()
     for attempt in platform.ledger.attempts(record.run_id):
         if attempt["state"] != "RUNNING":
             continue
         number = attempt["attempt"]
         where = f"{record.run_id} attempt {number}"
-        if attempt["host"] == host and not is_alive(attempt["pid"]):
+        if has_ended(attempt):
             yield Disagreement(
                 "attempt-of-dead-process",
                 where,
-                f"it is RUNNING (the run is {record.state}), and its process {attempt['pid']} on {host} is no more",
+                f"it is RUNNING (the run is {record.state}), and its process {attempt['pid']} on {attempt['host']} is no more",
                 Sure.CERTAIN,
                 f"record that it ended; `backfill run {record.run_id}` goes on from what is staged",
                 partial(_end_attempt, platform, record.run_id, number),
             )
-        elif attempt["host"] != host and attempt["started_at"] < now() - SILENT_AFTER:
+        elif not is_busy(attempt) and attempt["started_at"] < now() - SILENT_AFTER:
             yield Disagreement(
                 "attempt-elsewhere",
                 where,

@@ -8,7 +8,6 @@ not say: a step is done if something on record shows it.
 from __future__ import annotations
 
 import json
-import socket
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from manifests.model import Acceptance, OnConflict
 from manifests.planner import Plan, step_id
 from resources import approvals, freezes
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict, now
-from resources.processes import is_alive
+from resources.processes import has_ended
 from resources.repairs import open_freezes
 from resources.storage import Storage, place_of
 
@@ -239,7 +238,7 @@ class _Book:
             return StepState.NOW, [what], launch
         if self._state is RunState.RUNNING:
             busy = [one for one in self._attempts if one["state"] == "RUNNING"]
-            alive = [one for one in busy if one["host"] != socket.gethostname() or is_alive(one["pid"])]
+            alive = [one for one in busy if not has_ended(one)]
             facts += [
                 f"attempt {one['attempt']}, {len(json.loads(one['chunks']))} chunks, process {one['pid']} on {one['host']}, "
                 f"since {_at(one['started_at'])}" + ("" if one in alive else ": that process is no more")

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from manifests.errors import LeaseHeld, LeaseLost, Problem
 from resources.ledger import now
-from resources.processes import is_alive
+from resources.processes import has_ended, this_process
 from resources.tables import Utc, leases
 
 RELEASED, LOST, FENCED = "RELEASED", "LOST", "FENCED"
@@ -93,6 +93,7 @@ class Leases:
                     action=action,
                     host=socket.gethostname(),
                     pid=os.getpid(),
+                    process=this_process(),
                     acquired_at=at,
                     expires_at=at + self._lasts,
                 )
@@ -173,7 +174,7 @@ def _instant(connection: sa.Connection, target: str) -> datetime:
 
 def _is_gone(holder: sa.Row[tuple[object, ...]]) -> bool:
     """Tell whether a lease's process ran on this machine and has ended."""
-    return holder.host == socket.gethostname() and not is_alive(holder.pid)
+    return has_ended(dict(holder._mapping))  # noqa: SLF001 - SQLAlchemy's public name
 
 
 def _held(holder: sa.Row[tuple[object, ...]]) -> Problem:

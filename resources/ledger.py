@@ -33,7 +33,7 @@ from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
 from resources import freezes, judged, watermarks
 from resources.locks import bound_waiting, lock_run, lock_schema, lock_target
-from resources.processes import is_alive
+from resources.processes import has_ended, is_busy, this_process
 from resources.tables import (
     accepted_versions,
     amendments,
@@ -483,6 +483,7 @@ class Ledger:
                     dagster_run_id=dagster_run_id,
                     host=socket.gethostname(),
                     pid=os.getpid(),
+                    process=this_process(),
                     started_at=now(),
                 )
             )
@@ -559,18 +560,12 @@ class Ledger:
 
     def batches_under_way(self, run_id: str) -> list[int]:
         """Return the attempts of a run that other living processes of this machine are computing."""
-        running = [
-            one for one in self.attempts(run_id) if one["state"] == "RUNNING" and one["host"] == socket.gethostname()
-        ]
-        return [one["attempt"] for one in running if one["pid"] != os.getpid() and is_alive(one["pid"])]
+        running = [one for one in self.attempts(run_id) if one["state"] == "RUNNING" and is_busy(one)]
+        return [one["attempt"] for one in running if one["pid"] != os.getpid()]
 
     def end_attempts_of_the_dead(self, run_id: str) -> None:
         """Record as failed what is on record as being computed by processes of this machine that are no more."""
-        gone = [
-            one["attempt"]
-            for one in self.attempts(run_id)
-            if one["state"] == "RUNNING" and one["host"] == socket.gethostname() and not is_alive(one["pid"])
-        ]
+        gone = [one["attempt"] for one in self.attempts(run_id) if one["state"] == "RUNNING" and has_ended(one)]
         with self.engine.begin() as connection:
             connection.execute(
                 attempts.update()

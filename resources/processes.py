@@ -1,31 +1,97 @@
-"""Whether a process that the ledger or Dagster names still lives; asked about processes of this machine only."""
+"""Whether a process that the ledger or Dagster names still lives; asked about processes of this machine only.
+
+A host's name does not tell: containers may share it and number their processes each by itself, and so may two machines.
+So a process is named by host, machine, boot, namespace of process numbers, number, and when it began; and nothing is said
+of one that cannot be seen from here. Ledgers of older code name host and number alone.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+_OUTERMOST = "pid:[4026531836]"
+"""The namespace of process numbers that is no container's, the same in every Linux kernel (PROC_PID_INIT_INO)."""
 
 
 def this_process() -> str:
-    """Return the name of this process, which no other has: host, namespace of process numbers, number, when it began."""
-    return f"{socket.gethostname()}/{_namespace()}/{os.getpid()}/{_began(os.getpid())}"
+    """Return the name of this process, which no other has; see the module."""
+    return name_of(os.getpid())
+
+
+def name_of(pid: int) -> str:
+    """Return the name of the process with a number here and now."""
+    return f"{socket.gethostname()}/{_machine()}/{_boot()}/{_namespace()}/{pid}/{_began(pid)}"
 
 
 def is_gone(name: str) -> bool:
     """Return whether the process of a name (see `this_process`) was of this machine, or container, and has ended."""
-    host, namespace, number, began = ("", "", "", *name.rsplit("/", 3))[-4:]
-    if (host, namespace) != (socket.gethostname(), _namespace()) or not number.isdigit():
+    place, number, began = ("", "", *name.rsplit("/", 2))[-3:]
+    if not number.isdigit():
         return False
-    # when another user's process began may be hidden: then it is taken for the one that is meant
-    return not is_alive(int(number)) or _began(int(number)) not in {"", began}
+    if _is_here(place):
+        # when another user's process began may be hidden: then it is taken for the one that is meant
+        return not is_alive(int(number)) or _began(int(number)) not in {"", began}
+    host, machine, boot, namespace = ("", "", "", "", *place.split("/"))[-4:]
+    here = host == socket.gethostname() and machine == _machine() != ""
+    outside = namespace == _namespace() == _OUTERMOST  # in a container the machine's id is the image's
+    return here and outside and boot != "" and _boot() not in {"", boot}  # this machine was started again since
+
+
+def is_at_work(name: str) -> bool:
+    """Return whether the process of a name is of this machine, or container, and lives."""
+    place, number, _ = ("", "", *name.rsplit("/", 2))[-3:]
+    return number.isdigit() and _is_here(place) and not is_gone(name)
+
+
+def has_ended(worker: Mapping[str, Any]) -> bool:
+    """Return whether a process on record (`host`, `pid`, `process`) was of this machine, or container, and has ended."""
+    if worker["host"] != socket.gethostname():
+        return False
+    return is_gone(worker["process"]) if worker["process"] else not is_alive(worker["pid"])
+
+
+def is_busy(worker: Mapping[str, Any]) -> bool:
+    """Return whether a process on record (`host`, `pid`, `process`) is of this machine, or container, and lives."""
+    if worker["host"] != socket.gethostname():
+        return False
+    return is_at_work(worker["process"]) if worker["process"] else is_alive(worker["pid"])
+
+
+def _is_here(place: str) -> bool:
+    """Tell whether process numbers of a place mean the same as here; names of older code have neither machine nor boot."""
+    host, namespace = socket.gethostname(), _namespace()
+    return place in {f"{host}/{_machine()}/{_boot()}/{namespace}", f"{host}/{namespace}"}
 
 
 def _namespace() -> str:
-    """Return in which namespace this process has its number: containers may share a host's name."""
+    """Return in which namespace this process has its number."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
+        return ""
+
+
+@cache
+def _boot() -> str:
+    """Return the id that the kernel gave itself when it was started."""
+    return _text_of("/proc/sys/kernel/random/boot_id")
+
+
+@cache
+def _machine() -> str:
+    """Return the id of the installed system; nothing where it has none, as most images of containers."""
+    return _text_of("/etc/machine-id")
+
+
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).read_text().strip().replace("/", "-")
+    except (OSError, UnicodeDecodeError):
         return ""
 
 

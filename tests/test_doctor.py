@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -26,6 +27,7 @@ from manifests.errors import PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse import RUN_PROPERTY, local_path
 from resources.ledger import ChunkState, now
+from resources.processes import name_of
 from resources.storage import Storage, place_of
 from resources.tables import attempts, freezes, leases, publications, runs
 
@@ -76,6 +78,11 @@ def dead_pid() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
+
+
+def of_the_dead() -> dict[str, Any]:
+    pid = dead_pid()
+    return {"pid": pid, "process": name_of(pid)}
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -174,7 +181,7 @@ def test_an_intent_of_a_lease_whose_process_is_dead_is_closed_and_the_run_can_be
     change(world, leases.insert().values(id=7, pid=os.getpid(), **lease))
     change(world, publications.update().where(publications.c.state == "INTENT").values(token=7))
     assert only(examine(world.platform)).kind == "intent-in-doubt"  # its process lives: we are it
-    change(world, leases.update().values(pid=dead_pid(), ended_at=now()))
+    change(world, leases.update().values(**of_the_dead(), ended_at=now()))
     repaired, left = mend(world.platform)
     assert (len(repaired), left) == (1, [])
     publish(world.platform, "validated")
@@ -220,7 +227,7 @@ def test_an_attempt_of_a_dead_process_is_ended_and_the_run_goes_on(
     with killed_at("staging.written", monkeypatch):
         stage_chunks(world.platform, "dying", keys)
     assert examine(world.platform) == []  # its process, this one, lives
-    change(world, attempts.update().where(attempts.c.run_id == "dying").values(pid=dead_pid()))
+    change(world, attempts.update().where(attempts.c.run_id == "dying").values(**of_the_dead()))
     found = only(examine(world.platform))
     assert (found.kind, found.sure, found.where) == ("attempt-of-dead-process", "certain", "dying attempt 1")
     repaired, left = mend(world.platform)

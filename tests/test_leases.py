@@ -32,6 +32,7 @@ from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, Publicati
 from manifests.lifecycle import RunState
 from resources import lakehouse as lakehouse_module
 from resources import leases as leases_module
+from resources import processes as processes_module
 from resources.lakehouse import Lakehouse, fence_of
 from resources.leases import Lease, Leases
 from resources.ledger import Ledger
@@ -71,6 +72,10 @@ def ended(ledger: Ledger, token: int) -> str | None:
 
 def expire(ledger: Ledger, token: int) -> None:
     edit(ledger, token, expires_at=datetime.now(UTC) - timedelta(seconds=1))
+
+
+def of_process(pid: int) -> dict[str, Any]:
+    return {"pid": pid, "process": processes_module.name_of(pid)}
 
 
 def ended_process() -> int:
@@ -124,14 +129,14 @@ def test_an_expired_lease_that_nobody_wanted_is_still_held(leases: Leases, ledge
 
 def test_the_lease_of_an_ended_process_on_this_machine_is_free_at_once(leases: Leases, ledger: Ledger) -> None:
     first = take(leases)
-    edit(ledger, first.token, pid=ended_process())
+    edit(ledger, first.token, **of_process(ended_process()))
     assert take(leases, run_id="two").lost == (first.token,)
 
 
 def test_a_process_that_nobody_has_waited_for_has_ended_all_the_same(leases: Leases, ledger: Ledger) -> None:
     first = take(leases)
     process = subprocess.Popen(["true"])
-    edit(ledger, first.token, pid=process.pid)
+    edit(ledger, first.token, **of_process(process.pid))
     stat = Path(f"/proc/{process.pid}/stat")
     until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
     assert take(leases, run_id="two").lost == (first.token,)

@@ -53,6 +53,7 @@ from manifests.planner import PlannedChunk, StagedFile
 from resources.lakehouse import LOAD_PROPERTY, Scope, commit_replacement, local_path
 from resources.leases import Leases
 from resources.ledger import GatedChunk, Verdict
+from resources.processes import name_of
 from resources.settings import load_settings
 from resources.tables import leases as leases_table
 
@@ -384,7 +385,7 @@ class TableUnderChange(RuleBasedStateMachine):
             )
         assert len(fired) in {0, 2}, f"only {fired} got to {point}"
         if self.it.killed:
-            self.it.edit_leases(leases_table.c.run_id == run.run_id, pid=NOBODY)
+            self.it.edit_leases(leases_table.c.run_id == run.run_id, pid=NOBODY, process=name_of(NOBODY))
             self.it.killed = False
 
     def given(self, mode: PublishMode, **options: Any) -> Run:
