@@ -71,6 +71,8 @@ class CompareSpec:
         sample: how many rows of each kind of change are sampled of each chunk.
         schema: of the changes table, as Iceberg JSON; empty: changed rows are not written.
         concealed: what is not shown of the rows that are kept or written.
+        table: schema of the target, as Iceberg JSON: by it a column is found that a file has under another name, or lacks,
+            because it was written before the table had it.
     """
 
     run_id: str
@@ -80,6 +82,7 @@ class CompareSpec:
     sample: int
     schema: str = ""
     concealed: Concealed = field(default_factory=Concealed)
+    table: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,16 +178,13 @@ def _slices(spec: CompareSpec, task: CompareTask) -> Iterator[tuple[pl.DataFrame
     if not task.old and not task.new:
         return
     if sum(map(_rows_of, (*task.old, *task.new))) <= SLICE_ROWS:
-        yield _read(task.old, task.new, columns), _read(task.new, task.old, columns)
+        yield _read(spec, task.old, task.new, columns), _read(spec, task.new, task.old, columns)
         return
-    firsts = {
-        pl.scan_parquet(path, hive_partitioning=False).select(spec.key).head(1).collect().row(0)
-        for path in (*task.old, *task.new)
-    }
+    firsts = {_scan(spec, path, spec.key).head(1).collect().row(0) for path in (*task.old, *task.new)}
     for begins, ends in pairwise([None, *sorted(firsts)[1:], None]):
         yield (
-            _read(task.old, task.new, columns, key=spec.key, begins=begins, ends=ends),
-            _read(task.new, task.old, columns, key=spec.key, begins=begins, ends=ends),
+            _read(spec, task.old, task.new, columns, begins=begins, ends=ends),
+            _read(spec, task.new, task.old, columns, begins=begins, ends=ends),
         )
 
 
@@ -192,23 +192,39 @@ def _rows_of(path: str) -> int:
     return int(pl.scan_parquet(path, hive_partitioning=False).select(pl.len()).collect().item())
 
 
+def _scan(spec: CompareSpec, path: str, columns: Sequence[str]) -> pl.LazyFrame:
+    """Return columns of a file; one that it lacks is found by its field id, or is NULL."""
+    lazy = pl.scan_parquet(path, hive_partitioning=False)
+    present = lazy.collect_schema()
+    if not spec.table or set(columns) <= set(present):
+        return lazy.select(columns)
+    schema = Schema.model_validate_json(spec.table)
+    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
+    with filesystem.open_input_file(name) as stream:
+        own = {one.metadata.get(b"PARQUET:field_id"): one.name for one in pq.read_schema(stream) if one.metadata}
+    kinds = pl.from_arrow(schema_to_pyarrow(schema).empty_table()).schema  # type: ignore[union-attr]
+    found = []
+    for column in columns:
+        at = column if column in present else own.get(str(schema.find_field(column).field_id).encode())
+        found.append((pl.lit(None, dtype=kinds[column]) if at is None else pl.col(at)).alias(column))
+    return lazy.select(found)
+
+
 def _read(
+    spec: CompareSpec,
     paths: Sequence[str],
     others: Sequence[str],
     columns: Sequence[str],
     *,
-    key: Sequence[str] = (),
     begins: Any = None,
     ends: Any = None,
 ) -> pl.DataFrame:
     """Return rows of files, those with begins <= key < ends; no files are no rows with the columns of the others."""
     if not paths:
-        return pl.scan_parquet(others[0], hive_partitioning=False).select(columns).head(0).collect()
-    if begins is None and ends is None:
-        frames = [pl.read_parquet(path, hive_partitioning=False, columns=list(columns)) for path in paths]
-        return frames[0] if len(frames) == 1 else pl.concat([frame.select(columns) for frame in frames])
-    lazy = pl.scan_parquet(list(paths), hive_partitioning=False).select(columns)
-    return rows_between(lazy, key, begins, ends).collect()
+        return _scan(spec, others[0], columns).head(0).collect()
+    frames = [_scan(spec, path, columns) for path in paths]
+    lazy = frames[0] if len(frames) == 1 else pl.concat(frames)
+    return (lazy if begins is None and ends is None else rows_between(lazy, spec.key, begins, ends)).collect()
 
 
 def _joined(spec: CompareSpec, old: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
@@ -267,8 +283,8 @@ def _add_sums(found: ChunkCompared, name: str, before: Any, after: Any) -> None:
 def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -> None:
     """Add the rows of files that are before and after: what they sum up to is read, nothing is compared."""
     for path in paths:
-        lazy = pl.scan_parquet(path, hive_partitioning=False)
-        schema = lazy.select(spec.values).collect_schema()
+        lazy = _scan(spec, path, spec.values)
+        schema = lazy.collect_schema()
         sums = [_sum(name, kind).alias(name) for name, kind in schema.items() if kind.is_numeric()]
         totals = lazy.select(pl.len().alias("_rows"), *sums).collect().row(0, named=True)
         found.unchanged += totals.pop("_rows")

@@ -266,7 +266,8 @@ def _compared(
     values = tuple(name for name in dtypes(target.model) if name not in (*target.key, *LINEAGE_COLUMNS))
     schema = changes_schema(target).model_dump_json() if output else ""
     hidden = concealed(platform, target, record.plan)
-    spec = CompareSpec(record.run_id, target.key, values, *keep, schema, hidden)
+    table = platform.lakehouse.table(target.name).schema().model_dump_json()
+    spec = CompareSpec(record.run_id, target.key, values, *keep, schema, hidden, table)
     weights = {chunk.chunk: chunk.rows or 0 for chunk in chunks}
     texts = []
     for key, side in sides.items():

@@ -292,9 +292,9 @@ def _versions(
         because: dict[str, list[str]] = {}
         if row is not None and was is not None:
             changed = {
-                name: [shown_row(was)[name], shown_row(row)[name]]
-                for name in row
-                if name not in LINEAGE_COLUMNS and row[name] != was[name]
+                name: [shown_row(was).get(name), shown_row(row).get(name)]
+                for name in {**row, **was}  # a column that the table got, or lost, in between was not there
+                if name not in LINEAGE_COLUMNS and row.get(name) != was.get(name)
             }
             because = _differences(platform, target, key, was, row)
         versions.append(
@@ -402,6 +402,8 @@ def _source_rows(
     if table.snapshot_by_id(plan.source_snapshot_id) is None:
         why = f"snapshot {plan.source_snapshot_id} of {plan.source} has expired"
         return SourceRows(shown_row(entity), [], 0, [], 0, why)
+    if target.entity not in table.schema().column_names:
+        return SourceRows(shown_row(entity), [], 0, [], 0, f"{plan.source} has no column {target.entity}")
     start, end = read_window(plan, planned) if planned else (plan.read_from, plan.read_until)
     mine, instant = _where(entity), target.source_time_column
     try:

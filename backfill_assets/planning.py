@@ -14,7 +14,7 @@ from typing import Any
 from backfill_assets import faults
 from backfill_assets.old_data import source_facts
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.schema import false_row_rules
+from backfill_assets.schema import false_row_rules, iceberg_schema
 from backfill_assets.target import TargetTable
 from manifests.chunks import key_of
 from manifests.errors import PlanRefused, Problem, Refused
@@ -24,6 +24,7 @@ from manifests.planner import BaseState, Plan, ReferenceState, make_plan, pin_re
 from manifests.policy import shown
 from resources import approvals, logs, watermarks
 from resources.code import code_identity
+from resources.declared_tables import column_problems
 from resources.lakehouse import Scope
 from resources.ledger import RunRecord, now, operator
 
@@ -46,6 +47,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
                 "declare it as a pandera dataframe_check",
             )
         )
+    _require_columns(platform, target, manifest)
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
     references = _reference_states(platform, target, manifest)
@@ -66,6 +68,24 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         policy=policy,
         facts=source_facts(platform, policy, target, source.snapshot_id, run_clock.date(), keep=keep),
     )
+
+
+def _require_columns(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:
+    """Refuse a plan for tables whose columns are not those that their models declare.
+
+    Raises:
+        PlanRefused: naming each column that differs.
+    """
+    declared = [(target.name, target.model)]
+    if target.corrections is not None and manifest.target.publish_mode is PublishMode.CORRECTION_EVENTS:
+        declared.append((target.corrections.name, target.corrections.model))
+    problems = [
+        problem
+        for name, model in declared
+        for problem in column_problems(platform.lakehouse.table(name), iceberg_schema(model))
+    ]
+    if problems:
+        raise PlanRefused(problems)
 
 
 def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:

@@ -16,10 +16,8 @@ import polars as pl
 from pyarrow import ArrowException
 
 from backfill_assets.digest import RowDigest
-from backfill_assets.gates import by_key, digest_columns
-from backfill_assets.platform import target_named
-from backfill_assets.schema import dtypes
-from backfill_assets.target import TargetTable
+from backfill_assets.gates import by_key
+from backfill_assets.seals import Sealed, digest_types
 from resources.storage import Storage, place_of
 
 _UNREADABLE = (OSError, ArrowException, pl.exceptions.PolarsError, ValueError)
@@ -44,11 +42,11 @@ class ChunkProof:
     complete: bool = False
 
 
-def check_rows(storage: Storage, target: str, chunk: Mapping[str, Any], in_use: Container[str]) -> ChunkProof:
+def check_rows(storage: Storage, sealed: Sealed, chunk: Mapping[str, Any], in_use: Container[str]) -> ChunkProof:
     """Read the files of a published chunk again and hold them against what the evidence has of it."""
     proof = ChunkProof()
     computed: list[tuple[tuple[Any, ...], str]] = []
-    declared = target_named(target)
+    declared = sealed.target
     for file in [*chunk["files"], *chunk["derived"]]:
         is_computed = file in chunk["files"]
         place = place_of(file["path"])
@@ -63,7 +61,7 @@ def check_rows(storage: Storage, target: str, chunk: Mapping[str, Any], in_use: 
             except _UNREADABLE as error:
                 proof.problems.append(FileProblem(place, f"cannot be read: {type(error).__name__}: {error}"))
     if len(computed) == len(chunk["files"]):
-        _digest(storage, declared, chunk, [place for _, place in sorted(computed)], proof)
+        _digest(storage, sealed, chunk, [place for _, place in sorted(computed)], proof)
     return proof
 
 
@@ -91,21 +89,19 @@ def _hold(place: str, raw: bytes, file: Mapping[str, Any], proof: ChunkProof) ->
         proof.problems.append(FileProblem(place, what, f"SHA-256 {file['sha256']}", f"SHA-256 {found}"))
 
 
-def _digest(
-    storage: Storage, target: TargetTable, chunk: Mapping[str, Any], places: list[str], proof: ChunkProof
-) -> None:
-    """Compute the digest of a chunk's rows again."""
-    columns = digest_columns(target.model)
-    digest = RowDigest({name: kind for name, kind in dtypes(target.model).items() if name in columns})
+def _digest(storage: Storage, sealed: Sealed, chunk: Mapping[str, Any], places: list[str], proof: ChunkProof) -> None:
+    """Compute the digest of a chunk's rows again, of the columns that it was made of."""
+    digest: RowDigest | None = None
     for place in places:
         try:
             frame = pl.read_parquet(BytesIO(storage.content(place)), hive_partitioning=False)
-            digest.update(by_key(frame, target.key)[0])
+            digest = digest or RowDigest(digest_types(sealed, frame.schema))
+            digest.update(by_key(frame, sealed.target.key)[0])
         except _UNREADABLE as error:
             what = f"cannot be read: {type(error).__name__}: {str(error)[:200]}"
             proof.problems.append(FileProblem(place, what))
             return
-    found = digest.result()
+    found = (digest or RowDigest(digest_types(sealed))).result()
     if found != chunk["digest"]:
         proof.problems.append(FileProblem("", "has rows of another digest", str(chunk["digest"]), found))
     else:

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 
 from backfill_assets import faults
 from backfill_assets.platform import Platform, target_named
+from backfill_assets.seals import COMMITTED, SCHEMA_FILE, adopted_commits, commits_of, sealed_schema
 from manifests.canonical import sha256_of
 from manifests.lifecycle import RunState
 from resources import approvals
@@ -82,6 +83,7 @@ def bundle_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
         "policy.json": approvals.policy_text(platform.ledger, record.plan.policy),
         "reconciliation.json": _reconciliation(rows, record),
         "accepted_before.json": _accepted_before(platform, record),
+        SCHEMA_FILE: sealed_schema(platform, record),
         **{name: run[cell] for cell, name in _FILED_APART.items()},
         **{
             _file_of(table): list(found.values())
@@ -187,9 +189,13 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
 
     `number` counts the run's changes. Nothing is recorded twice.
     """
+    name = name_of(action, number)
+    said = {"action": action, **facts}
+    if not (platform.evidence.records(record.run_id) / f"{name}.json").exists():  # before anybody waits for the ledger
+        said[COMMITTED] = commits_of(platform, record, action, number, int(facts["snapshot_id"]))
     with platform.ledger.engine.begin() as connection:
         lock_target(connection, record.target)
-        _record(platform, connection, record.run_id, action, {"action": action, **facts}, name_of(action, number))
+        _record(platform, connection, record.run_id, action, said, name)
         for run_id in _moved_by(connection, record):
             try:
                 _record(platform, connection, run_id, MOVED, {"by": record.run_id, "action": action})
@@ -258,6 +264,7 @@ def _record(
     if kept is None:
         found = rows_of(connection, run_id)
         kept, changes, event = {}, {table: dict(rows) for table, rows in found.items()}, ADOPTED
+        facts = {**facts, COMMITTED: adopted_commits(platform, found)}
     else:
         moving = {table: rows for table, rows in kept.items() if table in MOVING}
         changes = changes_of(differences(moving, rows_of(connection, run_id, sorted(MOVING))))

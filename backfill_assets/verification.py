@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from pyiceberg.table import Table
 
 from backfill_assets.garbage import tables_of
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.proof import FileProblem, check_rows
+from backfill_assets.readers import World, check_files, check_metadata, read_chunk, read_corrections
 from backfill_assets.records import WAS_PUBLISHED, Record, kept_rows, records_of, sealed_rows
+from backfill_assets.seals import Sealed, sealed_of
 from backfill_assets.ways import PUBLISH
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import EnvironmentRefused, Refused
-from manifests.model import Corrections
 from resources.chain import START, Link, ReadChain
 from resources.evidence import INDEX, examine
 from resources.history import referenced
@@ -38,6 +38,7 @@ from resources.lakehouse import (
     VERSION_PROPERTY,
 )
 from resources.rows import Difference, Rows, differences, hashes_of, rows_of, run_ids
+from resources.snapshots import Seen
 from resources.storage import Storage
 
 _SHOWN = 200
@@ -135,7 +136,8 @@ class _Check:
         self.head = self.chain.head
         self.ledger_problems: list[Problem] = []
         self.in_ledger: dict[str, str] = {}
-        self._tables: dict[str, Table | None] = {}
+        self._tables: dict[str, Seen | None] = {}
+        self._in_use: dict[str, set[str]] = {}
         try:
             with platform.ledger.engine.begin() as connection:
                 self.in_ledger = dict.fromkeys(run_ids(connection), "")
@@ -163,9 +165,10 @@ class _Check:
         chunks_read = 0
         try:
             rows = None if bundle is None else self._rows(run_id, bundle, links, records, root, found)
-            if rows is not None:
-                self._snapshots(run_id, rows, root, found)
-                chunks_read = self._data(run_id, rows, found) if data else 0
+            if rows is not None and bundle is not None:
+                target = target_named(str(rows["runs"][run_id]["target"]))
+                sealed = sealed_of(run_id, target, rows, bundle, [one.content for one in records if one.number])
+                chunks_read = self._tables_of(sealed, root, found, data=data)
         except (ValueError, KeyError, TypeError, AttributeError, OSError, Refused) as error:
             # evidence that was changed may say anything; where it was not, this is for whoever reads it
             why = f"not everything could be checked: {type(error).__name__}: {error}"
@@ -323,27 +326,62 @@ class _Check:
 
     # --- tables -----------------------------------------------------------------------------------------------
 
-    def _snapshots(self, run_id: str, rows: Rows, root: str, found: _Findings) -> None:
-        """Hold the summary of each snapshot that the run committed against the evidence."""
-        run = rows["runs"][run_id]
-        plan = run["plan"] if isinstance(run["plan"], dict) else {}
-        expected = {
-            RUN_PROPERTY: run_id,
-            EVIDENCE_PROPERTY: root,
-            PLAN_PROPERTY: run["plan_hash"],
-            VERSION_PROPERTY: plan.get("transform_version"),
-        }
-        for entry in rows.get("publications", {}).values():
-            if entry["state"] != "COMMITTED" or not entry["snapshot_id"]:
-                continue
-            name = self._table_of(run, plan)
+    def _tables_of(self, sealed: Sealed, root: str, found: _Findings, *, data: bool) -> int:
+        """Hold what readers get of a run's tables against the evidence; return how many chunks were read."""
+        seen: list[Seen] = []
+
+        def look(name: str) -> Seen | None:
             table = self._table(name, found)
-            if table is None:
+            seen.extend([table] if table is not None else [])
+            return table
+
+        def gone(where: str, made: datetime) -> None:
+            if not any(problem.where == where for problem in found.problems):
+                self._gone(where, made, found)
+
+        before = len(found.problems)
+        self._snapshots(sealed, root, found)
+        world = World(look, self._in_flight, gone)
+        check_metadata(world, sealed, found)
+        rewritten = {one.chunk for one in check_files(world, sealed, found)}
+        chunks_read = self._data(sealed, rewritten, found) if data else 0
+        if rewritten and not data:
+            found.notes.append(
+                f"{len(rewritten)} of its chunks were rewritten by somebody else, into as many rows: "
+                f"--data says whether they are the same ({', '.join(sorted(rewritten)[:5])})"
+            )
+        if len(found.problems) > before and any(self._has_moved(one) for one in seen):
+            found.is_behind = True
+        return chunks_read
+
+    def _has_moved(self, seen: Seen) -> bool:
+        """Whether somebody has committed to a table, or recorded something, since it was looked at."""
+        now = self.platform.lakehouse.table(seen.name).metadata_location
+        return now != seen.table.metadata_location or self.platform.evidence.chain.length() != len(self.chain.links)
+
+    def _in_flight(self, run_id: str) -> bool:
+        """Whether an action of a run is under way, or was interrupted before it could be recorded."""
+        entries = self.platform.ledger.publications(run_id)
+        return any(entry["state"] == "INTENT" for entry in entries)
+
+    def _snapshots(self, sealed: Sealed, root: str, found: _Findings) -> None:
+        """Hold the summary of each snapshot that the run committed against the evidence."""
+        expected = {
+            RUN_PROPERTY: sealed.run_id,
+            EVIDENCE_PROPERTY: root,
+            PLAN_PROPERTY: sealed.run["plan_hash"],
+            VERSION_PROPERTY: sealed.plan.get("transform_version"),
+        }
+        for entry in sealed.changes:
+            if not entry["snapshot_id"]:
                 continue
-            where = f"{name} snapshot {entry['snapshot_id']}"
-            snapshot = table.snapshot_by_id(entry["snapshot_id"])
+            seen = self._table(sealed.table, found)
+            if seen is None:
+                continue
+            where = f"{seen.name} snapshot {entry['snapshot_id']}"
+            snapshot = seen.by_id.get(entry["snapshot_id"])
             if snapshot is None:
-                self._gone(where, entry, found)
+                self._gone(where, datetime.fromisoformat(str(entry["ended_at"])), found)
                 continue
             says = snapshot.summary.additional_properties if snapshot.summary else {}
             action = {} if entry["action"] != PUBLISH else {ACTION_PROPERTY: PUBLISH}
@@ -351,62 +389,76 @@ class _Check:
                 if value is not None and says.get(key) != value:
                     found.add(f"{where} property {key}", "is not what the evidence has", value, says.get(key))
 
-    @staticmethod
-    def _table_of(run: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-        """Return the table by whose snapshots the ledger knows the changes of a run."""
-        target = target_named(str(run["target"]))
-        if plan.get("corrections") == Corrections.INSTEAD and target.corrections is not None:
-            return target.corrections.name
-        return target.name
-
-    def _gone(self, where: str, entry: Mapping[str, Any], found: _Findings) -> None:
+    def _gone(self, where: str, made: datetime, found: _Findings) -> None:
         days = self.platform.settings.keep_snapshots_days
-        ended = datetime.fromisoformat(str(entry["ended_at"]))
-        if datetime.now(UTC) - ended >= timedelta(days=days):
-            found.notes.append(f"{where} has expired, as policy allows after {days} days (keep_snapshots_days)")
-        else:
+        if datetime.now(UTC) - made < timedelta(days=days):
             found.add(where, f"is gone, and policy keeps snapshots for {days} days (keep_snapshots_days)")
+            return
+        note = f"{where} has expired, as policy allows after {days} days (keep_snapshots_days)"
+        if note not in found.notes:
+            found.notes.append(note)
 
-    def _table(self, name: str, found: _Findings) -> Table | None:
+    def _table(self, name: str, found: _Findings) -> Seen | None:
         if name not in self._tables:
+            self._tables[name] = None
             try:
-                self._tables[name] = self.platform.lakehouse.table(name)
+                self._tables[name] = Seen(self.platform.lakehouse.table(name))
             except Refused as refusal:
-                self._tables[name] = None
                 found.add(name, refusal.problems[0].what)
+            except Exception as error:  # noqa: BLE001 - metadata that was changed may say anything
+                found.add(name, f"has metadata that cannot be read: {type(error).__name__}: {error}")
         return self._tables[name]
 
     # --- rows of the target -----------------------------------------------------------------------------------
 
-    def _data(self, run_id: str, rows: Rows, found: _Findings) -> int:
-        """Read every published file of the run again; return how many chunks were read."""
-        run = rows["runs"][run_id]
-        if not any(entry["state"] == "COMMITTED" for entry in rows.get("publications", {}).values()):
+    def _data(self, sealed: Sealed, rewritten: set[str], found: _Findings) -> int:
+        """Read every published file of the run again; return how many chunks were read.
+
+        What readers of main get is read as they do; what they do not get any more, and what they get wrongly, file by file.
+        """
+        if not sealed.changes:
             found.notes.append("it was never published: no rows to read")
             return 0
-        table = self._table(str(run["target"]), found)
-        if table is None:
+        seen = self._table(sealed.target.name, found)
+        if seen is None:
             return 0
         try:
-            tables = [self._table(name, found) for name in tables_of(target_named(str(run["target"])))]
-            in_use = {path for one in tables if one is not None for path in referenced(one).files}
+            in_use = self._files_in_use(sealed, found)
         except EnvironmentRefused as refusal:
-            found.add(str(run["target"]), refusal.problems[0].what)
+            found.add(sealed.target.name, refusal.problems[0].what)
             return 0
-        storage = Storage(table)
+        storage = Storage(seen.table)
         read = 0
         gone: list[str] = []
-        for chunk in rows["chunks"].values():
-            outcome = check_rows(storage, str(run["target"]), chunk, in_use)
-            read += outcome.complete
+        accepted = {str(one["chunk"]) for one in sealed.accepted}
+        for chunk in sealed.rows["chunks"].values():
+            key = str(chunk["chunk"])
+            is_read = key in accepted and read_chunk(seen, storage, sealed, chunk, found, rewritten=key in rewritten)
+            if is_read and not chunk["derived"] and key not in rewritten and not sealed.plan.get("merge"):
+                read += 1
+                continue
+            outcome = check_rows(storage, sealed, chunk, in_use)
+            read += outcome.complete or is_read
             gone += outcome.gone
             for problem in outcome.problems:
-                self._file_problem(str(chunk["chunk"]), problem, found)
+                self._file_problem(key, problem, found)
+        if sealed.plan.get("corrections") and sealed.target.corrections is not None:
+            corrections = self._table(sealed.target.corrections.name, found)
+            if corrections is not None:
+                read_corrections(corrections, Storage(corrections.table), sealed, found)
         if gone:
             found.notes.append(
                 f"{len(gone)} of its files were collected, as no snapshot references them any more: their rows cannot be read"
             )
         return read
+
+    def _files_in_use(self, sealed: Sealed, found: _Findings) -> set[str]:
+        """Return the files that any snapshot of the target's tables references."""
+        name = sealed.target.name
+        if name not in self._in_use:
+            tables = [self._table(one, found) for one in tables_of(sealed.target)]
+            self._in_use[name] = {path for one in tables if one is not None for path in referenced(one.table).files}
+        return self._in_use[name]
 
     @staticmethod
     def _file_problem(chunk: str, problem: FileProblem, found: _Findings) -> None:

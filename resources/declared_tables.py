@@ -29,7 +29,7 @@ def require_as_declared(table: Table, schema: Schema, spec: PartitionSpec, prope
     Raises:
         EnvironmentRefused: for other columns, other partitions, or properties that undo what is relied on.
     """
-    problems = [*_column_problems(table, schema), *_partition_problems(table, schema, spec)]
+    problems = [*column_problems(table, schema), *_partition_problems(table, schema, spec)]
     if properties.get(ISOLATION, SERIALIZABLE) == SERIALIZABLE:
         problems += isolation_problems(table)
     if not problems:
@@ -52,19 +52,26 @@ def isolation_problems(table: Table) -> list[Problem]:
     ]
 
 
-def _column_problems(table: Table, schema: Schema) -> list[Problem]:
+def column_problems(table: Table, schema: Schema) -> list[Problem]:
+    """Say which columns of a table are not the declared ones, each with the way out."""
     declared = {field.name: str(field.field_type) for field in schema.fields}
     found = {field.name: str(field.field_type) for field in table.schema().fields}
-    if declared == found:
-        return []
-    differing = sorted(set(declared.items()) ^ set(found.items()))
-    return [
-        Problem(
-            f"{_name(table)} has columns that differ from the declared ones: {differing}",
-            "a table's columns come from its pandera model",
-            "evolve the table, or correct the model",
-        )
-    ]
+    rule, problems = "a table's columns come from its pandera model", []
+    for name in sorted(name for name in declared.keys() | found.keys() if declared.get(name) != found.get(name)):
+        if name not in found:
+            what = f"{_name(table)} has no column {name}, which its model declares as {declared[name]}"
+            way_out = (
+                f"add it (PyIceberg: `with table.update_schema() as update: update.add_column('{name}', …)`): "
+                "older rows read as NULL; or correct the model"
+            )
+        elif name not in declared:
+            what = f"{_name(table)} has a column {name} ({found[name]}), which its model does not declare"
+            way_out = "declare it in the model, or drop it from the table: a run would publish it as NULL"
+        else:
+            what = f"{_name(table)} has the column {name} as {found[name]}, and its model declares {declared[name]}"
+            way_out = "correct the model; a column of another type gets another name"
+        problems.append(Problem(what, rule, way_out))
+    return problems
 
 
 def _partition_problems(table: Table, schema: Schema, spec: PartitionSpec) -> list[Problem]:

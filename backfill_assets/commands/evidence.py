@@ -35,8 +35,10 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
       bundle      each file against the hash it was sealed with, the root against chain, ledger and snapshot
       records     each file against its link; the chain link by link
       ledger      each cell of the run's rows against the evidence
-      snapshot    the summary of the published snapshot, unless it has expired as policy allows
-      rows        with --data: every file's hash, and the digest of every chunk's rows computed again
+      tables      columns, partition specs, snapshots and manifests as the catalog has them now, and the files that
+                  readers get of each accepted chunk; what has expired as policy allows is left out
+      rows        with --data: what readers get, found by field ids through the current metadata: every file's hash,
+                  the digest of every chunk's rows computed again, bounds and partitions held against the rows
 
     Keep the printed head of the chain somewhere else: given back with --head it shows that nothing was cut off since.
 

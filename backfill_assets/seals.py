@@ -1,0 +1,202 @@
+"""What the evidence keeps of the tables themselves: how their files are read, and the metadata files of each publication.
+
+Put here what is taken from tables into a bundle (known before the commit: columns by field id, partition specs, what the
+digests are made of) and into a record (known after it: the snapshot, its manifest list, its manifests, the metadata file),
+and how both are found again. What is held against them is `readers`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from backfill_assets.digest import ALGORITHM
+from backfill_assets.gates import digest_columns
+from backfill_assets.platform import Platform, target_named
+from backfill_assets.schema import dtypes, iceberg_schema
+from backfill_assets.target import TargetTable
+from backfill_assets.ways import PUBLISH
+from manifests.errors import EnvironmentRefused, Problem
+from manifests.model import Corrections
+from resources.lakehouse import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
+from resources.ledger import RunRecord
+from resources.rows import Rows
+from resources.snapshots import committed, snapshot_facts, table_facts
+
+SCHEMA_FILE = "schema.json"
+"""The file of a bundle that says how the rows of its tables are read."""
+COMMITTED = "committed"
+"""The part of a record that has the metadata of what was committed, table by table."""
+_SIMPLE: dict[str, pl.DataType] = {
+    "string": pl.String(),
+    "int": pl.Int32(),
+    "long": pl.Int64(),
+    "boolean": pl.Boolean(),
+    "date": pl.Date(),
+    "timestamptz": pl.Datetime("us", "UTC"),
+}
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """What the evidence has of one run and its tables.
+
+    Attributes:
+        run_id: the run.
+        target: its target, as it is declared today.
+        rows: the ledger's rows as the evidence has them.
+        digest: the columns that its digests were made of, with their Iceberg types, in order; None if an earlier version
+            sealed it, without them.
+        tables: by name: identity, columns and partition specs of a table when the bundle was sealed.
+        commits: what was kept of each commit, oldest first.
+    """
+
+    run_id: str
+    target: TargetTable
+    rows: Rows
+    digest: dict[str, str] | None
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    commits: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def run(self) -> Mapping[str, Any]:
+        """The run's own row."""
+        return self.rows["runs"][self.run_id]
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """The approved plan."""
+        plan = self.run["plan"]
+        return plan if isinstance(plan, dict) else {}
+
+    @property
+    def table(self) -> str:
+        """The table by whose snapshots the ledger knows the changes of the run."""
+        if self.plan.get("corrections") == Corrections.INSTEAD and self.target.corrections is not None:
+            return self.target.corrections.name
+        return self.target.name
+
+    @property
+    def changes(self) -> list[Mapping[str, Any]]:
+        """The ledger's entries of what the run committed, oldest first."""
+        return [one for one in self.rows.get("publications", {}).values() if one["state"] == "COMMITTED"]
+
+    @property
+    def accepted(self) -> list[Mapping[str, Any]]:
+        """The chunks that readers of main get from the run."""
+        held = {str(one["chunk"]) for one in self.rows.get("accepted_versions", {}).values() if one["ended_at"] is None}
+        return [one for one in self.rows.get("chunks", {}).values() if one["chunk"] in held]
+
+
+def sealed_schema(platform: Platform, record: RunRecord) -> dict[str, Any]:
+    """Return what a bundle says of how the rows that it is about are read, by their digests and by readers."""
+    target = target_named(record.target)
+    names = [target.name] if target.corrections is None or not record.plan.corrections else tables_changed(record)
+    digested = {field.name: str(field.field_type) for field in iceberg_schema(target.model).fields}
+    return {
+        "digest": {
+            "algorithm": ALGORITHM,
+            "columns": [[name, digested[name]] for name in digest_columns(target.model)],
+        },
+        "tables": {name: table_facts(platform.lakehouse.table(name)) for name in names},
+    }
+
+
+def tables_changed(record: RunRecord) -> list[str]:
+    """Return the tables that a run's actions commit to."""
+    target, corrections = target_named(record.target), record.plan.corrections
+    if corrections is None or target.corrections is None:
+        return [target.name]
+    return [target.corrections.name] if corrections is Corrections.INSTEAD else [target.corrections.name, target.name]
+
+
+def commits_of(
+    platform: Platform, record: RunRecord, action: str, number: int, snapshot_id: int
+) -> list[dict[str, Any]]:
+    """Return what is kept of the snapshots in which an action of a run landed: one of each table that it changed.
+
+    `number` counts the run's changes; `snapshot_id` is the one that the ledger knows the action by.
+
+    Raises:
+        EnvironmentRefused: if a file of the metadata cannot be read.
+    """
+    found = []
+    for name in tables_changed(record):
+        table = platform.lakehouse.table(name)
+        said = {RUN_PROPERTY: record.run_id, ACTION_PROPERTY: action, SEQUENCE_PROPERTY: str(number)}
+        snapshot = table.snapshot_by_id(snapshot_id) or committed(table, said)
+        if snapshot is None:
+            continue
+        try:
+            found.append(snapshot_facts(table, snapshot))
+        except OSError as error:
+            raise EnvironmentRefused(
+                Problem(
+                    f"the metadata of snapshot {snapshot.snapshot_id} of {name} cannot be read: {error}",
+                    "the metadata files of what was committed are hashed into the evidence",
+                    "run the same command again when they can be read: what was committed is not done twice",
+                )
+            ) from error
+    return found
+
+
+def adopted_commits(platform: Platform, rows: Rows) -> list[dict[str, Any]]:
+    """Return what is kept of the snapshots that a run has committed, as its target shows them now; expired ones are left out."""
+    (run,) = rows["runs"].values()
+    table = platform.lakehouse.table(str(run["target"]))
+    found = []
+    for entry in rows.get("publications", {}).values():
+        snapshot = table.snapshot_by_id(entry["snapshot_id"] or 0) if entry["state"] == "COMMITTED" else None
+        if snapshot is not None:
+            found.append(snapshot_facts(table, snapshot))
+    return found
+
+
+def sealed_of(
+    run_id: str, target: TargetTable, rows: Rows, bundle: Path, records: Sequence[Mapping[str, Any]]
+) -> Sealed:
+    """Return what bundle and records have of a run's tables.
+
+    Raises:
+        OSError, ValueError, KeyError: if the file that has it is no longer as it was sealed.
+    """
+    file = bundle / SCHEMA_FILE
+    said = json.loads(file.read_bytes()) if file.is_file() else {}
+    digest = dict(said["digest"]["columns"]) if said else None
+    commits = [{"action": one.get("action", PUBLISH), **facts} for one in records for facts in one.get(COMMITTED, [])]
+    return Sealed(run_id, target, rows, digest, said.get("tables", {}), commits)
+
+
+def digest_types(sealed: Sealed, present: Mapping[str, Any] | None = None) -> dict[str, pl.DataType]:
+    """Return the columns of a run's digests with their types, in order.
+
+    Of a run that was sealed without them, those of today's model that its files (`present`: their columns) have: a column
+    that was declared later is in none of its digests.
+    """
+    if sealed.digest is not None:
+        return {name: dtype_of(kind) for name, kind in sealed.digest.items()}
+    columns = digest_columns(sealed.target.model)
+    return {
+        name: kind
+        for name, kind in dtypes(sealed.target.model).items()
+        if name in columns and (present is None or name in present)
+    }
+
+
+def dtype_of(kind: str) -> pl.DataType:
+    """Return the Polars type of an Iceberg type's name.
+
+    Raises:
+        ValueError: if a digest has no such type.
+    """
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    if kind.startswith("decimal("):
+        precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
+        return pl.Decimal(int(precision), int(scale))
+    raise ValueError(f"{kind} is no type of a digest's column")

@@ -1,0 +1,236 @@
+"""A snapshot of a table, file by file: what its metadata says, the hashes of its metadata files, and what readers find by it.
+
+Put here what is read from Iceberg's metadata to be kept as evidence, or to be held against it: past every cache, so that what
+lies in the warehouse now is what is looked at. What must agree with what is `backfill_assets.readers`'s; commits are
+`lakehouse`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import (
+    _InclusiveMetricsEvaluator,
+    expression_evaluator,
+    inclusive_projection,
+    manifest_evaluator,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus, ManifestFile, read_manifest_list
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+from resources.storage import place_of
+
+Facts = dict[str, Any]
+
+
+def schema_facts(schema: Schema) -> dict[str, list[str]]:
+    """Return the columns of a schema as readers resolve them: name and type by field id."""
+    return {str(field.field_id): [field.name, str(field.field_type)] for field in schema.fields}
+
+
+def spec_facts(table: Table) -> dict[str, list[list[Any]]]:
+    """Return a table's partition specs by id: source column, field id, transform and name of each field."""
+    return {
+        str(spec.spec_id): [[one.source_id, one.field_id, str(one.transform), one.name] for one in spec.fields]
+        for spec in table.metadata.partition_specs
+    }
+
+
+def table_facts(table: Table) -> Facts:
+    """Return what says how the files of a table are read: its identity, its current columns, and how it is partitioned."""
+    return {
+        "uuid": str(table.metadata.table_uuid),
+        "schemaId": table.schema().schema_id,
+        "fields": schema_facts(table.schema()),
+        "specs": spec_facts(table),
+    }
+
+
+def summary_facts(snapshot: Snapshot) -> dict[str, str]:
+    """Return the whole summary of a snapshot, its operation included."""
+    if snapshot.summary is None:
+        return {}
+    return {**snapshot.summary.additional_properties, "operation": snapshot.summary.operation.value}
+
+
+def snapshot_facts(table: Table, snapshot: Snapshot) -> Facts:
+    """Return what is kept of a snapshot: what the metadata says of it, and the hashes of the files that say it.
+
+    Those are the metadata file by which it is found now, its manifest list, and the manifests that it has written itself;
+    the manifest list names the others, which came with earlier snapshots.
+
+    Raises:
+        OSError: if one of them cannot be read.
+    """
+    manifests = [one for one in manifests_of(table, snapshot) if one.added_snapshot_id == snapshot.snapshot_id]
+    return {
+        "table": ".".join(table.name()),
+        **table_facts(table),
+        "snapshotId": snapshot.snapshot_id,
+        "parentId": snapshot.parent_snapshot_id,
+        "sequence": snapshot.sequence_number,
+        "at": snapshot.timestamp_ms,
+        "snapshotSchemaId": snapshot.schema_id,
+        "summary": summary_facts(snapshot),
+        "manifestList": hashed(table, snapshot.manifest_list),
+        "manifests": [hashed(table, one.manifest_path) for one in manifests],
+        "metadata": hashed(table, table.metadata_location),
+    }
+
+
+def hashed(table: Table, path: str) -> Facts:
+    """Return path, bytes and SHA-256 (hex) of a file of a table's metadata.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    raw = content(table, path)
+    return {"path": path, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+
+
+def content(table: Table, path: str) -> bytes:
+    """Return a whole file, as it lies there now.
+
+    Raises:
+        OSError: if it cannot be read; FileNotFoundError if it is not there.
+    """
+    with table.io.new_input(path).open() as stream:
+        return bytes(stream.read())
+
+
+def manifests_of(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """Return the manifests of a snapshot, read anew: PyIceberg itself remembers those it has seen once."""
+    return list(read_manifest_list(table.io.new_input(snapshot.manifest_list)))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A live file of a snapshot, as its manifest describes it; `snapshot_id` is the one that added it."""
+
+    place: str
+    file: DataFile
+    snapshot_id: int | None
+    manifest: ManifestFile
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it holds rows; else it says which rows of others are deleted."""
+        return self.file.content == DataFileContent.DATA
+
+
+class Seen:
+    """One table, as its current metadata shows it to readers of main."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.name = ".".join(table.name())
+        self.by_id = {one.snapshot_id: one for one in table.snapshots()}
+        self.main = table.current_snapshot()
+        self._hashes: dict[str, str | None] = {}
+
+    @property
+    def named_main(self) -> int | None:
+        """The snapshot that the branch `main` names."""
+        ref = self.table.refs().get(MAIN_BRANCH)
+        return None if ref is None else ref.snapshot_id
+
+    @cached_property
+    def lineage(self) -> dict[int, Snapshot]:
+        """Main's snapshot and those before it by id, newest first, as far as the metadata links them."""
+        found: dict[int, Snapshot] = {}
+        one = self.main
+        while one is not None and one.snapshot_id not in found:
+            found[one.snapshot_id] = one
+            one = None if one.parent_snapshot_id is None else self.by_id.get(one.parent_snapshot_id)
+        return found
+
+    def sha256(self, path: str) -> str | None:
+        """Return the SHA-256 (hex) of a file of the metadata as it is now; None if it is not there."""
+        if path not in self._hashes:
+            try:
+                self._hashes[path] = str(hashed(self.table, path)["sha256"])
+            except FileNotFoundError:
+                self._hashes[path] = None
+        return self._hashes[path]
+
+    @cached_property
+    def manifests(self) -> list[ManifestFile]:
+        """The manifests of main."""
+        return [] if self.main is None else manifests_of(self.table, self.main)
+
+    @cached_property
+    def entries(self) -> dict[str, list[Entry]]:
+        """The live files of main by place; more than one of a place is more than a reader wants.
+
+        Raises:
+            OSError, ValueError: if a manifest cannot be read.
+        """
+        found: dict[str, list[Entry]] = {}
+        for entry in _entries(self.table, self.manifests):
+            found.setdefault(entry.place, []).append(entry)
+        return found
+
+    def entries_at(self, snapshot_id: int, row_filter: BooleanExpression) -> dict[str, Entry] | None:
+        """Return the files of another snapshot that a reader with a filter opens; None if the metadata has it no more."""
+        snapshot = self.by_id.get(snapshot_id)
+        if snapshot is None:
+            return None
+        finds, by_manifest = self.finder(row_filter), self._by_manifest(row_filter)
+        manifests = [one for one in manifests_of(self.table, snapshot) if by_manifest(one)]
+        return {one.place: one for one in _entries(self.table, manifests) if finds(one)}
+
+    def _by_manifest(self, row_filter: BooleanExpression) -> Callable[[ManifestFile], bool]:
+        schema, specs = self.table.schema(), self.table.specs()
+        known: dict[int, Callable[[ManifestFile], bool]] = {}
+
+        def may_have(manifest: ManifestFile) -> bool:
+            number = manifest.partition_spec_id
+            if number not in known:
+                wanted = inclusive_projection(schema, specs[number], True)(row_filter)
+                known[number] = manifest_evaluator(specs[number], schema, wanted, True)
+            return known[number](manifest)
+
+        return may_have
+
+    def finder(self, row_filter: BooleanExpression) -> Callable[[Entry], bool]:
+        """Return whether a reader with a filter opens a file: by the manifest's summary, its partition and its bounds."""
+        schema, specs = self.table.schema(), self.table.specs()
+        by_spec: dict[int, Callable[[Any], bool]] = {}
+        by_manifest = self._by_manifest(row_filter)
+        metrics = _InclusiveMetricsEvaluator(schema, row_filter, True)
+
+        def finds(entry: Entry) -> bool:
+            number = entry.manifest.partition_spec_id
+            if number not in by_spec:
+                spec = specs[number]
+                wanted = inclusive_projection(schema, spec, True)(row_filter)
+                partition = Schema(*spec.partition_type(schema).fields)
+                by_spec[number] = expression_evaluator(partition, wanted, True)
+            in_partition = by_spec[number](entry.file.partition)
+            return by_manifest(entry.manifest) and in_partition and metrics.eval(entry.file)
+
+        return finds
+
+
+def _entries(table: Table, manifests: list[ManifestFile]) -> Iterator[Entry]:
+    for manifest in manifests:
+        for entry in manifest.fetch_manifest_entry(table.io):
+            if entry.status != ManifestEntryStatus.DELETED:
+                yield Entry(place_of(entry.data_file.file_path), entry.data_file, entry.snapshot_id, manifest)
+
+
+def committed(table: Table, properties: Mapping[str, str]) -> Snapshot | None:
+    """Return the newest snapshot of a table, on whatever branch, whose summary says all of that; None if there is none."""
+    said = (
+        (one, one.summary.additional_properties if one.summary else {})
+        for one in sorted(table.snapshots(), key=lambda one: one.sequence_number or 0, reverse=True)
+    )
+    return next((one for one, found in said if properties.items() <= found.items()), None)
