@@ -51,7 +51,16 @@ def approve(
         problems += _review_problems(platform, record, rule, by)
     _raise(problems)
     require_young(platform, record)
-    return _decide(platform, record, rule, approve=True, by=by, comment=comment, seen=plan_hash, why=break_glass)
+    platform.ledger.decide(
+        run_id,
+        approve=True,
+        by=by,
+        comment=comment,
+        self_approval=not _needs_others(platform, rule),
+        plan_hash=_whole_hash(record, plan_hash),
+        break_glass=break_glass,
+    )
+    return platform.ledger.run(run_id)
 
 
 def reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:
@@ -59,14 +68,28 @@ def reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
 
     Raises:
         LeaseHeld: if it is being published just now.
+        LeaseLost: if this process was paused for so long that somebody else has taken the scope over.
         PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
         TransitionRefused: if the run's state, its plan or the policy does not allow it.
     """
     record, policy, rule = _of(platform, run_id)
     check_transition(run_id, record.state, RunState.REJECTED)
     _raise(role_problems(policy, rule, Role.APPROVER, by, record.target))
-    with publication.unpublished(platform, run_id):
-        return _decide(platform, record, rule, approve=False, by=by, comment=comment, seen=plan_hash)
+
+    def end(found: RunState, token: int | None) -> None:
+        platform.ledger.decide(
+            run_id,
+            approve=False,
+            by=by,
+            comment=comment,
+            self_approval=not _needs_others(platform, rule),
+            plan_hash=_whole_hash(record, plan_hash),
+            expected=found,
+            token=token,
+        )
+
+    publication.end_unpublished(platform, run_id, end)
+    return platform.ledger.run(run_id)
 
 
 def review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:
@@ -252,29 +275,6 @@ def asking(platform: Platform, run_id: str) -> list[Verdict]:
 def _of(platform: Platform, run_id: str) -> tuple[RunRecord, Policy, Rule]:
     record, policy = platform.ledger.run(run_id), platform.policy
     return record, policy, policy.rule_for(record.target, record.kind)
-
-
-def _decide(
-    platform: Platform,
-    record: RunRecord,
-    rule: Rule,
-    *,
-    approve: bool,
-    by: str,
-    comment: str,
-    seen: str | None,
-    why: str = "",
-) -> RunRecord:
-    platform.ledger.decide(
-        record.run_id,
-        approve=approve,
-        by=by,
-        comment=comment,
-        self_approval=not _needs_others(platform, rule),
-        plan_hash=_whole_hash(record, seen),
-        break_glass=why,
-    )
-    return platform.ledger.run(record.run_id)
 
 
 def _needs_others(platform: Platform, rule: Rule) -> bool:

@@ -266,7 +266,7 @@ def _stage_batch(
     except Refused as refusal:  # every chunk would be refused for the same reason
         platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
         _say_attempt(plan, batch, attempt, "refused", logging.ERROR, why=refusal.problems[0].what)
-        platform.ledger.move(plan.run_id, RunState.FAILED, operator(), refusal.problems[0].what)
+        _fail_run(platform, plan.run_id, refusal)
         raise
     except Exception as error:  # noqa: BLE001 - whatever a transform raises is the chunk's failure, and is recorded
         why = f"{type(error).__name__}: {str(error)[:_ERROR_LENGTH]}"
@@ -289,6 +289,20 @@ def _stage_batch(
             facts: dict[str, Any] = {"rows": sum(one.rows for one in staged), "bytes": sum(one.bytes for one in staged)}
             text = f"staged {facts['rows']:,} rows in {len(staged)} file(s) by attempt {attempt}"
             logs.event(_log, logging.INFO, "chunk_staged", text, attempt=attempt, files=len(staged), **facts)
+
+
+def _fail_run(platform: Platform, run_id: str, refusal: Refused) -> None:
+    """Move a run to FAILED that was RUNNING when a batch of it was refused.
+
+    If another process has moved it on meanwhile, or ended it, that is what it is.
+    """
+    why = refusal.problems[0].what
+    try:
+        platform.ledger.move(run_id, RunState.FAILED, operator(), why, expected=RunState.RUNNING)
+    except TransitionRefused as moved:
+        logs.event(
+            _log, logging.WARNING, "run_not_failed", f"the run is not FAILED: {moved.problems[0].what}", told=True
+        )
 
 
 def _say_attempt(

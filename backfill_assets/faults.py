@@ -22,6 +22,8 @@ POINTS = frozenset(
         "gating.run_judged",
         "leasing.taken",
         "leasing.fenced",
+        "ending.looked",
+        "ending.leased",
         "publishing.sealed",
         "publishing.tagged",
         "preparing.opened",

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
@@ -26,7 +25,15 @@ from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import REFUSED, TOLD, bundle_files, catch_up, name_of, tell
 from backfill_assets.ways import ACCEPT, CANCEL, ON_BRANCH, PREPARE, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
-from manifests.errors import LeaseHeld, LeaseLost, Problem, PublicationDeferred, PublicationRefused, Refused
+from manifests.errors import (
+    LeaseHeld,
+    LeaseLost,
+    Problem,
+    PublicationDeferred,
+    PublicationRefused,
+    Refused,
+    StateMoved,
+)
 from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict, PublishMode
 from manifests.planner import Plan, step_id
@@ -277,11 +284,11 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
             raise PublicationRefused(found)
         _require_thawed(platform, record)
         if conflicts := change.conflicts():
-            _in_conflict(platform, change, conflicts)
+            _in_conflict(platform, change, conflicts, lease)
         try:
             _require_nobody_erased(platform, change)
         except PublicationRefused as refusal:  # what is staged can never be shown: it must be computed anew
-            platform.ledger.move(run_id, RunState.REJECTED, operator(), refusal.problems[0].what)
+            _reject(platform, run_id, refusal.problems[0].what, lease)
             raise
     root = _seal(platform, change)
     faults.reach("publishing.sealed")
@@ -307,8 +314,8 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
             raise
         platform.ledger.close_refused(entry, str(refusal))
         if isinstance(refusal, ScopeChanged) and (conflicts := change.conflicts()):
-            _in_conflict(platform, change, conflicts)
-        platform.ledger.move(run_id, RunState.REJECTED, operator(), refusal.problems[0].what)
+            _in_conflict(platform, change, conflicts, lease)
+        _reject(platform, run_id, refusal.problems[0].what, lease)
         raise
     faults.reach("publishing.committed")
     platform.ledger.accept(
@@ -324,6 +331,11 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     return Published(
         run_id, commit.snapshot_id, plan.base_snapshot_id, commit.files_added, commit.files_removed, root, new=True
     )
+
+
+def _reject(platform: Platform, run_id: str, why: str, lease: Lease) -> None:
+    """Move a validated run to REJECTED for what was found in its target under a lease."""
+    platform.ledger.move(run_id, RunState.REJECTED, operator(), why, expected=RunState.VALIDATED, token=lease.token)
 
 
 def _require_nobody_erased(platform: Platform, change: Change) -> None:
@@ -547,36 +559,60 @@ def cancel(platform: Platform, run_id: str, by: str, comment: str) -> None:
 
     Raises:
         LeaseHeld: if it is being published just now.
+        LeaseLost: if this process was paused for so long that somebody else has taken the scope over.
         PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
-        TransitionRefused: if it is not in a state from which it can be cancelled.
     """
-    with unpublished(platform, run_id):
-        platform.ledger.move(run_id, RunState.CANCELLED, by, comment)
+
+    def end(found: RunState, token: int | None) -> None:
+        platform.ledger.move(run_id, RunState.CANCELLED, by, comment, expected=found, token=token)
+
+    end_unpublished(platform, run_id, end)
 
 
-@contextmanager
-def unpublished(platform: Platform, run_id: str) -> Iterator[None]:
-    """Keep others from publishing a run while the body ends it.
+def end_unpublished(platform: Platform, run_id: str, end: Callable[[RunState, int | None], None]) -> None:
+    """Have a run ended that is not published: `end` moves it from the state it is given, and from no other.
+
+    A run that could be published just now is ended under the lease of its scope, whose token `end` is given as well. If
+    another process has moved the run since it was looked at, it is looked at again: it may have become VALIDATED, and
+    may be published by now.
 
     Raises:
         LeaseHeld: if it is being published just now.
+        LeaseLost: if this process was paused for so long that somebody else has taken the scope over.
         PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
     """
-    record = platform.ledger.run(run_id)
-    if record.state is not RunState.VALIDATED or not record.plan.publishes:
-        yield
-        return
-    with publishing_lease(platform, record, CANCEL):
+    while True:  # each turn follows a step that somebody else took with the run
         record = platform.ledger.run(run_id)
-        if record.state is RunState.PUBLISHED or change_of(platform, record, platform.ledger.chunks(run_id)).has_landed:
-            raise PublicationRefused(
-                Problem(
-                    f"the publication of '{run_id}' has landed in {record.target}",
-                    "what readers have seen is rolled back, not cancelled or rejected",
-                    f"roll it back; if it is VALIDATED still, `backfill publish {run_id}` first: it records what landed",
-                )
+        faults.reach("ending.looked")
+        try:
+            if record.state is not RunState.VALIDATED or not record.plan.publishes:
+                return end(record.state, None)
+            with publishing_lease(platform, record, CANCEL) as lease:
+                record = platform.ledger.run(run_id)
+                _require_unseen(platform, record)
+                faults.reach("ending.leased")
+                return end(record.state, lease.token)
+        except StateMoved:
+            continue
+
+
+def _require_unseen(platform: Platform, record: RunRecord) -> None:
+    """Refuse to end a run that readers have seen.
+
+    Raises:
+        PublicationRefused: if its publication has landed.
+    """
+    if (
+        record.state is RunState.PUBLISHED
+        or change_of(platform, record, platform.ledger.chunks(record.run_id)).has_landed
+    ):
+        raise PublicationRefused(
+            Problem(
+                f"the publication of '{record.run_id}' has landed in {record.target}",
+                "what readers have seen is rolled back, not cancelled or rejected",
+                f"roll it back; if it is VALIDATED still, `backfill publish {record.run_id}` first: it records what landed",
             )
-        yield
+        )
 
 
 def change_of(platform: Platform, record: RunRecord, chunks: list[ChunkRecord], lease: Lease | None = None) -> Change:
@@ -632,10 +668,11 @@ def _seal(platform: Platform, change: Change) -> str:
 # --- conflicts --------------------------------------------------------------------------------------------------------
 
 
-def _in_conflict(platform: Platform, change: Change, conflicts: list[str]) -> NoReturn:
+def _in_conflict(platform: Platform, change: Change, conflicts: list[str], lease: Lease) -> NoReturn:
     """Do what the approved manifest says of a conflict: refuse for good, wait, or plan the chunks in conflict anew.
 
     Raises:
+        LeaseLost: if somebody else has taken the scope over since the conflict was found, and nothing is done.
         PublicationRefused: the run is REJECTED.
         PublicationDeferred: the run waits, or must be computed again where it was planned anew.
     """
@@ -659,7 +696,7 @@ def _in_conflict(platform: Platform, change: Change, conflicts: list[str]) -> No
             again = f"APPEND_ONLY never replaces rows, so that planning it anew cannot help; {again}"
         elif tried < terms.max_replans and pinned is None:
             plan = replanned(platform, change.target, change.plan)
-            number = platform.ledger.replan(run_id, plan, conflicts, actor=operator(), reason=what)
+            number = platform.ledger.replan(run_id, plan, conflicts, actor=operator(), reason=what, token=lease.token)
             raise PublicationDeferred(
                 Problem(what, f"they are planned anew (time {number} of {terms.max_replans})", "run them again")
             )
@@ -675,9 +712,11 @@ def _in_conflict(platform: Platform, change: Change, conflicts: list[str]) -> No
             again,
         )
     )
-    entry = platform.ledger.open_publication(run_id, PUBLISH, change.plan.base_snapshot_id, "", operator())
+    entry = platform.ledger.open_publication(
+        run_id, PUBLISH, change.plan.base_snapshot_id, "", operator(), token=lease.token
+    )
     platform.ledger.close_refused(entry, str(refusal))
-    platform.ledger.move(run_id, RunState.REJECTED, operator(), what)
+    _reject(platform, run_id, what, lease)
     raise refusal
 
 

@@ -229,7 +229,8 @@ def reconcile(platform: Platform, run_id: str) -> list[Verdict]:
     faults.reach("gating.judged")
     platform.ledger.record_gated(run_id, [_as_gated(result) for result in results.values()])
     if platform.ledger.run(run_id).state is RunState.RUNNING:
-        platform.ledger.move(run_id, RunState.STAGED, operator(), f"{len(results)} published chunks read")
+        why = f"{len(results)} published chunks read"
+        platform.ledger.move(run_id, RunState.STAGED, operator(), why, expected=RunState.RUNNING)
     verdicts = _verdicts(platform, target, record, published, results)
     faults.reach("gating.run_judged")
     # what is published does not change: whoever judged its chunks judged the same

@@ -164,7 +164,7 @@ def validated(platform: Platform, run_id: str, start: str, end: str) -> RunRecor
     ledger.settle(run_id, "ada")
     ledger.record_gated(run_id, gated)
     ledger.record_verdicts(run_id, [Verdict(gate, True, "as staged", {}) for gate in record.plan.gates])
-    ledger.move(run_id, RunState.VALIDATED, "ada", "gates passed")
+    ledger.move(run_id, RunState.VALIDATED, "ada", "gates passed", expected=RunState.STAGED)
     return ledger.run(run_id)
 
 

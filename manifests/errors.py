@@ -71,6 +71,10 @@ class TransitionRefused(Refused):
     headline = "refused by the run's lifecycle"
 
 
+class StateMoved(TransitionRefused):
+    """Another process has moved the run since the state was looked at from which it was to be moved; look again."""
+
+
 class SinkRefused(Refused):
     """The policy does not allow this sink in this mode for this manifest."""
 

@@ -83,7 +83,7 @@ from manifests.planner import ReferenceState, SourceFile, SourceState, StagedFil
 from resources.containment import days_of, in_words, reaching_beyond, require_inside
 from resources.declared_tables import isolation_problems, require_as_declared
 from resources.fingerprints import read_footer
-from resources.leases import lost
+from resources.locks import lost
 
 RUN_PROPERTY = "backfill.run-id"
 """Snapshot summary key of the run that a publication belongs to."""

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from manifests.errors import LeaseHeld, LeaseLost, Problem
 from resources.ledger import now
+from resources.locks import lost
 from resources.processes import has_ended, this_process
 from resources.tables import Utc, leases
 
@@ -136,15 +137,6 @@ class Leases:
                 .where(leases.c.id == lease.token, leases.c.ended_at.is_(None))
                 .values(ended_at=_instant(connection, lease.target), ended_how=RELEASED)
             )
-
-
-def lost(target: str, token: int) -> Problem:
-    """Return what is said to a publisher that lost its lease."""
-    return Problem(
-        f"lease {token} of {target} was lost: it expired, and another publisher has taken its scope over",
-        "a publisher that lost its lease cannot commit, even if it was only paused",
-        "see `backfill status`; publish again: if the table still is what the plan was made on, it lands",
-    )
 
 
 def _one_at_a_time(connection: sa.Connection, target: str) -> None:

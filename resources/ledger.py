@@ -27,12 +27,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.engine import make_url
 
 from manifests.canonical import LATER, canonical_json
-from manifests.errors import EnvironmentRefused, InputRefused, Problem, TransitionRefused
-from manifests.lifecycle import APPROVED_OR_LATER, RunState, check_transition
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, StateMoved, TransitionRefused
+from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
 from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
 from resources import freezes, judged, watermarks
-from resources.locks import bound_waiting, lock_run, lock_schema, lock_target
+from resources.locks import bound_waiting, lock_run, lock_schema, lock_target, require_lease
 from resources.processes import has_ended, is_busy, this_process
 from resources.tables import (
     accepted_versions,
@@ -49,6 +49,13 @@ from resources.tables import (
 
 ABANDONED = "ABANDONED"
 """State of a publication whose process ended before it could say what came of it; another entry says so."""
+BEFORE = {
+    "publish": RunState.VALIDATED,
+    "rollback": RunState.PUBLISHED,
+    "reinstate": RunState.ROLLED_BACK,
+    "accept": RunState.PUBLISHED,
+}
+"""The state of a run from which each action changes its tables."""
 _others = accepted_versions.alias()
 
 
@@ -363,12 +370,38 @@ class Ledger:
         lock_run(connection, run_id)
         return self.run(run_id, connection=connection)
 
-    def move(self, run_id: str, wanted: RunState, actor: str, reason: str = "") -> None:
-        """Move a run to `wanted` from whatever state it is in, if the lifecycle allows it."""
+    def move(
+        self,
+        run_id: str,
+        wanted: RunState,
+        actor: str,
+        reason: str = "",
+        *,
+        expected: RunState,
+        token: int | None = None,
+    ) -> None:
+        """Move a run from the state it was found in to another one, if the lifecycle allows it.
+
+        Args:
+            run_id: the run.
+            wanted: the state to come.
+            actor: who moves it.
+            reason: why.
+            expected: the state that was looked at when it was decided to move it.
+            token: of the lease under which it was decided; None: under none.
+
+        Raises:
+            StateMoved: if the run is in another state than `expected` by now.
+            LeaseLost: if the lease was taken over: what was looked at under it may have changed.
+            TransitionRefused: if the lifecycle does not allow it.
+        """
         _require_name(actor)
         with self.engine.begin() as connection:
+            if token is not None:
+                require_lease(connection, token)
             record = self._locked(connection, run_id)
-            _move(connection, run_id, record.state, wanted, actor, reason)
+            _require_state(record, expected, wanted)
+            _move(connection, run_id, expected, wanted, actor, reason)
 
     def history(self, run_id: str) -> list[dict[str, Any]]:
         """Return the run's transitions, in order."""
@@ -386,6 +419,8 @@ class Ledger:
         self_approval: bool,
         plan_hash: str,
         break_glass: str = "",
+        expected: RunState = RunState.PLANNED,
+        token: int | None = None,
     ) -> None:
         """Record an approval or a rejection and move the run.
 
@@ -397,14 +432,20 @@ class Ledger:
             self_approval: whether the policy lets a requester approve their own run.
             plan_hash: the plan the decider has seen.
             break_glass: why four eyes were not waited for, where somebody who may has decided so.
+            expected: the state in which the run was decided about; only a rejection may come after PLANNED.
+            token: of the lease under which it was decided; None: under none.
 
         Raises:
+            StateMoved: if the run is in another state than `expected` by now.
+            LeaseLost: if the lease was taken over: what was looked at under it may have changed.
             TransitionRefused: if the state, the plan or the person does not allow it.
         """
         with self.engine.begin() as connection:
+            if token is not None:
+                require_lease(connection, token)
             record = self._locked(connection, run_id)
             wanted = RunState.APPROVED if approve else RunState.REJECTED
-            check_transition(run_id, record.state, wanted)
+            _require_state(record, expected, wanted)
             own = by.strip().casefold() == record.requested_by.strip().casefold()
             _require_name(by)
             if approve and own and not self_approval and not break_glass:
@@ -435,7 +476,7 @@ class Ledger:
                     at=now(),
                 )
             )
-            _move(connection, run_id, record.state, wanted, by, comment)
+            _move(connection, run_id, expected, wanted, by, comment)
             if approve:
                 freezes.begin(connection, record.manifest, record.plan, now())
 
@@ -466,6 +507,16 @@ class Ledger:
             )
             if set(keys).isdisjoint(connection.execute(waiting).scalars()):
                 return None
+            if record.state is not RunState.RUNNING:
+                check_transition(run_id, record.state, RunState.RUNNING)
+            if record.state not in COMPUTABLE:  # a VALIDATED run only goes back where its publisher plans chunks anew
+                raise TransitionRefused(
+                    Problem(
+                        f"run '{run_id}' is {record.state}",
+                        f"chunks are computed while it is {', '.join(sorted(COMPUTABLE))}",
+                        "see `backfill status` for what the run waits for",
+                    )
+                )
             if record.state is not RunState.RUNNING:
                 _move(connection, run_id, record.state, RunState.RUNNING, actor, f"computing {len(keys)} chunk(s)")
             last = connection.execute(
@@ -574,16 +625,19 @@ class Ledger:
             )
 
     def fail_attempt(self, run_id: str, attempt: int, error: str, *, chunk: str | None = None) -> None:
-        """Record that an attempt failed; with `chunk`, that this one chunk did and why."""
+        """Record that an attempt failed; with `chunk`, that this one chunk did and why.
+
+        An attempt that has ended stays as it ended, and its chunk as well: another attempt may be at it by now.
+        """
         at = now()
         with self.engine.begin() as connection:
             lock_run(connection, run_id)
-            connection.execute(
+            failed = connection.execute(
                 attempts.update()
-                .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt)
+                .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == "RUNNING")
                 .values(state="FAILED", ended_at=at, error=error)
             )
-            if chunk is not None:
+            if chunk is not None and failed.rowcount == 1:
                 connection.execute(
                     chunks.update()
                     .where(
@@ -726,9 +780,13 @@ class Ledger:
 
         Whoever holds the lease knows that nobody is at the same any more: an earlier intent is abandoned, and what came
         of it is found in the target and recorded under this one.
+
+        Raises:
+            LeaseLost: if the lease was taken over: the intent that counts is the new holder's.
         """
         with self.engine.begin() as connection:
             if token is not None:
+                require_lease(connection, token)
                 connection.execute(
                     publications.update()
                     .where(
@@ -755,11 +813,11 @@ class Ledger:
             return int(result.inserted_primary_key[0])
 
     def close_refused(self, publication: int, note: str) -> None:
-        """Record that a publication was refused and changed nothing."""
+        """Record that a publication was refused and changed nothing; one that another process has closed stays as it is."""
         with self.engine.begin() as connection:
             connection.execute(
                 publications.update()
-                .where(publications.c.id == publication)
+                .where(publications.c.id == publication, publications.c.state == "INTENT")
                 .values(state="REFUSED", note=note, ended_at=now())
             )
 
@@ -795,6 +853,7 @@ class Ledger:
             before = _take(connection, record.target, keys, run_id, at)
             if len(keys) == len(record.plan.chunks):  # a run that changes some of the rows completes nothing
                 watermarks.advance(connection, record.plan, at)
+            _require_state(record, BEFORE[_action_of(connection, publication)], RunState.PUBLISHED)
             _move(connection, run_id, record.state, RunState.PUBLISHED, actor, f"snapshot {snapshot_id}")
             for earlier in sorted(set(before.values())):
                 if not _still_holds(connection, earlier):
@@ -826,7 +885,7 @@ class Ledger:
             for chunk, holder in earlier:
                 _insert_accepted(connection, record.target, [chunk], holder, at)
             watermarks.withdraw(connection, record.plan, at)
-            _move(connection, run_id, record.state, RunState.ROLLED_BACK, actor, f"snapshot {snapshot_id}")
+            _move(connection, run_id, RunState.PUBLISHED, RunState.ROLLED_BACK, actor, f"snapshot {snapshot_id}")
             for holder in sorted({holder for _, holder in earlier}):
                 if self.run(holder, connection=connection).state is RunState.SUPERSEDED:
                     _move(
@@ -838,26 +897,34 @@ class Ledger:
         at = now()
         with self.engine.begin() as connection:
             record = self._holding_target(connection, run_id)
-            _close_publication(connection, publication, snapshot_id, 0, 0, at)
+            if not _close_publication(connection, publication, snapshot_id, 0, 0, at):
+                return  # another process has recorded it, perhaps with what came after it
+            if record.state is not RunState.PUBLISHED:
+                raise _moved(run_id, RunState.PUBLISHED, record.state)
             keys = [chunk.key for chunk in record.plan.chunks]
-            if set(_holders(connection, record.target, keys).values()) == {run_id}:
-                return
             before = _take(connection, record.target, keys, run_id, at)
             watermarks.advance(connection, record.plan, at)
             for earlier in sorted(set(before.values())):
                 if not _still_holds(connection, earlier):
                     _move(connection, earlier, RunState.PUBLISHED, RunState.SUPERSEDED, actor, f"by run {run_id}")
 
-    def replan(self, run_id: str, plan: Plan, keys: Sequence[str], *, actor: str, reason: str) -> int:
+    def replan(
+        self, run_id: str, plan: Plan, keys: Sequence[str], *, actor: str, reason: str, token: int | None = None
+    ) -> int:
         """Plan chunks of a validated run anew, as its approved conflict policy allows: they are computed again.
 
         Returns the number of the amendment.
+
+        Raises:
+            StateMoved: if the run is VALIDATED no more.
+            LeaseLost: if the lease under which the conflict was found was taken over.
         """
         at = now()
         with self.engine.begin() as connection:
+            if token is not None:
+                require_lease(connection, token)
             lock_run(connection, run_id)
-            record = self.run(run_id, connection=connection)
-            _move(connection, run_id, record.state, RunState.RUNNING, actor, reason)
+            _move(connection, run_id, RunState.VALIDATED, RunState.RUNNING, actor, reason)
             last = connection.execute(
                 sa.select(sa.func.max(amendments.c.number)).where(amendments.c.run_id == run_id)
             ).scalar()
@@ -907,17 +974,11 @@ class Ledger:
 
         Of several tries of the same run, the newest.
         """
-        expected = {
-            "publish": RunState.VALIDATED,
-            "rollback": RunState.PUBLISHED,
-            "reinstate": RunState.ROLLED_BACK,
-            "accept": RunState.PUBLISHED,
-        }
         query = (
             sa.select(sa.func.max(publications.c.id), publications.c.run_id, publications.c.action)
             .join(runs, runs.c.run_id == publications.c.run_id)
             .where(runs.c.target == target, publications.c.state == "INTENT")
-            .where(sa.or_(*(sa.and_(publications.c.action == a, runs.c.state == s) for a, s in expected.items())))
+            .where(sa.or_(*(sa.and_(publications.c.action == a, runs.c.state == s) for a, s in BEFORE.items())))
             .group_by(publications.c.run_id, publications.c.action)
             .order_by(sa.func.max(publications.c.id))
         )
@@ -1009,13 +1070,7 @@ def _move(connection: sa.Connection, run_id: str, current: RunState, wanted: Run
         .values(state=wanted.value, state_reason=reason, updated_at=at)
     )
     if changed.rowcount != 1:
-        raise TransitionRefused(
-            Problem(
-                f"run '{run_id}' is no longer {current}",
-                "a transition starts from the state it was decided on",
-                "somebody else moved it: look at `backfill status` again",
-            )
-        )
+        raise _moved(run_id, current)
     connection.execute(
         transitions.insert().values(
             run_id=run_id, from_state=current.value, to_state=wanted.value, at=at, actor=actor, reason=reason
@@ -1023,6 +1078,28 @@ def _move(connection: sa.Connection, run_id: str, current: RunState, wanted: Run
     )
     if wanted in freezes.OVER:
         freezes.end(connection, run_id, at)
+
+
+def _require_state(record: RunRecord, expected: RunState, wanted: RunState) -> None:
+    """Refuse to move a run that the lifecycle does not let, or that is not in the state that was looked at."""
+    check_transition(record.run_id, record.state, wanted)
+    if record.state is not expected:
+        raise _moved(record.run_id, expected, record.state)
+
+
+def _moved(run_id: str, expected: RunState, found: str = "in another state") -> StateMoved:
+    return StateMoved(
+        Problem(
+            f"run '{run_id}' is no longer {expected} but {found}",
+            "a transition starts from the state it was decided on",
+            "somebody else moved it: look at `backfill status` again",
+        )
+    )
+
+
+def _action_of(connection: sa.Connection, publication: int) -> str:
+    query = sa.select(publications.c.action).where(publications.c.id == publication)
+    return str(connection.execute(query).scalar_one())
 
 
 def _find(connection: sa.Connection, run_id: str) -> RunRecord | None:

@@ -8,6 +8,8 @@ may commit. So a transaction that decides by what it reads first locks what it d
 
 - of one run (its plan and approval, the number of its next attempt, its chunks and what they add up to): `lock_run`;
 - of a target (which run holds which chunk, which run superseded which): `lock_target`, all of the target's runs;
+- under a lease of a scope (what its holder decides, from what it has seen in the table): `require_lease`, so that a
+  holder that was paused until another one took its scope over changes nothing in the ledger, either;
 - of the schema, where there is no row to lock yet: `lock_schema`.
 
 A first plan has no row to lock: of two that are recorded at once the primary key refuses one, and the ledger does it
@@ -21,7 +23,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
-from resources.tables import runs
+from manifests.errors import LeaseLost, Problem
+from resources.tables import leases, runs
 
 _WAIT = "60s"
 """How long a transaction waits for another one, and how long one may stand still that others wait for."""
@@ -38,6 +41,27 @@ def lock_target(connection: sa.Connection, target: str) -> None:
     """Let no other transaction change any run of a target, or who holds its chunks, until this one has ended."""
     connection.execute(
         sa.select(runs.c.run_id).where(runs.c.target == target).order_by(runs.c.run_id).with_for_update(key_share=True)
+    )
+
+
+def require_lease(connection: sa.Connection, token: int) -> None:
+    """Let no other transaction take a lease over until this one has ended.
+
+    Raises:
+        LeaseLost: if it was taken over, or given back.
+    """
+    held = sa.select(leases.c.target, leases.c.ended_at).where(leases.c.id == token)
+    found = connection.execute(held.with_for_update(key_share=True)).one()
+    if found.ended_at is not None:
+        raise LeaseLost(lost(found.target, token))
+
+
+def lost(target: str, token: int) -> Problem:
+    """Return what is said to a publisher that lost its lease."""
+    return Problem(
+        f"lease {token} of {target} was lost: it expired, and another publisher has taken its scope over",
+        "a publisher that lost its lease cannot commit, even if it was only paused",
+        "see `backfill status`; publish again: if the table still is what the plan was made on, it lands",
     )
 
 

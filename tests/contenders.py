@@ -14,7 +14,7 @@ from datetime import date
 from typing import Any
 
 from launches import CONTEXT
-from support import REQUESTER, a_manifest, a_plan, publishing, staged_files
+from support import REQUESTER, a_manifest, a_plan, moved, publishing, staged_files
 
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
@@ -68,7 +68,7 @@ def live_through(url: str, name: str, shared: Sequence[str], own: str) -> dict[s
         _unless_refused(lambda r=record, n=number: ledger.stage(r.run_id, n, staged_files(r, n)))
         _unless_refused(lambda r=run_id: ledger.settle(r, name))
         together()
-        if _unless_refused(lambda r=run_id: ledger.move(r, RunState.VALIDATED, name) or True):
+        if _unless_refused(lambda r=run_id: moved(ledger, r, RunState.VALIDATED, name) or True):
             won["validated"].append(run_id)
         together()
         if _unless_refused(lambda r=run_id: _accept(ledger, r, name) or True):

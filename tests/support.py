@@ -22,6 +22,7 @@ from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from manifests.chunks import Chunking
+from manifests.lifecycle import RunState
 from manifests.model import RunManifest, manifest_from
 from manifests.planner import (
     CodeIdentity,
@@ -174,6 +175,11 @@ def staged_files(record: RunRecord, attempt: int) -> dict[str, list[StagedFile]]
         chunk.key: [StagedFile(f"/staging/{record.run_id}/attempt-{attempt}/{chunk.key}.parquet", 10, 100)]
         for chunk in record.plan.chunks
     }
+
+
+def moved(ledger: Ledger, run_id: str, wanted: RunState, actor: str, reason: str = "") -> None:
+    """Move a run from whatever state it is in, as somebody would who has just looked."""
+    ledger.move(run_id, wanted, actor, reason, expected=ledger.run(run_id).state)
 
 
 def stage_all(ledger: Ledger, record: RunRecord) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
+from support import moved
 from worlds import FEW_GATES, TARGET, World, keep, killed_at, make_world
 
 from backfill_assets.cli import cli
@@ -157,7 +158,7 @@ def test_an_intent_that_did_not_land_is_in_doubt_while_its_run_may_still_be_publ
     found = only(examine(world.platform))
     assert (found.kind, found.sure, found.repair) == ("intent-in-doubt", "possible", None)
     assert mend(world.platform)[0] == []
-    world.platform.ledger.move("validated", RunState.CANCELLED, "ana", "nobody wants it")
+    moved(world.platform.ledger, "validated", RunState.CANCELLED, "ana", "nobody wants it")
     assert only(examine(world.platform)).repair is not None
     assert mend(world.platform)[1] == []
     assert [entry["state"] for entry in world.platform.ledger.publications("validated")] == ["REFUSED"]
@@ -193,7 +194,7 @@ def test_what_landed_of_a_run_that_was_cancelled_is_said_and_left_to_people(
 ) -> None:
     with killed_at("publishing.committed", monkeypatch):
         publish(world.platform, "validated")
-    world.platform.ledger.move("validated", RunState.CANCELLED, "ana", "it did not work")
+    moved(world.platform.ledger, "validated", RunState.CANCELLED, "ana", "it did not work")
     repaired, left = mend(world.platform)
     assert repaired == []
     assert kinds(left)[0] == "publication-unrecorded"

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import moved
 from worlds import FEW_GATES, TARGET, Killed, World, keep, killed_at, make_world
 
 from backfill_assets import faults
@@ -213,7 +214,7 @@ def test_superseded_runs_are_kept_as_long_as_policy_says_and_then_go(kept: Kept)
 def test_a_run_whose_publication_is_in_doubt_keeps_everything(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with killed_at("publishing.tagged", monkeypatch):
         publish(world.platform, "open")
-    world.platform.ledger.move("open", RunState.CANCELLED, "ana", "")
+    moved(world.platform.ledger, "open", RunState.CANCELLED, "ana", "")
     assert "open" not in by_owner(garbage(world, now() + YEARS))
 
 
@@ -397,7 +398,7 @@ def mode(name: str, **options: object) -> dict[str, object]:
 def test_every_publish_mode_keeps_what_it_needs(kept: Kept) -> None:
     """Merged, shadowed, versioned and corrected: the doctor is content before and after, and all of it can be undone."""
     world = kept.alive()
-    world.platform.ledger.move("rejected", RunState.CANCELLED, "ana", "")
+    moved(world.platform.ledger, "rejected", RunState.CANCELLED, "ana", "")
     cases = sorted(set(world.rows()["case_id"]))[:5]
     world.published(world.manifest("merged", target=mode("MERGE_BY_KEY", merge={"entities": cases})))
     rollback(world.platform, "merged")
@@ -407,7 +408,7 @@ def test_every_publish_mode_keeps_what_it_needs(kept: Kept) -> None:
     world.published(world.manifest("corrected", version="2.4.1", target=mode("CORRECTION_EVENTS")))
     shadow = world.validated(world.manifest("forgotten", target=mode("SHADOW_SWAP")))
     prepare(world.platform, shadow.run_id)
-    world.platform.ledger.move("forgotten", RunState.CANCELLED, "ana", "")
+    moved(world.platform.ledger, "forgotten", RunState.CANCELLED, "ana", "")
     assert examine(world.platform) == []
     corrections = world.platform.lakehouse.table(f"{TARGET}_corrections")
     events = corrections.scan().to_arrow().num_rows

@@ -17,7 +17,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import DateType, NestedField, StringType
-from support import pass_all, stage_all
+from support import moved, pass_all, stage_all
 from worlds import World, killed_at, make_world
 
 from backfill_assets import decisions, live
@@ -73,7 +73,7 @@ def validated(world: World, record: RunRecord) -> RunRecord:
     """Take an approved run to VALIDATED, with files that are only on record."""
     ledger = world.platform.ledger
     pass_all(ledger, record, stage_all(ledger, record))
-    ledger.move(record.run_id, RunState.VALIDATED, "test")
+    moved(ledger, record.run_id, RunState.VALIDATED, "test")
     return ledger.run(record.run_id)
 
 

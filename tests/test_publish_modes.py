@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from support import moved
 from worlds import FEW_GATES, TARGET, World, generated, make_world
 
 from backfill_assets.loading import load_case_events
@@ -125,7 +126,7 @@ def test_a_merge_recomputes_its_entities_and_leaves_every_other_row_alone(publis
     assert world.rows().equals(after)
     rollback(world.platform, "merge")
     assert world.rows().equals(before)
-    world.platform.ledger.move("whole", RunState.CANCELLED, "ana", "only looked at")
+    moved(world.platform.ledger, "whole", RunState.CANCELLED, "ana", "only looked at")
 
 
 def test_a_merge_of_what_came_late_touches_the_cases_it_is_about(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support import moved
 from tampering import missed, overwrite
 from worlds import TARGET, World, keep, killed_at, make_world
 
@@ -297,7 +298,7 @@ def test_a_sealed_run_that_was_not_published_is_held_against_its_bundle(
 ) -> None:
     with killed_at("publishing.sealed", monkeypatch):
         publish(world.platform, "waiting")
-    world.platform.ledger.move("waiting", RunState.CANCELLED, "ana", "not needed any more")
+    moved(world.platform.ledger, "waiting", RunState.CANCELLED, "ana", "not needed any more")
     done = verify(world.platform, ["waiting"])
     assert done.everything == []
     assert "was not published" in done.runs[0].notes[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support import APPROVER, REQUESTER, a_manifest, a_plan, pass_all, publishing, stage_all
+from support import APPROVER, REQUESTER, a_manifest, a_plan, moved, pass_all, publishing, stage_all
 
 from manifests.lifecycle import RunState
 from resources import freezes
@@ -30,7 +30,7 @@ def live(ledger: Ledger, start: str, end: str, run_id: str = "live") -> RunRecor
 
 def published(ledger: Ledger, record: RunRecord) -> None:
     pass_all(ledger, record, stage_all(ledger, record))
-    ledger.move(record.run_id, RunState.VALIDATED, REQUESTER)
+    moved(ledger, record.run_id, RunState.VALIDATED, REQUESTER)
     publication = ledger.open_publication(record.run_id, "publish", 7, "root", REQUESTER)
     ledger.accept(record.run_id, publication, snapshot_id=100, added=3, removed=2, actor=REQUESTER)
 
@@ -82,15 +82,15 @@ def test_a_freeze_and_the_waits_for_it_end_with_its_run(ledger: Ledger, how: Run
     if how is RunState.PUBLISHED:
         published(ledger, backfill)
     else:
-        ledger.move("backfill", how, REQUESTER)
+        moved(ledger, "backfill", how, REQUESTER)
     assert freezes.waiting(ledger.engine) == {}
     assert asked(ledger, waiting) == []
 
 
 def test_a_failed_run_keeps_its_freeze(ledger: Ledger) -> None:
     approved(ledger, "backfill", *YEAR, freeze={"hours": 2})
-    ledger.move("backfill", RunState.RUNNING, REQUESTER)
-    ledger.move("backfill", RunState.FAILED, REQUESTER)
+    moved(ledger, "backfill", RunState.RUNNING, REQUESTER)
+    moved(ledger, "backfill", RunState.FAILED, REQUESTER)
     assert asked(ledger, live(ledger, *YEAR)) == ["backfill"]
 
 
@@ -99,7 +99,7 @@ def test_the_wait_goes_on_while_another_freeze_lasts(ledger: Ledger) -> None:
     approved(ledger, "two", "2012-04-01", "2012-06-30", freeze={"hours": 2})
     waiting = live(ledger, *YEAR)
     assert asked(ledger, waiting) == ["one", "two"]
-    ledger.move("one", RunState.CANCELLED, REQUESTER)
+    moved(ledger, "one", RunState.CANCELLED, REQUESTER)
     assert list(freezes.waiting(ledger.engine)) == ["live"]
     assert asked(ledger, waiting) == ["two"]
 
@@ -107,7 +107,7 @@ def test_the_wait_goes_on_while_another_freeze_lasts(ledger: Ledger) -> None:
 def test_a_live_run_that_is_cancelled_waits_no_longer(ledger: Ledger) -> None:
     approved(ledger, "backfill", *YEAR, freeze={"hours": 2})
     assert asked(ledger, live(ledger, *YEAR)) == ["backfill"]
-    ledger.move("live", RunState.CANCELLED, REQUESTER)
+    moved(ledger, "live", RunState.CANCELLED, REQUESTER)
     assert freezes.waiting(ledger.engine) == {}
 
 

@@ -25,6 +25,7 @@ from support import (
     a_source,
     approved,
     gated,
+    moved,
     pass_all,
     planned,
     stage_all,
@@ -45,7 +46,7 @@ CHUNKS = ["2012-01", "2012-02", "2012-03"]
 def validated(ledger: Ledger, run_id: str, start: str = "2012-01-01", end: str = "2012-03-31") -> RunRecord:
     record = approved(ledger, run_id, start, end)
     pass_all(ledger, record, stage_all(ledger, record))
-    ledger.move(run_id, RunState.VALIDATED, REQUESTER)
+    moved(ledger, run_id, RunState.VALIDATED, REQUESTER)
     return ledger.run(run_id)
 
 
@@ -212,7 +213,7 @@ def test_a_run_that_is_not_approved_is_planned_anew(ledger: Ledger) -> None:
 @pytest.mark.parametrize("final", [RunState.CANCELLED, RunState.REJECTED])
 def test_a_run_that_was_given_up_is_not_planned_again(ledger: Ledger, final: RunState) -> None:
     planned(ledger, RUN)
-    ledger.move(RUN, final, REQUESTER)
+    moved(ledger, RUN, final, REQUESTER)
     other = a_manifest(RUN, reason="a better reason for it")
 
     with pytest.raises(TransitionRefused):
@@ -224,13 +225,13 @@ def test_an_unknown_run_is_refused(ledger: Ledger) -> None:
     with pytest.raises(InputRefused, match="run 'nobody' is unknown"):
         ledger.run("nobody")
     with pytest.raises(InputRefused, match="run 'nobody' is unknown"):
-        ledger.move("nobody", RunState.CANCELLED, REQUESTER)
+        moved(ledger, "nobody", RunState.CANCELLED, REQUESTER)
 
 
 def test_runs_are_listed_oldest_first_by_target_and_state(ledger: Ledger) -> None:
     for run_id in ("run-c", "run-a", "run-b"):
         planned(ledger, run_id)
-    ledger.move("run-a", RunState.CANCELLED, REQUESTER)
+    moved(ledger, "run-a", RunState.CANCELLED, REQUESTER)
 
     assert [record.run_id for record in ledger.runs()] == ["run-c", "run-a", "run-b"]
     assert [record.run_id for record in ledger.runs(states=[RunState.PLANNED])] == ["run-c", "run-b"]
@@ -316,7 +317,7 @@ def test_a_move_has_a_name(ledger: Ledger) -> None:
     planned(ledger, RUN)
 
     with pytest.raises(TransitionRefused, match="nobody is named"):
-        ledger.move(RUN, RunState.CANCELLED, " ")
+        moved(ledger, RUN, RunState.CANCELLED, " ")
     assert states(ledger, RUN) == ["PLANNED"]
 
 
@@ -352,7 +353,7 @@ def race(url: str, *moves: Callable[[Ledger], object]) -> list[BaseException | N
 
 def test_of_two_who_move_the_same_run_at_once_one_wins(ledger: Ledger) -> None:
     planned(ledger, RUN)
-    lost = race(ledger.url, *[lambda own: own.move(RUN, RunState.CANCELLED, "somebody")] * 6)
+    lost = race(ledger.url, *[lambda own: moved(own, RUN, RunState.CANCELLED, "somebody")] * 6)
 
     assert lost.count(None) == 1
     assert len(ledger.history(RUN)) == 2
@@ -594,7 +595,7 @@ def test_a_run_that_is_over_takes_no_more_staged_chunks(ledger: Ledger, end: str
         publication = ledger.open_publication(RUN, "publish", 7, "root", REQUESTER)
         ledger.accept(RUN, publication, snapshot_id=100, added=3, removed=2, actor=REQUESTER)
     else:
-        ledger.move(RUN, RunState.CANCELLED, REQUESTER)
+        moved(ledger, RUN, RunState.CANCELLED, REQUESTER)
     before = ledger.chunks(RUN)
     with suppress(Refused):
         ledger.stage(RUN, 1, {key: [] for key in staged_files(record, 1)})

@@ -18,6 +18,7 @@ from support import (
     a_plan,
     approved,
     gated,
+    moved,
     pass_all,
     planned,
     stage_all,
@@ -80,7 +81,7 @@ def meanwhile(ledger: Ledger, operation: Operation, other: Operation, *, before:
 
 
 def cancel(own: Ledger) -> None:
-    own.move(RUN, RunState.CANCELLED, "somebody")
+    moved(own, RUN, RunState.CANCELLED, "somebody")
 
 
 def approve(record: RunRecord) -> Operation:
@@ -101,7 +102,7 @@ def start(own: Ledger) -> tuple[int, str]:
 def validated(ledger: Ledger, run_id: str) -> RunRecord:
     record = approved(ledger, run_id)
     pass_all(ledger, record, stage_all(ledger, record))
-    ledger.move(run_id, RunState.VALIDATED, REQUESTER)
+    moved(ledger, run_id, RunState.VALIDATED, REQUESTER)
     return ledger.run(run_id)
 
 
@@ -226,7 +227,7 @@ def test_two_passes_over_the_same_chunks_do_not_wait_for_each_other_in_a_circle(
 @pytest.mark.parametrize("moved", [RunState.CANCELLED, RunState.REJECTED])
 def test_the_one_who_comes_second_is_told_what_the_first_one_did(ledger: Ledger, moved: RunState) -> None:
     planned(ledger, RUN)
-    found = meanwhile(ledger, lambda own: own.move(RUN, moved, "first"), cancel)
+    found = meanwhile(ledger, lambda own: moved(own, RUN, moved, "first"), cancel)
 
     assert [str(refusal).count(f"is {moved} and cannot become") for refusal in found.refused] == [1]
     assert len(ledger.history(RUN)) == 2
@@ -235,7 +236,7 @@ def test_the_one_who_comes_second_is_told_what_the_first_one_did(ledger: Ledger,
 def test_another_run_is_not_held_up(ledger: Ledger, backend: str) -> None:
     approved(ledger, RUN)
     planned(ledger, "other")
-    found = meanwhile(ledger, start, lambda own: own.move("other", RunState.CANCELLED, "somebody"))
+    found = meanwhile(ledger, start, lambda own: moved(own, "other", RunState.CANCELLED, "somebody"))
 
     assert found.overtaken == (backend == "postgres"), "SQLite has one writer at a time"
     assert found.refused == []

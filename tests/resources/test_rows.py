@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support import approved, pass_all, planned, stage_all
+from support import approved, moved, pass_all, planned, stage_all
 
 from manifests.lifecycle import RunState
+from resources.leases import Leases
 from resources.ledger import Ledger
 from resources.rows import Difference, Rows, changes_of, differences, fold, rows_of, tables_of_runs
 from resources.tables import Utc, metadata
@@ -23,8 +24,8 @@ KEYS = {"run_id", "id", "chunk"}
 def published(ledger: Ledger) -> Ledger:
     record = approved(ledger, RUN)
     pass_all(ledger, record, stage_all(ledger, record))
-    ledger.move(RUN, RunState.VALIDATED, "ada")
-    entry = ledger.open_publication(RUN, "publish", 7, "ab" * 32, "ada", token=1)
+    moved(ledger, RUN, RunState.VALIDATED, "ada")
+    entry = ledger.open_publication(RUN, "publish", 7, "ab" * 32, "ada", token=_lease(ledger, RUN))
     ledger.accept(RUN, entry, snapshot_id=2**62, added=3, removed=3, actor="ada")
     ledger.record_sink_attempt(
         RUN,
@@ -36,6 +37,13 @@ def published(ledger: Ledger) -> Ledger:
         reason="é 'quoted'",
     )
     return ledger
+
+
+def _lease(ledger: Ledger, run_id: str) -> int:
+    year = date(2012, 1, 1), date(2012, 12, 31)
+    leases = Leases(ledger.engine, 60)
+    lease = leases.acquire(f"target of {run_id}", *year, run_id, "publish")
+    return lease.token
 
 
 def look(ledger: Ledger) -> Rows:
@@ -108,9 +116,9 @@ def test_added_and_removed_rows_are_named(published: Ledger) -> None:
 def test_what_an_event_brings_about_is_lawful_and_folds_into_the_kept_rows(published: Ledger) -> None:
     kept = look(published)
     approved(published, "later")
-    entry = published.open_publication("later", "publish", 7, "cd" * 32, "ada", token=2)
+    entry = published.open_publication("later", "publish", 7, "cd" * 32, "ada", token=_lease(published, "later"))
     for state in (RunState.RUNNING, RunState.STAGED, RunState.VALIDATED):
-        published.move("later", state, "ada")
+        moved(published, "later", state, "ada")
     published.accept("later", entry, snapshot_id=9, added=1, removed=3, actor="ada")
     found = compared(published, kept)
     assert {one.table for one in found} == {"accepted_versions", "runs", "transitions"}

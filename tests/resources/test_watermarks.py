@@ -16,6 +16,7 @@ from support import (
     a_plan,
     a_source,
     monthly_files,
+    moved,
     pass_all,
     publishing,
     stage_all,
@@ -47,7 +48,7 @@ def published(
     )
     ledger.decide(run_id, approve=True, by=APPROVER, comment="", self_approval=False, plan_hash=record.plan_hash)
     pass_all(ledger, record, stage_all(ledger, record))
-    ledger.move(run_id, RunState.VALIDATED, REQUESTER)
+    moved(ledger, run_id, RunState.VALIDATED, REQUESTER)
     publication = ledger.open_publication(run_id, "publish", 7, "root", REQUESTER)
     ledger.accept(run_id, publication, snapshot_id=100, added=3, removed=2, actor=REQUESTER)
 
