@@ -34,6 +34,7 @@ from backfill_assets.commands.decisions import loud, publisher_options
 from backfill_assets.commands.differences import diff, explain
 from backfill_assets.commands.evidence import report, verify
 from backfill_assets.commands.operations import metrics, runbook
+from backfill_assets.commands.policy import policy
 from backfill_assets.commands.reconciliation import drift, exceptions, reconcile
 from backfill_assets.commands.ui import ui
 from manifests.errors import InputRefused, Problem, Refused
@@ -186,6 +187,7 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
 
 for _command in (
     *DECISIONS,
+    policy,
     diff,
     explain,
     reconcile,

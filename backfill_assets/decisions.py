@@ -11,13 +11,15 @@ from contextlib import contextmanager, suppress
 
 from backfill_assets import publication
 from backfill_assets.executor import require_young
+from backfill_assets.live_names import name_problems
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import REFUSED, catch_up
 from backfill_assets.ways import REINSTATE, ROLLBACK
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState, check_transition
+from manifests.model import Mode
 from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
-from resources import approvals
+from resources import approvals, ticks
 from resources.ledger import RunRecord, Verdict, operator
 
 SHORTEST_HASH = 12
@@ -41,9 +43,34 @@ def approve(
     Raises:
         TransitionRefused: if the run's state, its plan, its age or the policy does not allow it.
     """
+    _raise(name_problems(by))
+    return _approve(platform, run_id, by=by, comment=comment, plan_hash=plan_hash, break_glass=break_glass)
+
+
+def approve_by_policy(platform: Platform, run_id: str, *, by: str, comment: str) -> RunRecord:
+    """Approve a planned run in the name of its target's policy: a live run that a tick has written, or a reconciliation.
+
+    Raises:
+        TransitionRefused: if it is neither, or as for `approve`.
+    """
+    mode = platform.ledger.run(run_id).plan.mode
+    if mode not in {Mode.LIVE, Mode.RECONCILIATION}:
+        raise TransitionRefused(
+            Problem(
+                f"run '{run_id}' has mode {mode}",
+                "policies approve what LIVE's tick has written, and what changes nothing",
+                f"`backfill approve {run_id} --by NAME`",
+            )
+        )
+    return _approve(platform, run_id, by=by, comment=comment)
+
+
+def _approve(
+    platform: Platform, run_id: str, *, by: str, comment: str, plan_hash: str | None = None, break_glass: str = ""
+) -> RunRecord:
     record, policy, rule = _of(platform, run_id)
     check_transition(run_id, record.state, RunState.APPROVED)
-    problems = _same_policy(record, policy)
+    problems = _same_policy(record, policy) + ticks.problems(platform.ledger.engine, record.manifest)
     if break_glass:
         problems += break_glass_problems(policy, rule, by, break_glass, record.target)
     else:
@@ -56,9 +83,10 @@ def approve(
         approve=True,
         by=by,
         comment=comment,
-        self_approval=not _needs_others(platform, rule),
+        self_approval=not rule.four_eyes,
         plan_hash=_whole_hash(record, plan_hash),
         break_glass=break_glass,
+        policy_hash=policy.hash,
     )
     return platform.ledger.run(run_id)
 
@@ -74,7 +102,7 @@ def reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
     """
     record, policy, rule = _of(platform, run_id)
     check_transition(run_id, record.state, RunState.REJECTED)
-    _raise(role_problems(policy, rule, Role.APPROVER, by, record.target))
+    _raise(name_problems(by) + role_problems(policy, rule, Role.APPROVER, by, record.target))
 
     def end(found: RunState, token: int | None) -> None:
         platform.ledger.decide(
@@ -82,8 +110,9 @@ def reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
             approve=False,
             by=by,
             comment=comment,
-            self_approval=not _needs_others(platform, rule),
+            self_approval=not rule.four_eyes,
             plan_hash=_whole_hash(record, plan_hash),
+            policy_hash=policy.hash,
             expected=found,
             token=token,
         )
@@ -99,8 +128,8 @@ def review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
         TransitionRefused: if the run is over, its plan is another one, or the policy does not allow it.
     """
     record, policy, rule = _of(platform, run_id)
-    problems = role_problems(policy, rule, Role.REVIEWER, by, record.target)
-    if _needs_others(platform, rule) and same_name(by) == same_name(record.requested_by):
+    problems = name_problems(by) + role_problems(policy, rule, Role.REVIEWER, by, record.target)
+    if rule.four_eyes and same_name(by) == same_name(record.requested_by):
         problems.append(
             Problem(f"'{by}' requested run '{run_id}'", "a reviewer differs from the requester", "ask somebody else")
         )
@@ -114,6 +143,7 @@ def review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
         comment=comment,
         plan_hash=_whole_hash(record, plan_hash),
         states=approvals.REVIEWABLE,
+        policy_hash=policy.hash,
     )
     return record
 
@@ -204,7 +234,7 @@ def _decided(
     person = by or operator()
     alone = rule.publisher_differs_from_approver and decision != approvals.ROLLBACK
     _raise(_publisher_problems(platform, record, policy, rule, person, break_glass, not_the_approver=alone))
-    _record_publisher(platform, record, decision, person, comment, break_glass)
+    _record_publisher(platform, record, policy, decision, person, comment, break_glass)
     try:
         yield
     except Refused:
@@ -238,7 +268,7 @@ def accept_change(
             Problem(f"the reason '{reason}' is too short", "an owner says why the change is right", "give --reason")
         )
     owners = target_named(record.target).owners if rule.owners is None else rule.owners
-    problems = []
+    problems = name_problems(by)
     if not policy.includes(owners, by):
         problems.append(
             Problem(
@@ -247,7 +277,7 @@ def accept_change(
                 "ask one of them; who belongs to a team is said in `groups` of the policy",
             )
         )
-    if _needs_others(platform, rule) and same_name(by) == same_name(record.requested_by):
+    if rule.four_eyes and same_name(by) == same_name(record.requested_by):
         problems.append(
             Problem(
                 f"'{by}' requested run '{run_id}'", "who accepts a change differs from the requester", "ask another"
@@ -262,6 +292,7 @@ def accept_change(
         reason=reason,
         plan_hash=_whole_hash(record, plan_hash),
         gates=record.plan.gates,
+        policy_hash=policy.hash,
     )
     publication.prepare(platform, run_id)
     return platform.ledger.run(run_id)
@@ -277,8 +308,6 @@ def _of(platform: Platform, run_id: str) -> tuple[RunRecord, Policy, Rule]:
     return record, policy, policy.rule_for(record.target, record.kind)
 
 
-def _needs_others(platform: Platform, rule: Rule) -> bool:
-    return rule.four_eyes and not platform.settings.self_approval
 
 
 def _decide_publication(
@@ -286,7 +315,7 @@ def _decide_publication(
 ) -> None:
     alone = rule.publisher_differs_from_approver
     _raise(_publisher_problems(platform, record, policy, rule, by, break_glass, not_the_approver=alone))
-    _record_publisher(platform, record, approvals.PUBLISH, by, comment, break_glass)
+    _record_publisher(platform, record, policy, approvals.PUBLISH, by, comment, break_glass)
 
 
 def _publisher_problems(
@@ -300,8 +329,8 @@ def _publisher_problems(
     not_the_approver: bool,
 ) -> list[Problem]:
     if break_glass:
-        return break_glass_problems(policy, rule, by, break_glass, record.target)
-    problems = role_problems(policy, rule, Role.PUBLISHER, by, record.target)
+        return name_problems(by) + break_glass_problems(policy, rule, by, break_glass, record.target)
+    problems = name_problems(by) + role_problems(policy, rule, Role.PUBLISHER, by, record.target)
     approval = approvals.approval_of(platform.ledger, record)
     own = approval is not None and same_name(approval["decided_by"]) == same_name(by)
     if not_the_approver and own:
@@ -316,12 +345,12 @@ def _publisher_problems(
 
 
 def _record_publisher(
-    platform: Platform, record: RunRecord, decision: str, by: str, comment: str, break_glass: str
+    platform: Platform, record: RunRecord, policy: Policy, decision: str, by: str, comment: str, break_glass: str
 ) -> None:
     """Record what a publisher decides, unless it is what was decided last: the same command again decides nothing new."""
     newest = next(iter(reversed(platform.ledger.approvals(record.run_id))), None)
-    said = (decision, by, record.plan_hash, comment, break_glass)
-    names = ("decision", "decided_by", "plan_hash", "comment", "break_glass")
+    said = (decision, by, record.plan_hash, comment, break_glass, policy.hash)
+    names = ("decision", "decided_by", "plan_hash", "comment", "break_glass", "policy_hash")
     if newest is not None and said == tuple(newest[name] for name in names):
         return
     approvals.record(
@@ -334,6 +363,7 @@ def _record_publisher(
         plan_hash=record.plan_hash,
         states={record.state},
         break_glass=break_glass,
+        policy_hash=policy.hash,
     )
 
 

@@ -40,6 +40,7 @@ from resources import logs
 from resources.history import lineage_of, referenced
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import ABANDONED, ChunkRecord, ChunkState, RunRecord, now, operator
+from resources.policy_in_force import disagreement
 from resources.processes import has_ended, is_busy
 from resources.repairs import (
     close_publication,
@@ -159,12 +160,19 @@ def examine(platform: Platform) -> list[Disagreement]:
     for record in everything:
         found += _attempts(platform, record)
     found += _evidence(platform, everything)
-    found += [*_leases(platform), *_freezes(platform), *_clock(platform)]
+    found += [*_leases(platform), *_freezes(platform), *_clock(platform), *_policy_file(platform)]
     for one in found:
         text = f"{one.where}: {one.what}"
         level = logging.ERROR if one.kind == "DATA-LOSS" else logging.WARNING
         logs.event(_log, level, "disagreement", text, told=True, **one.shown())
     return found
+
+
+def _policy_file(platform: Platform) -> Iterator[Disagreement]:
+    """A file that proposes another policy than is in force: somebody may take it for what counts."""
+    if said := disagreement(platform.ledger.engine, platform.settings):
+        fix = "`backfill policy propose --by NAME`, and somebody else adopts it; or make the file say what is in force"
+        yield Disagreement("policy-file", "policy", said, Sure.CERTAIN, fix)
 
 
 def mend(platform: Platform) -> tuple[list[Repaired], list[Disagreement]]:

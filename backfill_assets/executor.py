@@ -52,7 +52,7 @@ from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import DayRange, Mode
 from manifests.planner import Plan, PlannedChunk
 from manifests.policy import OLD_DATA_GATE, age_problems
-from resources import approvals, judged, logs
+from resources import approvals, judged, logs, ticks
 from resources.code import code_identity
 from resources.lakehouse import PinnedRead, local_path
 from resources.ledger import ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
@@ -123,6 +123,8 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
                 "launch chunks of the plan only",
             )
         )
+    if wrong := ticks.problems(platform.ledger.engine, record.manifest):
+        raise TransitionRefused(wrong)
     _require_same_code(platform, record)
     require_young(platform, record)
     return record

@@ -10,9 +10,9 @@ import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date, timedelta
-from hashlib import sha256
 
 from backfill_assets import decisions
+from backfill_assets.live_names import ATTEMPTS, is_live_id, prefix_of
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.target import LivePolicy, TargetTable
@@ -20,9 +20,9 @@ from backfill_assets.ways import PUBLISH
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState
-from manifests.model import MAX_RUN_ID, Kind, Mode, RunManifest, manifest_from
+from manifests.model import Kind, Mode, RunManifest, manifest_from
 from manifests.planner import SourceState
-from resources import logs, watermarks
+from resources import logs, ticks, watermarks
 from resources.ledger import RunRecord, now
 from resources.watermarks import Watermark
 
@@ -30,8 +30,6 @@ _log = logging.getLogger(__name__)
 LAUNCHABLE = frozenset({RunState.APPROVED, RunState.RUNNING, RunState.STAGED})
 """States of a live run in which its chunks are to be staged and gated without anybody saying so."""
 _OPEN = LAUNCHABLE | {RunState.PLANNED, RunState.FAILED, RunState.VALIDATED}
-_ATTEMPTS = 5
-"""Live runs for one source snapshot: each after the first stands in for one that lost its scope to somebody else."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +81,43 @@ def tick(platform: Platform, target: TargetTable) -> Tick:
 def _tick(platform: Platform, target: TargetTable) -> Tick:
     policy_of(target)
     under_way = [
-        record for record in platform.ledger.runs(target=target.name, states=_OPEN) if _is_ours(record.run_id, target)
+        record
+        for record in platform.ledger.runs(target=target.name, states=_OPEN)
+        if record.plan.mode is Mode.LIVE and is_live_id(record.run_id, target)
     ]
     if under_way:
+        _take_over(platform, target, under_way[0])
         record = approve_by_policy(platform, target, under_way[0])
         return Tick(target.name, record, f"{record.run_id} is {record.state}: {record.state_reason}")
     manifest, why = _next(platform, target)
     if manifest is None:
         return Tick(target.name, None, why)
+    ticks.record(platform.ledger.engine, manifest, now())
     record = approve_by_policy(platform, target, plan_run(platform, manifest))
     return Tick(target.name, record, why)
+
+
+def _take_over(platform: Platform, target: TargetTable, record: RunRecord) -> None:
+    """Put on record that a tick has written a live run's manifest, if an earlier version of this project did not.
+
+    Only what the tick would write itself, for the run's snapshot, becomes its own: a run that a person has planned in
+    the name of LIVE does not.
+
+    Raises:
+        TransitionRefused: if it is another manifest.
+    """
+    if ticks.has_written(platform.ledger.engine, record.manifest):
+        return
+    manifest, _ = _next(platform, target, again=record)
+    if manifest != record.manifest:
+        raise TransitionRefused(
+            Problem(
+                f"'{record.run_id}' is {record.state} with kind LIVE, and its manifest is not what LIVE would write",
+                ticks.ONLY_TICKS,
+                f"`backfill cancel {record.run_id} --by NAME`: LIVE goes on with the next snapshot of {target.source}",
+            )
+        )
+    ticks.record(platform.ledger.engine, manifest, now())
 
 
 def live_manifest(platform: Platform, target: TargetTable) -> RunManifest | None:
@@ -112,6 +137,8 @@ def approve_by_policy(platform: Platform, target: TargetTable, record: RunRecord
     """
     if record.state is not RunState.PLANNED:
         return record
+    if wrong := ticks.problems(platform.ledger.engine, record.manifest):
+        raise TransitionRefused(wrong)
     if record.plan.policy != platform.policy.hash:  # it has changed since: a plan is approved under the one in force
         record = plan_run(platform, record.manifest)
     policy, text = policy_of(target), record.manifest
@@ -126,15 +153,19 @@ def approve_by_policy(platform: Platform, target: TargetTable, record: RunRecord
             )
         )
     comment = f"as the live policy of {target.name} says"
-    return decisions.approve(platform, record.run_id, by=policy.approved_by, comment=comment)
+    return decisions.approve_by_policy(platform, record.run_id, by=policy.approved_by, comment=comment)
 
 
-def _next(platform: Platform, target: TargetTable) -> tuple[RunManifest | None, str]:
-    """Return the manifest of the next live run and what it is for, or None and why there is none."""
+def _next(platform: Platform, target: TargetTable, *, again: RunRecord | None = None) -> tuple[RunManifest | None, str]:
+    """Return the manifest of the next live run and what it is for, or None and why there is none.
+
+    With `again`, that of a run that there is already: for its source snapshot, under its id.
+    """
     policy_of(target)
     if platform.lakehouse.snapshot_id(target.source) is None:
         return None, f"{target.source} has no snapshot yet"
-    source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
+    pinned = None if again is None else again.plan.source_snapshot_id
+    source = platform.lakehouse.source_state(target.source, target.source_time_column, pinned)
     if not source.files:
         return None, f"{target.source} holds no rows at snapshot {source.snapshot_id}"
     # a day after today is a mistake of the source: it must not open chunks of the future
@@ -146,7 +177,7 @@ def _next(platform: Platform, target: TargetTable) -> tuple[RunManifest | None, 
         and watermark.complete_until >= known
     ):
         return None, f"{target.name} is complete up to {watermark.complete_until} with snapshot {source.snapshot_id}"
-    run_id, taken = _free_run_id(platform, target, source.snapshot_id)
+    run_id, taken = _free_run_id(platform, target, source.snapshot_id) if again is None else (again.run_id, "")
     if run_id is None:
         return None, taken
     begins = _begins(platform, target, watermark)
@@ -203,8 +234,8 @@ def _free_run_id(platform: Platform, target: TargetTable, snapshot_id: int) -> t
     A run that lost its scope to another publication stands aside for another attempt. One that a person has ended, or
     rolled back, was ended for a reason: LIVE goes on with the next snapshot.
     """
-    first = f"{_prefix(target)}{snapshot_id}"
-    for number in range(1, _ATTEMPTS + 1):
+    first = f"{prefix_of(target)}{snapshot_id}"
+    for number in range(1, ATTEMPTS + 1):
         run_id = first if number == 1 else f"{first}.{number}"
         record = platform.ledger.find(run_id)
         if record is None:
@@ -212,20 +243,7 @@ def _free_run_id(platform: Platform, target: TargetTable, snapshot_id: int) -> t
         tried = [entry["state"] for entry in platform.ledger.publications(run_id) if entry["action"] == PUBLISH]
         if record.state is not RunState.REJECTED or "REFUSED" not in tried:
             return None, f"{run_id} is {record.state}: {record.state_reason}"
-    return None, f"{_ATTEMPTS} live runs for snapshot {snapshot_id} were refused by {target.name}: see their reasons"
-
-
-def _prefix(target: TargetTable) -> str:
-    """Return what the ids of the target's live runs begin with; a snapshot id and an attempt have room behind it."""
-    name = target.name.replace(".", "-")
-    room = MAX_RUN_ID - len("live--") - len(f"{2**63}.{_ATTEMPTS}")
-    if len(name) > room:
-        name = f"{name[: room - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
-    return f"live-{name}-"
-
-
-def _is_ours(run_id: str, target: TargetTable) -> bool:
-    return run_id.startswith(_prefix(target)) and run_id.removeprefix(_prefix(target)).partition(".")[0].isdigit()
+    return None, f"{ATTEMPTS} live runs for snapshot {snapshot_id} were refused by {target.name}: see their reasons"
 
 
 def _written(

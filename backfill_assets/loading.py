@@ -17,8 +17,9 @@ from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.schema import TABLE_PROPERTIES, iceberg_schema
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
+from resources import policy_in_force
 from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY
-from resources.ledger import now
+from resources.ledger import now, operator
 
 _FIRST_PARTITION_FIELD = 1000
 
@@ -49,7 +50,7 @@ def initialise(platform: Platform) -> dict[str, str]:
             )
         ) from error
     platform.lakehouse.create_catalog()
-    platform.ledger.migrate()
+    make_ledger(platform)
     for table in input_tables():
         column = table.partition_by
         schema = iceberg_schema(table.model)
@@ -70,6 +71,13 @@ def initialise(platform: Platform) -> dict[str, str]:
         platform.lakehouse.overwrite_rows(name, rows, properties)
         held[name] = version
     return held
+
+
+def make_ledger(platform: Platform) -> None:
+    """Create or upgrade the ledger, and put its first policy in force."""
+    had = platform.ledger.migrate()
+    engine, settings = platform.ledger.engine, platform.settings
+    policy_in_force.install(engine, settings, upgraded=had is not None, by=operator(), at=now())
 
 
 def load_case_events(platform: Platform, load: enforcement.RawLoad, limit: float) -> Loaded:

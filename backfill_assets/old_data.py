@@ -69,7 +69,7 @@ def source_facts(
 def erased_subjects(platform: Platform, erasure: Erasure, today: date) -> tuple[frozenset[str], int | None]:
     """Return the subjects erased by today, and the snapshot of the table that lists them (None for a file)."""
     if erasure.table is None:
-        rows: Iterable[Mapping[str, Any]] = erased_in_file(platform.settings, erasure)
+        rows: Iterable[Mapping[str, Any]] = erased_in_file(platform.policy_in_force.folder, erasure)
         return erased_keys(rows, erasure, today, where=str(erasure.file)), None
     snapshot_id = platform.lakehouse.snapshot_id(erasure.table)
     rows = [] if snapshot_id is None else platform.lakehouse.rows(erasure.table, snapshot_id)

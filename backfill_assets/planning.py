@@ -12,17 +12,19 @@ from functools import partial
 from typing import Any
 
 from backfill_assets import faults
+from backfill_assets.live_names import claims
 from backfill_assets.old_data import source_facts
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.schema import false_row_rules, iceberg_schema
 from backfill_assets.target import TargetTable
-from manifests.chunks import key_of
-from manifests.errors import PlanRefused, Problem, Refused
+from manifests.chunks import aligned, cut, first_day, key_of, last_day
+from manifests.errors import PlanRefused, Problem, Refused, SinkRefused
+from manifests.kinds import Holder, Present
 from manifests.lifecycle import RunState
-from manifests.model import DayRange, Mode, PublishMode, ReferenceData, RunManifest
+from manifests.model import DayRange, Kind, Mode, PublishMode, ReferenceData, RunManifest
 from manifests.planner import BaseState, Plan, ReferenceState, make_plan, pin_reference, series_of
 from manifests.policy import shown
-from resources import approvals, logs, watermarks
+from resources import approvals, logs, ticks, watermarks
 from resources.code import code_identity
 from resources.declared_tables import column_problems
 from resources.lakehouse import Scope
@@ -37,6 +39,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     Raises:
         Refused: if the manifest cannot be planned, with every reason the planner found.
     """
+    _require_own_names(platform, manifest)
     platform.sinks.check_grants(manifest)
     target = target_named(manifest.target.table)
     if wrong := false_row_rules(target.model):
@@ -88,6 +91,22 @@ def _require_columns(platform: Platform, target: TargetTable, manifest: RunManif
         raise PlanRefused(problems)
 
 
+def _require_own_names(platform: Platform, manifest: RunManifest) -> None:
+    """Refuse a person's manifest that claims what is the platform's: the kind LIVE, a live run's id, a policy's name.
+
+    Raises:
+        PlanRefused: with what it claims, and the sinks that it is refused for that; those requests are on record.
+    """
+    problems = ticks.problems(platform.ledger.engine, manifest) + claims(manifest)
+    if not problems:
+        return
+    try:
+        platform.sinks.check_grants(manifest)
+    except SinkRefused as refusal:
+        problems += refusal.problems
+    raise PlanRefused(problems)
+
+
 def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:
     """Look up what the planner must know of the tables: for the manifest's publish mode, and beside live."""
     lakehouse, wanted = platform.lakehouse, manifest.target
@@ -96,9 +115,17 @@ def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) 
     derives = corrects or wanted.publish_mode is PublishMode.MERGE_BY_KEY
     changes = manifest.execution_mode is not Mode.RECONCILIATION
     chunk_of = partial(key_of, target.chunking) if derives else None
+    known = base_state(platform, target, manifest)
+    first_rows_only = wanted.publish_mode is PublishMode.APPEND_ONLY
+    # rows of somebody else matter to APPEND_ONLY, and to what a kind means where no run holds a chunk
+    holds_none = known.accepted.isdisjoint(
+        chunk.key for chunk in cut(target.chunking, *aligned(target.chunking, scope.start, scope.end))
+    )
+    rows = lakehouse.rows_in(target.name, scope) if first_rows_only or holds_none else 0
     return replace(
-        base_state(platform, target, manifest),
-        rows_in_scope=lakehouse.rows_in(target.name, scope) if wanted.publish_mode is PublishMode.APPEND_ONLY else 0,
+        known,
+        rows_in_scope=rows if first_rows_only else 0,
+        present=replace(known.present or Present(), rows_of_others=holds_none and rows > 0),
         files_beyond=tuple(lakehouse.files_beyond(target.name, scope, chunk_of)) if changes else (),
         refs=lakehouse.refs(target.name),
         source_snapshots=lakehouse.history(target.source) if wanted.merge is not None else frozenset(),
@@ -181,7 +208,8 @@ def base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -
     scope = manifest.target.publish_range
     watermark = watermarks.current(platform.ledger.engine, target.name)
     holders = platform.ledger.accepted(target.name)
-    accepted = {run_id: platform.ledger.run(run_id).plan for run_id in sorted(set(holders.values()))}
+    records = {run_id: platform.ledger.run(run_id) for run_id in sorted(set(holders.values()))}
+    accepted = {run_id: record.plan for run_id, record in records.items()}
     published = platform.ledger.runs(target=target.name, states=[RunState.PUBLISHED, RunState.SUPERSEDED])
     was_live = any(one.plan.mode is Mode.LIVE and _touches(one.plan, scope) for one in published)
     newest = max((plan.source_committed_at for plan in accepted.values() if _touches(plan, scope)), default=None)
@@ -190,6 +218,23 @@ def base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -
         complete_at=None if watermark is None else watermark.source_at,
         accepted=frozenset(holders),
         live_at=newest if was_live else None,
+        present=_present(target, holders, records, live_has_begun=any(one.plan.mode is Mode.LIVE for one in published)),
+    )
+
+
+def _present(
+    target: TargetTable, holders: Mapping[str, str], records: Mapping[str, RunRecord], *, live_has_begun: bool
+) -> Present:
+    """Return what a kind of run is held against: the accepted run of each chunk, and whether LIVE has begun."""
+    found = {
+        run_id: Holder(Kind(one.kind), one.plan.transform_version, one.plan.source_snapshot_id)
+        for run_id, one in records.items()
+    }
+    begins = {key: first_day(target.chunking, key) for key in holders}
+    return Present(
+        holders={key: found[run_id] for key, run_id in holders.items()},
+        days={key: (day, last_day(target.chunking, day)) for key, day in begins.items()},
+        live_has_begun=live_has_begun,
     )
 
 

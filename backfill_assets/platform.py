@@ -16,7 +16,7 @@ from manifests.policy import Policy
 from resources.evidence import EvidenceStore
 from resources.lakehouse import Lakehouse
 from resources.ledger import Ledger
-from resources.policies import load_policy
+from resources.policy_in_force import InForce, in_force
 from resources.settings import Settings
 from resources.sinks import Sinks
 from resources.spark import ModeSpark
@@ -52,8 +52,13 @@ class Platform:
 
     @property
     def policy(self) -> Policy:
-        """The policy in force, read anew each time: a change of its file counts at once."""
-        return load_policy(self.settings)
+        """The policy in force, looked up anew each time: one that is adopted counts at once."""
+        return self.policy_in_force.policy
+
+    @property
+    def policy_in_force(self) -> InForce:
+        """The policy in force, with the decision that has put it there."""
+        return in_force(self.ledger.engine, self.settings.home)
 
 
 @contextmanager
@@ -71,13 +76,18 @@ def open_platform(settings: Settings) -> Iterator[Platform]:
         platform.ledger.engine.dispose()
 
 
+def declared_targets() -> list[TargetTable]:
+    """Return every target of every product."""
+    return [target for product in PRODUCTS for target in product.targets]
+
+
 def target_named(name: str) -> TargetTable:
     """Return a declared target.
 
     Raises:
         InputRefused: if no product declares it.
     """
-    targets = {target.name: target for product in PRODUCTS for target in product.targets}
+    targets = {target.name: target for target in declared_targets()}
     if name not in targets:
         raise InputRefused(
             Problem(

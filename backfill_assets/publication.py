@@ -34,11 +34,12 @@ from manifests.errors import (
     Refused,
     StateMoved,
 )
+from manifests.kinds import FIRST_OUTPUT
 from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict, PublishMode
 from manifests.planner import Plan, step_id
 from manifests.policy import Role
-from resources import approvals, freezes, judged, logs
+from resources import approvals, freezes, judged, logs, ticks
 from resources.lakehouse import ScopeChanged
 from resources.leases import Lease
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
@@ -163,7 +164,7 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
 
     Not asked of a publication that has landed already: it is put on record, whatever the policy says today.
     """
-    problems: list[Problem] = []
+    problems = ticks.problems(platform.ledger.engine, record.manifest)
     try:
         require_young(platform, record)
     except Refused as refusal:
@@ -693,7 +694,7 @@ def _in_conflict(platform: Platform, change: Change, conflicts: list[str], lease
         tried = len(platform.ledger.amendments(run_id))
         pinned = change.record.manifest.source.snapshot_id
         if _would_replace_first_rows(change, conflicts):
-            again = f"APPEND_ONLY never replaces rows, so that planning it anew cannot help; {again}"
+            again = f"{_first_output(change)} never replaces rows, so that planning it anew cannot help; {again}"
         elif tried < terms.max_replans and pinned is None:
             plan = replanned(platform, change.target, change.plan)
             number = platform.ledger.replan(run_id, plan, conflicts, actor=operator(), reason=what, token=lease.token)
@@ -722,10 +723,18 @@ def _in_conflict(platform: Platform, change: Change, conflicts: list[str], lease
 
 def _would_replace_first_rows(change: Change, conflicts: list[str]) -> bool:
     """Whether a run that writes first rows only would, planned anew, replace what somebody else has written since."""
-    if change.plan.publish_mode is not PublishMode.APPEND_ONLY:
+    if not _first_output(change):
         return False
     scopes = chunk_scopes(change.target, [chunk for chunk in change.plan.chunks if chunk.key in set(conflicts)])
     return any(change.platform.lakehouse.rows_in(change.target.name, scope) for scope in scopes.values())
+
+
+def _first_output(change: Change) -> str:
+    """Name what a run says of itself that means: it replaces nobody's rows; empty if it may."""
+    if change.plan.publish_mode is PublishMode.APPEND_ONLY:
+        return PublishMode.APPEND_ONLY.value
+    kind = change.record.manifest.kind
+    return f"kind {kind}" if kind in FIRST_OUTPUT else ""
 
 
 def _differing_files(change: Change, conflicts: list[str], limit: int = 20) -> list[str]:

@@ -182,7 +182,7 @@ def plan_reconciliation(platform: Platform, manifest: RunManifest) -> RunRecord:
         )
     record = plan_run(platform, manifest)
     if record.state is RunState.PLANNED:
-        decisions.approve(
+        decisions.approve_by_policy(
             platform,
             record.run_id,
             by=policy_of(target_named(record.target)).approved_by,

@@ -38,7 +38,7 @@ from rich.table import Table
 from backfill_assets import platform as platform_module
 from backfill_assets.digest import RowDigest
 from backfill_assets.executor import CHUNK_GATE
-from backfill_assets.loading import _spec
+from backfill_assets.loading import _spec, make_ledger
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish
@@ -106,7 +106,7 @@ def initialise(platform: Platform) -> None:
     """Make ledger, catalog and tables; the source has an event a month."""
     platform.settings.home.mkdir(parents=True, exist_ok=True)
     platform.lakehouse.create_catalog()
-    platform.ledger.migrate()
+    make_ledger(platform)
     schema = iceberg_schema(Day)
     platform.lakehouse.ensure(DAYS, schema, _spec(schema, "day", Chunking.MONTH), TABLE_PROPERTIES)
     events = Schema(NestedField(1, "id", StringType(), required=False), NestedField(2, "at", TimestamptzType(), False))

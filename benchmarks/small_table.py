@@ -26,7 +26,7 @@ from pyiceberg.types import NestedField, StringType, TimestamptzType
 from backfill_assets import derivation, doctor, executor
 from backfill_assets import platform as platform_module
 from backfill_assets.compute import CHUNK_FOLDER, entities_folder, lineage, staged_files
-from backfill_assets.loading import _spec
+from backfill_assets.loading import _spec, make_ledger
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.schema import TABLE_PROPERTIES, Corrections, Published, dtypes, iceberg_schema
@@ -182,7 +182,7 @@ def initialise(platform: Platform) -> None:
     """Make ledger, catalog and tables; the source has an event a month."""
     platform.settings.home.mkdir(parents=True, exist_ok=True)
     platform.lakehouse.create_catalog()
-    platform.ledger.migrate()
+    make_ledger(platform)
     for name, model in ((READINGS, Reading), (CORRECTIONS, Correction)):
         schema = iceberg_schema(model)
         platform.lakehouse.ensure(name, schema, _spec(schema, "day", Chunking.MONTH), TABLE_PROPERTIES)

@@ -17,11 +17,13 @@ from pydantic import TypeAdapter
 from manifests.canonical import LATER, canonical_json, sha256_of
 from manifests.chunks import Chunk, Chunking, aligned, cut, first_day, key_of, last_day
 from manifests.errors import PlanRefused, Problem
+from manifests.kinds import Present, kind_problems
 from manifests.model import (
     Acceptance,
     Conflict,
     Corrections,
     DayRange,
+    Kind,
     Mode,
     OlderVersion,
     OnConflict,
@@ -137,6 +139,7 @@ class BaseState:
         accepted: keys of the chunks that an accepted run holds.
         live_at: commit of the newest source snapshot that the runs accepted in the publish range were made from, if LIVE has
             ever published there; else None.
+        present: what the kinds of runs are held against; None where nothing was looked up.
     """
 
     rows_in_scope: int = 0
@@ -148,6 +151,7 @@ class BaseState:
     complete_at: datetime | None = None
     accepted: frozenset[str] = frozenset()
     live_at: datetime | None = None
+    present: Present | None = None
 
 
 @dataclass(frozen=True)
@@ -488,6 +492,7 @@ def make_plan(
     terms, needs_publisher = None, False
     if policy is not None:
         problems += request_problems(policy, manifest)
+        problems += _kind_problems(manifest, contract, source, base, policy)
         needs_publisher = policy.rule_for(contract.table, manifest.kind).of(Role.PUBLISHER) is not None
     if policy is not None and facts is not None:
         wanted = WantedRead(
@@ -681,6 +686,16 @@ def _file_problems(publish: DayRange, contract: TargetContract, base: BaseState)
             "rewrite these files by the table's partitions; or widen the publish range to all of their days",
         )
     ]
+
+
+def _kind_problems(
+    manifest: RunManifest, contract: TargetContract, source: SourceState, base: BaseState | None, policy: Policy
+) -> list[Problem]:
+    """Return what contradicts the kind that the manifest names; nobody's choice of rules is looked at without a policy."""
+    if base is None or base.present is None:
+        return []
+    told_apart = policy.tells_apart(contract.source, contract.table, Kind.RESTATEMENT, Kind.BACKFILL)
+    return kind_problems(manifest, base.present, source.snapshot_id, told_apart=told_apart)
 
 
 def _live_problems(

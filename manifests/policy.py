@@ -24,6 +24,7 @@ from manifests.model import Day, DayRange, Kind, Mode, Name, PublishMode, RunMan
 
 OLD_DATA_GATE = "old_data_policy"
 """Run-level gate of every plan that leaves rows out: counts them, and looks for erased subjects in what was staged."""
+_NAMED_ONLY = frozenset({Kind.LIVE, Kind.RECONCILIATION})
 GROUP, TEAM = "group:", "team:"
 """What an entry begins with that names a group of people; Dagster writes owners with `team:`."""
 
@@ -78,7 +79,8 @@ class Rule(_Part):
     """Who may do what to runs of some tables and kinds.
 
     A list of None means anybody. An entry is a name, or `group:NAME`. Without `kinds` a rule is for every kind but LIVE,
-    whose approval is the live policy's of its table: to hold LIVE to a rule, name it.
+    whose approval is the live policy's of its table: to hold LIVE to a rule, name it. A kind that no rule of its table is
+    for is held to all of them: see `Policy.rule_for`.
     """
 
     tables: tuple[Glob, ...] = Field(default=("*",), min_length=1)
@@ -191,12 +193,16 @@ class SourceRule(_Part):
 class Policy(_Part):
     """Everything the policy file says."""
 
+    _later = frozenset({"keepers"})
+
     api_version: Literal["backfill-policy/v1"] = "backfill-policy/v1"
     name: Annotated[str, Field(min_length=1, max_length=200)]
     groups: dict[str, tuple[Who, ...]] = Field(default={})
     rules: tuple[Rule, ...] = ()
     classifications: dict[Name, Classification] = Field(default={})
     sources: tuple[SourceRule, ...] = ()
+    keepers: tuple[Who, ...] | None = None
+    """Who may adopt another policy in place of this one, if somebody else has proposed it; None: anybody else."""
 
     @field_validator("groups")
     @classmethod
@@ -209,10 +215,8 @@ class Policy(_Part):
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         for rule in self.rules:
-            lists = [*map(rule.of, Role), rule.break_glass]
-            for entry in (entry for one in lists for entry in one or ()):
-                if entry.startswith(GROUP) and entry.removeprefix(GROUP) not in self.groups:
-                    raise ValueError(f"{entry} is no group; groups are {', '.join(sorted(self.groups)) or 'none'}")
+            self._require_groups([*map(rule.of, Role), rule.break_glass])
+        self._require_groups([self.keepers])
         for source in self.sources:
             for column, found in source.columns.items():
                 classification = self.classifications.get(found.classification)
@@ -224,14 +228,77 @@ class Policy(_Part):
                     raise ValueError(f"column {column} of {source.table} tells erased subjects: it cannot be masked")
         return self
 
+    def _require_groups(self, lists: Sequence[tuple[str, ...] | None]) -> None:
+        for entry in (entry for one in lists for entry in one or ()):
+            if entry.startswith(GROUP) and entry.removeprefix(GROUP) not in self.groups:
+                raise ValueError(f"{entry} is no group; groups are {', '.join(sorted(self.groups)) or 'none'}")
+
     @property
     def hash(self) -> str:
         """SHA-256 (hex) of what the policy says, whatever its layout is."""
         return sha256_of(self.model_dump(mode="json", by_alias=True))
 
     def rule_for(self, table: str, kind: Kind | str) -> Rule:
-        """Return the first rule for runs of a kind of a table; four eyes and anybody where none fits."""
-        return next((rule for rule in self.rules if rule.fits(table, Kind(kind))), Rule())
+        """Return the first rule for runs of a kind of a table; where none names the kind, the strictest of the table's.
+
+        So that a kind that nobody thought of opens nothing. LIVE and RECONCILIATION, which the platform writes and which
+        changes nothing, are held to a rule only where one names them; a table of no rule has four eyes and anybody.
+        """
+        found = next((rule for rule in self.rules if rule.fits(table, Kind(kind))), None)
+        if found is not None:
+            return found
+        return Rule() if Kind(kind) in _NAMED_ONLY else self.strictest(table)
+
+    def strictest(self, table: str) -> Rule:
+        """Return what satisfies every rule for runs of a table, but for rules of LIVE and RECONCILIATION alone."""
+        rules = [
+            rule
+            for rule in self.rules
+            if _any(rule.tables, table) and (rule.kinds is None or not set(rule.kinds) <= _NAMED_ONLY)
+        ]
+        if len(rules) <= 1:
+            return rules[0] if rules else Rule()
+        people = {role: self._in_all([rule.of(role) for rule in rules]) for role in Role}
+        ages = [rule.max_age_days for rule in rules]
+        return Rule.model_construct(
+            tables=(table,),
+            kinds=None,
+            requesters=people[Role.REQUESTER],
+            reviewers=people[Role.REVIEWER],
+            approvers=people[Role.APPROVER],
+            publishers=people[Role.PUBLISHER],
+            owners=people[Role.OWNER],
+            break_glass=self._in_all([rule.break_glass for rule in rules]) or (),
+            four_eyes=any(rule.four_eyes for rule in rules),
+            publisher_differs_from_approver=any(rule.publisher_differs_from_approver for rule in rules),
+            reviews_required=max(rule.reviews_required for rule in rules),
+            max_age_days=MaxAge.model_construct(
+                since_planning=min((one.since_planning for one in ages if one.since_planning), default=None),
+                since_approval=min((one.since_approval for one in ages if one.since_approval), default=None),
+            ),
+        )
+
+    def tells_apart(self, source: str, table: str, kind: Kind, other: Kind) -> bool:
+        """Whether it treats runs of two kinds over a table differently."""
+        use = self.source_rule(source, table)
+        kinds = None if use is None else use.kinds
+        reads_one_only = kinds is not None and (kind in kinds) != (other in kinds)
+        return reads_one_only or self.rule_for(table, kind) != self.rule_for(table, other)
+
+    def _in_all(self, lists: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+        """Return who is on every list; None, which is anybody, only where all of them are."""
+        named = [entries for entries in lists if entries is not None]
+        if not named:
+            return None
+        first, *others = named
+        if all(set(entries) == set(first) for entries in others):
+            return first
+        people = dict.fromkeys(person for entries in named for entry in entries for person in self._people(entry))
+        return tuple(person for person in people if all(self.includes(entries, person) for entries in named))
+
+    def _people(self, entry: str) -> tuple[str, ...]:
+        group = _group(entry)
+        return (entry,) if group is None else (entry, *self.groups.get(group, ()))
 
     def source_rule(self, source: str, target: str) -> SourceRule | None:
         """Return the first rule about a source for a target."""

@@ -70,8 +70,9 @@ def record(
     plan_hash: str,
     states: Collection[RunState],
     break_glass: str = "",
+    policy_hash: str = "",
 ) -> None:
-    """Record a decision about the plan that was looked at.
+    """Record a decision about the plan that was looked at, held against a policy.
 
     Raises:
         TransitionRefused: if the run is in none of `states`, or the plan is another one by now.
@@ -99,6 +100,7 @@ def record(
                 self_approved=False,
                 role=role.value,
                 break_glass=break_glass,
+                policy_hash=policy_hash,
                 at=now(),
             )
         )
@@ -181,6 +183,7 @@ def decisions(ledger: Ledger, run_id: str | None = None, *, break_glass: bool = 
             "comment": one["comment"],
             "breakGlass": one["break_glass"],
             "selfApproved": bool(one["self_approved"]),
+            "policyHash": one["policy_hash"],
             "void": one["plan_hash"] != one["present"],
         }
         for one in decided
@@ -198,6 +201,7 @@ def decisions(ledger: Ledger, run_id: str | None = None, *, break_glass: bool = 
             "comment": one["reason"],
             "breakGlass": "",
             "selfApproved": False,
+            "policyHash": one["policy_hash"],
             "void": one["numbers_hash"] != still[one["run_id"]].get(one["gate"]),
         }
         for one in accepted
@@ -257,7 +261,15 @@ def acceptances_of(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
 
 
 def accept_change(
-    ledger: Ledger, run_id: str, verdict: Verdict, *, by: str, reason: str, plan_hash: str, gates: Iterable[str]
+    ledger: Ledger,
+    run_id: str,
+    verdict: Verdict,
+    *,
+    by: str,
+    reason: str,
+    plan_hash: str,
+    gates: Iterable[str],
+    policy_hash: str = "",
 ) -> RunState:
     """Record that an owner accepts what a gate found, and move the run on once nothing else stands against it.
 
@@ -269,6 +281,7 @@ def accept_change(
         reason: why it is right.
         plan_hash: the plan the owner has seen.
         gates: every run-level gate of the plan.
+        policy_hash: the policy that the decision was held against.
 
     Raises:
         TransitionRefused: if the run does not wait for it, or plan or numbers are others by now.
@@ -306,6 +319,7 @@ def accept_change(
                 plan_hash=plan_hash,
                 numbers=canonical_json(numbers),
                 numbers_hash=sha256_of(numbers),
+                policy_hash=policy_hash,
                 at=at,
             )
         )

@@ -31,7 +31,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem, StateMov
 from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
 from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
-from resources import freezes, judged, watermarks
+from resources import freezes, judged, ticks, watermarks
 from resources.locks import bound_waiting, lock_run, lock_schema, lock_target, require_lease
 from resources.processes import has_ended, is_busy, this_process
 from resources.tables import (
@@ -192,8 +192,8 @@ class Ledger:
 
     # --- schema ---------------------------------------------------------------------------------------------------
 
-    def migrate(self) -> None:
-        """Bring the schema to this version of the code; safe to repeat.
+    def migrate(self) -> str | None:
+        """Bring the schema to this version of the code; safe to repeat. Return the revision it had; None for a new ledger.
 
         Raises:
             EnvironmentRefused: if the database cannot be opened or was made by newer code.
@@ -201,7 +201,8 @@ class Ledger:
         try:
             if self._sqlite and (file := make_url(self.url).database):
                 Path(file).parent.mkdir(parents=True, exist_ok=True)
-            self._refuse_newer(self._revision())
+            found = self._revision()
+            self._refuse_newer(found)
             with self.engine.begin() as connection:
                 lock_schema(connection)
                 config = _alembic_config()
@@ -209,6 +210,7 @@ class Ledger:
                 alembic.upgrade(config, "head")
         except (sa.exc.DBAPIError, OSError) as error:
             raise self._unusable(error) from error
+        return found
 
     def require_current(self) -> None:
         """Refuse to work on a schema of another version.
@@ -291,6 +293,8 @@ class Ledger:
             row = connection.execute(
                 sa.select(runs.c.state, runs.c.manifest_hash).where(runs.c.run_id == plan.run_id)
             ).one_or_none()
+            if wrong := ticks.problems_in(connection, manifest):
+                raise TransitionRefused(wrong)
             if row is None:
                 connection.execute(
                     runs.insert().values(
@@ -421,6 +425,7 @@ class Ledger:
         break_glass: str = "",
         expected: RunState = RunState.PLANNED,
         token: int | None = None,
+        policy_hash: str = "",
     ) -> None:
         """Record an approval or a rejection and move the run.
 
@@ -434,6 +439,7 @@ class Ledger:
             break_glass: why four eyes were not waited for, where somebody who may has decided so.
             expected: the state in which the run was decided about; only a rejection may come after PLANNED.
             token: of the lease under which it was decided; None: under none.
+            policy_hash: the policy that the decision was held against.
 
         Raises:
             StateMoved: if the run is in another state than `expected` by now.
@@ -453,7 +459,7 @@ class Ledger:
                     Problem(
                         f"'{by}' requested run '{run_id}'",
                         "the approver differs from the requester",
-                        "ask somebody else; for development the setting self_approval allows it, on record",
+                        "ask somebody else; a policy with fourEyes: false allows it, on record",
                     )
                 )
             if plan_hash != record.plan_hash:
@@ -473,6 +479,7 @@ class Ledger:
                     plan_hash=record.plan_hash,
                     self_approved=own and approve,
                     break_glass=break_glass,
+                    policy_hash=policy_hash,
                     at=now(),
                 )
             )

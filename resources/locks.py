@@ -10,7 +10,8 @@ may commit. So a transaction that decides by what it reads first locks what it d
 - of a target (which run holds which chunk, which run superseded which): `lock_target`, all of the target's runs;
 - under a lease of a scope (what its holder decides, from what it has seen in the table): `require_lease`, so that a
   holder that was paused until another one took its scope over changes nothing in the ledger, either;
-- of the schema, where there is no row to lock yet: `lock_schema`.
+- of the schema, where there is no row to lock yet: `lock_schema`;
+- of the policy in force, which is the newest of many rows: `lock_policy`.
 
 A first plan has no row to lock: of two that are recorded at once the primary key refuses one, and the ledger does it
 again. Rather locks than SERIALIZABLE: nothing has to be repeated, and the loser waits and is told what it lost to. Runs
@@ -30,6 +31,7 @@ _WAIT = "60s"
 """How long a transaction waits for another one, and how long one may stand still that others wait for."""
 _SCHEMA = 0x6C65646765720001
 """The advisory lock of a ledger's schema: "ledger" in ASCII, and a number."""
+_POLICY = 0x6C65646765720002
 
 
 def lock_run(connection: sa.Connection, run_id: str) -> None:
@@ -69,6 +71,12 @@ def lock_schema(connection: sa.Connection) -> None:
     """Let no other transaction migrate the ledger until this one has ended."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA)))
+
+
+def lock_policy(connection: sa.Connection) -> None:
+    """Let no other transaction decide about the policy in force until this one has ended."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POLICY)))
 
 
 def bound_waiting(engine: sa.Engine) -> None:

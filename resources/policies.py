@@ -1,6 +1,6 @@
-"""Where the policy comes from: its file, or the one that ships; and files with erased subjects.
+"""Files with a policy, and files with erased subjects.
 
-Put here the reading. What a policy says and means is `manifests.policy`'s.
+Put here the reading. Which policy counts is `resources.policy_in_force`'s, what one says and means `manifests.policy`'s.
 """
 
 from __future__ import annotations
@@ -21,37 +21,36 @@ POLICY_FILE = "policy.yaml"
 
 
 def policy_path(settings: Settings) -> Path:
-    """Return the file of the policy in force: the one the settings name, that of the home folder, or the shipped one."""
+    """Return the file that proposes a policy: the one the settings name, that of the home folder, or the shipped one."""
     if settings.policy_file is not None:
         return settings.policy_file
     own = settings.home / POLICY_FILE
     return own if own.is_file() else SHIPPED
 
 
-def load_policy(settings: Settings) -> Policy:
-    """Read the policy in force, as it is now.
+def read_policy(path: Path) -> Policy:
+    """Read the policy of a file.
 
     Raises:
-        EnvironmentRefused: if it cannot be read or is not valid: nothing is decided without a policy.
+        EnvironmentRefused: if it cannot be read or is not valid.
     """
-    path = policy_path(settings)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise EnvironmentRefused(
-            Problem(f"{path} cannot be read: {error}", "the policy is a readable UTF-8 file", "correct policy_file")
+            Problem(f"{path} cannot be read: {error}", "a policy is a readable UTF-8 file", "correct the path")
         ) from error
     return parse_policy(text, where=str(path))
 
 
-def erased_in_file(settings: Settings, erasure: Erasure) -> list[dict[str, Any]]:
-    """Return the rows of a CSV file with erased subjects; its path is relative to the policy's.
+def erased_in_file(folder: Path, erasure: Erasure) -> list[dict[str, Any]]:
+    """Return the rows of a CSV file with erased subjects; its path is relative to the folder of the policy in force.
 
     Raises:
         EnvironmentRefused: if it cannot be read or lacks a column: nobody is forgotten because a file is missing.
     """
     assert erasure.file is not None
-    path = policy_path(settings).parent / erasure.file
+    path = folder / erasure.file
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, strict=True)

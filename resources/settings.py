@@ -60,10 +60,12 @@ class Settings(BaseSettings):
         default_factory=dict, description="Spark settings of one mode, over those for every mode."
     )
     self_approval: bool = Field(
-        False, description="Development only: a requester may approve their own run; the record says so."
+        False,
+        description="Development only, and only when an installation is made: its first policy lets requesters approve.",
     )
     policy_file: Path | None = Field(
-        None, description="The policy; default: policy.yaml in the home folder, else the shipped one (four eyes)."
+        None,
+        description="File that proposes a policy; default: policy.yaml in the home folder. It counts once adopted.",
     )
     quarantine_limit: float = Field(
         0.05, ge=0, le=1, description="Share of a load's rows that may be quarantined before the load is refused."

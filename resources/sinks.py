@@ -24,8 +24,9 @@ from pyiceberg.types import NestedField, StringType, TimestamptzType
 from manifests.canonical import canonical_json
 from manifests.errors import Problem, SinkRefused
 from manifests.model import Mode, RunManifest
+from resources import ticks
 from resources.lakehouse import LOAD_PROPERTY, Lakehouse
-from resources.ledger import Ledger
+from resources.ledger import Ledger, RunRecord
 from resources.settings import load_settings
 
 AUDIT_TABLE = "audit.run_audit"
@@ -90,8 +91,12 @@ class Answer:
     reason: str
 
 
-def judge(name: str, mode: Mode, manifest: RunManifest) -> Answer:
-    """Decide whether a run in `mode` with `manifest` may use the sink `name`."""
+def judge(name: str, mode: Mode, manifest: RunManifest, *, from_tick: bool = False) -> Answer:
+    """Decide whether a run in `mode` with `manifest` may use the sink `name`.
+
+    `from_tick` says whether the platform's own tick is on record as who wrote the manifest: without that a run that says
+    LIVE of itself has no right that others have not.
+    """
     sink = DECLARED.get(name)
     if sink is None:
         return Answer(
@@ -104,10 +109,16 @@ def judge(name: str, mode: Mode, manifest: RunManifest) -> Answer:
     if sink.sink_class in SIDE_EFFECTS:
         if mode is not Mode.LIVE:
             return _answer(sink, Decision.REFUSED, f"a {sink.sink_class} has side effects, and only LIVE may cause any")
+        if not from_tick:
+            return _answer(
+                sink,
+                Decision.REFUSED,
+                f"a {sink.sink_class} has side effects, and no tick of LIVE is on record for this manifest",
+            )
         if not manifest.safety.side_effects_allowed:
             return _answer(sink, Decision.REFUSED, "the manifest does not set safety.sideEffectsAllowed")
         return _answer(sink, Decision.ALLOWED, "LIVE, granted, side effects allowed")
-    if mode is Mode.LIVE:
+    if mode is Mode.LIVE and from_tick:
         return _answer(sink, Decision.ALLOWED, "LIVE, granted")
     if not sink.isolated:
         return _answer(sink, Decision.REFUSED, f"{mode} may use a {sink.sink_class} only if it keeps runs apart")
@@ -140,8 +151,9 @@ class Sinks:
         """
         mode = manifest.execution_mode
         refused = []
+        from_tick = ticks.has_written(self._ledger.engine, manifest)
         for name in manifest.safety.sinks:
-            answer = judge(name, mode, manifest)
+            answer = judge(name, mode, manifest, from_tick=from_tick)
             self._record(manifest.run_id, mode, "plan", answer)
             if answer.decision is Decision.REFUSED:
                 refused.append(_problem(answer, manifest.run_id, mode))
@@ -154,7 +166,9 @@ class Sinks:
         Raises:
             SinkRefused: if it does not; the request is on record either way.
         """
-        answer = judge(name, mode, manifest)
+        record = self._ledger.find(manifest.run_id)
+        mode = mode if record is None else record.plan.mode  # what is on record counts, whatever the caller says
+        answer = judge(name, mode, manifest, from_tick=self._is_live(record, manifest))
         self._record(manifest.run_id, mode, action, answer)
         if answer.decision is Decision.REFUSED:
             raise SinkRefused(_problem(answer, manifest.run_id, mode))
@@ -166,6 +180,12 @@ class Sinks:
             )
         # read here, after the policy has allowed it: no other mode's process ever holds the URL in an object of ours
         return Webhook(load_settings().notification_webhook.get_secret_value())
+
+    def _is_live(self, record: RunRecord | None, manifest: RunManifest) -> bool:
+        """Whether the ledger has the run as LIVE, with this manifest, and a tick as who wrote it."""
+        if record is None or record.plan.mode is not Mode.LIVE or record.plan.manifest_hash != manifest.hash:
+            return False
+        return ticks.has_written(self._ledger.engine, manifest)
 
     def record_outcome(self, manifest: RunManifest, name: str, action: str, outcome: str, reason: str) -> None:
         """Record what came of a write to a granted sink: SENT or FAILED."""

@@ -32,6 +32,19 @@ class Utc(sa.TypeDecorator[datetime]):
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
+def _who() -> tuple[sa.Column[str], sa.Column[str]]:
+    """Return through what somebody acted, and what shows that it was them; empty for what came before this was kept."""
+    return (
+        sa.Column("channel", sa.String(16), nullable=False, default="", server_default=""),
+        sa.Column("proof", sa.String(32), nullable=False, default="", server_default=""),
+    )
+
+
+def _policy() -> sa.Column[str]:
+    """Return the hash of the policy that a decision was held against; empty for what came before this was kept."""
+    return sa.Column("policy_hash", sa.String(64), nullable=False, default="", server_default="")
+
+
 def _run_key(*, primary: bool = False) -> sa.Column[str]:
     return sa.Column("run_id", sa.String(64), sa.ForeignKey("runs.run_id"), nullable=False, primary_key=primary)
 
@@ -63,6 +76,7 @@ transitions = sa.Table(
     sa.Column("at", Utc, nullable=False),
     sa.Column("actor", sa.String(200), nullable=False),
     sa.Column("reason", sa.Text, nullable=False, default=""),
+    *_who(),
 )
 chunks = sa.Table(
     "chunks",
@@ -128,6 +142,8 @@ approvals = sa.Table(
     sa.Column("self_approved", sa.Boolean, nullable=False),
     sa.Column("role", sa.String(16), nullable=False, default="approver", server_default="approver"),
     sa.Column("break_glass", sa.Text, nullable=False, default="", server_default=""),
+    *_who(),
+    _policy(),
     sa.Column("at", Utc, nullable=False),
 )
 publications = sa.Table(
@@ -146,6 +162,7 @@ publications = sa.Table(
     sa.Column("token", sa.BigInteger, nullable=True),
     sa.Column("actor", sa.String(200), nullable=False),
     sa.Column("note", sa.Text, nullable=False, default=""),
+    *_who(),
     sa.Column("started_at", Utc, nullable=False),
     sa.Column("ended_at", Utc, nullable=True),
 )
@@ -250,6 +267,8 @@ acceptances = sa.Table(
     sa.Column("plan_hash", sa.String(64), nullable=False),
     sa.Column("numbers", sa.Text, nullable=False),
     sa.Column("numbers_hash", sa.String(64), nullable=False),
+    *_who(),
+    _policy(),
     sa.Column("at", Utc, nullable=False),
     sa.Index("acceptances_by_run", "run_id", "gate"),
 )
@@ -265,5 +284,30 @@ erasure_lists = sa.Table(
     metadata,
     sa.Column("hash", sa.String(64), primary_key=True),
     sa.Column("subjects", sa.Text, nullable=False),
+    sa.Column("at", Utc, nullable=False),
+)
+live_ticks = sa.Table(
+    "live_ticks",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("run_id", sa.String(64), nullable=False, index=True),  # also of runs that were refused at planning
+    sa.Column("target", sa.String(200), nullable=False),
+    sa.Column("manifest_hash", sa.String(64), nullable=False),
+    sa.Column("source_snapshot_id", sa.BigInteger, nullable=True),
+    sa.Column("start_day", sa.Date, nullable=False),
+    sa.Column("end_day", sa.Date, nullable=False),
+    sa.Column("at", Utc, nullable=False),
+)
+policy_decisions = sa.Table(
+    "policy_decisions",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("decision", sa.String(16), nullable=False),
+    sa.Column("policy_hash", sa.String(64), nullable=False),
+    sa.Column("before_hash", sa.String(64), nullable=False),  # of the policy in force when it was decided
+    sa.Column("decided_by", sa.String(200), nullable=False),
+    sa.Column("comment", sa.Text, nullable=False),
+    sa.Column("origin", sa.Text, nullable=False),  # the file that was proposed; lists that it names lie beside it
+    *_who(),
     sa.Column("at", Utc, nullable=False),
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -21,9 +22,10 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
+from backfill_assets.platform import Platform
 from manifests.chunks import Chunking
 from manifests.lifecycle import RunState
-from manifests.model import RunManifest, manifest_from
+from manifests.model import Kind, RunManifest, manifest_from
 from manifests.planner import (
     CodeIdentity,
     Plan,
@@ -34,8 +36,10 @@ from manifests.planner import (
     TargetContract,
     make_plan,
 )
+from manifests.policy import parse_policy
+from resources import policy_in_force, ticks
 from resources.lakehouse import ACTION_PROPERTY, RUN_PROPERTY, Lakehouse, Scope
-from resources.ledger import GatedChunk, Ledger, RunRecord, Verdict
+from resources.ledger import GatedChunk, Ledger, RunRecord, Verdict, now
 
 TARGET = "silver.case_sla_daily"
 SOURCE = "bronze.case_events"
@@ -157,6 +161,8 @@ def planned(
 ) -> RunRecord:
     """Record the plan of a run over whole months."""
     manifest = a_manifest(run_id, target=publishing(start, end), **changes)
+    if manifest.kind is Kind.LIVE:
+        ticks.record(ledger.engine, manifest, now())
     return ledger.record_plan(manifest, a_plan(manifest), REQUESTER)
 
 
@@ -202,6 +208,16 @@ def pass_all(ledger: Ledger, record: RunRecord, attempt: int) -> None:
     """Let every chunk of an attempt pass its gate, and the run pass its own."""
     ledger.record_gated(record.run_id, [gated(chunk.key, attempt) for chunk in record.plan.chunks])
     ledger.record_verdicts(record.run_id, [Verdict(gate, True, "agrees", {}) for gate in record.plan.gates])
+
+
+def put_in_force(platform: Platform, text: dict[str, Any]) -> None:
+    """Put a policy in force in an installation: somebody proposes it as its file, somebody else adopts it."""
+    file, engine = platform.settings.home / "policy.yaml", platform.ledger.engine
+    file.write_text(yaml.safe_dump(text))
+    if parse_policy(file.read_text()).hash == platform.policy.hash:
+        return
+    proposed = policy_in_force.propose(engine, platform.settings, file, by="keeper", comment="", at=now(), who={})
+    policy_in_force.adopt(engine, proposed, by="another keeper", comment="", at=now(), who={})
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from backfill_assets import derivation, faults
 from backfill_assets import platform as platform_module
 from backfill_assets.compute import entities_folder, lineage
 from backfill_assets.executor import CHUNK_GATE, by_plan
-from backfill_assets.loading import _spec
+from backfill_assets.loading import _spec, make_ledger
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.schema import TABLE_PROPERTIES, Published, iceberg_schema
@@ -117,7 +117,7 @@ class Installation:
         self.platform = Platform.of(load_settings(home=home))
         home.mkdir(parents=True, exist_ok=True)
         self.platform.lakehouse.create_catalog()
-        self.platform.ledger.migrate()
+        make_ledger(self.platform)
         for name, model in ((DAYS, Day), (EVENTS, DayCorrection)):
             schema = iceberg_schema(model)
             self.platform.lakehouse.ensure(name, schema, _spec(schema, "day", Chunking.MONTH), TABLE_PROPERTIES)

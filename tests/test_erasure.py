@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
+from support import put_in_force
 from table_model import File, Row, Run
 from test_model import MONTHS, SOURCE, Installation, day_of, only_this_table
 
@@ -17,6 +17,7 @@ from backfill_assets import publication
 from manifests.errors import PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, PublishMode
+from manifests.policy import shown
 from resources.lakehouse import MAIN_BRANCH
 
 MONTH = MONTHS[0]
@@ -44,7 +45,7 @@ def forget(it: Installation, *names: str, **erasure: str) -> None:
     says = {"column": "id", "targetColumn": "name", "file": "erased.csv"} | erasure
     if not says["targetColumn"]:
         del says["targetColumn"]
-    (home / "policy.yaml").write_text(yaml.safe_dump({"name": "t", "sources": [{"table": SOURCE, "erasure": says}]}))
+    put_in_force(it.platform, {"name": "t", "sources": [{"table": SOURCE, "erasure": says}]})
 
 
 def a_run(it: Installation, run_id: str, like: Run, *names: str, value: int = 1) -> str:
@@ -181,8 +182,7 @@ def test_a_publication_that_has_landed_is_put_on_record_whatever_the_policy_says
         with pytest.raises(Died):
             publication.publish(it.platform, run_id)
     forget(it, "ann")
-    text = yaml.safe_load((it.platform.settings.home / "policy.yaml").read_text())
     rules = [{"publishers": ["nobody-here"], "maxAgeDays": {"sincePlanning": 0.0000001}}]
-    (it.platform.settings.home / "policy.yaml").write_text(yaml.safe_dump(text | {"rules": rules}))
+    put_in_force(it.platform, shown(it.platform.policy) | {"rules": rules})
     assert publication.publish(it.platform, run_id).new
     assert state(it, run_id) is RunState.PUBLISHED

@@ -18,8 +18,10 @@ import sqlalchemy as sa
 from click.testing import CliRunner
 from worlds import SPARK, TARGET, World, declare
 
+from backfill_assets import decisions
 from backfill_assets.cli import cli
 from backfill_assets.definitions import build_definitions
+from backfill_assets.executor import require_computable
 from backfill_assets.launch import initialise_instance, run_publication
 from backfill_assets.live import Tick, approve_by_policy, live_manifest, tick
 from backfill_assets.live_triggers import live_schedule, live_sensor
@@ -28,15 +30,22 @@ from backfill_assets.planning import plan_run, preview
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, generator, raw
 from backfill_assets.products.enforcement.loading import RawLoad
-from backfill_assets.publication import publish, rollback
+from backfill_assets.publication import policy_problems, publish, rollback
 from backfill_assets.publish import publication_requests, publish_job, publish_sensor
 from backfill_assets.staging import backfill_partitions, staging_job, staging_job_name
 from backfill_assets.target import LivePolicy, TargetTable
-from manifests.errors import InputRefused, PlanRefused, PublicationDeferred, PublicationRefused, TransitionRefused
+from manifests.errors import (
+    InputRefused,
+    PlanRefused,
+    PublicationDeferred,
+    PublicationRefused,
+    SinkRefused,
+    TransitionRefused,
+)
 from manifests.lifecycle import RunState
 from manifests.model import Mode
-from resources import freezes, watermarks
-from resources.ledger import RunRecord
+from resources import freezes, ticks, watermarks
+from resources.ledger import RunRecord, now
 from resources.settings import load_settings
 from resources.tables import waits
 
@@ -247,12 +256,99 @@ def test_a_policy_approves_what_it_writes_and_nothing_else(world: LiveWorld, mon
     written = live_manifest(world.platform, target)
     assert written is not None
     greedy = written.model_copy(update={"safety": written.safety.model_copy(update={"requires_manual_publish": True})})
+    ticks.record(world.platform.ledger.engine, greedy, now())  # as if the policy had been another one then
     record = plan_run(world.platform, greedy)
     with pytest.raises(TransitionRefused, match="not what the live policy"):
         approve_by_policy(world.platform, target, record)
     assert world.platform.ledger.run(record.run_id).state is RunState.PLANNED
     with pytest.raises(InputRefused, match="declares no live policy"):
         tick(world.platform, replace(target, live=None))
+
+
+# --- what gives a run the rights of LIVE ------------------------------------------------------------------------------
+
+
+def test_a_person_who_writes_live_into_a_manifest_is_refused_and_gets_no_sink(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    world.arrive(FIRST, date(2011, 4, 10))
+    ledger = world.platform.ledger
+    claimed = world.manifest(
+        "mine",
+        kind="LIVE",
+        target=world.scope(FIRST, date(2011, 1, 31)),
+        safety={"sinks": ["breach_notifications"], "sideEffectsAllowed": True},
+    )
+    for planned in (preview, plan_run):
+        with pytest.raises(PlanRefused, match="has kind LIVE, and no tick has written it") as refused:
+            planned(world.platform, claimed)
+        assert "`backfill live silver.case_sla_daily`" in str(refused.value)
+    assert ledger.find("mine") is None
+    assert {one["decision"] for one in ledger.sink_attempts("mine")} == {"REFUSED"}
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    (tmp_path / "mine.json").write_text(claimed.canonical())
+    said = CliRunner().invoke(cli, ["plan", str(tmp_path / "mine.json")])
+    assert isinstance(said.exception, PlanRefused)
+
+    # not even past the planner: the ledger takes no such plan, and the sinks ask the ledger
+    target = with_policy(world, monkeypatch, begins_on=MARCH)
+    record = tick(world.platform, target).record
+    assert record is not None
+    stolen = record.manifest.model_copy(update={"reason": "a reason of somebody else"})
+    plan = replace(record.plan, manifest_hash=stolen.hash)
+    with pytest.raises(TransitionRefused, match="no tick has written it"):
+        ledger.record_plan(stolen, plan, "eve")
+    for manifest in (claimed, stolen):
+        greedy = manifest.model_copy(update={"safety": claimed.safety})
+        with pytest.raises(SinkRefused, match="no tick of LIVE is on record"):
+            world.platform.sinks.open("breach_notifications", mode=Mode.LIVE, manifest=greedy, action="publish")
+
+
+def test_a_run_that_an_earlier_version_let_somebody_plan_as_live_is_neither_approved_nor_computed(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.arrive(FIRST, date(2011, 4, 10))
+    target, ledger = with_policy(world, monkeypatch, begins_on=MARCH), world.platform.ledger
+    with monkeypatch.context() as before:
+        before.setattr(ticks, "problems_in", lambda *_: [])
+        before.setattr(ticks, "problems", lambda *_: [])
+        scope = world.scope(FIRST, date(2011, 1, 31))
+        claimed = world.manifest("mine", kind="LIVE", requestedBy="eve", safety={}, target=scope)
+        record = plan_run(world.platform, claimed)
+        written = live_manifest(world.platform, target)
+        assert written is not None
+        own = decisions.approve_by_policy(
+            world.platform, plan_run(world.platform, written).run_id, by="policy", comment=""
+        )
+    with pytest.raises(TransitionRefused, match="no tick has written it"):
+        decisions.approve(world.platform, "mine", by="bob")
+    for run_id in ("mine", own.run_id):
+        if ledger.run(run_id).state is not RunState.APPROVED:
+            ledger.move(run_id, RunState.APPROVED, "test")
+        with pytest.raises(TransitionRefused, match="no tick has written it"):
+            require_computable(world.platform, run_id, [], target=target)
+        assert "no tick has written it" in str(policy_problems(world.platform, ledger.run(run_id))[0])
+    # its own run of that time the tick goes on with: it is what it would write today for that snapshot
+    again = tick(world.platform, target).record
+    assert again is not None
+    assert again.run_id == own.run_id
+    require_computable(world.platform, own.run_id, [], target=target)
+    assert policy_problems(world.platform, ledger.run(own.run_id)) == []
+    assert record.run_id not in [run_id for run_id in world.live_runs() if run_id != "mine"]
+
+
+def test_names_of_the_platform_are_nobodys(world: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = world.arrive(FIRST, date(2011, 4, 10))
+    scope = {"target": world.scope(FIRST, date(2011, 1, 31)), "kind": "BACKFILL"}
+    with pytest.raises(PlanRefused, match="is one of a live run"):
+        plan_run(world.platform, world.manifest(f"live-silver-case_sla_daily-{snapshot}", **scope))
+    for name in ("live schedule", "Policy:anything"):
+        with pytest.raises(PlanRefused, match="is no person"):
+            plan_run(world.platform, world.manifest("mine", requestedBy=name, **scope))
+    plan_run(world.platform, world.manifest("mine", **scope))
+    for decide in (decisions.approve, decisions.reject, decisions.review):
+        with pytest.raises(TransitionRefused, match="'policy:live-daily' is no person"):
+            decide(world.platform, "mine", by="policy:live-daily")
 
 
 # --- cut lines and gaps ---------------------------------------------------------------------------------------------
@@ -359,11 +455,10 @@ def test_what_live_published_while_a_backfill_ran_is_neither_lost_nor_overwritte
     with pytest.raises(PlanRefused, match="older knowledge never replaces newer"):
         preview(world.platform, world.manifest("stale", target=april, source=stale))
     assert preview(world.platform, world.manifest("fresh", target=april)).source_snapshot_id == world.snapshot
+    behind = live.manifest.model_copy(update={"source": live.manifest.source.model_copy(update={"snapshot_id": newer})})
+    ticks.record(ledger.engine, behind, now())
     with pytest.raises(PlanRefused, match="older knowledge never replaces newer"):
-        preview(
-            world.platform,
-            live.manifest.model_copy(update={"source": live.manifest.source.model_copy(update={"snapshot_id": newer})}),
-        )
+        preview(world.platform, behind)
 
 
 def late_event() -> RawLoad:

@@ -12,8 +12,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-import yaml
 from pyspark.sql import functions as F
+from support import put_in_force
 from worlds import World, make_world, with_version
 
 from backfill_assets import decisions
@@ -45,8 +45,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture
 def world(history: World) -> Iterator[World]:
-    """The shared installation; its policy is gone after the test."""
+    """The shared installation; after the test its policy is the shipped one again."""
     yield history
+    put_in_force(history.platform, {"name": "four eyes", "rules": [{}]})
     for name in ("policy.yaml", "erased.csv"):
         (history.home / name).unlink(missing_ok=True)
 
@@ -54,7 +55,7 @@ def world(history: World) -> Iterator[World]:
 def policy(world: World, **source: Any) -> None:
     """Put a policy in force that says this of the source."""
     text = {"name": "test", "sources": [{"table": SOURCE, **source}]}
-    (world.home / "policy.yaml").write_text(yaml.safe_dump(text))
+    put_in_force(world.platform, text)
 
 
 def erase(world: World, *subjects: str) -> None:
@@ -155,7 +156,7 @@ def test_a_merge_copies_nobody_who_is_erased_and_can_remove_them(world: World):
 
 def test_a_publication_by_hand_is_a_publishers_and_its_reinstatement_brings_nobody_back(world: World):
     text = {"name": "test", "rules": [{"publishers": ["ops"], "breakGlass": ["dan"]}]}
-    (world.home / "policy.yaml").write_text(yaml.safe_dump(text))
+    put_in_force(world.platform, text)
     world.validated(a_run(world, "put-back"))
     with pytest.raises(PublicationRefused, match="no publisher has decided"):
         publish(world.platform, "put-back")
@@ -209,7 +210,7 @@ def test_a_column_that_may_not_be_read_is_masked_before_a_transform_sees_it(
             }
         ],
     }
-    (world.home / "policy.yaml").write_text(yaml.safe_dump(text))
+    put_in_force(world.platform, text)
     record = world.approved(
         world.manifest(
             "masked-look", mode="DRY_RUN", safety={}, validation={"gates": GATES[:1]}, sample={"chunks": ["2010-02"]}

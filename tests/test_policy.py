@@ -17,16 +17,17 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import DateType, NestedField, StringType
-from support import moved, pass_all, stage_all
+from support import moved, pass_all, put_in_force, stage_all
 from worlds import World, killed_at, make_world
 
 from backfill_assets import decisions, live
 from backfill_assets.cli import cli
 from backfill_assets.decision_jobs import BREAK_GLASS_TAG, approve_run, review_run
+from backfill_assets.doctor import examine
 from backfill_assets.executor import require_computable
 from backfill_assets.launch import initialise_instance, instance_at
 from backfill_assets.planning import plan_run, preview
-from backfill_assets.platform import target_named
+from backfill_assets.platform import Platform, target_named
 from backfill_assets.publication import policy_problems
 from backfill_assets.publish import publication_requests
 from backfill_assets.records import bundle_files
@@ -34,15 +35,18 @@ from backfill_assets.verification import verify
 from benchmarks import small_table
 from manifests.errors import EnvironmentRefused, InputRefused, PlanRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
+from manifests.model import Kind, OnConflict
 from manifests.planner import plan_from_json
 from manifests.policy import Role, hash_of_subjects
-from resources import approvals
+from resources import approvals, ticks
 from resources import ledger as ledger_module
 from resources.lakehouse import LOAD_PROPERTY
 from resources.ledger import Ledger, RunRecord
 from resources.policies import hashes_of
+from resources.settings import load_settings
 from resources.tables import runs
 
+FOUR_EYES = {"name": "four eyes", "rules": [{}]}
 TABLE, SOURCE = "silver.case_sla_daily", "bronze.case_events"
 
 
@@ -53,8 +57,9 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture
 def world(installation: World) -> Iterator[World]:
-    """The shared installation; its policy is gone after the test."""
+    """The shared installation; after the test its policy is the shipped one again."""
     yield installation
+    put_in_force(installation.platform, FOUR_EYES)
     for name in ("policy.yaml", "erased.csv"):
         (installation.home / name).unlink(missing_ok=True)
 
@@ -62,7 +67,7 @@ def world(installation: World) -> Iterator[World]:
 def rules(world: World, *said: dict[str, Any], **fields: Any) -> None:
     """Put a policy in force."""
     text = {"name": "test", "rules": [dict(rule) for rule in said], **fields}
-    (world.home / "policy.yaml").write_text(yaml.safe_dump(text))
+    put_in_force(world.platform, text)
 
 
 def planned(world: World, **changes: Any) -> RunRecord:
@@ -192,7 +197,7 @@ def test_a_rollback_and_the_way_back_are_decisions_of_publishers_and_on_record(t
             decisions.publish(platform, run_id, by="ops")
             if run_id == "first":
                 said = {"publishers": ["ops", "grace"], "publisherDiffersFromApprover": True, "breakGlass": ["eve"]}
-                (home / "policy.yaml").write_text(yaml.safe_dump({"name": "test", "rules": [said]}))
+                put_in_force(platform, {"name": "test", "rules": [said]})
         with pytest.raises(TransitionRefused, match="'eve' is no publisher"):
             decisions.rollback(platform, "second", by="eve")
         assert platform.ledger.run("second").state is RunState.PUBLISHED
@@ -226,7 +231,7 @@ def test_an_interrupted_undoing_lets_nobody_pass_and_a_version_is_accepted_once(
     with small_table.declared():
         platform = small_table.opened(home)
         small_table.initialise(platform)
-        (home / "policy.yaml").write_text(yaml.safe_dump({"name": "test", "rules": [{"publishers": ["ops"]}]}))
+        put_in_force(platform, {"name": "test", "rules": [{"publishers": ["ops"]}]})
         small_table.planned(platform, small_table.manifest("one", "REPLACE_PARTITIONS", small_table.HISTORY))
         small_table.staged(platform, "one")
         decisions.publish(platform, "one", by="ops")
@@ -272,7 +277,7 @@ def test_glass_that_is_broken_in_vain_is_loud_and_what_is_done_already_breaks_no
             small_table.planned(platform, small_table.manifest(run_id, "REPLACE_PARTITIONS", scope))
             small_table.staged(platform, run_id)
             decisions.publish(platform, run_id, by="ops")
-        (home / "policy.yaml").write_text(yaml.safe_dump({"name": "test", "rules": [{"breakGlass": ["eve"]}]}))
+        put_in_force(platform, {"name": "test", "rules": [{"breakGlass": ["eve"]}]})
         refused = CliRunner().invoke(cli, ["rollback", "first", *reason])
         assert refused.exit_code != 0
         assert "BREAK-GLASS" in refused.output  # on record, and so it is said, though the table refused it
@@ -289,8 +294,9 @@ def test_glass_that_is_broken_in_vain_is_loud_and_what_is_done_already_breaks_no
 def test_live_is_held_to_a_rule_only_where_that_names_it(world: World):
     def approve(run_id: str) -> RunRecord:
         manifest = world.manifest(run_id, kind="LIVE", requestedBy="live schedule", safety={})
+        ticks.record(world.platform.ledger.engine, manifest, ledger_module.now())
         record = plan_run(world.platform, manifest)
-        return decisions.approve(world.platform, record.run_id, by="policy:live-daily")
+        return decisions.approve_by_policy(world.platform, record.run_id, by="policy:live-daily", comment="")
 
     rules(world, {"approvers": ["bob"]})
     assert approve("live-one").state is RunState.APPROVED
@@ -300,12 +306,100 @@ def test_live_is_held_to_a_rule_only_where_that_names_it(world: World):
     assert live.policy_of(target_named(TABLE)).approved_by == "policy:live-daily"
 
 
-def test_a_broken_policy_stops_every_decision(world: World):
+def test_the_same_change_is_held_to_the_same_rule_whatever_kind_it_is_given(tmp_path: Path):
+    home = tmp_path / "home"
+    with small_table.declared():
+        platform = small_table.opened(home)
+        small_table.initialise(platform)
+        first = small_table.manifest("first", "REPLACE_PARTITIONS", small_table.HISTORY)
+        small_table.planned(platform, first.model_copy(update={"kind": Kind.BOOTSTRAP}))
+        small_table.staged(platform, "first")
+        decisions.publish(platform, "first", by="ops")
+        put_in_force(platform, {"name": "test", "rules": [{"kinds": ["RESTATEMENT"], "approvers": ["bob"]}]})
+
+        def asked(kind: Kind, scope: tuple[str, str] = small_table.SCOPE) -> RunRecord:
+            text = small_table.manifest(f"as-{kind.lower()}", "REPLACE_PARTITIONS", scope)
+            return plan_run(platform, text.model_copy(update={"kind": kind}))
+
+        for kind in (Kind.BACKFILL, Kind.BOOTSTRAP, Kind.MIGRATION):
+            with pytest.raises(PlanRefused, match="this is a RESTATEMENT: state `kind: RESTATEMENT`"):
+                asked(kind)
+            assert platform.ledger.find(f"as-{kind.lower()}") is None
+        # what may be called otherwise is held to the strictest rule of the table
+        for kind in (Kind.RESTATEMENT, Kind.REPROCESSING, Kind.REPAIR, Kind.REPLAY):
+            record = asked(kind)
+            with pytest.raises(TransitionRefused, match="'eve' is no approver"):
+                decisions.approve(platform, record.run_id, by="eve")
+        with pytest.raises(PlanRefused, match="this is a BACKFILL"):
+            asked(Kind.REPAIR, small_table.EMPTY)
+        small_table.closed(platform)
+
+
+def test_a_first_output_that_somebody_else_was_faster_with_is_not_planned_anew_over_it(tmp_path: Path):
+    with small_table.declared():
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        for run_id in ("slow", "fast"):
+            text = small_table.manifest(run_id, "REPLACE_PARTITIONS", small_table.HISTORY)
+            terms = text.conflict.model_copy(update={"on_conflict": OnConflict.REPLAN})
+            small_table.planned(platform, text.model_copy(update={"kind": Kind.BACKFILL, "conflict": terms}))
+            small_table.staged(platform, run_id)
+        decisions.publish(platform, "fast", by="ops")
+        with pytest.raises(PublicationRefused, match="kind BACKFILL never replaces rows"):
+            decisions.publish(platform, "slow", by="ops")
+        assert platform.ledger.run("slow").state is RunState.REJECTED
+        small_table.closed(platform)
+
+
+# --- which policy ----------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_of_ones_own_approves_nothing(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    rules(world, {"approvers": ["bob"]})
     run_id = planned(world).run_id
-    (world.home / "policy.yaml").write_text("name: test\nrule: []\n")
-    with pytest.raises(EnvironmentRefused, match="rule: is an unknown key"):
-        decisions.approve(world.platform, run_id, by="bob")
-    assert world.platform.ledger.run(run_id).state is RunState.PLANNED
+    own = tmp_path / "own.yaml"
+    own.write_text(yaml.safe_dump({"name": "own", "rules": [{"fourEyes": False}]}))
+    (world.home / "policy.yaml").write_text(own.read_text())
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    monkeypatch.setenv("BACKFILL_POLICY_FILE", str(own))
+    monkeypatch.setenv("BACKFILL_SELF_APPROVAL", "true")
+
+    def say(*words: str) -> Any:
+        return CliRunner().invoke(cli, list(words))
+
+    mine = Platform.of(load_settings(home=world.home))
+    for by in ("ana", "eve"):
+        assert "is no approver" in str(say("approve", run_id, "--by", by).exception)
+    with pytest.raises(TransitionRefused, match="'ana' is no approver"):
+        decisions.approve(mine, run_id, by="ana")
+    shown = yaml.safe_load(say("policy", "--json").stdout)
+    assert shown["policy"]["rules"] == [{"approvers": ["bob"]}]
+    assert f"{own} says " in shown["fileDiffers"]
+    assert "not in force" in say("policy").output
+    assert any(one.kind == "policy-file" and str(own) in one.what for one in examine(mine))
+    # proposed, it changes nothing; adopted by somebody else, it does
+    assert "stays in force" in say("policy", "propose", "--by", "ana").output
+    assert "is no approver" in str(say("approve", run_id, "--by", "ana").exception)
+    (proposal,) = [one for one in yaml.safe_load(say("policy", "history", "--json").stdout) if one["name"] == "own"]
+    assert "differs from who proposes" in str(say("policy", "adopt", proposal["policy"], "--by", "ana").exception)
+    assert "is in force, adopted by bob" in say("policy", "adopt", proposal["policy"][:12], "--by", "bob").output
+    assert world.platform.policy.name == "own"
+    assert "own" in say("policy", "history").output
+
+
+def test_what_is_on_record_says_which_policy_a_decision_was_held_against(world: World):
+    rules(world, {"approvers": ["bob"]})
+    run_id = planned(world).run_id
+    decisions.review(world.platform, run_id, by="eve")
+    decisions.approve(world.platform, run_id, by="bob")
+    held_against = world.platform.policy.hash
+    assert {one["policyHash"] for one in approvals.decisions(world.platform.ledger, run_id)} == {held_against}
+    assert {
+        one["policy_hash"] for one in bundle_files(world.platform, world.platform.ledger.run(run_id))["approvals.json"]
+    } == {held_against}
+    text = approvals.policy_text(world.platform.ledger, held_against)
+    assert text is not None
+    assert text["rules"] == [{"approvers": ["bob"]}]
 
 
 # --- age --------------------------------------------------------------------------------------------------------------
@@ -428,7 +522,7 @@ def test_the_commands_say_who_decided_what_and_which_policy_is_in_force(world: W
     listed = say("decisions", run_id)
     assert all(word in listed for word in ("REVIEWED", "numbers agree", "APPROVED", "bob"))
     assert "1 review(s) first" in say("policy")
-    assert str(world.home / "policy.yaml") in yaml.safe_load(say("policy", "--json"))["file"]
+    assert yaml.safe_load(say("policy", "--json"))["file"] == "policy.yaml"
     with pytest.raises(Exception, match="unknown"):
         CliRunner().invoke(cli, ["decisions", "no-such-run"], catch_exceptions=False)
 

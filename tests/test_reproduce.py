@@ -31,6 +31,7 @@ from manifests.canonical import plain
 from manifests.errors import InputRefused
 from manifests.model import Mode
 from resources import ledger as ledger_module
+from resources import ticks
 from resources.code import code_identity
 from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY, local_path
 from resources.ledger import ChunkState, RunRecord
@@ -309,7 +310,9 @@ def test_other_settings_are_named(restated: RunRecord, unchanged: World) -> None
 
 def test_a_live_run_is_reproduced_without_what_live_holds(shared_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WEBHOOK_VARIABLE, "https://example.invalid/hook")
-    shared_world.ran(shared_world.manifest("live", kind="LIVE", target=shared_world.scope(*SPRING)))
+    manifest = shared_world.manifest("live", kind="LIVE", target=shared_world.scope(*SPRING))
+    ticks.record(shared_world.platform.ledger.engine, manifest, ledger_module.now())
+    shared_world.ran(manifest)
     assert WEBHOOK_VARIABLE in os.environ
     sessions = []
     original = ModeSpark.session

@@ -1,4 +1,4 @@
-"""The commands of those who decide: approve, reject, review, accept-change, decisions, policy.
+"""The commands of those who decide: approve, reject, review, accept-change, decisions.
 
 Put here arguments and output; whether somebody may decide is `backfill_assets.decisions`'.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import click
 
 from backfill_assets.commands.base import F, json_option, opened_instance, opened_platform, say, show
-from resources.settings import load_settings
 
 
 def decision_options(command: F) -> F:
@@ -145,59 +144,6 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
     show(table)
 
 
-@click.command()
-@json_option
-def policy(as_json: bool) -> None:
-    """Show the policy in force, its file and its hash: who may decide, and which old data may be used."""
-    from backfill_assets.console import facts
-    from manifests.policy import shown
-    from resources.policies import load_policy, policy_path
-
-    settings = load_settings()
-    found = load_policy(settings)
-    if as_json:
-        say({"file": str(policy_path(settings)), "hash": found.hash, "policy": shown(found)})
-        return
-    pairs: list[tuple[str, object]] = [("file", policy_path(settings)), ("hash", found.hash)]
-    for number, rule in enumerate(found.rules, start=1):
-        kinds = "all but LIVE" if rule.kinds is None else ", ".join(rule.kinds)
-        said = [
-            f"{', '.join(rule.tables)}; kinds {kinds}",
-            "four eyes" if rule.four_eyes else "own runs may be approved",
-        ]
-        for name, people in (
-            ("requesters", rule.requesters),
-            ("reviewers", rule.reviewers),
-            ("approvers", rule.approvers),
-            ("publishers", rule.publishers),
-            ("owners", rule.owners),
-            ("break-glass", rule.break_glass or None),
-        ):
-            said += [] if people is None else [f"{name}: {', '.join(people) or 'nobody'}"]
-        said += [f"{rule.reviews_required} review(s) first"] if rule.reviews_required else []
-        said += ["publisher differs from approver"] if rule.publisher_differs_from_approver else []
-        for since, limit in (
-            ("planning", rule.max_age_days.since_planning),
-            ("approval", rule.max_age_days.since_approval),
-        ):
-            said += [] if limit is None else [f"at most {limit:g} days from {since} to publication"]
-        pairs.append((f"rule {number}", "; ".join(said)))
-    for source in found.sources:
-        said = [f"for {', '.join(source.targets)}"]
-        said += [] if source.purposes is None else [f"purposes {', '.join(source.purposes)}"]
-        said += [] if source.retention is None else [f"retention {shown_retention(source.retention)}"]
-        said += [] if source.erasure is None else [f"erased: {source.erasure.table or source.erasure.file}"]
-        said += [f"{name} is {column.classification}" for name, column in source.columns.items()]
-        pairs.append((f"source {source.table}", "; ".join(said)))
-    show(facts(pairs, f"policy '{found.name}'"))
-
-
-def shown_retention(retention: object) -> str:
-    """Say in a few words what a retention keeps."""
-    days, before = getattr(retention, "days", None), getattr(retention, "before", None)
-    return f"{days} days" if days is not None else f"from {before} on"
-
-
 def loud(run_id: str, by: str, reason: str) -> None:
     """Say on the terminal that the glass is broken."""
     from rich.panel import Panel
@@ -206,4 +152,4 @@ def loud(run_id: str, by: str, reason: str) -> None:
     show(Panel(text, title="BREAK-GLASS", border_style="bold red", title_align="left"))
 
 
-COMMANDS = (approve, reject, review, accept_change, decisions, policy)
+COMMANDS = (approve, reject, review, accept_change, decisions)

@@ -149,6 +149,67 @@ def test_the_first_rule_that_fits_counts_and_live_is_only_held_to_rules_that_nam
     assert policy.rule_for(TABLE, Kind.LIVE).approvers == ("policy:live-daily",)
 
 
+def test_a_kind_that_no_rule_names_is_held_to_all_rules_of_its_table():
+    policy = a_policy(
+        groups={"owners": ["Grace", "bob"]},
+        rules=[
+            {
+                "tables": ["silver.*"],
+                "kinds": ["RESTATEMENT"],
+                "approvers": ["group:owners"],
+                "publishers": ["ops"],
+                "reviewsRequired": 2,
+                "breakGlass": ["ops", "eve"],
+                "maxAgeDays": {"sincePlanning": 14, "sinceApproval": 3},
+            },
+            {
+                "tables": ["silver.case_*"],
+                "kinds": ["REPAIR", "LIVE"],
+                "approvers": ["bob", "eve"],
+                "fourEyes": False,
+                "publisherDiffersFromApprover": True,
+                "breakGlass": ["ops"],
+                "maxAgeDays": {"sincePlanning": 7},
+            },
+            {"tables": ["*"], "kinds": ["LIVE"], "approvers": ["policy:live-daily"], "reviewsRequired": 9},
+            {"tables": ["gold.*"], "approvers": ["zoe"]},
+        ],
+    )
+    for kind in (Kind.BACKFILL, Kind.MIGRATION, Kind.BOOTSTRAP, Kind.REPLAY, Kind.REPROCESSING):
+        rule = policy.rule_for(TABLE, kind)
+        assert rule.approvers == ("bob",)  # the one person whom both rules name, one of them by a group
+        assert (rule.publishers, rule.requesters, rule.break_glass) == (("ops",), None, ("ops",))
+        assert (rule.four_eyes, rule.publisher_differs_from_approver, rule.reviews_required) == (True, True, 2)
+        assert (rule.max_age_days.since_planning, rule.max_age_days.since_approval) == (7, 3)
+    assert policy.rule_for("silver.other", Kind.BACKFILL) == policy.rules[0]  # its only rule
+    assert policy.rule_for("bronze.other", Kind.BACKFILL) == Rule()
+    assert policy.rule_for(TABLE, Kind.RECONCILIATION) == Rule()  # it changes nothing
+
+
+def test_where_nobody_is_on_every_list_nobody_may():
+    policy = a_policy(
+        rules=[
+            {"kinds": ["RESTATEMENT"], "approvers": ["bob"]},
+            {"kinds": ["REPAIR"], "approvers": ["eve"]},
+        ]
+    )
+    rule = policy.rule_for(TABLE, Kind.BACKFILL)
+    (problem,) = role_problems(policy, rule, Role.APPROVER, "bob", TABLE)
+    assert "names nobody" in problem.rule
+
+
+def test_a_policy_tells_kinds_apart_by_its_rules_and_by_what_may_be_read():
+    reads = {"table": SOURCE, "kinds": ["RESTATEMENT"]}
+    for fields, apart in (
+        ({}, False),
+        ({"rules": [{"kinds": ["RESTATEMENT"], "approvers": ["bob"]}]}, False),  # the other one is held to it as well
+        ({"rules": [{"kinds": ["BACKFILL"], "reviewsRequired": 1}, {"approvers": ["bob"]}]}, True),
+        ({"sources": [reads]}, True),
+        ({"sources": [reads | {"kinds": ["RESTATEMENT", "BACKFILL"]}]}, False),
+    ):
+        assert a_policy(**fields).tells_apart(SOURCE, TABLE, Kind.RESTATEMENT, Kind.BACKFILL) is apart
+
+
 def test_people_are_named_by_themselves_by_a_group_or_by_a_team_however_spelt():
     policy = a_policy(groups={"owners": ["Grace"]}, rules=[{"approvers": ["group:owners", "bob"]}])
     assert policy.includes(("group:owners", "bob"), " grace ")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support import APPROVER, REQUESTER, a_manifest, a_plan, moved, pass_all, publishing, stage_all
+from support import APPROVER, REQUESTER, a_manifest, a_plan, moved, pass_all, planned, stage_all
 
 from manifests.lifecycle import RunState
 from resources import freezes
@@ -18,8 +18,7 @@ YEAR = ("2012-01-01", "2012-12-31")
 
 
 def approved(ledger: Ledger, run_id: str, start: str, end: str, **changes: Any) -> RunRecord:
-    manifest = a_manifest(run_id, target=publishing(start, end), **changes)
-    record = ledger.record_plan(manifest, a_plan(manifest), REQUESTER)
+    record = planned(ledger, run_id, start, end, **changes)
     ledger.decide(run_id, approve=True, by=APPROVER, comment="", self_approval=False, plan_hash=record.plan_hash)
     return ledger.run(run_id)
 

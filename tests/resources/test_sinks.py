@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import a_manifest
+from support import a_manifest, planned
 
 from manifests.errors import SinkRefused
 from manifests.model import Mode, RunManifest
 from resources import sinks as module
+from resources import ticks
 from resources.lakehouse import Lakehouse
 from resources.ledger import Ledger
 from resources.sinks import (
@@ -74,12 +75,35 @@ def test_class_mode_and_grants_decide_and_nothing_else(sink_class: SinkClass, mo
     for isolated, mode, granted, side_effects in itertools.product(booleans, Mode, booleans, booleans):
         monkeypatch.setitem(DECLARED, "tried", SinkDeclaration("tried", sink_class, isolated, "of this test"))
         manifest = granting(*(["tried"] if granted else []), side_effects=side_effects)
-        answer = judge("tried", mode, manifest)
+        for from_tick in booleans:
+            answer = judge("tried", mode, manifest, from_tick=from_tick)
+            counts_as = mode if from_tick or mode is not Mode.LIVE else Mode.BACKFILL
+            case = (isolated, mode, granted, side_effects, from_tick)
+            assert answer.decision.value == expected(sink_class, isolated, counts_as, granted, side_effects), case
+            assert (answer.sink, answer.sink_class) == ("tried", sink_class.value)
+            assert answer.reason
 
-        case = (isolated, mode, granted, side_effects)
-        assert answer.decision.value == expected(sink_class, isolated, mode, granted, side_effects), case
-        assert (answer.sink, answer.sink_class) == ("tried", sink_class.value)
-        assert answer.reason
+
+def test_the_manifest_s_word_alone_opens_nothing_that_has_side_effects(sinks: Sinks, ledger: Ledger) -> None:
+    manifest = granting("run_audit", "breach_notifications", side_effects=True)
+
+    with pytest.raises(SinkRefused, match="no tick of LIVE is on record for this manifest"):
+        sinks.check_grants(manifest)
+    with pytest.raises(SinkRefused, match="no tick of LIVE is on record for this manifest"):
+        sinks.open("breach_notifications", mode=Mode.LIVE, manifest=manifest, action="publish")
+    assert decisions(ledger)[-1] == ("breach_notifications", "LIVE", "publish", "REFUSED")
+    # a tick's manifest of another run, or another text under the same id, is not this one
+    ticks.record(ledger.engine, manifest.model_copy(update={"reason": "what the tick has written"}), AT)
+    with pytest.raises(SinkRefused, match="no tick of LIVE is on record for this manifest"):
+        sinks.open("breach_notifications", mode=Mode.LIVE, manifest=manifest, action="publish")
+
+
+def test_what_is_on_record_says_the_mode_whoever_asks(sinks: Sinks, ledger: Ledger) -> None:
+    record = planned(ledger, RUN, safety={"sinks": ["run_audit", "breach_notifications"]})
+
+    with pytest.raises(SinkRefused, match="only LIVE may cause any"):
+        sinks.open("breach_notifications", mode=Mode.LIVE, manifest=record.manifest, action="publish")
+    assert decisions(ledger) == [("breach_notifications", "BACKFILL", "publish", "REFUSED")]
 
 
 @pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.LIVE])
@@ -148,7 +172,8 @@ def test_a_sink_that_was_not_granted_is_not_handed_out(sinks: Sinks, ledger: Led
 
 
 def test_a_granted_sink_is_handed_out_and_the_request_is_on_record(sinks: Sinks, ledger: Ledger) -> None:
-    manifest = granting("run_audit", "breach_notifications", side_effects=True)
+    wanted = {"sinks": ["run_audit", "breach_notifications"], "sideEffectsAllowed": True}
+    manifest = planned(ledger, RUN, kind="LIVE", safety=wanted).manifest
 
     assert isinstance(sinks.open("run_audit", mode=Mode.LIVE, manifest=manifest, action="publish"), AuditTable)
     assert isinstance(sinks.open("breach_notifications", mode=Mode.LIVE, manifest=manifest, action="publish"), Webhook)

@@ -1,0 +1,165 @@
+"""The policy in force is the installation's: decisions on record put it there, and a file or variable only proposes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import yaml
+
+from manifests.errors import EnvironmentRefused, InputRefused, TransitionRefused
+from manifests.policy import parse_policy
+from resources import policy_in_force
+from resources.ledger import Ledger
+from resources.policies import SHIPPED
+from resources.policy_in_force import adopt, disagreement, history, in_force, install, propose
+from resources.settings import Settings, load_settings
+from resources.tables import policies, policy_decisions
+
+AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
+LATER = AT + timedelta(hours=1)
+CLI = {"channel": "CLI", "proof": "CLAIMED"}
+OPEN = {"name": "open", "rules": [{"fourEyes": False}]}
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    return load_settings(home=tmp_path / "home")
+
+
+@pytest.fixture
+def installed(ledger: Ledger, settings: Settings) -> Ledger:
+    install(ledger.engine, settings, upgraded=False, by="root", at=AT)
+    return ledger
+
+
+def write(settings: Settings, text: dict[str, Any], name: str = "policy.yaml") -> Path:
+    file = settings.home / name
+    file.write_text(yaml.safe_dump(text))
+    return file
+
+
+def proposed(ledger: Ledger, settings: Settings, text: dict[str, Any], by: str = "ada") -> str:
+    return propose(ledger.engine, settings, write(settings, text), by=by, comment="wanted", at=AT, who=CLI)
+
+
+def adopted(ledger: Ledger, policy_hash: str, by: str = "grace") -> str:
+    return adopt(ledger.engine, policy_hash, by=by, comment="agreed", at=LATER, who=CLI)
+
+
+def names(ledger: Ledger) -> list[tuple[str, str, str]]:
+    return [(one["decision"], one["name"], one["by"]) for one in history(ledger.engine)]
+
+
+def test_a_new_installation_has_the_shipped_policy_whatever_file_lies_there(ledger: Ledger, settings: Settings) -> None:
+    with pytest.raises(EnvironmentRefused, match="no policy is in force"):
+        in_force(ledger.engine, settings.home)
+    write(settings, OPEN)
+    for by in ("root", "somebody else"):
+        install(ledger.engine, settings, upgraded=False, by=by, at=AT)
+    found = in_force(ledger.engine, settings.home)
+    assert found.policy == parse_policy(SHIPPED.read_text())
+    assert names(ledger) == [("INSTALLED", "four eyes", "root")]
+    said = disagreement(ledger.engine, settings)
+    assert said.startswith(f"{settings.home / 'policy.yaml'} says ")
+    assert said.endswith(f"in force is {found.hash[:12]}, and that alone counts")
+
+
+def test_an_installation_of_before_keeps_the_policy_that_it_had(ledger: Ledger, settings: Settings) -> None:
+    write(settings, OPEN | {"sources": [{"table": "a.b", "erasure": {"column": "c", "file": "erased.csv"}}]})
+    install(ledger.engine, settings, upgraded=True, by="root", at=AT)
+    found = in_force(ledger.engine, settings.home)
+    assert (found.decision, found.policy.name, found.origin) == ("INHERITED", "open", "policy.yaml")
+    assert found.folder == settings.home  # where the lists lie that it names; it moves with the home
+    assert disagreement(ledger.engine, settings) == ""
+    write(settings, {"name": "closed"})
+    assert in_force(ledger.engine, settings.home).policy.name == "open"
+
+
+def test_what_cannot_be_read_is_not_inherited_as_if_it_were_not_there(ledger: Ledger, settings: Settings) -> None:
+    (settings.home / "policy.yaml").write_text("name: test\nrule: []\n")
+    with pytest.raises(EnvironmentRefused, match="rule: is an unknown key"):
+        install(ledger.engine, settings, upgraded=True, by="root", at=AT)
+    assert history(ledger.engine) == []
+
+
+def test_a_policy_is_proposed_by_one_and_adopted_by_another(installed: Ledger, settings: Settings) -> None:
+    before = in_force(installed.engine, settings.home)
+    found = proposed(installed, settings, OPEN)
+    assert in_force(installed.engine, settings.home) == before
+    with pytest.raises(TransitionRefused, match="who adopts a policy differs from who proposes it"):
+        adopted(installed, found, by=" Ada")
+    assert adopted(installed, found[:12]) == found
+    now = in_force(installed.engine, settings.home)
+    assert (now.hash, now.decided_by, now.at, now.policy.rules[0].four_eyes) == (found, "grace", LATER, False)
+    assert names(installed) == [
+        ("INSTALLED", "four eyes", "root"),
+        ("PROPOSED", "open", "ada"),
+        ("ADOPTED", "open", "grace"),
+    ]
+    assert [(one["before"], one["channel"], one["proof"]) for one in history(installed.engine)][1:] == [
+        (before.hash, "CLI", "CLAIMED"),
+        (before.hash, "CLI", "CLAIMED"),
+    ]
+    with pytest.raises(TransitionRefused, match="a proposal changes something"):
+        proposed(installed, settings, OPEN)
+
+
+def test_what_was_proposed_against_another_policy_is_proposed_again(installed: Ledger, settings: Settings) -> None:
+    one, other = proposed(installed, settings, OPEN), proposed(installed, settings, {"name": "closed"})
+    adopted(installed, other)
+    with pytest.raises(TransitionRefused, match="who adopts a policy knows what it takes the place of"):
+        adopted(installed, one)
+    assert adopted(installed, proposed(installed, settings, OPEN)) == one
+
+
+def test_a_policy_may_name_who_keeps_it(installed: Ledger, settings: Settings) -> None:
+    kept = {"name": "kept", "keepers": ["group:office"], "groups": {"office": ["hedy"]}}
+    adopted(installed, proposed(installed, settings, kept))
+    wanted = proposed(installed, settings, OPEN)
+    with pytest.raises(TransitionRefused, match="'kept' names group:office"):
+        adopted(installed, wanted)
+    adopted(installed, wanted, by="hedy")
+    with pytest.raises(EnvironmentRefused, match="group:nobody is no group"):
+        proposed(installed, settings, {"name": "a", "keepers": ["group:nobody"]})
+
+
+def test_a_policy_without_keepers_has_the_hash_that_it_always_had() -> None:
+    assert parse_policy(SHIPPED.read_text()).hash == "2bd2d07f9e8b8dfbea736536cac407a6bb0952e9f24b2efca92a120bdd317b7c"
+
+
+@pytest.mark.parametrize("named", ["", "0" * 64, "%", "abc"])
+def test_only_what_is_proposed_is_adopted(installed: Ledger, settings: Settings, named: str) -> None:
+    proposed(installed, settings, OPEN)
+    with pytest.raises(InputRefused, match="names no proposed policy"):
+        adopted(installed, named)
+
+
+def test_nobody_decides_without_a_name(installed: Ledger, settings: Settings) -> None:
+    with pytest.raises(TransitionRefused, match="nobody is named"):
+        proposed(installed, settings, OPEN, by=" ")
+
+
+def test_a_text_that_was_changed_by_hand_decides_nothing(installed: Ledger, settings: Settings) -> None:
+    with installed.engine.begin() as connection:
+        connection.execute(sa.update(policies).values(text='{"name":"open","rules":[{"fourEyes":false}]}'))
+    with pytest.raises(EnvironmentRefused, match="the ledger was changed by hand"):
+        in_force(installed.engine, settings.home)
+    with installed.engine.begin() as connection:
+        connection.execute(sa.delete(policy_decisions))
+    with pytest.raises(EnvironmentRefused, match="nothing is decided without a policy"):
+        in_force(installed.engine, settings.home)
+
+
+def test_own_approvals_are_allowed_by_the_setting_only_where_the_installation_is_made_with_it(
+    ledger: Ledger, settings: Settings
+) -> None:
+    own = settings.model_copy(update={"self_approval": True})
+    policy_in_force.install(ledger.engine, own, upgraded=False, by="root", at=AT)
+    found = in_force(ledger.engine, settings.home).policy
+    assert (found.name, found.rules[0].four_eyes) == ("development: own runs may be approved", False)
