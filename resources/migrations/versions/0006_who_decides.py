@@ -1,13 +1,13 @@
 """What LIVE's tick has written, which policy is in force, and who decided through what.
 
-Revision: 0005, after 0004
+Revision: 0006, after 0005
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
