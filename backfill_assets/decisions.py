@@ -308,8 +308,6 @@ def _of(platform: Platform, run_id: str) -> tuple[RunRecord, Policy, Rule]:
     return record, policy, policy.rule_for(record.target, record.kind)
 
 
-
-
 def _decide_publication(
     platform: Platform, record: RunRecord, policy: Policy, rule: Rule, by: str, comment: str, break_glass: str
 ) -> None:
