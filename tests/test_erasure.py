@@ -1,6 +1,6 @@
 """Nobody erased comes back, in whatever way a publication changes its tables: real plans, commits and ledger, no Spark.
 
-Every test publishes rows of `ann`, forgets her, and tries to show her again. The installation is that of `test_model`.
+Every test publishes rows of `ann`, forgets her, and tries to show her again. The installation is that of `table_world`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import put_in_force
 from table_model import File, Row, Run
-from test_model import MONTHS, SOURCE, Installation, day_of, only_this_table
+from table_world import MONTHS, SOURCE, Installation, day_of, only_this_table
 
 from backfill_assets import publication
 from manifests.errors import PublicationRefused
