@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from http import HTTPStatus
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -61,8 +62,11 @@ def run_path(run_id: str) -> str:
     return f"{PREFIX}/{run_id}"
 
 
-def make_pages(ledger: Ledger, evidence: EvidenceStore) -> Starlette:
-    """Make the application of the pages; its paths are absolute."""
+def make_pages(ledger: Ledger, evidence: EvidenceStore, report_of: Callable[[str], str] | None = None) -> Starlette:
+    """Make the application of the pages; its paths are absolute.
+
+    A report is made anew by `report_of`, whatever lies beside the bundle; without it, it is served as it lies there.
+    """
 
     async def index(_request: Request) -> Response:
         return await _in_thread(lambda: _page("Backfill runs", _runs_table(ledger.runs())))
@@ -90,6 +94,8 @@ def make_pages(ledger: Ledger, evidence: EvidenceStore) -> Starlette:
 
     async def file(request: Request) -> Response:
         run_id, path = request.path_params["run_id"], request.path_params["path"]
+        if report_of is not None and path == REPORT:
+            return await _in_thread(lambda: _report(evidence, report_of, run_id))
         return await _in_thread(lambda: _evidence_file(evidence, run_id, path))
 
     async def home(_request: Request) -> Response:
@@ -241,6 +247,22 @@ def _files(evidence: EvidenceStore, run_id: str) -> list[str]:
     root = evidence.folder / run_id
     found = (file.relative_to(root) for file in root.rglob("*") if file.is_file())
     return sorted(str(name) for name in found if ".partial" not in str(name))
+
+
+def _report(evidence: EvidenceStore, report_of: Callable[[str], str], run_id: str) -> Response:
+    """Answer with the report as evidence and ledger have it now: a file that somebody has altered is not served as ours."""
+    found = _evidence_file(evidence, run_id, REPORT)
+    if found.status_code != HTTPStatus.OK:
+        return found
+    try:
+        return HTMLResponse(report_of(run_id), headers=_SANDBOX)
+    except Exception as error:  # noqa: BLE001 - evidence that was damaged may say anything
+        error_ = {
+            "what": f"the report of '{run_id[:100]}' cannot be made: {type(error).__name__}: {str(error)[:300]}",
+            "rule": "a report is made from the evidence when it is asked for, and says what the evidence says",
+            "whatToDo": f"`backfill verify {run_id[:100]}` names what was changed",
+        }
+        return JSONResponse({"error": error_}, status_code=500)
 
 
 def _evidence_file(evidence: EvidenceStore, run_id: str, path: str) -> Response:

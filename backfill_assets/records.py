@@ -22,7 +22,17 @@ import sqlalchemy as sa
 
 from backfill_assets import faults
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.seals import COMMITTED, SCHEMA_FILE, adopted_commits, commits_of, sealed_schema
+from backfill_assets.seals import (
+    BESIDE_FILE,
+    COMMITTED,
+    INPUTS_FILE,
+    SCHEMA_FILE,
+    adopted_commits,
+    commits_of,
+    sealed_beside,
+    sealed_inputs,
+    sealed_schema,
+)
 from manifests.canonical import sha256_of
 from manifests.lifecycle import RunState
 from resources import approvals
@@ -84,6 +94,8 @@ def bundle_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
         "reconciliation.json": _reconciliation(rows, record),
         "accepted_before.json": _accepted_before(platform, record),
         SCHEMA_FILE: sealed_schema(platform, record),
+        INPUTS_FILE: sealed_inputs(platform, record),
+        BESIDE_FILE: sealed_beside(platform, record),
         **{name: run[cell] for cell, name in _FILED_APART.items()},
         **{
             _file_of(table): list(found.values())

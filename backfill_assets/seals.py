@@ -23,11 +23,16 @@ from backfill_assets.target import TargetTable
 from backfill_assets.ways import PUBLISH
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Corrections
+from resources.contents import said_of
 from resources.lakehouse import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import RunRecord
 from resources.rows import Rows
-from resources.snapshots import committed, snapshot_facts, table_facts
+from resources.snapshots import all_hashed, committed, lineage_from, manifests_of, snapshot_facts, table_facts
 
+INPUTS_FILE = "inputs.json"
+"""The file of a bundle that says what was read: source and references at their pinned snapshots, by the hashes of their metadata."""
+BESIDE_FILE = "beside.json"
+"""The file of a bundle with the hashes of what the run left beside its tables: outlines, and rows of the exception table."""
 SCHEMA_FILE = "schema.json"
 """The file of a bundle that says how the rows of its tables are read."""
 COMMITTED = "committed"
@@ -54,6 +59,9 @@ class Sealed:
             sealed it, without them.
         tables: by name: identity, columns and partition specs of a table when the bundle was sealed.
         commits: what was kept of each commit, oldest first.
+        inputs: what was kept of each pinned input; None if an earlier version sealed it, without them.
+        beside: path, bytes and SHA-256 of each file that the run left beside its tables, with its kind.
+        policy: the text of the policy that decided; None if none is on record.
     """
 
     run_id: str
@@ -62,6 +70,9 @@ class Sealed:
     digest: dict[str, str] | None
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     commits: Sequence[Mapping[str, Any]] = ()
+    inputs: Sequence[Mapping[str, Any]] | None = None
+    beside: Sequence[Mapping[str, Any]] = ()
+    policy: Mapping[str, Any] | None = None
 
     @property
     def run(self) -> Mapping[str, Any]:
@@ -115,6 +126,45 @@ def tables_changed(record: RunRecord) -> list[str]:
     return [target.corrections.name] if corrections is Corrections.INSTEAD else [target.corrections.name, target.name]
 
 
+def sealed_inputs(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
+    """Return what a bundle says of what its run has read: of each pinned snapshot the hashes of all its metadata files.
+
+    The manifests name every data file with its length and rows; `loads` are the hashes of what the loads of the table
+    say of their files' contents (`resources.contents`).
+    """
+    plans = {plan.hash: plan for plan in [record.plan, *platform.ledger.plans(record).values()]}.values()
+    pins = {(plan.source, plan.source_snapshot_id) for plan in plans}
+    pins |= {(pin.table, pin.snapshot_id) for plan in plans for pin in plan.references}
+    found = []
+    for name, snapshot_id in sorted(pins):
+        table = platform.lakehouse.table(name)
+        snapshot = table.snapshot_by_id(snapshot_id)
+        if snapshot is None:
+            found.append({"table": name, "snapshotId": snapshot_id, "expired": True})
+            continue
+        facts = snapshot_facts(table, snapshot, every=True)
+        found.append(facts | {"loads": said_of(lineage_from(table, snapshot))})
+    return found
+
+
+def sealed_beside(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
+    """Return path, bytes and SHA-256 of the outlines of a run's chunks, and of what it put into the exception table."""
+    ledger, found = platform.ledger, []
+    target = platform.lakehouse.table(record.target)
+    outlines = [path for chunk in ledger.chunks(record.run_id) if (path := chunk.measures.get("outline"))]
+    found += [{"kind": "outline", **facts} for facts in all_hashed(target, outlines)]
+    kept = [verdict.details.get("exceptions") for verdict in ledger.verdicts(record.run_id)]
+    for name, snapshot_id in sorted({(one["table"], int(one["snapshot"])) for one in kept if isinstance(one, dict)}):
+        table = platform.lakehouse.table(name)
+        snapshot = table.snapshot_by_id(snapshot_id)
+        if snapshot is None:
+            continue
+        mine = [one for one in manifests_of(table, snapshot) if one.added_snapshot_id == snapshot_id]
+        paths = [entry.data_file.file_path for one in mine for entry in one.fetch_manifest_entry(table.io)]
+        found += [{"kind": "exceptions", "table": name, **facts} for facts in all_hashed(table, paths)]
+    return found
+
+
 def commits_of(
     platform: Platform, record: RunRecord, action: str, number: int, snapshot_id: int
 ) -> list[dict[str, Any]]:
@@ -165,11 +215,15 @@ def sealed_of(
     Raises:
         OSError, ValueError, KeyError: if the file that has it is no longer as it was sealed.
     """
-    file = bundle / SCHEMA_FILE
-    said = json.loads(file.read_bytes()) if file.is_file() else {}
+    said = _read(bundle / SCHEMA_FILE) or {}
     digest = dict(said["digest"]["columns"]) if said else None
     commits = [{"action": one.get("action", PUBLISH), **facts} for one in records for facts in one.get(COMMITTED, [])]
-    return Sealed(run_id, target, rows, digest, said.get("tables", {}), commits)
+    inputs, beside, policy = (_read(bundle / name) for name in (INPUTS_FILE, BESIDE_FILE, "policy.json"))
+    return Sealed(run_id, target, rows, digest, said.get("tables", {}), commits, inputs, beside or (), policy)
+
+
+def _read(file: Path) -> Any:
+    return json.loads(file.read_bytes()) if file.is_file() else None
 
 
 def digest_types(sealed: Sealed, present: Mapping[str, Any] | None = None) -> dict[str, pl.DataType]:

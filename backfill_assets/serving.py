@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,9 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
         context = stack.enter_context(
             WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]), version=webserver_version)
         )
-        pages: App = make_pages(Ledger(settings.ledger_url), EvidenceStore(settings.evidence_folder))
+        pages: App = make_pages(
+            Ledger(settings.ledger_url), EvidenceStore(settings.evidence_folder), partial(_report_of, settings)
+        )
         socket_folder(settings).mkdir(mode=0o750, parents=True, exist_ok=True)
         note = noted_in(socket_folder(settings) / "mutations.jsonl")
         apps = [guarded(context, pages, listener.door, note) for listener in listeners]
@@ -217,6 +220,15 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
             say(f"{listener.door.role}s: {listener.file or f'http://{LOOPBACK}:{listener.port}'}")
         asyncio.run(_run(list(zip(apps, sockets, strict=True)), children, stopping))
         say("stopping")
+
+
+def _report_of(settings: Settings, run_id: str) -> str:
+    """Return the report of a run, made anew."""
+    from backfill_assets.platform import open_platform  # noqa: PLC0415 - of the few who ask for a report
+    from backfill_assets.report import report  # noqa: PLC0415
+
+    with open_platform(settings) as platform:
+        return report(platform, run_id)
 
 
 def _environment(settings: Settings) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -19,6 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from backfill_assets.garbage import tables_of
+from backfill_assets.pins import Inputs
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.proof import FileProblem, check_rows
 from backfill_assets.readers import World, check_files, check_metadata, read_chunk, read_corrections
@@ -41,6 +42,25 @@ from resources.rows import Difference, Rows, differences, hashes_of, rows_of, ru
 from resources.snapshots import Seen
 from resources.storage import Storage
 
+COVERED: Mapping[str, str] = {
+    "bundles, records and chain": "always",
+    "the ledger's rows of runs, and the text of the policy that decided": "always",
+    "snapshots, manifests, columns and partitions of published tables, and which files readers get": "always",
+    "metadata of the sources and references that were read": "always",
+    "rows, bounds and counts that readers get": "data",
+    "files of sources and references: length, and SHA-256 where this project loaded them": "data",
+    "outlines, and rows of the exception and audit tables": "data",
+    "links cut off the end of the chain": "head",
+}
+"""What is checked, by name, and when: always, with `--data`, or with `--head`."""
+NOT_COVERED = (
+    "a forgery of evidence, ledger and catalog at once, where no head of the chain is kept elsewhere",
+    "what other programs loaded into sources, but for its length",
+    "report.html: it is made anew from the evidence when it is asked for",
+    "leases, settings, Dagster's event log, the records of gc, triggers and views in the ledger's database",
+    "the changes table of diffs, and what sinks outside of the lakehouse received",
+)
+"""What is not checked, by name."""
 _SHOWN = 200
 """Characters shown of a value."""
 _CONTEXT = 40
@@ -137,6 +157,7 @@ class _Check:
         self.ledger_problems: list[Problem] = []
         self.in_ledger: dict[str, str] = {}
         self._tables: dict[str, Seen | None] = {}
+        self._inputs = Inputs(platform)
         self._in_use: dict[str, set[str]] = {}
         try:
             with platform.ledger.engine.begin() as connection:
@@ -344,7 +365,10 @@ class _Check:
         world = World(look, self._in_flight, gone)
         check_metadata(world, sealed, found)
         rewritten = {one.chunk for one in check_files(world, sealed, found)}
+        self._inputs.check(world, sealed, found)
         chunks_read = self._data(sealed, rewritten, found) if data else 0
+        if data:
+            self._inputs.read(world, sealed, found)
         if rewritten and not data:
             found.notes.append(
                 f"{len(rewritten)} of its chunks were rewritten by somebody else, into as many rows: "

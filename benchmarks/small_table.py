@@ -196,23 +196,28 @@ def initialise(platform: Platform) -> None:
 
 def manifest(run_id: str, mode: str, scope: tuple[str, str], *, computed_by: str = "2", **options: Any) -> Any:
     """Return the manifest of a run; `options` are its target's."""
-    return manifest_from(
-        {
-            "runId": run_id,
-            "kind": "RESTATEMENT",
-            "requestedBy": "ada",
-            "reason": "meters that were misread",
-            "source": {"table": SOURCE},
-            "transform": {"name": "readings", "version": computed_by},
-            "target": {
-                "table": READINGS,
-                "publishMode": mode,
-                "publishRange": {"start": scope[0], "end": scope[1]},
-                **options,
-            },
-            "development": True,
-        }
-    )
+    return manifest_from(manifest_data(run_id, mode, scope, computed_by=computed_by, **options))
+
+
+def manifest_data(
+    run_id: str, mode: str, scope: tuple[str, str], *, computed_by: str = "2", **options: Any
+) -> dict[str, Any]:
+    """Return the manifest of a run as its author writes it."""
+    return {
+        "runId": run_id,
+        "kind": "RESTATEMENT",
+        "requestedBy": "ada",
+        "reason": "meters that were misread",
+        "source": {"table": SOURCE},
+        "transform": {"name": "readings", "version": computed_by},
+        "target": {
+            "table": READINGS,
+            "publishMode": mode,
+            "publishRange": {"start": scope[0], "end": scope[1]},
+            **options,
+        },
+        "development": True,
+    }
 
 
 def planned(platform: Platform, contract: Any) -> RunRecord:

@@ -81,6 +81,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from manifests.errors import EnvironmentRefused, InputRefused, LeaseLost, Problem, PublicationRefused
 from manifests.planner import ReferenceState, SourceFile, SourceState, StagedFile
 from resources.containment import days_of, in_words, reaching_beyond, require_inside
+from resources.contents import content_property
 from resources.declared_tables import isolation_problems, require_as_declared
 from resources.fingerprints import read_footer
 from resources.locks import lost
@@ -480,14 +481,15 @@ class Lakehouse:
         files: list[DataFile] = []
         for batch in batches:
             files += _dataframe_to_data_files(table.metadata, batch, table.io)
-        new = self._load_once(name, properties, lambda table: _append(table, files, properties))
+        said = {**properties, **content_property(table, [file.file_path for file in files])}
+        new = self._load_once(name, properties, lambda table: _append(table, files, said))
         return None if new is None else Commit(new.snapshot_id, len(files), 0)
 
     def append_files(self, name: str, paths: Sequence[str], properties: Mapping[str, str]) -> Snapshot:
         """Append staged files as one snapshot, or find the one that has the same load id."""
 
         def append(table: Table) -> None:
-            _append(table, data_files(table, paths), properties)
+            _append(table, data_files(table, paths), {**properties, **content_property(table, paths)})
 
         new = self._load_once(name, properties, append)
         return new or self._landed(name, LOAD_PROPERTY, properties[LOAD_PROPERTY])
@@ -525,7 +527,8 @@ class Lakehouse:
             old = [] if current is None else list(_live_files(table, current, AlwaysTrue()))
             new = list(_dataframe_to_data_files(table.metadata, rows, table.io))
             counts[:] = [len(new), len(old)]
-            commit_replacement(table, AlwaysTrue(), old, new, properties)
+            said = {**properties, **content_property(table, [file.file_path for file in new])}
+            commit_replacement(table, AlwaysTrue(), old, new, said)
 
         new = self._load_once(name, properties, overwrite)
         return None if new is None else Commit(new.snapshot_id, *counts)

@@ -8,9 +8,10 @@ lies in the warehouse now is what is looked at. What must agree with what is `ba
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pyiceberg.expressions import BooleanExpression
@@ -29,6 +30,7 @@ from pyiceberg.table.snapshots import Snapshot
 from resources.storage import place_of
 
 Facts = dict[str, Any]
+_READERS = 16
 
 
 def schema_facts(schema: Schema) -> dict[str, list[str]]:
@@ -61,16 +63,16 @@ def summary_facts(snapshot: Snapshot) -> dict[str, str]:
     return {**snapshot.summary.additional_properties, "operation": snapshot.summary.operation.value}
 
 
-def snapshot_facts(table: Table, snapshot: Snapshot) -> Facts:
+def snapshot_facts(table: Table, snapshot: Snapshot, *, every: bool = False) -> Facts:
     """Return what is kept of a snapshot: what the metadata says of it, and the hashes of the files that say it.
 
     Those are the metadata file by which it is found now, its manifest list, and the manifests that it has written itself;
-    the manifest list names the others, which came with earlier snapshots.
+    the manifest list names the others, which came with earlier snapshots. With `every` they are all hashed.
 
     Raises:
         OSError: if one of them cannot be read.
     """
-    manifests = [one for one in manifests_of(table, snapshot) if one.added_snapshot_id == snapshot.snapshot_id]
+    manifests = [one for one in manifests_of(table, snapshot) if every or one.added_snapshot_id == snapshot.snapshot_id]
     return {
         "table": ".".join(table.name()),
         **table_facts(table),
@@ -81,7 +83,7 @@ def snapshot_facts(table: Table, snapshot: Snapshot) -> Facts:
         "snapshotSchemaId": snapshot.schema_id,
         "summary": summary_facts(snapshot),
         "manifestList": hashed(table, snapshot.manifest_list),
-        "manifests": [hashed(table, one.manifest_path) for one in manifests],
+        "manifests": all_hashed(table, [one.manifest_path for one in manifests]),
         "metadata": hashed(table, table.metadata_location),
     }
 
@@ -94,6 +96,27 @@ def hashed(table: Table, path: str) -> Facts:
     """
     raw = content(table, path)
     return {"path": path, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+
+
+def all_hashed(table: Table, paths: Sequence[str]) -> list[Facts]:
+    """Return path, bytes and SHA-256 (hex) of files, order kept: of a store many at once.
+
+    Raises:
+        OSError: if one of them cannot be read.
+    """
+    if all("://" not in path or path.startswith("file:") for path in paths):
+        return [hashed(table, path) for path in paths]
+    with ThreadPoolExecutor(_READERS) as pool:
+        return list(pool.map(partial(hashed, table), paths))
+
+
+def lineage_from(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
+    """Yield a snapshot and those before it, newest first, as far as the metadata links them."""
+    by_id = {one.snapshot_id: one for one in table.snapshots()}
+    found: Snapshot | None = snapshot
+    while found is not None:
+        yield found
+        found = by_id.pop(found.parent_snapshot_id or 0, None)
 
 
 def content(table: Table, path: str) -> bytes:

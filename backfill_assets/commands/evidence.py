@@ -37,6 +37,7 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
       ledger      each cell of the run's rows against the evidence
       tables      columns, partition specs, snapshots and manifests as the catalog has them now, and the files that
                   readers get of each accepted chunk; what has expired as policy allows is left out
+      inputs      metadata of the sources and references that were read; their files with --data
       rows        with --data: what readers get, found by field ids through the current metadata: every file's hash,
                   the digest of every chunk's rows computed again, bounds and partitions held against the rows
 
@@ -49,6 +50,7 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
 
     Exit codes: 0 everything is as it was recorded, 1 something is not, 2 refused (unknown run).
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
+    from backfill_assets.verification import COVERED, NOT_COVERED
     from backfill_assets.verification import verify as check
 
     if (run_id is None) is not everything:
@@ -62,10 +64,16 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
                 "ok": not done.everything,
                 "chain": {"length": done.length, "head": done.head, "problems": done.problems},
                 "runs": done.runs,
+                "covers": {
+                    "checked": {what: _asked(how, data, head) for what, how in COVERED.items()},
+                    "not": NOT_COVERED,
+                },
             }
         )
     else:
         _show(done, data=data)
+        left = [f"{what} (--{how})" for what, how in COVERED.items() if not _asked(how, data, head)]
+        click.echo("not checked: " + "; ".join([*left, *NOT_COVERED]))
     if done.everything:
         sys.exit(EXIT_FAILED)
 
@@ -90,6 +98,11 @@ def report(run_id: str, output: Path | None, as_json: bool) -> None:
         say({"runId": run_id, "report": str(file.absolute())})
     else:
         click.echo(f"{run_id}: {file.absolute()}")
+
+
+def _asked(how: str, data: bool, head: str | None) -> bool:
+    """Whether something was checked, by how it is asked for."""
+    return how == "always" or (how == "data" and data) or (how == "head" and head is not None)
 
 
 def _show(done: Verification, *, data: bool) -> None:

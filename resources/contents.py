@@ -1,0 +1,69 @@
+"""What a load wrote, by hash: kept in the summary of the snapshot that the load was committed as.
+
+Put here how the hashes of a load's files are taken, when it has just written them, and found again. They cost one reading of
+what was written, once for each load and not for each run that reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+CONTENT_PROPERTY = "backfill.content-sha256"
+"""Snapshot summary key of a load: the SHA-256 (hex) of each of its files by the file's name, as JSON."""
+_MOST = 1_000
+"""The most files of a load that are named in its summary: a summary is part of every later metadata file."""
+_BLOCK = 1 << 20
+
+
+def content_property(table: Table, paths: Sequence[str]) -> dict[str, str]:
+    """Return the summary property that says what is in files that were just written; nothing for a load of very many.
+
+    Raises:
+        OSError: if one of them cannot be read.
+    """
+    if not paths or len(paths) > _MOST:
+        return {}
+    return {CONTENT_PROPERTY: json.dumps({_name(path): sha256_at(table, path) for path in sorted(paths)})}
+
+
+def sha256_at(table: Table, path: str) -> str:
+    """Return the SHA-256 (hex) of a file of a table, a block at a time.
+
+    Raises:
+        OSError: if it cannot be read; FileNotFoundError if it is not there.
+    """
+    found = hashlib.sha256()
+    with table.io.new_input(path).open() as stream:
+        while block := stream.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()
+
+
+def said_of(snapshots: Iterable[Snapshot]) -> dict[str, str]:
+    """Return what the summaries of snapshots say of their loads' contents, by snapshot, newest first as given."""
+    found = {}
+    for one in snapshots:
+        text = one.summary.additional_properties.get(CONTENT_PROPERTY) if one.summary else None
+        if text is not None:
+            found[str(one.snapshot_id)] = hashlib.sha256(text.encode()).hexdigest()
+        if len(found) == _MOST:
+            break
+    return found
+
+
+def hash_of(path: str, snapshot: Snapshot | None) -> str | None:
+    """Return the hash that the snapshot which added a file gives of it; None where it says nothing."""
+    text = snapshot.summary.additional_properties.get(CONTENT_PROPERTY) if snapshot and snapshot.summary else None
+    if text is None:
+        return None
+    said: Mapping[str, str] = json.loads(text)
+    return said.get(_name(path))
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,139 @@
+"""What a run has read, and what it left beside its tables: a change of it is found and named."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator, MutableMapping
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as arrow
+import pytest
+from click.testing import CliRunner
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+from backfill_assets.cli import cli
+from backfill_assets.pages import make_pages
+from backfill_assets.platform import Platform
+from backfill_assets.publication import publish
+from backfill_assets.report import report, report_beside
+from backfill_assets.verification import COVERED, NOT_COVERED, verify
+from benchmarks import small_table
+from benchmarks.small_table import HISTORY, SOURCE, manifest_data, planned, staged
+from manifests.model import manifest_from
+from resources.lakehouse import local_path
+from resources.snapshots import Seen
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Platform]:
+    """A published run that has told the audit table."""
+    with small_table.declared():
+        found = small_table.opened(tmp_path / "home")
+        small_table.initialise(found)
+        planned(
+            found,
+            manifest_from(manifest_data("one", "REPLACE_PARTITIONS", HISTORY) | {"safety": {"sinks": ["run_audit"]}}),
+        )
+        staged(found, "one")
+        publish(found, "one")
+        yield found
+        small_table.closed(found)
+
+
+def said(platform: Platform, *, data: bool = True) -> list[tuple[str, str]]:
+    return [(one.where, one.what) for one in verify(platform, data=data).everything]
+
+
+def a_file(platform: Platform, table: str) -> Path:
+    return Path(min(Seen(platform.lakehouse.table(table)).entries))
+
+
+def test_a_changed_byte_of_a_file_that_was_read_is_found_by_the_hash_of_its_load(platform: Platform) -> None:
+    assert said(platform) == []
+    file = a_file(platform, SOURCE)
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+    assert said(platform, data=False) == []
+    assert said(platform) == [(f"{SOURCE} {file}", "was read by it, and was changed")]
+    file.unlink()
+    assert said(platform) == [(f"{SOURCE} {file}", "was read by it, and is missing")]
+
+
+def test_the_metadata_of_what_was_read_is_held_against_its_hashes(platform: Platform) -> None:
+    seen = Seen(platform.lakehouse.table(SOURCE))
+    manifest = Path(local_path(seen.manifests[0].manifest_path))
+    raw = bytearray(manifest.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    manifest.write_bytes(raw)
+    assert (f"{SOURCE} metadata file://{manifest}", "was changed after it was read") in said(platform, data=False)
+
+
+def test_what_is_loaded_later_and_by_others_is_no_alarm(platform: Platform) -> None:
+    table = platform.lakehouse.table(SOURCE)
+    table.append(
+        arrow.Table.from_pylist(
+            [{"id": "x", "at": datetime(2020, 3, 1, tzinfo=UTC)}], schema=schema_to_pyarrow(table.schema())
+        )
+    )
+    assert said(platform) == []
+    planned(platform, manifest_from(manifest_data("two", "REPLACE_PARTITIONS", small_table.EMPTY)))
+    staged(platform, "two")
+    publish(platform, "two")
+    done = verify(platform, data=True)
+    assert done.everything == []
+    assert "loaded by another program" in done.runs[1].notes[0]
+    assert done.runs[0].notes == ()
+
+
+def test_the_text_of_the_policy_that_decided_is_in_the_evidence(platform: Platform) -> None:
+    with closing(sqlite3.connect(platform.settings.home / "ledger.db")) as connection:
+        connection.execute('UPDATE policies SET text = \'{"name":"mine"}\'')
+        connection.commit()
+    hashed = platform.ledger.run("one").plan.policy
+    assert said(platform, data=False) == [(f"ledger policies {hashed}", "is not the text of the policy that decided")]
+
+
+def test_a_row_of_the_audit_table_that_says_something_else_is_found(platform: Platform) -> None:
+    table = platform.lakehouse.table("audit.run_audit")
+    (row,) = table.scan().to_arrow().to_pylist()
+    changed = row | {"details": row["details"].replace('"files_added":8', '"files_added":9')}
+    assert changed != row
+    table.overwrite(arrow.Table.from_pylist([changed], schema=schema_to_pyarrow(table.schema())))
+    assert said(platform) == [("audit.run_audit one publish", "says something else than was committed")]
+
+
+def test_an_altered_report_is_not_served_as_ours(platform: Platform) -> None:
+    file = report_beside(platform, "one")
+    assert file is not None
+    file.write_text("<h1>everything was fine</h1>")
+    pages = make_pages(platform.ledger, platform.evidence, lambda run_id: report(platform, run_id))
+
+    async def asked(run_id: str) -> tuple[int, str]:
+        said: list[MutableMapping[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b""}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            said.append(message)
+
+        path = f"/backfill/{run_id}/evidence/report.html"
+        await pages({"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}, receive, send)
+        return said[0]["status"], b"".join(one.get("body", b"") for one in said[1:]).decode()
+
+    assert asyncio.run(asked("one")) == (200, report(platform, "one"))
+    assert asyncio.run(asked("other"))[0] == 404
+
+
+def test_what_is_checked_and_what_is_not_is_said_by_name(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    done = CliRunner().invoke(cli, ["verify", "one"])
+    assert done.exit_code == 0, done.output
+    left = done.stdout.partition("not checked: ")[2]
+    assert all(text in left for text in NOT_COVERED)
+    assert all((f"{what} (--{how})" in left) is (how != "always") for what, how in COVERED.items())
