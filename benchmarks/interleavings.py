@@ -266,6 +266,16 @@ STATES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "accepting": _WHILE_ACCEPTED,
 }
 """What a run's state is, and who acts on it: those who are stopped, and those who act meanwhile."""
+INTERRUPTED = {
+    "half": "publish",
+    "landed": "publish",
+    "untold": "publish",
+    "half undone": "rollback",
+    "undone": "rollback",
+    "redone": "reinstate",
+    "accepting": "accept",
+}
+"""The command whose process died in a state; its operator gives it again when all others are done."""
 
 # --- an installation in every state -----------------------------------------------------------------------------------
 
@@ -653,6 +663,8 @@ def play(site: Site, schedule: Schedule) -> list[str]:
                     with suppress(CommitFailedException):  # the server cannot do it any more
                         stage.late()
                 wrong += _attempt(world, world.others, schedule.first)
+            if schedule.state in INTERRUPTED and not _at_rest(world.others):
+                wrong += _attempt(world, world.others, INTERRUPTED[schedule.state])
             wrong += settled(site, world, thoroughly=schedule.at % THOROUGHLY == 0)
     except Exception:  # noqa: BLE001 - what cannot even be looked at is wrong
         wrong.append(traceback.format_exc())
