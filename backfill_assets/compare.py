@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
+from backfill_assets.columns import scan_file
 from backfill_assets.derive import ADDED, CHANGED, REMOVED, rows_between
 from backfill_assets.gates import shown_row
 from manifests.canonical import plain
@@ -180,7 +181,7 @@ def _slices(spec: CompareSpec, task: CompareTask) -> Iterator[tuple[pl.DataFrame
     if sum(map(_rows_of, (*task.old, *task.new))) <= SLICE_ROWS:
         yield _read(spec, task.old, task.new, columns), _read(spec, task.new, task.old, columns)
         return
-    firsts = {_scan(spec, path, spec.key).head(1).collect().row(0) for path in (*task.old, *task.new)}
+    firsts = {scan_file(path, spec.table, spec.key).head(1).collect().row(0) for path in (*task.old, *task.new)}
     for begins, ends in pairwise([None, *sorted(firsts)[1:], None]):
         yield (
             _read(spec, task.old, task.new, columns, begins=begins, ends=ends),
@@ -190,24 +191,6 @@ def _slices(spec: CompareSpec, task: CompareTask) -> Iterator[tuple[pl.DataFrame
 
 def _rows_of(path: str) -> int:
     return int(pl.scan_parquet(path, hive_partitioning=False).select(pl.len()).collect().item())
-
-
-def _scan(spec: CompareSpec, path: str, columns: Sequence[str]) -> pl.LazyFrame:
-    """Return columns of a file; one that it lacks is found by its field id, or is NULL."""
-    lazy = pl.scan_parquet(path, hive_partitioning=False)
-    present = lazy.collect_schema()
-    if not spec.table or set(columns) <= set(present):
-        return lazy.select(columns)
-    schema = Schema.model_validate_json(spec.table)
-    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
-    with filesystem.open_input_file(name) as stream:
-        own = {one.metadata.get(b"PARQUET:field_id"): one.name for one in pq.read_schema(stream) if one.metadata}
-    kinds = pl.from_arrow(schema_to_pyarrow(schema).empty_table()).schema  # type: ignore[union-attr]
-    found = []
-    for column in columns:
-        at = column if column in present else own.get(str(schema.find_field(column).field_id).encode())
-        found.append((pl.lit(None, dtype=kinds[column]) if at is None else pl.col(at)).alias(column))
-    return lazy.select(found)
 
 
 def _read(
@@ -221,8 +204,8 @@ def _read(
 ) -> pl.DataFrame:
     """Return rows of files, those with begins <= key < ends; no files are no rows with the columns of the others."""
     if not paths:
-        return _scan(spec, others[0], columns).head(0).collect()
-    frames = [_scan(spec, path, columns) for path in paths]
+        return scan_file(others[0], spec.table, columns).head(0).collect()
+    frames = [scan_file(path, spec.table, columns) for path in paths]
     lazy = frames[0] if len(frames) == 1 else pl.concat(frames)
     return (lazy if begins is None and ends is None else rows_between(lazy, spec.key, begins, ends)).collect()
 
@@ -283,7 +266,7 @@ def _add_sums(found: ChunkCompared, name: str, before: Any, after: Any) -> None:
 def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -> None:
     """Add the rows of files that are before and after: what they sum up to is read, nothing is compared."""
     for path in paths:
-        lazy = _scan(spec, path, spec.values)
+        lazy = scan_file(path, spec.table, spec.values)
         schema = lazy.collect_schema()
         sums = [_sum(name, kind).alias(name) for name, kind in schema.items() if kind.is_numeric()]
         totals = lazy.select(pl.len().alias("_rows"), *sums).collect().row(0, named=True)

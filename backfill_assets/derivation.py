@@ -106,9 +106,9 @@ def _spec(platform: Platform, target: TargetTable, plan: Plan) -> MergeSpec | Co
             deletes_at=lineage(plan).get(column),
         )
     values = tuple(name for name in dtypes(target.model) if name not in (*target.key, *LINEAGE_COLUMNS))
-    return CorrectionSpec(
-        schema, target.name, target.key, values, platform.ledger.run(plan.run_id).manifest.reason, lineage(plan)
-    )
+    reason = platform.ledger.run(plan.run_id).manifest.reason
+    base = platform.lakehouse.table(target.name).schema().model_dump_json()
+    return CorrectionSpec(schema, target.name, target.key, values, reason, lineage(plan), base)
 
 
 def derive_batch(

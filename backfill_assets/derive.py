@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
+from backfill_assets.columns import scan_file
 from backfill_assets.gates import by_key, merged_measures, named, shown_row
 from backfill_assets.schema import LINEAGE_COLUMNS
 from manifests.canonical import plain
@@ -59,7 +60,10 @@ class MergeSpec:
 
 @dataclass(frozen=True)
 class CorrectionSpec:
-    """How corrections are made: `schema` is the corrections table's as JSON, `values` the columns that are compared."""
+    """How corrections are made: `schema` is the corrections table's as JSON, `values` the columns that are compared.
+
+    `base` is the schema of the table that is corrected, as JSON: by it today's rows are read.
+    """
 
     schema: str
     target: str
@@ -67,6 +71,7 @@ class CorrectionSpec:
     values: tuple[str, ...]
     reason: str
     lineage: Mapping[str, Any]
+    base: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
         begins = touched[number][0] if number else None
         ends = touched[number + 1][0] if number + 1 < len(touched) else None
         mine = None if computed is None else rows_between(computed, spec.key, begins, ends)
-        base = pl.read_parquet(path, hive_partitioning=False)
+        base = scan_file(path, spec.schema).collect()
         rest, old = _parted(spec, base, entities)
         kept = _newer(spec, old, computed)
         merged = [rest, kept]
@@ -160,7 +165,7 @@ def _newer_keys(
     if spec.on_older_version is not OlderVersion.KEEP:
         return None
     columns = [*spec.key, spec.version_column]
-    read = (pl.read_parquet(path, hive_partitioning=False, columns=[*{*columns, spec.entity}]) for path in paths)
+    read = (scan_file(path, spec.schema, [*{*columns, spec.entity}]).collect() for path in paths)
     old = (frame.join(entities, on=spec.entity, how="semi") for frame in read)
     return pl.concat([_newer(spec, frame, computed).select(spec.key) for frame in old])
 
@@ -186,8 +191,8 @@ def merge_violations(spec: MergeSpec, task: DeriveTask, merged: Sequence[str]) -
     """Read everything back and return, by broken rule, a few of the rows that break it."""
     entities = pl.read_parquet(task.entities)
     computed = _rows(task.computed)
-    before = [pl.read_parquet(path, hive_partitioning=False) for path in task.base]
-    after = [pl.read_parquet(path, hive_partitioning=False) for path in merged]
+    before = [scan_file(path, spec.schema).collect() for path in task.base]
+    after = [scan_file(path, spec.schema).collect() for path in merged]
     return _broken(spec, entities, computed, before, after)
 
 
@@ -304,7 +309,7 @@ def _below(key: Sequence[str], limit: Sequence[Any]) -> pl.Expr:
 def correct(spec: CorrectionSpec, task: DeriveTask) -> Derived:
     """Write one correction for each key whose row was added, changed or removed against today's rows."""
     columns = [*spec.key, *spec.values]
-    new, old = _rows(task.computed), _rows(task.base)
+    new, old = _rows(task.computed), _rows(task.base, spec.base)
     if new is None and old is None:
         return Derived(task.chunk, [], [])
     known = new if new is not None else old
@@ -358,9 +363,11 @@ def _issued(changed: pl.DataFrame, issued: Sequence[str]) -> int:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _rows(paths: Sequence[str]) -> pl.DataFrame | None:
-    """Return the rows of some files, None where there is no file."""
-    frames = [pl.read_parquet(path, hive_partitioning=False) for path in paths]
+def _rows(paths: Sequence[str], schema: str = "") -> pl.DataFrame | None:
+    """Return the rows of some files, as a table's schema has them if one is given; None where there is no file."""
+    frames = [scan_file(path, schema).collect() for path in paths]
+    if len({tuple(frame.columns) for frame in frames}) > 1:
+        frames = [frame.select(frames[0].columns) for frame in frames]
     return pl.concat(frames) if frames else None
 
 
@@ -401,7 +408,7 @@ def judge_merges(
             slices: pl.DataFrame | None = None
             if measure is not None and not broken:
                 for path in merged:
-                    more = named(measure)(pl.read_parquet(path, hive_partitioning=False))
+                    more = named(measure)(scan_file(path, spec.schema).collect())
                     slices = merged_measures(slices, more)
             found = [] if slices is None else plain(slices.to_dicts())
             hashes = {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pandera.polars as pa
@@ -87,6 +88,25 @@ def test_a_diff_and_an_explanation_show_the_new_column_as_null_before(
     assert told.row is not None
     assert told.row["status"] is None
     assert all("status" not in version.changed for version in told.versions)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [("MERGE_BY_KEY", {"merge": {"entities": ["m1"]}}), ("CORRECTION_EVENTS", {"corrections": "BESIDE"})],
+)
+def test_rows_with_the_new_column_are_merged_into_older_files_and_correct_them(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, mode: str, options: dict[str, Any]
+) -> None:
+    evolve(platform, monkeypatch)
+    rows_of = small_table.rows_of
+    monkeypatch.setattr(small_table, "rows_of", lambda *asked: [row | {"status": "read"} for row in rows_of(*asked)])
+    planned(platform, manifest("after", mode, SCOPE, **options))
+    staged(platform, "after")
+    publish(platform, "after")
+    seen = platform.lakehouse.table(READINGS).scan().to_arrow().to_pylist()
+    assert {row["status"] for row in seen if row["run_id"] == "after"} == {"read"}
+    assert {row["status"] for row in seen if row["run_id"] == "before"} == {None}
+    assert verify(platform, data=True).everything == []
 
 
 def test_a_plan_is_refused_where_table_and_model_differ_and_names_the_column(

@@ -1,0 +1,42 @@
+"""Files of a table whose columns have changed since they were written, read as the table has them now.
+
+Put here how a column is found in a data file by Polars. Imported by Spark's Python workers: keep it light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+
+
+def scan_file(path: str, schema: str, columns: Sequence[str] | None = None) -> pl.LazyFrame:
+    """Return columns of a data file (all of the schema's, if None), as a table's schema (Iceberg JSON) names them.
+
+    A column that the file has not under its name is found by its field id; one that it has not at all is NULL, since it was
+    written before the table had it. Without a schema columns are taken by name.
+    """
+    lazy = pl.scan_parquet(path, hive_partitioning=False)
+    if not schema:
+        return lazy if columns is None else lazy.select(columns)
+    present = lazy.collect_schema()
+    if columns is not None and set(columns) <= set(present):
+        return lazy.select(columns)
+    table = Schema.model_validate_json(schema)
+    wanted = table.column_names if columns is None else columns
+    if set(wanted) <= set(present):
+        return lazy
+    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
+    with filesystem.open_input_file(name) as stream:
+        own = {one.metadata.get(b"PARQUET:field_id"): one.name for one in pq.read_schema(stream) if one.metadata}
+    empty = pl.from_arrow(schema_to_pyarrow(table).empty_table())
+    assert isinstance(empty, pl.DataFrame)
+    found = []
+    for column in wanted:
+        at = column if column in present else own.get(str(table.find_field(column).field_id).encode())
+        found.append((pl.lit(None, dtype=empty.schema[column]) if at is None else pl.col(at)).alias(column))
+    return lazy.select(found)
