@@ -38,6 +38,7 @@ from manifests.model import Acceptance
 from manifests.planner import StagedFile
 from resources import logs
 from resources.history import lineage_of, referenced
+from resources.journal import INSTALLATION, explain, unexplained
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import ABANDONED, ChunkRecord, ChunkState, RunRecord, now, operator
 from resources.policy_in_force import disagreement
@@ -52,6 +53,7 @@ from resources.repairs import (
     open_leases,
     plan_again,
 )
+from resources.rows import run_ids
 from resources.storage import Storage, place_of
 
 _log = logging.getLogger(__name__)
@@ -160,7 +162,7 @@ def examine(platform: Platform) -> list[Disagreement]:
     for record in everything:
         found += _attempts(platform, record)
     found += _evidence(platform, everything)
-    found += [*_leases(platform), *_freezes(platform), *_clock(platform), *_policy_file(platform)]
+    found += [*_journal(platform), *_leases(platform), *_freezes(platform), *_clock(platform), *_policy_file(platform)]
     for one in found:
         text = f"{one.where}: {one.what}"
         level = logging.ERROR if one.kind == "DATA-LOSS" else logging.WARNING
@@ -713,6 +715,33 @@ def _evidence(platform: Platform, runs: Iterable[RunRecord]) -> Iterator[Disagre
                 Sure.CERTAIN,
                 f"the bundle was made anew by somebody: compare with {EVIDENCE_PROPERTY} in the target's history",
             )
+
+
+def _journal(platform: Platform) -> Iterator[Disagreement]:
+    """Find what the ledger's journal cannot explain. No repair takes it over: who has changed it, and why, is for people."""
+    links = platform.evidence.chain.read().links
+    with platform.ledger.engine.begin() as connection:
+        journal = explain(connection, links)
+        wrong = [("journal-damaged", one) for one in journal.damages]
+        for run_id in sorted({*journal.runs, *run_ids(connection), INSTALLATION}):
+            wrong += [("changed-by-hand", one) for one in unexplained(connection, journal, run_id)]
+    for kind, one in wrong:
+        yield Disagreement(
+            kind,
+            one.where,
+            one.what,
+            Sure.CERTAIN,
+            "find out who has changed it; put back what `backfill verify` says was there, or the ledger from its backup",
+        )
+    if journal.length > journal.linked:
+        yield Disagreement(
+            "journal-unlinked",
+            f"ledger journal {journal.linked + 1}",
+            "has no link in the chain: a process ended before it could append it",
+            Sure.CERTAIN,
+            "append it: what the journal explains is vouched for, nothing else",
+            lambda: _done(platform.ledger.journal.catch_up(), "appended the link"),
+        )
 
 
 def _leases(platform: Platform) -> Iterator[Disagreement]:

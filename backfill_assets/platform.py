@@ -41,13 +41,15 @@ class Platform:
         """Assemble the platform of an installation; opens nothing yet."""
         ledger = Ledger(settings.ledger_url)
         lakehouse = Lakehouse(settings.catalog_name, settings.catalog)
+        evidence = EvidenceStore(settings.evidence_folder)
+        ledger.journal.chain = evidence.chain
         return cls(
             settings,
             ledger,
             lakehouse,
             ModeSpark(settings, WORKER_MODULES),
             Sinks(ledger, lakehouse),
-            EvidenceStore(settings.evidence_folder),
+            evidence,
         )
 
     @property

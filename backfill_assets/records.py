@@ -34,12 +34,14 @@ from backfill_assets.seals import (
     sealed_schema,
 )
 from manifests.canonical import sha256_of
+from manifests.errors import Problem, PublicationRefused
 from manifests.lifecycle import RunState
 from resources import approvals
 from resources.chain import Link
+from resources.journal import explain, explain_run, first_of, unexplained
 from resources.ledger import RunRecord
 from resources.locks import lock_target
-from resources.rows import MOVING, Rows, changes_of, differences, fold, hashes_of, rows_of
+from resources.rows import MOVING, Difference, Rows, changes_of, differences, fold, hashes_of, rows_of
 from resources.tables import accepted_versions, publications, runs, watermarks
 
 _LOG = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ _FILES = {"sink_attempts": "sink_requests"}
 _FILED_APART = {"manifest": _MANIFEST_FILE, "plan": _PLAN_FILE}
 _ALWAYS = frozenset({"chunks", "attempts", "verdicts", "approvals", "amendments", "transitions", "sink_attempts"})
 """Tables that a bundle has a file of even where there is no row: nobody is to wonder."""
+_SHOWN = 10
 _UNNUMBERED = 2
 """How many changes of a run are recorded under the action's name alone."""
 
@@ -236,14 +239,35 @@ def is_behind(platform: Platform, record: RunRecord) -> str:
     if unlinked:
         return f"record {unlinked[0]} has no link in the chain"
     with platform.ledger.engine.begin() as connection:
-        found = rows_of(connection, record.run_id, MOVING)
-    kept = kept_rows(platform.evidence.path(record.run_id), records, sorted(MOVING))
-    if kept is None:
-        if any(one.number for one in records):
-            return ""  # it had rows once: whoever looks at the bundle finds more wrong with it than that
-        return "it was published before the evidence kept rows and had a chain"
-    new = [one for one in differences(kept, found) if one.lawful]
+        kept = kept_rows(platform.evidence.path(record.run_id), records, sorted(MOVING))
+        if kept is None:
+            if any(one.number for one in records):
+                return ""  # it had rows once: whoever looks at the bundle finds more wrong with it than that
+            return "it was published before the evidence kept rows and had a chain"
+        new = _moved_on(connection, record.run_id, kept)
     return f"{new[0].where} has moved on since the last record" if new else ""
+
+
+def require_explained(platform: Platform, run_id: str) -> None:
+    """Refuse to publish a run whose rows are not what its transactions have written and the chain's links vouch for.
+
+    Raises:
+        PublicationRefused: naming each row.
+    """
+    with platform.ledger.engine.begin() as connection:
+        first, follows = first_of(connection, run_id)
+        journal = explain(connection, platform.evidence.chain.links(since=follows), first=first)
+        wrong = [*journal.damages, *unexplained(connection, journal, run_id)]
+    if wrong:
+        shown = [f"{one.where}: {one.what}" for one in wrong[:_SHOWN]]
+        more = f"\n      and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise PublicationRefused(
+            Problem(
+                f"the ledger was changed by hand since '{run_id}' was planned:\n      " + "\n      ".join(shown) + more,
+                "what is published is what was decided and judged, as the chain's links vouch for it",
+                f"`backfill verify {run_id}`; find out who has changed it, and cancel the run, or put back what was there",
+            )
+        )
 
 
 def name_of(action: str, number: int) -> str:
@@ -279,7 +303,7 @@ def _record(
         facts = {**facts, COMMITTED: adopted_commits(platform, found)}
     else:
         moving = {table: rows for table, rows in kept.items() if table in MOVING}
-        changes = changes_of(differences(moving, rows_of(connection, run_id, sorted(MOVING))))
+        changes = changes_of(_moved_on(connection, run_id, moving))
     if event == MOVED:
         event = _what_moved(changes)
     if name is None and not changes:
@@ -304,6 +328,19 @@ def _record(
     raw = file.read_bytes()
     _link(platform, run_id, Record(file.stem, hashlib.sha256(raw).hexdigest(), json.loads(raw)))
     return True
+
+
+def _moved_on(connection: sa.Connection, run_id: str, kept: Rows) -> list[Difference]:
+    """Return what has lawfully changed since rows were kept, and was changed by a transaction that the journal has.
+
+    What was changed by hand is never taken over, however possible it looks: `verify` and `doctor` name it.
+    """
+    by_hand = {(one.table, one.key) for one in unexplained(connection, explain_run(connection, run_id), run_id, MOVING)}
+    found = {
+        table: {key: row for key, row in rows.items() if (table, key) not in by_hand or key in kept.get(table, {})}
+        for table, rows in rows_of(connection, run_id, sorted(MOVING)).items()
+    }
+    return [one for one in differences(kept, found) if one.lawful and (one.table, one.key) not in by_hand]
 
 
 def _what_moved(changes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from manifests.errors import EnvironmentRefused, Refused
 from resources.chain import START, Link, ReadChain
 from resources.evidence import INDEX, examine
 from resources.history import referenced
+from resources.journal import INSTALLATION, Explained, Unexplained, explain, unexplained
 from resources.lakehouse import (
     ACTION_PROPERTY,
     EVIDENCE_PROPERTY,
@@ -120,6 +121,8 @@ def verify(
     problems = [
         Problem("", f"chain {one.name}", one.what, one.expected, one.found) for one in check.chain.damages
     ] + check.ledger_problems
+    if not check.ledger_problems:
+        problems += check.of_no_run()
     if head is not None and head != START and head not in {link.hash for link in check.chain.links}:
         problems.append(
             Problem("", "chain", "links that were in it are missing: the given head is no link of it", head, check.head)
@@ -156,6 +159,7 @@ class _Check:
         self.head = self.chain.head
         self.ledger_problems: list[Problem] = []
         self.in_ledger: dict[str, str] = {}
+        self.journal = Explained()
         self._tables: dict[str, Seen | None] = {}
         self._inputs = Inputs(platform)
         self._in_use: dict[str, set[str]] = {}
@@ -164,15 +168,31 @@ class _Check:
                 self.in_ledger = dict.fromkeys(run_ids(connection), "")
                 states = sa.text("SELECT run_id, state FROM runs")
                 self.in_ledger |= {row.run_id: row.state for row in connection.execute(states)}
+                self.journal = explain(connection, self.chain.links)
         except sa.exc.DBAPIError as error:
             self.ledger_problems.append(Problem("", "ledger", f"cannot be read: {error.orig}"))
 
+    def of_no_run(self) -> list[Problem]:
+        """Return what is wrong with the ledger's journal, its links, and rows of no run."""
+        if self.journal.length > self.journal.linked:
+            time.sleep(_AGAIN_SECONDS)  # a transaction may have been committed just now: its link comes next
+            again = _Check(self.platform)
+            if not again.ledger_problems:
+                self.chain, self.head, self.journal = again.chain, again.head, again.journal
+        wrong = list(self.journal.damages)
+        if self.journal.length > self.journal.linked:
+            what = f"has no link in the chain: a process ended before it could append it; {_REPAIR}"
+            wrong.append(Unexplained(f"ledger journal {self.journal.linked + 1}", what))
+        with self.platform.ledger.engine.begin() as connection:
+            wrong += unexplained(connection, self.journal, INSTALLATION)
+        return [Problem("", one.where, one.what, *_around(one.expected, one.found)) for one in wrong]
+
     @cached_property
     def known(self) -> list[str]:
-        """Every run that was published, or of which a bundle was sealed."""
+        """Every run of ledger, journal, evidence and chain."""
         linked = {str(link.content.get("run")) for link in self.chain.links if link.content.get("run")}
-        published = {run_id for run_id, state in self.in_ledger.items() if state in WAS_PUBLISHED}
-        found = linked | published | set(self.platform.evidence.run_ids())
+        found = linked | self.in_ledger.keys() | (self.journal.runs.keys() - {INSTALLATION})
+        found |= set(self.platform.evidence.run_ids())
         order = {run_id: number for number, run_id in enumerate(self.in_ledger)}
         return sorted(found, key=lambda run_id: (order.get(run_id, len(order)), run_id))
 
@@ -184,6 +204,7 @@ class _Check:
         bundle, root = self._bundle(run_id, links, found)
         self._records(links, records, found)
         chunks_read = 0
+        rows: Rows | None = None
         try:
             rows = None if bundle is None else self._rows(run_id, bundle, links, records, root, found)
             if rows is not None and bundle is not None:
@@ -197,8 +218,8 @@ class _Check:
                 found.notes.append(why)
             else:
                 found.add(run_id, why)
-        if bundle is None and self.in_ledger.get(run_id) not in WAS_PUBLISHED:
-            found.notes.append("nothing of it was ever sealed: there is nothing to hold the ledger against")
+        if rows is None and not self.ledger_problems:
+            self._journal(run_id, found)
         numbers = tuple(link.number for link in links)
         verified = Verified(run_id, root, numbers, tuple(found.problems), tuple(found.notes), chunks_read)
         return verified, found.is_behind
@@ -286,11 +307,30 @@ class _Check:
             found.add("ledger", f"cannot be read: {error.orig}")
             return kept
         published = bool(links) or self.in_ledger.get(run_id) in WAS_PUBLISHED
+        by_hand = self._by_hand(run_id)
         for one in differences(kept, here):
-            self._difference(one, here, found, published=published, sealed=sealed)
+            known = replace(one, lawful=False) if (one.table, one.key) in by_hand else one
+            self._difference(known, here, found, published=published, sealed=sealed)
+        self._journal(run_id, found)
         self._hashes(run_id, bundle, kept, root, found)
         self._sum(links, records, kept, found)
         return kept
+
+    def _by_hand(self, run_id: str) -> dict[tuple[str, str], Unexplained]:
+        """Return the rows of a run that no transaction of this project has left as they are."""
+        with self.platform.ledger.engine.begin() as connection:
+            return {(one.table, one.key): one for one in unexplained(connection, self.journal, run_id)}
+
+    def _journal(self, run_id: str, found: _Findings) -> None:
+        """Name the rows that are not as the journal has them, but for those that are named already."""
+        named = {" ".join(problem.where.split(" ")[:3]) for problem in found.problems}
+        wrong = self._by_hand(run_id)
+        if (gone := wrong.get(("runs", run_id))) is not None and gone.found == "nothing":
+            found.add(gone.where, f"is gone, with {len(wrong) - 1} other row(s) of it", gone.expected, gone.found)
+            return
+        for (table, key), one in wrong.items():
+            if f"ledger {table} {key}" not in named:
+                found.add(one.where, one.what, one.expected, one.found)
 
     @staticmethod
     def _hashes(run_id: str, bundle: Path, kept: Rows, root: str, found: _Findings) -> None:
@@ -340,6 +380,7 @@ class _Check:
                 f"{one.where}: a {one.found['action']} is under way, or was interrupted (`backfill doctor`)"
             )
             return
+        what += f": {one.why}" if one.why else ""
         if one.lawful:
             found.is_behind = True
             what += "; it may be an event that no record tells of yet: " + _REPAIR

@@ -65,16 +65,31 @@ class Chain:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._known = 0
+        """A number that was given away, as far as this process knows: where the look for the last one begins."""
 
     def length(self) -> int:
         """Return the number of the last link."""
-        return max((int(name[1]) for name in map(_NAME.fullmatch, self._names()) if name), default=0)
+        number = self._known
+        if number == 0 or not self._file(number).exists():
+            number = max((int(name[1]) for name in map(_NAME.fullmatch, self._names()) if name), default=0)
+        while self._file(number + 1).exists():
+            number += 1
+        self._known = number
+        return number
 
     def contents(self, *, since: int = 0) -> Iterator[Mapping[str, Any]]:
         """Yield what the links after a number say, as long as one follows the other."""
         number = since
         while (file := self._file(number := number + 1)).exists():
             yield _content(file.read_bytes())
+
+    def links(self, *, since: int = 0) -> Iterator[Link]:
+        """Yield the links after a number, as long as one follows the other; each only as it says of itself."""
+        number = since
+        while (file := self._file(number := number + 1)).exists():
+            raw = file.read_bytes()
+            yield Link(number, hashlib.sha256(raw).hexdigest(), _content(raw))
 
     def append(self, content: Mapping[str, Any], *, since: int, same: Callable[[Mapping[str, Any]], bool]) -> Link:
         """Append a link, or return the one that says the same already (`same`), if it came after number `since`.

@@ -32,6 +32,7 @@ from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_t
 from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
 from resources import freezes, judged, ticks, watermarks
+from resources.journal import Journal
 from resources.locks import bound_waiting, lock_run, lock_schema, lock_target, require_lease
 from resources.processes import has_ended, is_busy, this_process
 from resources.tables import (
@@ -40,6 +41,7 @@ from resources.tables import (
     approvals,
     attempts,
     chunks,
+    journal,
     publications,
     runs,
     sink_attempts,
@@ -189,11 +191,14 @@ class Ledger:
             sa.event.listen(self.engine, "begin", _sqlite_begin)
         elif parsed.get_backend_name() == "postgresql":
             bound_waiting(self.engine)
+        self.journal = Journal(self.engine)
 
     # --- schema ---------------------------------------------------------------------------------------------------
 
     def migrate(self) -> str | None:
         """Bring the schema to this version of the code; safe to repeat. Return the revision it had; None for a new ledger.
+
+        The journal adopts the runs that were there before it: `Journal.adopted` names them.
 
         Raises:
             EnvironmentRefused: if the database cannot be opened or was made by newer code.
@@ -205,9 +210,13 @@ class Ledger:
             self._refuse_newer(found)
             with self.engine.begin() as connection:
                 lock_schema(connection)
+                had_journal = sa.inspect(connection).has_table(journal.name)
                 config = _alembic_config()
                 config.attributes["connection"] = connection
                 alembic.upgrade(config, "head")
+                if not had_journal:
+                    self.journal.adopt(connection)
+                return found
         except (sa.exc.DBAPIError, OSError) as error:
             raise self._unusable(error) from error
         return found

@@ -10,6 +10,7 @@ may commit. So a transaction that decides by what it reads first locks what it d
 - of a target (which run holds which chunk, which run superseded which): `lock_target`, all of the target's runs;
 - under a lease of a scope (what its holder decides, from what it has seen in the table): `require_lease`, so that a
   holder that was paused until another one took its scope over changes nothing in the ledger, either;
+- of the journal (which entry is the newest): `lock_journal`, taken last of all, so that nobody waits in a circle for it;
 - of the schema, where there is no row to lock yet: `lock_schema`;
 - of the policy in force, which is the newest of many rows: `lock_policy`.
 
@@ -32,6 +33,9 @@ _WAIT = "60s"
 _SCHEMA = 0x6C65646765720001
 """The advisory lock of a ledger's schema: "ledger" in ASCII, and a number."""
 _POLICY = 0x6C65646765720002
+"""The advisory lock of the policy in force."""
+_JOURNAL = 0x6C65646765720003
+"""The advisory lock of a ledger's journal."""
 
 
 def lock_run(connection: sa.Connection, run_id: str) -> None:
@@ -77,6 +81,12 @@ def lock_policy(connection: sa.Connection) -> None:
     """Let no other transaction decide about the policy in force until this one has ended."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POLICY)))
+
+
+def lock_journal(connection: sa.Connection) -> None:
+    """Let no other transaction write an entry of the journal until this one has ended; taken last, just before the commit."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_JOURNAL)))
 
 
 def bound_waiting(engine: sa.Engine) -> None:

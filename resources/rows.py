@@ -12,8 +12,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -26,9 +26,15 @@ Row = dict[str, Any]
 Rows = dict[str, dict[str, Row]]
 """By table and key: the cells of a row by column."""
 
-_HOUSEKEEPING = frozenset({"leases"})
-"""Who held which days while publishing: given back after the event, and no part of what is proved."""
+_HOUSEKEEPING = frozenset({"leases", "journal"})
+"""Who held which days while publishing, given back after the event; and the journal, which has hashes of its own."""
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{6}")
+_INSTANTS = ("at", "updated_at", "started_at", "ended_at", "accepted_at", "since_at")
+_BEGINS = ("at", "started_at", "accepted_at", "since_at")
+"""The cell that says when a row was added: one of these, by table."""
+CLOCKS_APART = timedelta(minutes=2)
+"""How much earlier than the last record a later row may be dated: two clocks a minute apart, and a wait for a lock."""
+_BEFORE_PUBLICATION = frozenset({"REVIEWED", "APPROVED", "REJECTED"})
 _KEYED_BY = {"runs": "run_id", "chunks": "chunk"}
 
 
@@ -70,7 +76,10 @@ MOVING = frozenset(_MOVES)
 
 @dataclass(frozen=True)
 class Difference:
-    """A cell, or a whole row where `column` is empty, that is not as it was kept; `lawful` if it may have moved on so."""
+    """A cell, or a whole row where `column` is empty, that is not as it was kept.
+
+    `lawful` if it may have moved on so; `why` says what is impossible about a row that was added and is not.
+    """
 
     table: str
     key: str
@@ -78,6 +87,7 @@ class Difference:
     expected: Any
     found: Any
     lawful: bool
+    why: str = ""
 
     @property
     def where(self) -> str:
@@ -93,12 +103,12 @@ def tables_of_runs() -> list[str]:
 def rows_of(connection: sa.Connection, run_id: str, tables: Iterable[str] | None = None) -> Rows:
     """Return a run's rows by table and key, cell by cell. Numbers count up: a table's rows are in the order they came."""
     found: Rows = {}
-    with _unforgiving(connection):
+    with unforgiving(connection):
         for name in tables if tables is not None else tables_of_runs():
             table = metadata.tables[name]
             found[name] = {}
             for values in connection.execute(_query(name), {"run": run_id}):
-                row = {column.name: _cell(column.type, value) for column, value in zip(table.c, values, strict=True)}
+                row = {column.name: cell(column.type, value) for column, value in zip(table.c, values, strict=True)}
                 found[name][str(row[_KEYED_BY.get(name, "id")])] = row
     return found
 
@@ -117,7 +127,7 @@ def run_ids(connection: sa.Connection) -> list[str]:
 
 
 @contextmanager
-def _unforgiving(connection: sa.Connection) -> Iterator[None]:
+def unforgiving(connection: sa.Connection) -> Iterator[None]:
     """Let a text that is no UTF-8 any more be read and shown, instead of failing the whole query."""
     driver: Any = connection.connection.driver_connection
     if connection.dialect.name != "sqlite":
@@ -131,7 +141,7 @@ def _unforgiving(connection: sa.Connection) -> Iterator[None]:
         driver.text_factory = usual
 
 
-def _cell(kind: sa.types.TypeEngine[Any], value: Any) -> Any:
+def cell(kind: sa.types.TypeEngine[Any], value: Any) -> Any:
     """Return a value as JSON can hold it; equal cells have equal values, whatever the database."""
     if value is None:
         return None
@@ -175,6 +185,7 @@ def fold(rows: Rows, changes: Mapping[str, Mapping[str, Row]]) -> None:
 def differences(kept: Rows, found: Rows) -> list[Difference]:
     """Return what is not as it was kept. Columns that came later than the evidence are not compared."""
     different: list[Difference] = []
+    newest = _newest(kept)
     for table in sorted(kept.keys() | found.keys()):
         then, here = kept.get(table, {}), found.get(table, {})
         moves = _MOVES.get(table, _Moves())
@@ -188,10 +199,60 @@ def differences(kept: Rows, found: Rows) -> list[Difference]:
                 for column, value in then[key].items()
                 if not _same(value, here[key].get(column))
             ]
-        different += [
-            Difference(table, key, "", None, row, lawful=moves.grows) for key, row in here.items() if key not in then
-        ]
-    return _runs_by_their_transitions(different, found)
+        for key, row in here.items():
+            if key not in then:
+                why = _impossible(table, row, kept, newest) if moves.grows else ""
+                different.append(Difference(table, key, "", None, row, lawful=moves.grows and not why, why=why))
+    return _runs_by_their_transitions(_continued(different, kept), found)
+
+
+def _newest(kept: Rows) -> datetime | None:
+    """Return the last instant that kept rows tell of."""
+    told = (row.get(name) for table in kept.values() for row in table.values() for name in _INSTANTS)
+    return max((at for at in map(_instant, told) if at is not None), default=None)
+
+
+def _instant(told: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(told) if isinstance(told, str) else None
+    except ValueError:
+        return None
+
+
+def _impossible(table: str, row: Row, kept: Rows, newest: datetime | None) -> str:
+    """Say why no event can have added a row to those that are kept; empty if one can."""
+    numbers = [one["id"] for one in kept.get(table, {}).values() if isinstance(one.get("id"), int)]
+    if not isinstance(row.get("id"), int) or row["id"] <= max(numbers, default=0):
+        return f"rows that came later have higher ids than {max(numbers, default=0)}"
+    at = next((_instant(row[name]) for name in _BEGINS if name in row), None)
+    if at is None or (newest is not None and at < newest - CLOCKS_APART):
+        return f"it is dated before the last record, {newest.isoformat() if newest else 'which has no date'}"
+    published = any(one.get("to_state") == "PUBLISHED" for one in kept.get("transitions", {}).values())
+    if table == "approvals" and published and row.get("decision") in _BEFORE_PUBLICATION:
+        return f"{row['decision']} is decided of runs that are not published"
+    return ""
+
+
+def _continued(different: list[Difference], kept: Rows) -> list[Difference]:
+    """Transitions that were added go on from the last state that is kept, one after the other, or are not lawful."""
+    last = max(kept.get("transitions", {}).values(), key=_number, default={}).get("to_state")
+    judged: dict[str, str] = {}
+    added = [one for one in different if one.table == "transitions" and not one.column and one.expected is None]
+    for one in sorted(added, key=lambda one: _number(one.found)):
+        if one.lawful and one.found["from_state"] != last:
+            judged[one.key] = f"it starts from {one.found['from_state']}, and the run was {last}"
+        elif one.lawful:
+            last = one.found["to_state"]
+    return [
+        replace(one, lawful=False, why=judged[one.key])
+        if one.table == "transitions" and not one.column and one.key in judged
+        else one
+        for one in different
+    ]
+
+
+def _number(row: Row) -> int:
+    return row["id"] if isinstance(row.get("id"), int) else -1
 
 
 def _same(kept: Any, found: Any) -> bool:
@@ -208,12 +269,10 @@ def _same(kept: Any, found: Any) -> bool:
 def _runs_by_their_transitions(different: list[Difference], found: Rows) -> list[Difference]:
     """A run's state moves with a transition that says the same, or not lawfully."""
     transitions = list(found.get("transitions", {}).values())
-    last = max(transitions, key=lambda row: row["id"] if isinstance(row["id"], int) else -1, default={})
+    last = max(transitions, key=_number, default={})
     says = {"state": last.get("to_state"), "state_reason": last.get("reason"), "updated_at": last.get("at")}
     return [
-        Difference(one.table, one.key, one.column, one.expected, one.found, lawful=one.found == says.get(one.column))
-        if one.table == "runs" and one.lawful
-        else one
+        replace(one, lawful=one.found == says.get(one.column)) if one.table == "runs" and one.lawful else one
         for one in different
     ]
 

@@ -311,3 +311,11 @@ policy_decisions = sa.Table(
     *_who(),
     sa.Column("at", Utc, nullable=False),
 )
+journal = sa.Table(
+    "journal",
+    metadata,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("run_id", sa.String(64), nullable=False, index=True),  # empty: of rows that are of no run
+    sa.Column("hash", sa.String(64), nullable=False),
+    sa.Column("said", sa.Text, nullable=False),
+)

@@ -1,0 +1,152 @@
+"""The journal: each transaction is in it, its links vouch for it, and a row that was changed by hand is not explained."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from support import APPROVER, approved, pass_all, planned, stage_all
+
+from manifests.lifecycle import RunState
+from resources.chain import Chain
+from resources.journal import INSTALLATION, Explained, explain, unexplained
+from resources.ledger import Ledger, _alembic_config
+from resources.tables import approvals, journal, runs, transitions
+
+
+@pytest.fixture
+def chained(ledger: Ledger, tmp_path: Path) -> Ledger:
+    ledger.journal.chain = Chain(tmp_path / "chain")
+    return ledger
+
+
+def found_in(ledger: Ledger, run_id: str) -> tuple[Explained, list[str]]:
+    """Return the journal, and what of a run it cannot explain."""
+    chain = ledger.journal.chain
+    with ledger.engine.begin() as connection:
+        explained = explain(connection, [] if chain is None else chain.read().links)
+        return explained, [one.where for one in unexplained(connection, explained, run_id)]
+
+
+def by_hand(ledger: Ledger, statement: sa.Executable) -> None:
+    """Change rows as somebody does who does not go through this project."""
+    other = sa.create_engine(ledger.url)
+    with other.begin() as connection:
+        assert connection.execute(statement).rowcount > 0
+    other.dispose()
+
+
+def test_whatever_a_ledger_is_told_is_explained_and_linked(chained: Ledger) -> None:
+    record = approved(chained, "restate-2012")
+    pass_all(chained, record, stage_all(chained, record))
+    chained.judge("restate-2012", [], "ada")
+    publication = chained.open_publication("restate-2012", "publish", 7, "r" * 64, "ada")
+    chained.accept("restate-2012", publication, snapshot_id=8, added=3, removed=0, actor="ada")
+    approved(chained, "again", "2012-02-01", "2012-02-29")
+    for run_id in ("restate-2012", "again", INSTALLATION):
+        explained, wrong = found_in(chained, run_id)
+        assert (explained.damages, wrong) == ([], [])
+    assert explained.length == explained.linked == explained.length > 8
+    assert chained.journal.chain is not None
+    assert chained.journal.catch_up() is False
+
+
+def test_a_plan_made_anew_is_explained(chained: Ledger) -> None:
+    planned(chained, "restate-2012")
+    planned(chained, "restate-2012", end="2012-02-29")
+    assert found_in(chained, "restate-2012")[1] == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "where"),
+    [
+        (approvals.update().values(decided_by="eve"), "ledger approvals 1"),
+        (runs.update().values(requested_by="eve"), "ledger runs restate-2012"),
+        (transitions.delete().where(transitions.c.id == 1), "ledger transitions 1"),
+        (
+            runs.update().values(plan=sa.func.replace(runs.c.plan, "2012", "2013")),
+            "ledger runs restate-2012 column plan",
+        ),
+    ],
+)
+def test_a_row_changed_by_hand_is_not_explained(chained: Ledger, statement: sa.Executable, where: str) -> None:
+    approved(chained, "restate-2012")
+    by_hand(chained, statement)
+    assert found_in(chained, "restate-2012")[1] == [where]
+
+
+def test_a_cell_changed_by_hand_stays_unexplained_when_its_row_is_written_again(chained: Ledger) -> None:
+    approved(chained, "restate-2012")
+    by_hand(chained, runs.update().values(requested_by="eve"))
+    chained.move("restate-2012", RunState.CANCELLED, APPROVER, "not needed")
+    assert found_in(chained, "restate-2012")[1] == ["ledger runs restate-2012"]
+
+
+def test_entries_that_are_changed_or_cut_off_are_named_by_their_links(chained: Ledger) -> None:
+    approved(chained, "restate-2012")
+    length = found_in(chained, "restate-2012")[0].length
+    by_hand(chained, journal.update().where(journal.c.number == 1).values(said=journal.c.said + " "))
+    assert [one.where for one in found_in(chained, "restate-2012")[0].damages] == ["ledger journal 1"]
+    by_hand(chained, journal.delete().where(journal.c.number == length))
+    assert f"ledger journal {length}" in [one.where for one in found_in(chained, "restate-2012")[0].damages]
+
+
+def test_what_a_dead_process_could_not_link_the_next_one_links(ledger: Ledger, tmp_path: Path) -> None:
+    planned(ledger, "restate-2012")  # as if its process had died before the link
+    ledger.journal.chain = Chain(tmp_path / "chain")
+    explained, _ = found_in(ledger, "restate-2012")
+    assert (explained.length, explained.linked) == (1, 0)
+    assert ledger.journal.catch_up() is True
+    assert ledger.journal.catch_up() is False
+    planned(ledger, "another")
+    explained, _ = found_in(ledger, "restate-2012")
+    assert (explained.length, explained.linked, explained.damages) == (2, 2, [])
+
+
+def test_what_is_rolled_back_is_in_no_entry(chained: Ledger) -> None:
+    planned(chained, "restate-2012")
+    with chained.engine.connect() as connection:
+        connection.execute(runs.update().values(requested_by="eve"))
+        connection.rollback()
+    chained.record_sink_attempt(
+        "restate-2012", sink="audit", sink_class="AUDIT", mode="BACKFILL", action="publish", decision="SENT", reason=""
+    )
+    explained, wrong = found_in(chained, "restate-2012")
+    assert (explained.length, wrong) == (2, [])
+
+
+def test_the_link_of_an_entry_given_twice_is_named(chained: Ledger) -> None:
+    planned(chained, "restate-2012")
+    chain = chained.journal.chain
+    assert chain is not None
+    (link,) = chain.read().links
+    said = {name: link.content[name] for name in ("event", "run", "entry", "entryHash", "at")}
+    chain.append(said, since=1, same=lambda _: False)
+    assert [one.where for one in found_in(chained, "restate-2012")[0].damages] == ["chain link 2"]
+
+
+def test_runs_of_a_ledger_without_a_journal_are_adopted_once(tmp_path: Path) -> None:
+    old = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    with old.engine.begin() as connection:
+        config = _alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004")
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
+        cells = "'half', 'BACKFILL', 'BACKFILL', 't', 'PLANNED', '', 'ada', '{}', 'h', '{}', 'h', '2024', '2024'"
+        database.execute(f"INSERT INTO runs VALUES ({cells})")
+        database.commit()
+    old.migrate()
+    assert old.journal.adopted == ["half"]
+    length = found_in(old, "half")[0].length
+    old.migrate()
+    assert found_in(old, "half")[0].length == length
+    explained, wrong = found_in(old, "half")
+    assert explained.adopted == {"half"}
+    assert [where for where in wrong if "column" not in where] == []
+    by_hand(old, sa.text("UPDATE runs SET requested_by = 'eve'"))
+    assert "ledger runs half" in found_in(old, "half")[1]
+    old.engine.dispose()

@@ -1,0 +1,160 @@
+"""Forgeries by somebody who may write the ledger and the evidence: found, named, never published, never made lawful."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.doctor import examine, mend
+from backfill_assets.platform import Platform
+from backfill_assets.publication import publish, rollback
+from backfill_assets.verification import verify
+from benchmarks import small_table
+from benchmarks.small_table import HISTORY, SCOPE, closed, declared, manifest, planned, staged
+from manifests.errors import PublicationRefused
+from manifests.lifecycle import RunState
+
+FORGED_REVIEW = """
+    INSERT INTO approvals (run_id, decision, decided_by, comment, plan_hash, self_approved, role, at)
+    SELECT run_id, 'REVIEWED', 'eve', 'looked at', plan_hash, 0, 'reviewer', '2020-01-01 00:00:00.000000'
+    FROM approvals WHERE run_id = 'history'
+"""
+FORGED_TRANSITION = """
+    INSERT INTO transitions (run_id, from_state, to_state, at, actor, reason)
+    VALUES ('history', 'PUBLISHED', 'PUBLISHED', '2020-01-01 00:00:00.000000', 'eve', 'reviewed once more')
+"""
+FORGED_TODAY = """
+    INSERT INTO approvals (run_id, decision, decided_by, comment, plan_hash, self_approved, role, at)
+    SELECT run_id, 'ROLLBACK', 'eve', '', plan_hash, 0, 'operator', strftime('%Y-%m-%d %H:%M:%f000', 'now', '+1 hour')
+    FROM approvals WHERE run_id = 'history'
+"""
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Published history, and a run on top of it whose chunks are gated and which waits for its publication."""
+    home = tmp_path_factory.mktemp("forgery") / "home"
+    with declared():
+        platform = small_table.opened(home)
+        small_table.initialise(platform)
+        planned(platform, manifest("history", "REPLACE_PARTITIONS", HISTORY, computed_by="1"))
+        staged(platform, "history")
+        publish(platform, "history")
+        planned(platform, manifest("waiting", "REPLACE_PARTITIONS", SCOPE))
+        assert staged(platform, "waiting").state is RunState.VALIDATED
+        closed(platform)
+    shutil.copytree(home, home.with_name("kept"))
+    return home
+
+
+@pytest.fixture
+def platform(kept: Path) -> Iterator[Platform]:
+    shutil.rmtree(kept)
+    shutil.copytree(kept.with_name("kept"), kept)
+    with declared():
+        opened = small_table.opened(kept)
+        yield opened
+        closed(opened)
+
+
+def by_hand(platform: Platform, *statements: str) -> None:
+    with closing(sqlite3.connect(platform.settings.home / "ledger.db")) as connection:
+        for statement in statements:
+            assert connection.execute(statement).rowcount > 0
+        connection.commit()
+
+
+def places(platform: Platform, *run_ids: str) -> list[str]:
+    return [problem.where for problem in verify(platform, run_ids or None).everything]
+
+
+UNPUBLISHED = pytest.mark.parametrize(
+    ("statement", "where"),
+    [
+        ("UPDATE approvals SET decided_by = 'eve' WHERE run_id = 'waiting'", "ledger approvals 2"),
+        ("UPDATE runs SET requested_by = 'eve' WHERE run_id = 'waiting'", "ledger runs waiting"),
+        ("UPDATE chunks SET digest = upper(digest) WHERE run_id = 'waiting' AND idx = 0", "ledger chunks 2020-02"),
+        (
+            "UPDATE chunks SET files = replace(files, 'part-0', 'part-9') WHERE run_id = 'waiting'",
+            "ledger chunks 2020-02",
+        ),
+        ("UPDATE verdicts SET summary = 'fine' WHERE run_id = 'waiting' AND chunk = ''", "ledger verdicts "),
+        ("DELETE FROM transitions WHERE run_id = 'waiting' AND to_state = 'STAGED'", "ledger transitions "),
+        (FORGED_REVIEW.replace("'history'", "'waiting'"), "ledger approvals 3"),
+    ],
+)
+
+
+def test_nothing_is_found_where_nobody_has_forged(platform: Platform) -> None:
+    assert places(platform) == []
+    assert examine(platform) == []
+
+
+@UNPUBLISHED
+def test_a_change_of_a_run_that_is_not_published_is_named_and_refuses_its_publication(
+    platform: Platform, statement: str, where: str
+) -> None:
+    by_hand(platform, statement)
+    assert any(place.startswith(where) for place in places(platform, "waiting"))
+    with pytest.raises(PublicationRefused, match=f"changed by hand.*\n *{where}"):
+        publish(platform, "waiting")
+    assert platform.ledger.run("waiting").state is RunState.VALIDATED
+    assert platform.evidence.bundles("waiting") == []
+    assert any(one.where.startswith(where) and one.kind == "changed-by-hand" for one in mend(platform)[1])
+
+
+def test_a_run_that_was_deleted_before_its_publication_is_named(platform: Platform) -> None:
+    tables = ("approvals", "transitions", "chunks", "verdicts", "attempts", "sink_attempts", "journal", "runs")
+    by_hand(
+        platform, *(f"DELETE FROM {table} WHERE run_id = 'waiting'" for table in tables if table != "sink_attempts")
+    )
+    assert any(place.startswith("ledger journal") for place in places(platform))
+
+
+def test_a_run_that_was_deleted_from_every_table_but_the_journal_is_one_finding(platform: Platform) -> None:
+    tables = ("approvals", "transitions", "chunks", "verdicts", "attempts", "runs")
+    by_hand(platform, *(f"DELETE FROM {table} WHERE run_id = 'waiting'" for table in tables))
+    assert places(platform) == ["ledger runs waiting"]
+
+
+def _supersede(platform: Platform) -> None:
+    publish(platform, "waiting")
+
+
+def _mend(platform: Platform) -> None:
+    mend(platform)
+
+
+@pytest.mark.parametrize("absorb", [_supersede, _mend])
+@pytest.mark.parametrize(
+    ("forged", "where"),
+    [
+        (FORGED_REVIEW, "ledger approvals 3"),
+        (FORGED_TRANSITION, "ledger transitions"),
+        (FORGED_TODAY, "ledger approvals 3"),
+    ],
+)
+def test_a_forged_row_of_a_published_run_is_never_made_lawful(
+    platform: Platform, forged: str, where: str, absorb: Callable[[Platform], None]
+) -> None:
+    by_hand(platform, forged)
+    (before,) = places(platform)
+    assert before.startswith(where)
+    absorb(platform)
+    assert places(platform) == [before]
+    assert any(one.where == before for one in mend(platform)[1])
+    records = [file.read_text() for file in platform.evidence.records("history").iterdir()]
+    assert not any('"eve"' in text for text in records)
+
+
+def test_what_was_not_forged_is_recorded_beside_what_was(platform: Platform) -> None:
+    by_hand(platform, FORGED_REVIEW)
+    publish(platform, "waiting")
+    rollback(platform, "waiting")
+    assert places(platform) == ["ledger approvals 3"]
+    assert platform.ledger.run("history").state is RunState.PUBLISHED
