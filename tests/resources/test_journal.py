@@ -43,7 +43,7 @@ def by_hand(ledger: Ledger, statement: sa.Executable) -> None:
 def test_whatever_a_ledger_is_told_is_explained_and_linked(chained: Ledger) -> None:
     record = approved(chained, "restate-2012")
     pass_all(chained, record, stage_all(chained, record))
-    chained.judge("restate-2012", [], "ada")
+    chained.move("restate-2012", RunState.VALIDATED, "ada")
     publication = chained.open_publication("restate-2012", "publish", 7, "r" * 64, "ada")
     chained.accept("restate-2012", publication, snapshot_id=8, added=3, removed=0, actor="ada")
     approved(chained, "again", "2012-02-01", "2012-02-29")
