@@ -219,7 +219,6 @@ class Ledger:
                 return found
         except (sa.exc.DBAPIError, OSError) as error:
             raise self._unusable(error) from error
-        return found
 
     def require_current(self) -> None:
         """Refuse to work on a schema of another version.
