@@ -126,6 +126,11 @@ class World:
         """A validated run in part of its scope, planned after it landed."""
         return f"next-{self.run}"
 
+    @property
+    def head(self) -> int | None:
+        """The snapshot that readers of main see."""
+        return self.others.lakehouse.snapshot_id(READINGS)
+
 
 Act = Callable[[World, Platform], Any]
 
@@ -596,6 +601,8 @@ class Schedule:
         return f"{self.case.name}, {self.state}: {self.first} | {self.how} at {self.at} ({self.where}) | {self.second}"
 
 
+STILL = frozenset({"doctor", "collect", "collect later", "judge", "prepare", "cancel", "reject", "load"})
+"""Who never changes what readers of main see; but that the doctor completes a change of two tables that is half there."""
 PAUSED, EXPIRED, DIES = "paused", "paused beyond its lease", "dies"
 FATES = ("landed", "late", "never")
 
@@ -636,13 +643,17 @@ def play(site: Site, schedule: Schedule) -> list[str]:
     """Let it happen; return everything that is wrong afterwards."""
     world = site.world(schedule.case, site.kept(schedule.case, schedule.state))
     wrong: list[str] = []
+    still = schedule.first in STILL and "half" not in schedule.state
+    heads = [world.head] if still else []
 
     def meanwhile() -> None:
         if schedule.how == EXPIRED:
             expire(world.others)
         if schedule.how == DIES:
             return
+        heads.extend([world.head] if still else [])
         wrong.extend(_attempt(world, world.others, schedule.second))
+        heads.extend([world.head] if still else [])
 
     unanswered = schedule.how.startswith("commit ")
     stage = Stage(world, dies=schedule.how == DIES, meanwhile=meanwhile)
@@ -657,6 +668,8 @@ def play(site: Site, schedule: Schedule) -> list[str]:
                     stage.act(ACTS[schedule.first])
                 except Exception:  # noqa: BLE001 - a command ends with a refusal or is done
                     wrong.append(f"{schedule.first} failed:\n{traceback.format_exc()}")
+            heads.extend([world.head] if still else [])
+            wrong += _moved(heads, schedule.first)
             if unanswered or schedule.how == DIES:
                 wrong += _attempt(world, world.others, schedule.second)
                 if stage.late is not None:
@@ -672,6 +685,12 @@ def play(site: Site, schedule: Schedule) -> list[str]:
         closed(world.platform)
         closed(world.others)
     return wrong
+
+
+def _moved(heads: Sequence[int | None], who: str) -> list[str]:
+    """Compare what readers saw before and after each part of what somebody did who does not change it."""
+    changed = any(before != after for before, after in zip(heads[::2], heads[1::2], strict=True))
+    return [f"{who} has changed what readers see"] if changed else []
 
 
 def _no_sleep(_: float) -> None:
