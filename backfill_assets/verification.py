@@ -211,7 +211,7 @@ class _Check:
                 target = target_named(str(rows["runs"][run_id]["target"]))
                 sealed = sealed_of(run_id, target, rows, bundle, [one.content for one in records if one.number])
                 chunks_read = self._tables_of(sealed, root, found, data=data)
-        except (ValueError, KeyError, TypeError, AttributeError, OSError, Refused) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OSError, Refused, sa.exc.DBAPIError) as error:
             # evidence that was changed may say anything; where it was not, this is for whoever reads it
             why = f"not everything could be checked: {type(error).__name__}: {error}"
             if found.problems:
@@ -426,8 +426,9 @@ class _Check:
 
     def _in_flight(self, run_id: str) -> bool:
         """Whether an action of a run is under way, or was interrupted before it could be recorded."""
-        entries = self.platform.ledger.publications(run_id)
-        return any(entry["state"] == "INTENT" for entry in entries)
+        with self.platform.ledger.engine.begin() as connection:  # as it is, whatever somebody has made of a cell
+            entries = rows_of(connection, run_id, ["publications"])["publications"]
+        return any(entry["state"] == "INTENT" for entry in entries.values())
 
     def _snapshots(self, sealed: Sealed, root: str, found: _Findings) -> None:
         """Hold the summary of each snapshot that the run committed against the evidence."""

@@ -3,8 +3,9 @@
     python -m benchmarks.tampering --changes 1000 --seed 7
     python -m benchmarks.tampering --histories 200 --seed 7
 
-`--changes` makes one change at a time to a copy of an installation, verifies it with `--all --data`, and puts it back: each
-must be found, and what is said must name what was changed. `--histories` lives through histories in which nothing unlawful
+`--changes` makes one change at a time to an installation, verifies it, and puts it back: half of them are bytes of evidence,
+chain and ledger, half are forgeries of catalog, metadata, manifests and snapshots. Each must be found, and what is said must
+name what was changed. `--histories` lives through histories in which nothing unlawful
 happens: nothing may be found. Without Spark; everything else is the project's own. Exit code 1 if a figure is not met.
 """
 
@@ -31,6 +32,7 @@ from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
 from backfill_assets.verification import Problem, verify
 from benchmarks import small_table
+from benchmarks.changed_bytes import Tamperer, problems_of
 from benchmarks.forgeries import FORGERIES, Forged, Forger
 from benchmarks.histories import live_through
 
@@ -113,6 +115,22 @@ def _names(forged: Forged, found: list[Problem]) -> bool:
     return any(word in text for word in forged.words for text in said)
 
 
+def change_bytes(platform: Platform, number: int, seed: int, outcome: Outcome) -> None:
+    """Change one byte at a time of evidence, chain or ledger."""
+    tamperer = Tamperer(platform, seed)
+    for one in range(number):
+        tampered = tamperer.change(one)
+        outcome.made[f"a byte of {tampered.kind}"] += 1
+        try:
+            found = problems_of(platform, tampered)
+        finally:
+            tampered.undo()
+        if not found:
+            outcome.unnoticed.append(tampered.where)
+        elif not any(problem.where.startswith(tampered.names) for problem in found):
+            outcome.unnamed.append(f"{tampered.where}: {[(problem.where, problem.what) for problem in found[:3]]}")
+
+
 def lawful_histories(number: int, seed: int, tell: Callable[[str], None] = lambda _: None) -> tuple[int, list[str]]:
     """Live through histories in which nothing unlawful happens; return their steps, and what was found all the same."""
     steps, alarms = 0, []
@@ -146,7 +164,8 @@ def main() -> None:
     failed = False
     if asked.changes:
         with tempfile.TemporaryDirectory() as folder, installation(Path(folder)) as platform:
-            outcome = change_tables(platform, Copies(platform, Path(folder)), asked.changes, asked.seed)
+            outcome = change_tables(platform, Copies(platform, Path(folder)), asked.changes // 2, asked.seed)
+            change_bytes(platform, asked.changes - asked.changes // 2, asked.seed, outcome)
         told |= {"changes": sum(outcome.made.values()), "kinds": dict(outcome.made)}
         told |= {"unnoticed": outcome.unnoticed, "unnamed": outcome.unnamed}
         failed |= bool(outcome.unnoticed or outcome.unnamed)

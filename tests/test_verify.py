@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support import moved
-from tampering import missed, overwrite
 from worlds import TARGET, World, keep, killed_at, make_world
 
 from backfill_assets import decisions, publication
@@ -22,6 +21,7 @@ from backfill_assets.doctor import examine, mend
 from backfill_assets.publication import publish, reinstate, rollback
 from backfill_assets.records import bundle_files
 from backfill_assets.verification import Verification, verify
+from benchmarks.changed_bytes import missed, overwrite
 from manifests.canonical import canonical_json
 from manifests.errors import InputRefused, Problem, PublicationRefused
 from manifests.lifecycle import RunState
@@ -86,7 +86,7 @@ def test_what_nobody_touched_is_as_recorded(world: World) -> None:
 
 
 def test_two_hundred_random_changes_of_one_byte_are_found_and_named(world: World) -> None:
-    unnoticed, unnamed = missed(world, CHANGES, SEED)
+    unnoticed, unnamed = missed(world.platform, CHANGES, SEED)
     assert (unnoticed, unnamed) == ([], [])
     assert verify(world.platform).everything == []  # each was put back
 

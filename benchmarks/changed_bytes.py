@@ -1,4 +1,4 @@
-"""One byte changed anywhere, verified, and put back: what `test_verify` measures with.
+"""One byte changed anywhere in evidence, chain or ledger, verified, and put back.
 
 A place is a byte of a file of the evidence store, or of a value in a row of the SQLite ledger. Whatever is not a change that
 the database keeps (a number whose text is another way to write it, a key that is taken) is no place and is drawn again.
@@ -13,8 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from worlds import World
-
+from backfill_assets.platform import Platform
 from backfill_assets.verification import Problem, verify
 from resources.chain import Chain
 from resources.rows import tables_of_runs
@@ -37,15 +36,16 @@ class Tampered:
 class Tamperer:
     """Draws places and changes one byte of each."""
 
-    def __init__(self, world: World, seed: int) -> None:
-        self.world, self.random = world, random.Random(seed)
-        self.store = world.platform.evidence
-        self.database = Path(world.platform.ledger.url.removeprefix("sqlite:///"))
+    def __init__(self, platform: Platform, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.store = platform.evidence
+        self.database = Path(platform.ledger.url.removeprefix("sqlite:///"))
         self.runs = self.store.run_ids()
         self.columns = self._columns()
-        world.platform.ledger.engine.dispose()
+        platform.ledger.engine.dispose()
 
     def change(self, number: int) -> Tampered:
+        """Make a change; `number` decides of what kind."""
         kind = KINDS[number % len(KINDS)]
         if kind == "ledger":
             while (done := self._cell(*self.random.choice(self.columns))) is None:
@@ -127,24 +127,25 @@ class Tamperer:
 
 
 def overwrite(file: Path, raw: bytes) -> None:
+    """Give a file that is kept from being written another content."""
     file.chmod(0o644)
     file.write_bytes(raw)
     file.chmod(0o444)
 
 
-def problems_of(world: World, tampered: Tampered) -> list[Problem]:
+def problems_of(platform: Platform, tampered: Tampered) -> list[Problem]:
     """Verify what the change is of: the chain always, and the run."""
-    return verify(world.platform, list(tampered.run_ids)).everything
+    return verify(platform, list(tampered.run_ids)).everything
 
 
-def missed(world: World, number: int, seed: int) -> tuple[list[str], list[str]]:
+def missed(platform: Platform, number: int, seed: int) -> tuple[list[str], list[str]]:
     """Make changes one at a time; return those that were not found, and those that were not named."""
-    tamperer = Tamperer(world, seed)
+    tamperer = Tamperer(platform, seed)
     unnoticed, unnamed = [], []
     for one in range(number):
         tampered = tamperer.change(one)
         try:
-            found = problems_of(world, tampered)
+            found = problems_of(platform, tampered)
         finally:
             tampered.undo()
         if not found:
