@@ -28,7 +28,8 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -41,9 +42,10 @@ import pyarrow.parquet as pq
 import sqlalchemy as sa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.serializers import FromInputFile
+from pyiceberg.transforms import MonthTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
 from rich.console import Console
 from rich.table import Table
@@ -73,7 +75,7 @@ from benchmarks.small_table import (
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
-from resources.lakehouse import LOAD_PROPERTY, local_path
+from resources.lakehouse import LOAD_PROPERTY, Scope, commit_replacement, local_path
 from resources.leases import Leases
 from resources.processes import name_of
 from resources.tables import leases as leases_table
@@ -184,6 +186,26 @@ def _twice_as_many(*arguments: Any) -> Any:
         return small_table.compute(*arguments)
 
 
+def _restate(world: World, platform: Platform) -> None:
+    """Plan, approve, stage and publish the run, as far as that is not done."""
+    case = world.case
+    planned(platform, manifest(world.run, case.mode, case.scope, **dict(case.options)))
+    staged(platform, world.run)
+    publication.publish(platform, world.run)
+
+
+def _restate_unseen(world: World, platform: Platform) -> None:
+    """Do it where workers write to disks of their own, which the driver does not see."""
+    listed = small_table.staged_files
+
+    def elsewhere(platform: Platform, target: Any, prefix: str, *others: Any) -> Any:
+        Path(local_path(prefix)).rename(f"{local_path(prefix)}-on-another-machine")
+        return listed(platform, target, prefix, *others)
+
+    with mock.patch.object(small_table, "staged_files", elsewhere):
+        _restate(world, platform)
+
+
 @contextmanager
 def _refusals_allowed() -> Iterator[None]:
     with suppress(Refused):
@@ -216,6 +238,8 @@ ACTS: dict[str, Act] = {
     "reject": lambda world, platform: decisions.reject(platform, world.run, by="grace", comment="no"),
     "judge": _judge,
     "judge, and stage again": _judged_published_in_vain_and_staged_again,
+    "restate": _restate,
+    "restate unseen": _restate_unseen,
     "doctor": lambda _, platform: mend(platform),
     "collect": partial(_collect, later=timedelta()),
     "collect later": partial(_collect, later=timedelta(days=3)),
@@ -269,8 +293,14 @@ STATES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rolled back": _WHILE_REDONE,
     "redone": _WHILE_REDONE,
     "accepting": _WHILE_ACCEPTED,
+    "usual": (("restate unseen",), ("live", "doctor", "collect")),
+    "coarse": (("restate",), ("live", "doctor", "collect")),
+    "named otherwise": (("restate",), ("live", "doctor", "collect")),
 }
 """What a run's state is, and who acts on it: those who are stopped, and those who act meanwhile."""
+SHAPES = ("usual", "coarse", "named otherwise")
+"""States of a table before there is a run: as it was published; with one file for several months; with files whose names
+are written as another writer writes them."""
 INTERRUPTED = {
     "half": "publish",
     "landed": "publish",
@@ -347,6 +377,10 @@ class Site:
         executor.stage_chunks(platform, world.run, [chunk.key for chunk in record.plan.chunks])
         executor.gate_chunks(platform, world.run)
         self._keep(world, "staged")
+        if case.mode in {"REPLACE_PARTITIONS", "MERGE_BY_KEY"}:
+            for shape in SHAPES:
+                self._shape(case, shape)
+            world = self.world(case, self.kept(case, "staged"))
         executor.gate_run(platform, world.run)
         assert platform.ledger.run(world.run).state is RunState.VALIDATED, platform.ledger.run(world.run).state_reason
         self._keep(world, "validated")
@@ -361,6 +395,33 @@ class Site:
         self._step(case, "rolled back", "redone", "reinstate", "undoing.committed")
         if kills.ACCEPT in case.steps:
             self._step(case, "published", "accepting", "accept", "accepting.committed")
+
+    def _shape(self, case: Case, state: str) -> None:
+        world = self.world(case, self.folder / "kept" / BEFORE)
+        table = world.platform.lakehouse.table(READINGS)
+        if state == "coarse":
+            with table.update_spec() as update:
+                update.remove_field("day_month")
+            table = world.platform.lakehouse.table(READINGS)
+            scope = Scope("day", date(2020, 2, 1), date(2020, 4, 30))
+            old = [task.file for task in table.scan(row_filter=scope.filter).plan_files()]
+            found = table.scan(row_filter=scope.filter).to_arrow()
+            commit_replacement(
+                table, scope.filter, old, list(_dataframe_to_data_files(table.metadata, found, table.io)), {}
+            )
+            table = world.platform.lakehouse.table(READINGS)
+            with table.update_spec() as update:
+                update.add_field("day", MonthTransform(), "day_month")
+        elif state == "named otherwise":
+            scope = Scope("day", date(2020, 2, 1), date(2020, 3, 31))
+            old = [task.file for task in table.scan(row_filter=scope.filter).plan_files()]
+            new = []
+            for file in old:
+                new.append(copy(file))
+                new[-1]._data = list(file._data)
+                new[-1]._data[1] = file.file_path.replace("file://", "file:")
+            commit_replacement(table, scope.filter, old, new, {})
+        self._keep(world, state)
 
     def _keep(self, world: World, state: str) -> None:
         closed(world.platform)
@@ -511,7 +572,7 @@ class Stage:
     @contextmanager
     def of_the_first(self) -> Iterator[None]:
         """See all that the first actor does; the second one, and everybody later, is not stopped."""
-        load, commit, release = SqlCatalog.load_table, SqlCatalog.commit_table, Leases.release
+        load, commit = SqlCatalog.load_table, SqlCatalog.commit_table
 
         def load_table(catalog: SqlCatalog, *arguments: Any) -> Any:
             self.reach("catalog read")
@@ -520,9 +581,8 @@ class Stage:
         def commit_table(catalog: SqlCatalog, *arguments: Any) -> Any:
             return self.answer(partial(commit, catalog, *arguments))
 
-        def release_unless_dead(leases: Leases, lease: Any) -> None:
-            if not self.died:
-                release(leases, lease)
+        def unless_dead(release: Callable[..., None]) -> Callable[..., None]:
+            return lambda *arguments: None if self.died else release(*arguments)
 
         def connect(engine: sa.Engine) -> sa.Connection:
             if engine is self.world.platform.ledger.engine:
@@ -533,10 +593,13 @@ class Stage:
         with (
             mock.patch.object(SqlCatalog, "load_table", load_table),
             mock.patch.object(SqlCatalog, "commit_table", commit_table),
-            mock.patch.object(Leases, "release", release_unless_dead),
             mock.patch.object(sa.Engine, "connect", connect),
             mock.patch.object(faults, "reach", lambda point: self.reach(f"point {point}")),
+            ExitStack() as ends,
         ):
+            for end in ("release", "lose"):  # what becomes of a lease when its holder is done: not if it died
+                if hasattr(Leases, end):
+                    ends.enter_context(mock.patch.object(Leases, end, unless_dead(getattr(Leases, end))))
             yield
 
     def act(self, act: Act) -> bool:
@@ -580,7 +643,7 @@ class Schedule:
 
     Attributes:
         case: the publish mode.
-        state: of the run, when the first actor begins.
+        state: of the run, or of the table, when the first actor begins.
         first: the actor that is disturbed.
         second: who acts meanwhile.
         at: before which of the first one's boundaries it is stopped; of its commits, if one gets no answer.
@@ -678,7 +741,7 @@ def play(site: Site, schedule: Schedule) -> list[str]:
                 wrong += _attempt(world, world.others, schedule.first)
             if schedule.state in INTERRUPTED and not _at_rest(world.others):
                 wrong += _attempt(world, world.others, INTERRUPTED[schedule.state])
-            wrong += settled(site, world, thoroughly=schedule.at % THOROUGHLY == 0)
+            wrong += settled(site, world, thoroughly=schedule.at % THOROUGHLY == 0, odd=schedule.state in SHAPES)
     except Exception:  # noqa: BLE001 - what cannot even be looked at is wrong
         wrong.append(traceback.format_exc())
     finally:
@@ -710,8 +773,11 @@ def _attempt(world: World, platform: Platform, act: str) -> list[str]:
 # --- what must hold ---------------------------------------------------------------------------------------------------
 
 
-def settled(site: Site, world: World, *, thoroughly: bool) -> list[str]:
-    """Return what does not agree; if not all is at rest, or `thoroughly`, the doctor and the end of the runs come first."""
+def settled(site: Site, world: World, *, thoroughly: bool, odd: bool = False) -> list[str]:
+    """Return what does not agree; if not all is at rest, or `thoroughly`, the doctor and the end of the runs come first.
+
+    In a table that was written by others, too (or is `odd`), the doctor and `verify` find that, and rightly.
+    """
     platform = world.others
     if not thoroughly and _at_rest(platform):
         return _agreement(site, world, "at rest")
@@ -720,13 +786,13 @@ def settled(site: Site, world: World, *, thoroughly: bool) -> list[str]:
         _, left = mend(platform)
     except Refused as refusal:
         return [*wrong, f"the doctor was refused: {refusal}"]
-    allowed = {"foreign-write", "accepted-files-differ", "unknown-run"} if world.live else set()
+    allowed = {"foreign-write", "accepted-files-differ", "unknown-run"} if world.live or odd else set()
     wrong += [f"the doctor finds {one.kind}: {one.where}: {one.what}" for one in left if one.kind not in allowed]
     wrong += _agreement(site, world, "after the doctor")
     for run_id in (world.run, world.next, world.other):
         wrong += _ends(world, run_id)
     wrong += _agreement(site, world, "at the end")
-    if not world.live:
+    if not (world.live or odd):
         wrong += [f"verify: {one.run_id} {one.where}: {one.what}" for one in verify(platform).everything]
         wrong += [f"the doctor finds at the end {one.kind}: {one.where}: {one.what}" for one in examine(platform)]
     return wrong
@@ -799,7 +865,7 @@ def _computed_again(world: World, platform: Platform, holder: str, found: Sequen
 
 
 def _tables_beside(world: World, platform: Platform, expected: Expected, states: dict[str, RunState]) -> Iterator[str]:
-    published = states[world.run] in PUBLISHED
+    published = states.get(world.run) in PUBLISHED
     if world.case.mode == "CORRECTION_EVENTS":
         wanted = expected.corrections[world.run] if published else 0
         if (found := len(seen(platform, CORRECTIONS))) != wanted:
