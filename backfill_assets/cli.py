@@ -101,12 +101,19 @@ def init(as_json: bool) -> None:
     from backfill_assets.platform import Platform
 
     settings = load_settings()
-    held = initialise(Platform.of(settings))
+    platform = Platform.of(settings)
+    held = initialise(platform)
     initialise_instance(settings)
+    adopted = platform.ledger.journal.adopted
     if as_json:
-        say({"home": str(settings.home), "references": held})
+        say({"home": str(settings.home), "references": held, "adopted": adopted})
     else:
         click.echo(f"ready: {settings.home}")
+        if adopted:
+            click.echo(
+                f"  adopted: {len(adopted)} run(s) of an earlier version are protected from now on, as they are today: "
+                + ", ".join(adopted)
+            )
         for table, version in held.items():
             click.echo(f"  {table}: {version}")
 

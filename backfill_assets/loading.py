@@ -76,6 +76,8 @@ def initialise(platform: Platform) -> dict[str, str]:
 def make_ledger(platform: Platform) -> None:
     """Create or upgrade the ledger, and put its first policy in force."""
     had = platform.ledger.migrate()
+    for run_id in platform.ledger.journal.adopted:
+        platform.evidence.adopt(run_id)
     engine, settings = platform.ledger.engine, platform.settings
     policy_in_force.install(engine, settings, upgraded=had is not None, by=operator(), at=now())
 

@@ -19,6 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from backfill_assets.garbage import tables_of
+from backfill_assets.links import strange_links
 from backfill_assets.pins import Inputs
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.proof import FileProblem, check_rows
@@ -29,7 +30,7 @@ from backfill_assets.ways import PUBLISH
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import EnvironmentRefused, Refused
 from resources.chain import START, Link, ReadChain
-from resources.evidence import INDEX, examine
+from resources.evidence import INDEX, SEALED, examine
 from resources.history import referenced
 from resources.journal import INSTALLATION, Explained, Unexplained, explain, unexplained
 from resources.lakehouse import (
@@ -185,12 +186,13 @@ class _Check:
             wrong.append(Unexplained(f"ledger journal {self.journal.linked + 1}", what))
         with self.platform.ledger.engine.begin() as connection:
             wrong += unexplained(connection, self.journal, INSTALLATION)
+        wrong += strange_links(self.platform.evidence, self.chain.links)
         return [Problem("", one.where, one.what, *_around(one.expected, one.found)) for one in wrong]
 
     @cached_property
     def known(self) -> list[str]:
         """Every run of ledger, journal, evidence and chain."""
-        linked = {str(link.content.get("run")) for link in self.chain.links if link.content.get("run")}
+        linked = {str(link.content.get("run")) for link in self.chain.links if "rows" in link.content}
         found = linked | self.in_ledger.keys() | (self.journal.runs.keys() - {INSTALLATION})
         found |= set(self.platform.evidence.run_ids())
         order = {run_id: number for number, run_id in enumerate(self.in_ledger)}
@@ -199,10 +201,11 @@ class _Check:
     def run(self, run_id: str, *, data: bool) -> tuple[Verified, bool]:
         """Check one run; say also whether an event just now would explain what is wrong."""
         found = _Findings(run_id)
-        links = [link for link in self.chain.links if link.content.get("run") == run_id]
+        mine = [link for link in self.chain.links if link.content.get("run") == run_id]
+        links = [link for link in mine if "rows" in link.content]
         records = records_of(self.platform, run_id)
         bundle, root = self._bundle(run_id, links, found)
-        self._records(links, records, found)
+        self._records(mine, records, found)
         chunks_read = 0
         rows: Rows | None = None
         try:
@@ -220,7 +223,7 @@ class _Check:
                 found.add(run_id, why)
         if rows is None and not self.ledger_problems:
             self._journal(run_id, found)
-        numbers = tuple(link.number for link in links)
+        numbers = tuple(link.number for link in mine)
         verified = Verified(run_id, root, numbers, tuple(found.problems), tuple(found.notes), chunks_read)
         return verified, found.is_behind
 
@@ -229,6 +232,8 @@ class _Check:
     def _bundle(self, run_id: str, links: Sequence[Link], found: _Findings) -> tuple[Path | None, str]:
         """Hash every file of every bundle; return the one that was published (else the last) and its root."""
         store = self.platform.evidence
+        sealing = self._links_of(run_id, SEALED)
+        sealed = {(link.content.get("bundle"), link.content.get("root")) for link in sealing}
         rooted = {str(link.content.get("root")) for link in links}
         chosen: tuple[Path | None, str] = (None, "")
         for bundle in store.bundles(run_id):
@@ -238,6 +243,9 @@ class _Check:
                 found.add(file, "was changed after it was sealed", f"SHA-256 {one.expected}", f"SHA-256 {one.found}")
             if changed:
                 root = _told_root(bundle)
+            elif (bundle.name, root) not in sealed and root not in rooted:
+                what = "is a bundle that no link of the chain vouches for: this project has not sealed it"
+                found.add(f"{run_id}/{bundle.name}", what, found=f"root {root}")
             if chosen[0] is None or root in rooted or chosen[1] not in rooted:
                 chosen = (bundle, root)
         if chosen[0] is None and (links or self.in_ledger.get(run_id) in WAS_PUBLISHED):
@@ -249,12 +257,25 @@ class _Check:
                 ", ".join(sorted(rooted)),
                 chosen[1],
             )
+        there = {(bundle.name, _told_root(bundle)) for bundle in store.bundles(run_id)}
+        begun = {_told_root(folder) for folder in (store.folder / run_id).glob("bundle*.partial-*")}
+        for link in self._links_of(run_id, SEALED):
+            name, root = link.content.get("bundle"), link.content.get("root")
+            if (
+                name,
+                root,
+            ) not in there and root not in begun:  # a process that ended before it was in place left it begun
+                what = f"is not there with the root that link {link.number} of the chain vouches for"
+                found.add(f"{run_id}/{name}", what, root, "nothing")
         return chosen
+
+    def _links_of(self, run_id: str, event: str) -> list[Link]:
+        return [link for link in _of(self.chain.links, event) if link.content.get("run") == run_id]
 
     def _records(self, links: Sequence[Link], records: Sequence[Record], found: _Findings) -> None:
         """Hold each record against its link, and each link against its record."""
         by_name = {record.name: record for record in records}
-        linked = {str(link.content.get("record")): link for link in links}
+        linked = {str(link.content.get("record")): link for link in links if "record" in link.content}
         beside: dict[str, str] = {}
         for name, link in linked.items():
             where = f"{found.run_id}/records/{name}.json"
@@ -278,8 +299,9 @@ class _Check:
                 if record.name in beside:
                     expected = f"SHA-256 {beside[record.name]}"
                     found.add(where, "was changed after it was recorded", expected, f"SHA-256 {record.hash}")
-                elif links:
-                    found.notes.append(f"{where} came after the last link of the run: nothing vouches for it yet")
+                else:
+                    what = "is a record that no link of the chain vouches for: it was planted, or a process ended before the link"
+                    found.add(where, what, "nothing", f"SHA-256 {record.hash}")
         for name in sorted(beside.keys() - by_name.keys()):
             found.add(f"{found.run_id}/records/{name}.json", "is missing", f"SHA-256 {beside[name]}", "nothing")
 
@@ -529,6 +551,10 @@ class _Check:
     @staticmethod
     def _file_problem(chunk: str, problem: FileProblem, found: _Findings) -> None:
         found.add(f"chunk {chunk} {problem.path}".rstrip(), problem.what, problem.expected, problem.found)
+
+
+def _of(links: Sequence[Link], event: str) -> list[Link]:
+    return [link for link in links if link.content.get("event") == event]
 
 
 _REPAIR = "`backfill doctor --repair` completes the record"

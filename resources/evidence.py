@@ -26,6 +26,8 @@ INDEX = "index.json"
 CHAIN = "_chain"
 """The folder of the chain; no run id begins so."""
 RECORDS = "records"
+SEALED, KEPT = "sealed", "kept"
+"""Events of links: a bundle is about to be put in its place; a record that changes no rows was put beside one."""
 REPORT = "report.html"
 _BUNDLE = re.compile(r"bundle(?:-(\d+))?")
 
@@ -88,6 +90,7 @@ class EvidenceStore:
         root = sha256_of(index)
         _write(partial / INDEX, _index_text(run_id, index).encode())
         sync_folder(partial)
+        self._vouch({"event": SEALED, "run": run_id, "bundle": final.name, "root": root})
         try:
             partial.rename(final)
         except OSError:
@@ -128,9 +131,28 @@ class EvidenceStore:
         folder = self.records(run_id)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{name}.json"
-        if not file.exists():  # nor is it, if somebody else makes it meanwhile: the first one stays
-            create(file, (canonical_json(dict(content)) + "\n").encode())
+        raw = (canonical_json(dict(content)) + "\n").encode()
+        # nor is it, if somebody else makes it meanwhile: the first one stays
+        if not file.exists() and create(file, raw) and "follows" not in content:
+            self.vouch_for(run_id, file)
         return file
+
+    def vouch_for(self, run_id: str, file: Path) -> None:
+        """Append the link of a record that changes no rows (a diff, ...); the others have links of their own."""
+        self._vouch({"event": KEPT, "run": run_id, "record": file.stem, "recordHash": sha256_of_file(file)})
+
+    def adopt(self, run_id: str) -> None:
+        """Append links for the bundles and records of a run that an earlier version of this project has left without."""
+        for bundle in self.bundles(run_id):
+            root, damages = examine(bundle, run_id)
+            if not damages:
+                self._vouch({"event": SEALED, "run": run_id, "bundle": bundle.name, "root": root})
+        for file in sorted(self.records(run_id).glob("*.json")):
+            if "follows" not in json.loads(file.read_bytes()):
+                self.vouch_for(run_id, file)
+
+    def _vouch(self, content: Mapping[str, Any]) -> None:
+        self.chain.append(content, since=self.chain.length(), same=lambda _: False)
 
 
 @dataclass(frozen=True)

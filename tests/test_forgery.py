@@ -18,6 +18,7 @@ from benchmarks import small_table
 from benchmarks.small_table import HISTORY, SCOPE, closed, declared, manifest, planned, staged
 from manifests.errors import PublicationRefused
 from manifests.lifecycle import RunState
+from resources.evidence import EvidenceStore
 
 FORGED_REVIEW = """
     INSERT INTO approvals (run_id, decision, decided_by, comment, plan_hash, self_approved, role, at)
@@ -158,3 +159,64 @@ def test_what_was_not_forged_is_recorded_beside_what_was(platform: Platform) -> 
     rollback(platform, "waiting")
     assert places(platform) == ["ledger approvals 3"]
     assert platform.ledger.run("history").state is RunState.PUBLISHED
+
+
+def _more(**said: object) -> Callable[[Platform], None]:
+    """Return what appends a link of its own, consistent with the chain."""
+
+    def append(platform: Platform) -> None:
+        chain = platform.evidence.chain
+        chain.append(said, since=chain.length(), same=lambda _: False)
+
+    return append
+
+
+def _once_more(platform: Platform) -> None:
+    (link, *_) = [link for link in platform.evidence.chain.read().links if link.content.get("record") == "publish"]
+    _more(**{name: said for name, said in link.content.items() if name not in {"number", "previous", "hash"}})(platform)
+
+
+@pytest.mark.parametrize(
+    "append",
+    [
+        _more(event="told", run="history"),
+        _more(event="anything", run=""),
+        _more(event="told", run="history", record="told-9", recordHash="0", root="0", rows="0", at=""),
+        _more(event="kept", run="history", record="diff", recordHash="0"),
+        _more(event="ledger", run="", entry=1, entryHash="0", at=""),
+        _more(event="sealed", run="history", bundle="bundle-1", root="0"),
+        _once_more,
+    ],
+)
+def test_a_link_that_is_consistent_and_about_nothing_is_named(
+    platform: Platform, append: Callable[[Platform], None]
+) -> None:
+    append(platform)
+    last = platform.evidence.chain.length()
+    assert any(place in {f"chain link {last}", "history/bundle-1"} for place in places(platform))
+
+
+def test_a_second_bundle_beside_the_real_one_is_named(platform: Platform) -> None:
+    store = platform.evidence
+    planted = store.folder / "history" / "bundle-1"
+    shutil.copytree(store.path("history"), planted)
+    file = planted / "approvals.json"
+    file.chmod(0o644)
+    file.write_text(file.read_text().replace("grace", "eve"))
+    assert any(place.startswith("history/bundle-1") for place in places(platform))
+    shutil.rmtree(planted)
+    elsewhere = EvidenceStore(store.folder.parent / "elsewhere")
+    elsewhere.seal("history", {"approvals.json": [{"decided_by": "eve"}]}, edition=1)
+    shutil.copytree(elsewhere.path("history"), planted)
+    assert places(platform) == ["history/bundle-1"]
+
+
+@pytest.mark.parametrize("name", ["diff.json", "diff-7.json", "note.json"])
+def test_a_record_that_was_planted_is_named(platform: Platform, name: str) -> None:
+    (platform.evidence.records("history") / name).write_text('{"rows": 0}')
+    assert places(platform) == [f"history/records/{name}"]
+
+
+def test_a_record_put_beside_a_bundle_is_vouched_for(platform: Platform) -> None:
+    platform.evidence.append("waiting", "note", {"rows": 0})
+    assert places(platform) == []

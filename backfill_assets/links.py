@@ -1,0 +1,75 @@
+"""What each link of the chain may be about, and the links that are about nothing this project appends.
+
+Put here what is known of a link's form. What it vouches for is held against it by `verification`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from manifests.canonical import sha256_of
+from resources import journal
+from resources.chain import Link
+from resources.evidence import KEPT, SEALED, EvidenceStore, sha256_of_file
+from resources.journal import Unexplained
+
+_ALWAYS = {"number", "previous", "hash", "event", "run"}
+_FORMS: Mapping[str, set[str]] = {
+    journal.EVENT: {"entry", "entryHash", "at"},
+    SEALED: {"bundle", "root"},
+    KEPT: {"record", "recordHash"},
+}
+_RECORD = {"record", "recordHash", "root", "rows", "at"}
+"""What a link of a record that changes rows says besides; its event is the record's."""
+
+
+def strange_links(store: EvidenceStore, links: Iterable[Link]) -> list[Unexplained]:
+    """Return the links that this project has not appended so: of no known form, about nothing, or once too often."""
+    wrong = []
+    seen: set[tuple[str, ...]] = set()
+    for link in links:
+        what = _strange(store, link.content, seen)
+        if what:
+            wrong.append(Unexplained(f"chain link {link.number}", what, found=json.dumps(dict(link.content))))
+    return wrong
+
+
+def _strange(store: EvidenceStore, said: Mapping[str, Any], seen: set[tuple[str, ...]]) -> str:
+    event, run_id = said.get("event"), said.get("run")
+    if not isinstance(event, str) or not isinstance(run_id, str):
+        return "is about nothing"
+    if said.keys() - _ALWAYS != _FORMS.get(event, _RECORD):
+        return f"says other things than a link about '{event}' does"
+    if event == journal.EVENT:
+        return "" if run_id == journal.INSTALLATION else "vouches for the journal in the name of a run"
+    about = (run_id, str(said.get("record", said.get("bundle"))), str(said.get("root")) if event == SEALED else "")
+    if about in seen and event != SEALED:
+        return f"vouches for {run_id}/{about[1]} once more"
+    seen.add(about)
+    if event == SEALED:
+        return ""
+    file = store.records(run_id) / f"{said['record']}.json"
+    if not file.is_file():
+        return f"vouches for {run_id}/records/{said['record']}.json, which is not there"
+    if event == KEPT:
+        return (
+            "" if sha256_of_file(file) == said["recordHash"] else f"has the hash of another {run_id}/{said['record']}"
+        )
+    return _other_than_its_record(said, file.read_bytes())
+
+
+def _other_than_its_record(said: Mapping[str, Any], raw: bytes) -> str:
+    try:
+        record = json.loads(raw)
+        told = (record.get("event"), record.get("evidence_root"), sha256_of(record.get("tables")), record.get("at"))
+    except (ValueError, AttributeError, RecursionError):
+        return ""  # damaged: named as a file that was changed
+    if hashlib.sha256(raw).hexdigest() != said["recordHash"]:
+        return ""
+    if told != (said["event"], said["root"], said["rows"], said["at"]):
+        return "says other things than its record"
+    nothing = not record.get("rows") and "action" not in record
+    return "is about a record that changes nothing" if nothing else ""
