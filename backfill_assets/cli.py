@@ -32,7 +32,7 @@ from backfill_assets.commands.base import (
 from backfill_assets.commands.decisions import COMMANDS as DECISIONS
 from backfill_assets.commands.decisions import loud, publisher_options
 from backfill_assets.commands.differences import diff, explain
-from backfill_assets.commands.evidence import report, verify
+from backfill_assets.commands.evidence import head, report, verify
 from backfill_assets.commands.operations import metrics, runbook
 from backfill_assets.commands.policy import policy
 from backfill_assets.commands.reconciliation import drift, exceptions, reconcile
@@ -202,6 +202,7 @@ for _command in (
     drift,
     verify,
     report,
+    head,
     metrics,
     runbook,
     ui,

@@ -6,11 +6,14 @@ before the ledger is told; what a decision changes is the ledger's and the publi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from backfill_assets import publication
 from backfill_assets.executor import require_young
+from backfill_assets.kept import keep
 from backfill_assets.live_names import name_problems
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import REFUSED, catch_up
@@ -25,8 +28,25 @@ from resources.ledger import RunRecord, Verdict, operator
 SHORTEST_HASH = 12
 """Characters of a plan's hash that name it well enough, as `status` and the launch dialog show it."""
 _SHORTEST_REASON = 10
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
+def _with_head_kept(
+    decide: Callable[Concatenate[Platform, _P], _R],
+) -> Callable[Concatenate[Platform, _P], _R]:
+    """Have the chain's head kept elsewhere after a decision."""
+
+    @wraps(decide)
+    def decided(platform: Platform, /, *args: _P.args, **named: _P.kwargs) -> _R:
+        done = decide(platform, *args, **named)
+        keep(platform)
+        return done
+
+    return decided
+
+
+@_with_head_kept
 def approve(
     platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None, break_glass: str = ""
 ) -> RunRecord:
@@ -47,6 +67,7 @@ def approve(
     return _approve(platform, run_id, by=by, comment=comment, plan_hash=plan_hash, break_glass=break_glass)
 
 
+@_with_head_kept
 def approve_by_policy(platform: Platform, run_id: str, *, by: str, comment: str) -> RunRecord:
     """Approve a planned run in the name of its target's policy: a live run that a tick has written, or a reconciliation.
 
@@ -91,6 +112,7 @@ def _approve(
     return platform.ledger.run(run_id)
 
 
+@_with_head_kept
 def reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:
     """Reject a run for good; return it as it is then.
 
@@ -121,6 +143,7 @@ def reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
     return platform.ledger.run(run_id)
 
 
+@_with_head_kept
 def review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:
     """Record that somebody has looked at a run's plan, or at what it has computed.
 
@@ -244,6 +267,7 @@ def _decided(
         raise
 
 
+@_with_head_kept
 def accept_change(
     platform: Platform, run_id: str, gate: str, *, by: str, reason: str, plan_hash: str | None = None
 ) -> RunRecord:

@@ -18,6 +18,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from backfill_assets import faults
 from backfill_assets.derivation import chunk_scopes
 from backfill_assets.executor import CHUNK_GATE, require_young
+from backfill_assets.kept import keep
 from backfill_assets.leasing import held, leases_of, publishing_lease
 from backfill_assets.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.planning import replanned
@@ -102,6 +103,7 @@ def _logged(
                 said = f": snapshot {done.snapshot_id}" if isinstance(done, Published) else ""
                 again = "" if facts.get("new", True) else ", done before"
                 logs.event(_log, logging.INFO, f"{action}_done", f"{action} done{said}{again}", **facts)
+                keep(platform)
                 return done
 
         return wrapped

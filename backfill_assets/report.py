@@ -216,7 +216,7 @@ def _grouped(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[str, dict
 
 def _evidence(platform: Platform, run_id: str, bundle: Path | None, records: Sequence[Record]) -> dict[str, Any]:
     chain = platform.evidence.chain.read()
-    links = [link for link in chain.links if link.content.get("run") == run_id]
+    links = [link for link in chain.links if link.content.get("run") == run_id and "rows" in link.content]
     return {
         "root": None if bundle is None else json.loads((bundle / "index.json").read_bytes())["root"],
         "files": [] if bundle is None else sorted(file.name for file in bundle.iterdir()),

@@ -31,6 +31,7 @@ from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import EnvironmentRefused, Refused
 from resources.chain import START, Link, ReadChain
 from resources.evidence import INDEX, SEALED, examine
+from resources.heads import Kept, kept_heads, not_extended
 from resources.history import referenced
 from resources.journal import INSTALLATION, Explained, Unexplained, explain, unexplained
 from resources.lakehouse import (
@@ -100,6 +101,8 @@ class Verification:
     head: str
     problems: tuple[Problem, ...]
     runs: tuple[Verified, ...]
+    heads: tuple[Kept, ...] = ()
+    """The places where heads of the chain are kept, and what each has answered."""
 
     @property
     def everything(self) -> list[Problem]:
@@ -128,6 +131,8 @@ def verify(
         problems.append(
             Problem("", "chain", "links that were in it are missing: the given head is no link of it", head, check.head)
         )
+    asked = tuple(kept_heads(platform.settings.head_places))
+    problems += [Problem("", one.where, one.what, one.expected, one.found) for one in not_extended(asked, check.chain)]
     done = []
     for run_id in wanted:
         verified, is_behind = check.run(run_id, data=data)
@@ -135,7 +140,7 @@ def verify(
             time.sleep(_AGAIN_SECONDS)
             verified, _ = _Check(platform).run(run_id, data=data)
         done.append(verified)
-    return Verification(len(check.chain.links), check.head, tuple(problems), tuple(done))
+    return Verification(len(check.chain.links), check.head, tuple(problems), tuple(done), heads=asked)
 
 
 @dataclass
@@ -259,14 +264,11 @@ class _Check:
             )
         there = {(bundle.name, _told_root(bundle)) for bundle in store.bundles(run_id)}
         begun = {_told_root(folder) for folder in (store.folder / run_id).glob("bundle*.partial-*")}
-        for link in self._links_of(run_id, SEALED):
-            name, root = link.content.get("bundle"), link.content.get("root")
-            if (
-                name,
-                root,
-            ) not in there and root not in begun:  # a process that ended before it was in place left it begun
+        for link in sealing:
+            place = (link.content.get("bundle"), link.content.get("root"))
+            if place not in there and place[1] not in begun:  # a process that died before it was in place left it begun
                 what = f"is not there with the root that link {link.number} of the chain vouches for"
-                found.add(f"{run_id}/{name}", what, root, "nothing")
+                found.add(f"{run_id}/{place[0]}", what, place[1], "nothing")
         return chosen
 
     def _links_of(self, run_id: str, event: str) -> list[Link]:

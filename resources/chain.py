@@ -78,6 +78,10 @@ class Chain:
         self._known = number
         return number
 
+    def last(self) -> Link | None:
+        """Return the last link, as it says of itself."""
+        return next(self.links(since=self.length() - 1), None) if self.length() else None
+
     def contents(self, *, since: int = 0) -> Iterator[Mapping[str, Any]]:
         """Yield what the links after a number say, as long as one follows the other."""
         number = since

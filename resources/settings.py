@@ -91,6 +91,10 @@ class Settings(BaseSettings):
         None, description="From which level on lines are written; by default WARNING on stderr and INFO in the file."
     )
     log_file: Path | None = Field(None, description="A file that log lines are appended to, beside stderr.")
+    head_places: list[str] = Field(
+        default_factory=list,
+        description="Where the chain's head is kept: folders on another disk, git:/path of a repository, https:// addresses.",
+    )
     notification_webhook: SecretStr = Field(
         SecretStr(""), description="URL that LIVE posts breach notifications to; no other mode is given it."
     )

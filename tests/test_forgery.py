@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from backfill_assets import decisions
 from backfill_assets.doctor import examine, mend
+from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
 from backfill_assets.verification import verify
@@ -220,3 +222,31 @@ def test_a_record_that_was_planted_is_named(platform: Platform, name: str) -> No
 def test_a_record_put_beside_a_bundle_is_vouched_for(platform: Platform) -> None:
     platform.evidence.append("waiting", "note", {"rows": 0})
     assert places(platform) == []
+
+
+def test_heads_are_kept_elsewhere_and_verify_asks_for_them(kept: Path, tmp_path: Path) -> None:
+    shutil.rmtree(kept)
+    shutil.copytree(kept.with_name("kept"), kept)
+    disk = tmp_path / "another-disk"
+    disk.mkdir()
+    with declared():
+        platform = small_table.opened(kept, head_places=[str(disk), "/no/such/disk"])
+        publish(platform, "waiting")  # a place that is down is in nobody's way
+        decisions.review(platform, planned_only(platform), by="rita")
+        done = verify(platform)
+        assert done.everything == []
+        assert [bool(one.trouble) for one in done.heads] == [False, True]
+        assert len(done.heads[0].heads) == 2
+        closed(platform)
+        shutil.rmtree(kept)
+        shutil.copytree(kept.with_name("kept"), kept)  # everything, rebuilt as it was before: consistent by itself
+        older = small_table.opened(kept)
+        assert verify(older).everything == []
+        closed(older)
+        told = small_table.opened(kept, head_places=[str(disk)])
+        assert {problem.where for problem in verify(told).everything} == {f"head kept in {disk}"}
+        closed(told)
+
+
+def planned_only(platform: Platform) -> str:
+    return plan_run(platform, manifest("next", "REPLACE_PARTITIONS", SCOPE)).run_id

@@ -59,11 +59,14 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
     with opened_platform() as platform:
         done = check(platform, None if run_id is None else [run_id], data=data, head=head)
     if as_json:
+        from resources.heads import told
+
         say(
             {
                 "ok": not done.everything,
                 "chain": {"length": done.length, "head": done.head, "problems": done.problems},
                 "runs": done.runs,
+                "heads": told(done.heads),
                 "covers": {
                     "checked": {what: _asked(how, data, head) for what, how in COVERED.items()},
                     "not": NOT_COVERED,
@@ -75,6 +78,46 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
         left = [f"{what} (--{how})" for what, how in COVERED.items() if not _asked(how, data, head)]
         click.echo("not checked: " + "; ".join([*left, *NOT_COVERED]))
     if done.everything:
+        sys.exit(EXIT_FAILED)
+
+
+@click.command()
+@click.option("--publish", is_flag=True, help="Write it to every place that the setting head_places names.")
+@json_option
+def head(publish: bool, as_json: bool) -> None:
+    """Print the chain's head, and what the places that keep it have of it.
+
+    Who owns this machine can rebuild everything on it; a head that is kept where they cannot write gives them away.
+    `head_places` names folders on another disk, git repositories (git:/path) and addresses (https://...): each publication
+    and decision writes its head there, and `backfill verify` asks them by itself.
+
+    \b
+      backfill head
+      backfill head --publish --json
+
+    Exit codes: 0 done, 1 a place could not be written or asked, or has a head that the chain does not go on from.
+    """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
+    from backfill_assets.kept import keep
+    from resources.heads import kept_heads, not_extended, told
+
+    with opened_platform() as platform:
+        chain = platform.evidence.chain.read()
+        written = keep(platform) if publish else []
+        asked = kept_heads(platform.settings.head_places)
+    wrong = not_extended(asked, chain)
+    if as_json:
+        facts = {"length": len(chain.links), "head": chain.head, "written": told(written), "places": told(asked)}
+        say(facts | {"problems": wrong})
+    else:
+        click.echo(f"link {len(chain.links)}: {chain.head}")
+        for one in asked:
+            newest = max(one.heads, default=None)
+            click.echo(f"  {one.place}: {one.trouble or f'has heads up to link {newest}'}")
+        for failed in (one for one in written if one.trouble):
+            click.echo(f"  {failed.place}: not written: {failed.trouble}")
+        for problem in wrong:
+            click.echo(f"  {problem.where}: {problem.what} (kept {problem.expected}, found {problem.found})")
+    if wrong or any(one.trouble for one in written):
         sys.exit(EXIT_FAILED)
 
 
@@ -129,4 +172,7 @@ def _show(done: Verification, *, data: bool) -> None:
     for run in done.runs:
         for note in run.notes:
             show(Text(f"{run.run_id}: {note}", "dim"))
+    for one in done.heads:
+        kept = one.trouble or f"keeps heads up to link {max(one.heads)}, and the chain was held against each"
+        show(Text(f"{one.place}: {kept}", "dim"))
     show(facts([("links", done.length), ("head", done.head)], "chain"))
