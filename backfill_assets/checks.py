@@ -16,6 +16,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 
 from backfill_assets.event_log import stored_together
 from backfill_assets.executor import CHUNK_GATE, gate_chunks, gate_run
+from backfill_assets.launched_by import launched
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
 from backfill_assets.progress import Progress
@@ -55,7 +56,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(specs=specs, can_subset=True, name=f"{target.name.replace('.', '_')}_gates")
     def gates(context: AssetCheckExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
         op_context = context.op_execution_context
-        with in_plain_words():
+        with in_plain_words(), launched(op_context):
             run_id, keys = one_run(op_context.partition_keys, target)
             tie(op_context.instance, op_context.run_id, platform, run_id)
             gate_chunks(platform, run_id, tell=Progress(context.log.info))
@@ -72,7 +73,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
                 yield from evaluations
             outputs = [output.name for output in op_context.op_def.output_defs]
             yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
-        with in_plain_words():
+        with in_plain_words(), launched(op_context):
             gate_run(platform, run_id)
             branch = prepare(platform, run_id)
         if branch:

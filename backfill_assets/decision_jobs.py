@@ -1,7 +1,7 @@
 """Decisions from the UI: jobs whose form asks for the run, for who decides, and why.
 
 Put here forms and what Dagster is told; whether somebody may decide is `decisions`'. Dagster knows no users: who decides
-is who the form says, unless a proxy that authenticates people fills it in (docs/policy.md).
+is who is logged in at the proxy before it, and where there is none who the form says, as a claim (docs/policy.md).
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from dagster import OpExecutionContext
 from pydantic import Field
 
 from backfill_assets import decisions
+from backfill_assets.launched_by import launched
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.staging import (
     BREAK_GLASS_TAG,
@@ -30,7 +31,9 @@ class Decision(dg.Config):
     """What every decision says."""
 
     run_id: str = Field(description="The backfill run.")
-    by: str = Field(description="Who decides: your name, as the policy knows it.")
+    by: str = Field(
+        "", description="Who decides: your name, as the policy knows it. Leave it empty where you are logged in."
+    )
     comment: str = Field("", description="Why.")
 
 
@@ -91,7 +94,7 @@ def announce_break_glass(instance: dg.DagsterInstance, record: RunRecord, by: st
 @contextmanager
 def _deciding(context: OpExecutionContext, platform: Platform, run_id: str) -> Iterator[None]:
     """Tie the Dagster run to its backfill run, say refusals in words, and let nobody break the glass in silence."""
-    with in_plain_words(), announcing(platform, context.instance, run_id):
+    with in_plain_words(), launched(context), announcing(platform, context.instance, run_id):
         tie(context.instance, context.run_id, platform, run_id)
         yield
     tell_of_broken_glass(context, platform, run_id)

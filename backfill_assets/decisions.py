@@ -14,6 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from backfill_assets import publication
 from backfill_assets.executor import require_young
 from backfill_assets.kept import keep
+from backfill_assets.launched_by import SOMEBODY
 from backfill_assets.live_names import name_problems
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import REFUSED, catch_up
@@ -22,8 +23,9 @@ from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState, check_transition
 from manifests.model import Mode
 from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
-from resources import approvals, ticks
-from resources.ledger import RunRecord, Verdict, operator
+from resources import actors, approvals, ticks
+from resources.actors import Actor, Proof
+from resources.ledger import RunRecord, Verdict
 
 SHORTEST_HASH = 12
 """Characters of a plan's hash that name it well enough, as `status` and the launch dialog show it."""
@@ -63,8 +65,9 @@ def approve(
     Raises:
         TransitionRefused: if the run's state, its plan, its age or the policy does not allow it.
     """
-    _raise(name_problems(by))
-    return _approve(platform, run_id, by=by, comment=comment, plan_hash=plan_hash, break_glass=break_glass)
+    with _in_the_name_of(platform, run_id, by) as person:
+        _raise(name_problems(person))
+        return _approve(platform, run_id, by=person, comment=comment, plan_hash=plan_hash, break_glass=break_glass)
 
 
 @_with_head_kept
@@ -83,7 +86,8 @@ def approve_by_policy(platform: Platform, run_id: str, *, by: str, comment: str)
                 f"`backfill approve {run_id} --by NAME`",
             )
         )
-    return _approve(platform, run_id, by=by, comment=comment)
+    with actors.acting(Actor(by, actors.current().channel, Proof.PLATFORM)):
+        return _approve(platform, run_id, by=by, comment=comment)
 
 
 def _approve(
@@ -122,6 +126,11 @@ def reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
         PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
         TransitionRefused: if the run's state, its plan or the policy does not allow it.
     """
+    with _in_the_name_of(platform, run_id, by) as person:
+        return _reject(platform, run_id, by=person, comment=comment, plan_hash=plan_hash)
+
+
+def _reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:
     record, policy, rule = _of(platform, run_id)
     check_transition(run_id, record.state, RunState.REJECTED)
     _raise(name_problems(by) + role_problems(policy, rule, Role.APPROVER, by, record.target))
@@ -150,6 +159,11 @@ def review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
     Raises:
         TransitionRefused: if the run is over, its plan is another one, or the policy does not allow it.
     """
+    with _in_the_name_of(platform, run_id, by) as person:
+        return _review(platform, run_id, by=person, comment=comment, plan_hash=plan_hash)
+
+
+def _review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:
     record, policy, rule = _of(platform, run_id)
     problems = name_problems(by) + role_problems(policy, rule, Role.REVIEWER, by, record.target)
     if rule.four_eyes and same_name(by) == same_name(record.requested_by):
@@ -179,16 +193,23 @@ def publish(
     Args:
         platform: the installation.
         run_id: the run.
-        by: who publishes; None: whoever acts (`operator`).
+        by: who publishes; None: who acts.
         comment: why.
         break_glass: why roles are not waited for; for those whom the policy names. No gate is ever skipped.
 
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
+    with _in_the_name_of(platform, run_id, by) as person:
+        return _publish(platform, run_id, by=person, comment=comment, break_glass=break_glass)
+
+
+def _publish(
+    platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = ""
+) -> publication.Published:
     record, policy, rule = _of(platform, run_id)
     if record.state is RunState.VALIDATED and record.plan.publishes:
-        _decide_publication(platform, record, policy, rule, by or operator(), comment, break_glass)
+        _decide_publication(platform, record, policy, rule, by, comment, break_glass)
     return publication.publish(platform, run_id)
 
 
@@ -202,6 +223,13 @@ def rollback(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
+    with _in_the_name_of(platform, run_id, by) as person:
+        return _rollback(platform, run_id, by=person, comment=comment, break_glass=break_glass)
+
+
+def _rollback(
+    platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = ""
+) -> publication.Published:
     # what an interrupted reinstatement has shown to everybody is what is decided about
     published = publication.up_to_date(platform, run_id, ROLLBACK).state is RunState.PUBLISHED
     with _decided(platform, run_id, approvals.ROLLBACK, by, comment, break_glass, wanted=published):
@@ -216,6 +244,13 @@ def reinstate(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
+    with _in_the_name_of(platform, run_id, by) as person:
+        return _reinstate(platform, run_id, by=person, comment=comment, break_glass=break_glass)
+
+
+def _reinstate(
+    platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = ""
+) -> publication.Published:
     rolled_back = publication.up_to_date(platform, run_id, REINSTATE).state is RunState.ROLLED_BACK
     with _decided(platform, run_id, approvals.REINSTATE, by, comment, break_glass, wanted=rolled_back):
         return publication.reinstate(platform, run_id)
@@ -229,6 +264,13 @@ def accept(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
+    with _in_the_name_of(platform, run_id, by) as person:
+        return _accept(platform, run_id, by=person, comment=comment, break_glass=break_glass)
+
+
+def _accept(
+    platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = ""
+) -> publication.Published:
     with _decided(
         platform,
         run_id,
@@ -243,7 +285,7 @@ def accept(
 
 @contextmanager
 def _decided(
-    platform: Platform, run_id: str, decision: str, by: str | None, comment: str, break_glass: str, *, wanted: bool
+    platform: Platform, run_id: str, decision: str, by: str, comment: str, break_glass: str, *, wanted: bool
 ) -> Iterator[None]:
     """Record a publisher's decision about a publication that there is, before the body acts on it.
 
@@ -254,10 +296,9 @@ def _decided(
         yield
         return
     record, policy, rule = _of(platform, run_id)
-    person = by or operator()
     alone = rule.publisher_differs_from_approver and decision != approvals.ROLLBACK
-    _raise(_publisher_problems(platform, record, policy, rule, person, break_glass, not_the_approver=alone))
-    _record_publisher(platform, record, policy, decision, person, comment, break_glass)
+    _raise(_publisher_problems(platform, record, policy, rule, by, break_glass, not_the_approver=alone))
+    _record_publisher(platform, record, policy, decision, by, comment, break_glass)
     try:
         yield
     except Refused:
@@ -277,6 +318,13 @@ def accept_change(
         InputRefused: if the gate does not ask, or no reason is given.
         TransitionRefused: if it is not an owner's, or plan or numbers are others by now.
     """
+    with _in_the_name_of(platform, run_id, by) as person:
+        return _accept_change(platform, run_id, gate, by=person, reason=reason, plan_hash=plan_hash)
+
+
+def _accept_change(
+    platform: Platform, run_id: str, gate: str, *, by: str, reason: str, plan_hash: str | None = None
+) -> RunRecord:
     record, policy, rule = _of(platform, run_id)
     asking = {verdict.gate: verdict for verdict in approvals.asking(platform.ledger, run_id)}
     if gate not in asking:
@@ -329,7 +377,66 @@ def asking(platform: Platform, run_id: str) -> list[Verdict]:
 
 def _of(platform: Platform, run_id: str) -> tuple[RunRecord, Policy, Rule]:
     record, policy = platform.ledger.run(run_id), platform.policy
-    return record, policy, policy.rule_for(record.target, record.kind)
+    is_ours = actors.current().proof is Proof.PLATFORM
+    rule = (policy.rule_for if is_ours else policy.rule_for_people)(record.target, record.kind)
+    return record, policy, rule
+
+
+def decider(platform: Platform, by: str | None) -> Actor:
+    """Return who decides about the policy itself, under the name that is given.
+
+    Raises:
+        TransitionRefused: if the policy in force wants to know who people are, and nothing but the name says so.
+    """
+    policy, actor = platform.policy, actors.current()
+    decides = actor.under(by) if by is not None and by.strip() else actor
+    problems = name_problems(decides.name)
+    wanted = policy.identity is not None or any(rule.authenticated for rule in policy.rules)
+    if wanted and not decides.is_authenticated:
+        problems.append(
+            Problem(
+                f"nothing but the name shows that '{decides.name}' decides about the policy",
+                f"the policy '{policy.name}' says how people are known, or wants to know who decides",
+                "decide as the user that its `identity` knows, without --by",
+            )
+        )
+    _raise(problems)
+    return decides
+
+
+@contextmanager
+def _in_the_name_of(platform: Platform, run_id: str, by: str | None) -> Iterator[str]:
+    """Have what the body decides be recorded as decided by who acts, under the name that is given; yield that name.
+
+    Raises:
+        TransitionRefused: if the name is not the one under which they are logged in, or the policy wants to know who
+            they are and only their word says so.
+    """
+    actor = actors.current()
+    decides = actor.under(by) if by is not None and by.strip() else actor
+    record, policy, rule = _of(platform, run_id)
+    problems = []
+    if actor.proof is Proof.PROXY and decides is not actor:
+        problems.append(
+            Problem(
+                f"'{by}' was typed, and '{actor.name}' is logged in",
+                "a decision in the UI carries the name of who is logged in",
+                "leave the name out, or have the other one log in",
+            )
+        )
+    elif not decides.name.strip() or decides.name == SOMEBODY:
+        problems.append(Problem("nobody is named", "a decision has a name", "give `by`"))
+    elif rule.authenticated and not decides.is_authenticated:
+        problems.append(
+            Problem(
+                f"nothing but the name shows that '{decides.name}' decides about '{record.run_id}'",
+                f"the policy '{policy.name}' wants authenticated decisions for {record.target}",
+                "decide in the UI behind its proxy, or as the user that the policy's `identity` knows, without --by",
+            )
+        )
+    _raise(problems)
+    with actors.acting(decides):
+        yield decides.name
 
 
 def _decide_publication(

@@ -7,10 +7,12 @@ may run together: what the next run is follows from the ledger and the source, n
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from backfill_assets.launched_by import schedule, sensor
 from backfill_assets.live import LAUNCHABLE, tick
 from backfill_assets.platform import Platform
 from backfill_assets.staging import RUN_TAG, offer_run, range_tags
 from backfill_assets.target import LivePolicy, TargetTable
+from resources.actors import acting
 
 SENSOR_SECONDS = 60
 _LAUNCHES = 3
@@ -55,7 +57,8 @@ def live_schedule(target: TargetTable, policy: LivePolicy, job: UnresolvedAssetJ
     def daily(
         context: dg.ScheduleEvaluationContext, platform: dg.ResourceParam[Platform]
     ) -> dg.RunRequest | dg.SkipReason:
-        return next_request(platform, context.instance, target, job.name)
+        with acting(schedule(f"live_{target.name.replace('.', '_')}_daily")):
+            return next_request(platform, context.instance, target, job.name)
 
     return daily
 
@@ -76,6 +79,7 @@ def live_sensor(target: TargetTable, policy: LivePolicy, job: UnresolvedAssetJob
     def on_new_source(
         context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
     ) -> dg.RunRequest | dg.SkipReason:
-        return next_request(platform, context.instance, target, job.name)
+        with acting(sensor(f"live_{target.name.replace('.', '_')}_on_new_source")):
+            return next_request(platform, context.instance, target, job.name)
 
     return on_new_source

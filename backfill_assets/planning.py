@@ -23,8 +23,8 @@ from manifests.kinds import Holder, Present
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Kind, Mode, PublishMode, ReferenceData, RunManifest
 from manifests.planner import BaseState, Plan, ReferenceState, make_plan, pin_reference, series_of
-from manifests.policy import shown
-from resources import approvals, logs, ticks, watermarks
+from manifests.policy import same_name, shown
+from resources import actors, approvals, logs, ticks, watermarks
 from resources.code import code_identity
 from resources.declared_tables import column_problems
 from resources.lakehouse import Scope
@@ -91,13 +91,36 @@ def _require_columns(platform: Platform, target: TargetTable, manifest: RunManif
         raise PlanRefused(problems)
 
 
+def _requester(platform: Platform, manifest: RunManifest) -> list[Problem]:
+    """Say why a manifest is not asked for by whom it names, where the policy wants to know who people are.
+
+    Else one could request a change in somebody else's name, and approve it in one's own.
+    """
+    policy = platform.policy
+    if manifest.kind in {Kind.LIVE, Kind.RECONCILIATION}:  # written by the platform, or changes nothing
+        return []
+    if not policy.rule_for(manifest.target.table, manifest.kind).authenticated:
+        return []
+    actor = actors.current()
+    if actor.is_authenticated and same_name(actor.name) == same_name(manifest.requested_by):
+        return []
+    known = f"'{actor.name}'" if actor.is_authenticated else f"'{actor.name}', which nothing but the name shows"
+    return [
+        Problem(
+            f"requestedBy is '{manifest.requested_by}', and who plans it is {known}",
+            f"the policy '{policy.name}' wants authenticated decisions: people request in their own name",
+            "have the requester plan it, as the user that the policy's `identity` knows",
+        )
+    ]
+
+
 def _require_own_names(platform: Platform, manifest: RunManifest) -> None:
     """Refuse a person's manifest that claims what is the platform's: the kind LIVE, a live run's id, a policy's name.
 
     Raises:
         PlanRefused: with what it claims, and the sinks that it is refused for that; those requests are on record.
     """
-    problems = ticks.problems(platform.ledger.engine, manifest) + claims(manifest)
+    problems = ticks.problems(platform.ledger.engine, manifest) + claims(manifest) + _requester(platform, manifest)
     if not problems:
         return
     try:

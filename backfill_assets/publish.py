@@ -12,6 +12,7 @@ from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets import diff_view
+from backfill_assets.launched_by import launched
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, waits_for
@@ -76,7 +77,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         tie(context.instance, context.run_id, platform, run_id)
         broken = tell_of_broken_glass(context, platform, run_id)
         before = accepted_chunks(platform, target.name, run_id)
-        with in_plain_words():
+        with in_plain_words(), launched(context):
             try:
                 with also_to(context.log):
                     done = publish(platform, run_id)

@@ -13,6 +13,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from backfill_assets.checks import verdict_metadata
 from backfill_assets.drift import reading
+from backfill_assets.launched_by import launched
 from backfill_assets.platform import Platform
 from backfill_assets.reconciling import described_gates, manifest_of, plan_reconciliation, policy_of, reconcile
 from backfill_assets.staging import RUN_TAG, asset_key
@@ -42,10 +43,11 @@ def reconciled_asset(target: TargetTable) -> dg.AssetsDefinition:
     )
     def reconciled(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
         try:
-            manifest = manifest_of(platform, target, requested_by=policy_of(target).requested_by)
-            run_id = plan_reconciliation(platform, manifest).run_id
-            context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id})
-            verdicts = reconcile(platform, run_id)
+            with launched(context):
+                manifest = manifest_of(platform, target, requested_by=policy_of(target).requested_by)
+                run_id = plan_reconciliation(platform, manifest).run_id
+                context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id})
+                verdicts = reconcile(platform, run_id)
         except Refused as refusal:
             raise dg.Failure(str(refusal), allow_retries=False) from refusal
         record = platform.ledger.run(run_id)

@@ -27,6 +27,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict
 from manifests.planner import Plan, step_id
 from resources import approvals, freezes
+from resources.actors import Proof
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict, now
 from resources.processes import has_ended
 from resources.repairs import open_freezes
@@ -213,7 +214,8 @@ class _Book:
     def approved(self) -> _Said:
         facts = []
         for one in self._platform.ledger.approvals(self._id):
-            own = ", who requested it (self_approval)" if one["self_approved"] else ""
+            own = " (claimed)" if one["proof"] == Proof.CLAIMED else ""
+            own += ", who requested it" if one["self_approved"] else ""
             comment = f": {one['comment']}" if one["comment"] else ""
             facts.append(f"{one['decision']} by {one['decided_by']}{own}, {_at(one['at'])}{comment}")
         facts += [

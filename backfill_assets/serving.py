@@ -16,14 +16,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 import yaml
+from dagster import DagsterInstance, DagsterRun
 from dagster._cli.proxy_server_manager import ProxyServerManager
+from dagster._core.execution.backfill import PartitionBackfill
+from dagster._core.storage.runs import RunStorage
 from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
 from dagster._core.workspace.load_target import ModuleTarget, WorkspaceFileTarget
 from dagster._core.workspace.permissions import PermissionResult, Permissions
@@ -33,14 +37,13 @@ from starlette.requests import HTTPConnection
 
 from backfill_assets.guard import FORBIDDEN_MUTATIONS, USER_KEY, App, Asked, Door, Guard, Receive, Role, Scope, Send
 from backfill_assets.launch import instance_at
+from backfill_assets.launched_by import USER_TAG
 from backfill_assets.pages import PREFIX, make_pages
 from manifests.errors import EnvironmentRefused, Problem
 from resources.evidence import EvidenceStore
 from resources.ledger import Ledger, now
 from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings
 
-USER_TAG = "backfill/launched_by"
-"""Tag of what somebody has launched through a proxy that says who asks; the server writes it, over what was sent."""
 LOOPBACK = "127.0.0.1"
 _DEFINITIONS = "backfill_assets.definitions"
 _LOCATION = "backfill_assets"
@@ -128,9 +131,43 @@ class _Request(WorkspaceRequestContext):
         return _without_the_forbidden(super().permissions_for_location(location_name=location_name))
 
     def get_viewer_tags(self) -> dict[str, str]:
-        source = self.source
-        user = source.scope.get(USER_KEY, "") if isinstance(source, HTTPConnection) else ""
+        user = _user(self.source)
         return {USER_TAG: user} if user else {}
+
+
+def _user(source: object) -> str:
+    """Return who asks, if somebody vouches for that; else nothing."""
+    return str(source.scope.get(USER_KEY, "")) if isinstance(source, HTTPConnection) else ""
+
+
+class _Stamped:
+    """A storage of runs that writes on each new run and backfill who has launched it, over what was sent or copied.
+
+    A name that nobody vouches for is taken off: a query may name any tag, and a re-execution copies those of the run before.
+    """
+
+    def __init__(self, storage: RunStorage, user: str) -> None:
+        self._storage, self._user = storage, user
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def add_run(self, dagster_run: DagsterRun) -> DagsterRun:
+        return self._storage.add_run(dagster_run.with_tags(self._stamp(dagster_run.tags)))
+
+    def add_backfill(self, partition_backfill: PartitionBackfill) -> None:
+        self._storage.add_backfill(partition_backfill._replace(tags=self._stamp(partition_backfill.tags)))
+
+    def _stamp(self, tags: Mapping[str, str] | None) -> dict[str, str]:
+        kept = {name: value for name, value in (tags or {}).items() if name != USER_TAG}
+        return kept | ({USER_TAG: self._user} if self._user else {})
+
+
+def _stamping(instance: DagsterInstance, user: str) -> DagsterInstance:
+    """Return an instance that stamps what is launched through it, with the storages of another."""
+    made = copy(instance)
+    made._run_storage = cast("RunStorage", _Stamped(instance.run_storage, user))  # noqa: SLF001 - there is no other way in
+    return made
 
 
 def _without_the_forbidden(found: Mapping[str, PermissionResult]) -> Mapping[str, PermissionResult]:
@@ -153,7 +190,7 @@ class _Webserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestConte
     def _make_request_context(self, conn: HTTPConnection) -> WorkspaceRequestContext:
         base = self._process_context.create_request_context(conn)
         return _Request(
-            instance=base.instance,
+            instance=_stamping(base.instance, _user(conn)),
             current_workspace=base.get_current_workspace(),
             process_context=self._process_context,
             version=base.version,

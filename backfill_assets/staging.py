@@ -13,6 +13,7 @@ from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets.executor import stage_chunks
+from backfill_assets.launched_by import launched
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
 from backfill_assets.progress import Progress
@@ -232,7 +233,7 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
         tags={"backfill/stage": "staging"},
     )
     def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> None:
-        with in_plain_words():
+        with in_plain_words(), launched(context):
             run_id, keys = one_run(context.partition_keys, target)
             tie(context.instance, context.run_id, platform, run_id)
             tell_of_broken_glass(context, platform, run_id)

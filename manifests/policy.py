@@ -68,6 +68,34 @@ class Mask(StrEnum):
     CONSTANT = "CONSTANT"
 
 
+class Authenticate(StrEnum):
+    """What says who somebody is at the command."""
+
+    OPERATING_SYSTEM = "OPERATING_SYSTEM"
+    """The operating system's user of the process."""
+    COMMAND = "COMMAND"
+    """A command that prints a name."""
+
+
+class Identity(_Part):
+    """How the installation knows people at the command; without it, a name is a claim.
+
+    `names` are what people are called here, by the name that system or command gives.
+    """
+
+    authenticate: Authenticate
+    command: tuple[Annotated[str, Field(min_length=1, max_length=1_000)], ...] = ()
+    names: dict[Who, Who] = Field(default={})
+
+    @model_validator(mode="after")
+    def _command_fits(self) -> Self:
+        if (self.authenticate is Authenticate.COMMAND) != bool(self.command):
+            raise ValueError("command belongs to authenticate: COMMAND, and is needed there")
+        if self.command and not self.command[0].startswith("/"):
+            raise ValueError("command begins with a whole path: what a search finds, whoever asks chooses")
+        return self
+
+
 class MaxAge(_Part):
     """How many days after its planning, and after its approval, a run may still be computed and published."""
 
@@ -83,6 +111,8 @@ class Rule(_Part):
     for is held to all of them: see `Policy.rule_for`.
     """
 
+    _later = frozenset({"authenticated"})
+
     tables: tuple[Glob, ...] = Field(default=("*",), min_length=1)
     kinds: tuple[Kind, ...] | None = None
     requesters: tuple[Who, ...] | None = None
@@ -97,6 +127,8 @@ class Rule(_Part):
     publisher_differs_from_approver: bool = False
     reviews_required: Annotated[int, Field(ge=0, le=20, strict=True)] = 0
     max_age_days: MaxAge = MaxAge()
+    authenticated: bool = False
+    """Decisions are made by people whom something else than their word shows: the UI's proxy, or what `identity` says."""
 
     def of(self, role: Role) -> tuple[str, ...] | None:
         """Return who may act in a role; None for anybody."""
@@ -193,7 +225,7 @@ class SourceRule(_Part):
 class Policy(_Part):
     """Everything the policy file says."""
 
-    _later = frozenset({"keepers"})
+    _later = frozenset({"keepers", "identity"})
 
     api_version: Literal["backfill-policy/v1"] = "backfill-policy/v1"
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -201,6 +233,7 @@ class Policy(_Part):
     rules: tuple[Rule, ...] = ()
     classifications: dict[Name, Classification] = Field(default={})
     sources: tuple[SourceRule, ...] = ()
+    identity: Identity | None = None
     keepers: tuple[Who, ...] | None = None
     """Who may adopt another policy in place of this one, if somebody else has proposed it; None: anybody else."""
 
@@ -249,6 +282,12 @@ class Policy(_Part):
             return found
         return Rule() if Kind(kind) in _NAMED_ONLY else self.strictest(table)
 
+    def rule_for_people(self, table: str, kind: Kind | str) -> Rule:
+        """Return the rule for what people decide about a run: of LIVE, too, the strictest where none names the kind."""
+        if Kind(kind) is Kind.LIVE and not any(rule.fits(table, Kind.LIVE) for rule in self.rules):
+            return self.strictest(table)
+        return self.rule_for(table, kind)
+
     def strictest(self, table: str) -> Rule:
         """Return what satisfies every rule for runs of a table, but for rules of LIVE and RECONCILIATION alone."""
         rules = [
@@ -272,6 +311,7 @@ class Policy(_Part):
             four_eyes=any(rule.four_eyes for rule in rules),
             publisher_differs_from_approver=any(rule.publisher_differs_from_approver for rule in rules),
             reviews_required=max(rule.reviews_required for rule in rules),
+            authenticated=any(rule.authenticated for rule in rules),
             max_age_days=MaxAge.model_construct(
                 since_planning=min((one.since_planning for one in ages if one.since_planning), default=None),
                 since_approval=min((one.since_approval for one in ages if one.since_approval), default=None),

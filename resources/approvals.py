@@ -18,7 +18,7 @@ from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import Role, same_name
-from resources import judged
+from resources import actors, judged
 from resources.ledger import Ledger, RunRecord, Verdict, _move, _require_name, now
 from resources.locks import lock_run
 from resources.tables import (
@@ -101,6 +101,7 @@ def record(
                 role=role.value,
                 break_glass=break_glass,
                 policy_hash=policy_hash,
+                **actors.columns(by),
                 at=now(),
             )
         )
@@ -184,6 +185,8 @@ def decisions(ledger: Ledger, run_id: str | None = None, *, break_glass: bool = 
             "breakGlass": one["break_glass"],
             "selfApproved": bool(one["self_approved"]),
             "policyHash": one["policy_hash"],
+            "channel": one["channel"],
+            "proof": one["proof"],
             "void": one["plan_hash"] != one["present"],
         }
         for one in decided
@@ -202,6 +205,8 @@ def decisions(ledger: Ledger, run_id: str | None = None, *, break_glass: bool = 
             "breakGlass": "",
             "selfApproved": False,
             "policyHash": one["policy_hash"],
+            "channel": one["channel"],
+            "proof": one["proof"],
             "void": one["numbers_hash"] != still[one["run_id"]].get(one["gate"]),
         }
         for one in accepted
@@ -320,6 +325,7 @@ def accept_change(
                 numbers=canonical_json(numbers),
                 numbers_hash=sha256_of(numbers),
                 policy_hash=policy_hash,
+                **actors.columns(by),
                 at=at,
             )
         )

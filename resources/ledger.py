@@ -7,7 +7,6 @@ UTC. Schema changes are alembic migrations in `resources/migrations`.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import socket
@@ -31,7 +30,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem, StateMov
 from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
 from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
-from resources import freezes, judged, ticks, watermarks
+from resources import actors, freezes, judged, ticks, watermarks
 from resources.journal import Journal
 from resources.locks import bound_waiting, lock_run, lock_schema, lock_target, require_lease
 from resources.processes import has_ended, is_busy, this_process
@@ -157,13 +156,8 @@ def now() -> datetime:
 
 
 def operator() -> str:
-    """Who is acting: BACKFILL_OPERATOR, or the name the operating system knows."""
-    if named := os.environ.get("BACKFILL_OPERATOR"):
-        return named
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return f"uid-{os.getuid()}"
+    """Return the name of who acts; see `resources.actors`."""
+    return actors.current().name
 
 
 class Ledger:
@@ -488,6 +482,7 @@ class Ledger:
                     self_approved=own and approve,
                     break_glass=break_glass,
                     policy_hash=policy_hash,
+                    **actors.columns(by),
                     at=now(),
                 )
             )
@@ -821,6 +816,7 @@ class Ledger:
                     ref=ref,
                     token=token,
                     actor=actor,
+                    **actors.columns(actor),
                     started_at=now(),
                 )
             )
@@ -1088,7 +1084,13 @@ def _move(connection: sa.Connection, run_id: str, current: RunState, wanted: Run
         raise _moved(run_id, current)
     connection.execute(
         transitions.insert().values(
-            run_id=run_id, from_state=current.value, to_state=wanted.value, at=at, actor=actor, reason=reason
+            run_id=run_id,
+            from_state=current.value,
+            to_state=wanted.value,
+            at=at,
+            actor=actor,
+            reason=reason,
+            **actors.columns(actor),
         )
     )
     if wanted in freezes.OVER:

@@ -524,6 +524,20 @@ def test_an_operator_launches_and_the_launch_says_who(served: Served) -> None:
     assert launched.tags[USER_TAG] == "olga"
 
 
+def test_a_name_is_stamped_on_every_run_that_is_launched_whatever_was_sent(served: Served) -> None:
+    for door, expected in (("nginx operator", "olga"), ("operator", None)):
+        way = served.way(door)
+        before = {one.run_id for one in served.instance.get_runs()}
+        forged = '{key: "backfill/launched_by", value: "victor"}'
+        query = text_of("launchRun").replace("tags: [", f"tags: [{forged}, ")
+        own = [("Origin", way.origin), ("Sec-Fetch-Site", "same-origin")]
+        answer = way.ask(body=json.dumps({"query": query}), headers=[JSON, *own])
+        assert answer.status == 200, answer.body
+        (launched,) = [one for one in served.instance.get_runs() if one.run_id not in before]
+        assert launched.tags.get(USER_TAG) == expected
+        assert launched.tags["dagster/partition"] == "offered"
+
+
 def test_on_a_port_nobody_is_believed_to_be_anybody(served: Served) -> None:
     way = served.way("operator")
     before = {one.backfill_id for one in served.instance.get_backfills()}

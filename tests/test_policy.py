@@ -26,9 +26,11 @@ from backfill_assets.decision_jobs import BREAK_GLASS_TAG, approve_run, review_r
 from backfill_assets.doctor import examine
 from backfill_assets.executor import require_computable
 from backfill_assets.launch import initialise_instance, instance_at
+from backfill_assets.launched_by import SOMEBODY, USER_TAG, actor_of, sensor
 from backfill_assets.planning import plan_run, preview
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publication import policy_problems
+from backfill_assets.publication import publish as publish_body
 from backfill_assets.publish import publication_requests
 from backfill_assets.records import bundle_files
 from backfill_assets.verification import verify
@@ -40,6 +42,7 @@ from manifests.planner import plan_from_json
 from manifests.policy import Role, hash_of_subjects
 from resources import approvals, ticks
 from resources import ledger as ledger_module
+from resources.actors import Actor, Channel, Proof, acting
 from resources.lakehouse import LOAD_PROPERTY
 from resources.ledger import Ledger, RunRecord
 from resources.policies import hashes_of
@@ -525,6 +528,119 @@ def test_the_commands_say_who_decided_what_and_which_policy_is_in_force(world: W
     assert yaml.safe_load(say("policy", "--json"))["file"] == "policy.yaml"
     with pytest.raises(Exception, match="unknown"):
         CliRunner().invoke(cli, ["decisions", "no-such-run"], catch_exceptions=False)
+
+
+# --- who somebody is -------------------------------------------------------------------------------------------------
+
+
+def whoever(folder: Path) -> dict[str, Any]:
+    """Return how an installation knows people whose name a file holds."""
+    return {"authenticate": "COMMAND", "command": ["/bin/cat", str(folder / "who")]}
+
+
+def test_a_typed_name_is_a_claim_in_ledger_evidence_and_output(world: World, monkeypatch: pytest.MonkeyPatch):
+    run_id = planned(world).run_id
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    assert CliRunner().invoke(cli, ["approve", run_id, "--by", "bob"]).exit_code == 0
+    (one,) = approvals.decisions(world.platform.ledger, run_id)
+    assert (one["by"], one["channel"], one["proof"]) == ("bob", "CLI", "CLAIMED")
+    (row,) = bundle_files(world.platform, world.platform.ledger.run(run_id))["approvals.json"]
+    assert (row["decided_by"], row["channel"], row["proof"]) == ("bob", "CLI", "CLAIMED")
+    assert "bob (claimed)" in " ".join(CliRunner().invoke(cli, ["decisions", run_id]).output.split())
+    approval = world.platform.ledger.history(run_id)[-1]
+    assert (approval["actor"], approval["channel"], approval["proof"]) == ("bob", "CLI", "CLAIMED")
+
+
+def test_a_policy_may_want_to_know_who_decides_and_then_a_typed_name_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    rules(world, {"authenticated": True}, identity=whoever(tmp_path))
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    manifest = world.manifest()
+    (tmp_path / "run.json").write_text(manifest.canonical())
+
+    def say(who: str, *words: str) -> Any:
+        (tmp_path / "who").write_text(who)
+        return CliRunner().invoke(cli, list(words))
+
+    # nobody requests in another's name, to approve in their own afterwards
+    assert "who plans it is 'bob'" in str(say("bob", "plan", str(tmp_path / "run.json")).exception)
+    with pytest.raises(PlanRefused, match="which nothing but the name shows"):
+        plan_run(world.platform, manifest)
+    assert say("ana", "plan", str(tmp_path / "run.json")).exit_code == 0
+    for decide in ("approve", "review", "reject"):
+        refused = say("ana", decide, manifest.run_id, "--by", "bob")
+        assert "nothing but the name shows that 'bob' decides" in str(refused.exception)
+    with pytest.raises(TransitionRefused, match="wants authenticated decisions"):
+        decisions.approve(world.platform, manifest.run_id, by="bob")
+    assert "the approver differs from the requester" in str(say("ana", "approve", manifest.run_id).exception)
+    assert "APPROVED by bob" in say("bob", "approve", manifest.run_id).output
+    (one,) = approvals.decisions(world.platform.ledger, manifest.run_id)
+    assert (one["by"], one["channel"], one["proof"]) == ("bob", "CLI", "COMMAND")
+    # nor is the policy itself changed by a name
+    file = tmp_path / "other.yaml"
+    file.write_text("name: other\n")
+    assert "decides about the policy" in str(say("ana", "policy", "propose", str(file), "--by", "bob").exception)
+    assert say("ana", "policy", "propose", str(file)).exit_code == 0
+    proposal = yaml.safe_load(say("ana", "policy", "history", "--json").stdout)[-1]
+    assert (proposal["by"], proposal["proof"]) == ("ana", "COMMAND")
+    assert "decides about the policy" in str(say("ana", "policy", "adopt", proposal["policy"], "--by", "bob").exception)
+    assert say("bob", "policy", "adopt", proposal["policy"]).exit_code == 0
+
+
+def test_a_decision_in_the_ui_carries_who_is_logged_in_and_no_typed_name_replaces_it(world: World):
+    rules(world, {"authenticated": True, "approvers": ["olga", "bob"]})
+    with acting(Actor("ana", Channel.CLI, Proof.COMMAND)):
+        record = planned(world)
+
+    def launch(instance: dg.DagsterInstance, by: str, tags: dict[str, str]) -> str:
+        form = {"run_id": record.run_id, "plan_hash": record.plan_hash[:12], "by": by}
+        done = approve_run.execute_in_process(
+            run_config={
+                "ops": {"approve": {"config": form}},
+                "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+            },
+            resources={"platform": world.platform},
+            instance=instance,
+            raise_on_error=False,
+            tags=tags,
+        )
+        failures = [event.step_failure_data for event in done.all_events if event.is_step_failure]
+        return "".join(str(one.user_failure_data or one.error) for one in failures)
+
+    with world.dagster() as instance:
+        assert "nobody is named" in launch(instance, "", {})
+        assert "nothing but the name shows that 'bob' decides" in launch(instance, "bob", {})
+        assert "'bob' was typed, and 'olga' is logged in" in launch(instance, "bob", {USER_TAG: "olga"})
+        assert "'victor' is no approver" in launch(instance, "", {USER_TAG: "victor"})
+        assert launch(instance, "", {USER_TAG: "olga"}) == ""
+    (one,) = approvals.decisions(world.platform.ledger, record.run_id)
+    assert (one["by"], one["channel"], one["proof"]) == ("olga", "UI", "PROXY")
+
+
+def test_what_dagster_runs_is_recorded_in_the_name_of_what_has_launched_it(world: World):
+    assert actor_of({"dagster/sensor_name": "s"}) == Actor("sensor s", Channel.SENSOR, Proof.PLATFORM)
+    assert actor_of({"dagster/schedule_name": "s"}) == Actor("schedule s", Channel.SCHEDULE, Proof.PLATFORM)
+    assert actor_of({"dagster/sensor_name": "s", USER_TAG: "olga"}) == Actor("olga", Channel.UI, Proof.PROXY)
+    assert actor_of({}) == Actor(SOMEBODY, Channel.UI, Proof.CLAIMED)
+
+
+def test_a_publication_is_recorded_in_the_name_of_who_decided_it(tmp_path: Path):
+    with small_table.declared():
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        small_table.planned(platform, small_table.manifest("one", "REPLACE_PARTITIONS", small_table.HISTORY))
+        small_table.staged(platform, "one")
+        with acting(sensor("publish")):
+            publish_body(platform, "one")
+        with acting(Actor("olga", Channel.UI, Proof.PROXY)):
+            decisions.rollback(platform, "one")
+        who = [(one["actor"], one["channel"], one["proof"]) for one in platform.ledger.publications("one")]
+        assert who == [("sensor publish", "SENSOR", "PLATFORM"), ("olga", "UI", "PROXY")]
+        moves = [(one["to_state"], one["actor"], one["channel"]) for one in platform.ledger.history("one")]
+        assert moves[-2:] == [("PUBLISHED", "sensor publish", "SENSOR"), ("ROLLED_BACK", "olga", "UI")]
+        assert verify(platform, data=True).everything == []
+        small_table.closed(platform)
 
 
 # --- old data, at planning --------------------------------------------------------------------------------------------

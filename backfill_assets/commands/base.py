@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Problem
 from resources import logs
+from resources.actors import Channel, acting, identified
 from resources.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def opened_platform() -> Iterator[Platform]:
             )
         )
     logs.configure(settings)
-    with open_platform(settings) as platform:
+    with open_platform(settings) as platform, acting(lambda: identified(platform.policy.identity, Channel.CLI)):
         yield platform
 
 

@@ -14,7 +14,15 @@ def decision_options(command: F) -> F:
     """Give a command `--by`, `--comment` and `--plan-hash`."""
     command = click.option("--plan-hash", help="Decide only if this is still the plan (12 characters or all).")(command)
     command = click.option("--comment", default="", help="Why.")(command)
-    return click.option("--by", required=True, help="Who decides.")(command)
+    return by_option(command)
+
+
+def by_option(command: F) -> F:
+    """Give a command `--by`."""
+    default = "who you are by the policy's `identity`, else BACKFILL_OPERATOR or the operating system's user"
+    return click.option("--by", help=f"Who decides, recorded as a claim if nothing else shows it; default: {default}.")(
+        command
+    )
 
 
 def break_glass_option(command: F) -> F:
@@ -30,15 +38,14 @@ def break_glass_option(command: F) -> F:
 def publisher_options(command: F) -> F:
     """Give a command `--by`, `--comment` and `--break-glass`: it is a publisher's."""
     command = click.option("--comment", default="", help="Why.")(break_glass_option(command))
-    default = "BACKFILL_OPERATOR, or the operating system's user"
-    return click.option("--by", help=f"Who decides, a publisher by the policy; default: {default}.")(command)
+    return by_option(command)
 
 
 @click.command()
 @click.argument("run_id")
 @decision_options
 @break_glass_option
-def approve(run_id: str, by: str, comment: str, plan_hash: str | None, break_glass: str) -> None:
+def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, break_glass: str) -> None:
     """Approve the plan of RUN_ID. The approver differs from the requester; manifest and plan are immutable from here.
 
     The policy says who may (docs/policy.md), and how many reviews come first.
@@ -46,8 +53,10 @@ def approve(run_id: str, by: str, comment: str, plan_hash: str | None, break_gla
     from backfill_assets import decisions
     from backfill_assets.decision_jobs import announce_break_glass
     from backfill_assets.launch import announce_approval
+    from resources.ledger import operator
 
     with opened_platform() as platform:
+        by = by or operator()
         record = decisions.approve(
             platform, run_id, by=by, comment=comment, plan_hash=plan_hash, break_glass=break_glass
         )
@@ -63,11 +72,13 @@ def approve(run_id: str, by: str, comment: str, plan_hash: str | None, break_gla
 @click.command()
 @click.argument("run_id")
 @decision_options
-def reject(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
+def reject(run_id: str, by: str | None, comment: str, plan_hash: str | None) -> None:
     """Reject RUN_ID for good; the same change needs a new run id."""
     from backfill_assets import decisions
+    from resources.ledger import operator
 
     with opened_platform() as platform:
+        by = by or operator()
         record = decisions.reject(platform, run_id, by=by, comment=comment, plan_hash=plan_hash)
     click.echo(f"{run_id}: REJECTED by {by} (plan {record.plan_hash[:12]})")
 
@@ -75,11 +86,13 @@ def reject(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
 @click.command()
 @click.argument("run_id")
 @decision_options
-def review(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
+def review(run_id: str, by: str | None, comment: str, plan_hash: str | None) -> None:
     """Record that you have reviewed RUN_ID: its plan, or what it has computed. The policy may want reviews first."""
     from backfill_assets import decisions
+    from resources.ledger import operator
 
     with opened_platform() as platform:
+        by = by or operator()
         record = decisions.review(platform, run_id, by=by, comment=comment, plan_hash=plan_hash)
     click.echo(f"{run_id}: REVIEWED by {by} (plan {record.plan_hash[:12]})")
 
@@ -87,14 +100,16 @@ def review(run_id: str, by: str, comment: str, plan_hash: str | None) -> None:
 @click.command("accept-change")
 @click.argument("run_id")
 @click.option("--gate", required=True, help="The gate that asks for an owner (see `backfill status RUN`).")
-@click.option("--by", required=True, help="Who accepts: an owner of the table.")
+@by_option
 @click.option("--reason", required=True, help="Why the change is right.")
 @click.option("--plan-hash", help="Accept only if this is still the plan (12 characters or all).")
-def accept_change(run_id: str, gate: str, by: str, reason: str, plan_hash: str | None) -> None:
+def accept_change(run_id: str, gate: str, by: str | None, reason: str, plan_hash: str | None) -> None:
     """Accept, as an owner, an unusual change that RUN_ID waits with; on record with the numbers, and void if they change."""
     from backfill_assets import decisions
+    from resources.ledger import operator
 
     with opened_platform() as platform:
+        by = by or operator()
         record = decisions.accept_change(platform, run_id, gate, by=by, reason=reason, plan_hash=plan_hash)
         waiting = [verdict.gate for verdict in decisions.asking(platform, run_id)]
     click.echo(f"{run_id}: {gate} accepted by {by} (plan {record.plan_hash[:12]}); the run is {record.state}")
@@ -128,7 +143,7 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
         return
     table = Table(title="decisions", title_justify="left")
     table.add_column("run", no_wrap=True)
-    for name in ("decision", "role", "by", "at", "plan", "why"):
+    for name in ("decision", "role", "by", "through", "at", "plan", "why"):
         table.add_column(name, overflow="fold")
     for one in found:
         said = Text(one["decision"], "dim" if one["void"] else "")
@@ -140,8 +155,14 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
         if one["selfApproved"]:
             why.append(" (own run)", "yellow")
         at = f"{one['at']:%Y-%m-%d %H:%M:%S}"
-        table.add_row(one["runId"], said, one["role"], one["by"], at, one["planHash"][:12], why)
+        by = shown_actor(one["by"], one["proof"])
+        table.add_row(one["runId"], said, one["role"], by, one["channel"], at, one["planHash"][:12], why)
     show(table)
+
+
+def shown_actor(name: str, proof: str) -> str:
+    """Return a name, and that nothing but the name shows who it was, where that is on record."""
+    return f"{name} (claimed)" if proof == "CLAIMED" else name
 
 
 def loud(run_id: str, by: str, reason: str) -> None:

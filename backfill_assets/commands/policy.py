@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from backfill_assets.commands.base import json_option, opened_platform, say, show
+from backfill_assets.commands.decisions import by_option, shown_actor
 
 if TYPE_CHECKING:
     from manifests.policy import Policy
+    from resources.actors import Actor
 
 
 @click.group(invoke_without_command=True)
@@ -52,19 +54,21 @@ def policy(context: click.Context, as_json: bool) -> None:
 
 @policy.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--by", required=True, help="Who proposes it.")
+@by_option
 @click.option("--comment", default="", help="Why.")
 @json_option
-def propose(file: Path | None, by: str, comment: str, as_json: bool) -> None:
+def propose(file: Path | None, by: str | None, comment: str, as_json: bool) -> None:
     """Propose the policy of FILE (by default the file that the settings name). Nothing changes before it is adopted."""
+    from backfill_assets.decisions import decider
     from resources.ledger import now
     from resources.policies import policy_path
     from resources.policy_in_force import propose as put_on_record
 
     with opened_platform() as platform:
         engine, settings = platform.ledger.engine, platform.settings
-        path = file or policy_path(settings)
-        found = put_on_record(engine, settings, path, by=by, comment=comment, at=now(), who={})
+        path, who = file or policy_path(settings), decider(platform, by)
+        by = who.name
+        found = put_on_record(engine, settings, path, by=by, comment=comment, at=now(), who=_columns(who))
         before = platform.policy_in_force.hash
     if as_json:
         say({"hash": found, "file": str(path), "inForce": before})
@@ -75,16 +79,20 @@ def propose(file: Path | None, by: str, comment: str, as_json: bool) -> None:
 
 @policy.command()
 @click.argument("policy_hash", metavar="HASH")
-@click.option("--by", required=True, help="Who adopts it: not who has proposed it.")
+@by_option
 @click.option("--comment", default="", help="Why.")
 @json_option
-def adopt(policy_hash: str, by: str, comment: str, as_json: bool) -> None:
+def adopt(policy_hash: str, by: str | None, comment: str, as_json: bool) -> None:
     """Put the proposed policy HASH (12 characters or all) in force. Plans that nobody has approved are made again under it."""
+    from backfill_assets.decisions import decider
     from resources.ledger import now
     from resources.policy_in_force import adopt as put_in_force
 
     with opened_platform() as platform:
-        found = put_in_force(platform.ledger.engine, policy_hash, by=by, comment=comment, at=now(), who={})
+        who = decider(platform, by)
+        by = who.name
+        columns = _columns(who)
+        found = put_in_force(platform.ledger.engine, policy_hash, by=by, comment=comment, at=now(), who=columns)
         name = platform.policy.name
     if as_json:
         say({"hash": found, "name": name})
@@ -110,14 +118,22 @@ def history(as_json: bool) -> None:
         table.add_column(name, overflow="fold")
     for one in found:
         at = f"{one['at']:%Y-%m-%d %H:%M:%S}"
-        row = (one["decision"], one["policy"][:12], one["name"], one["by"], at, one["origin"], one["comment"])
+        by = shown_actor(one["by"], one["proof"])
+        row = (one["decision"], one["policy"][:12], one["name"], by, at, one["origin"], one["comment"])
         table.add_row(*row)
     show(table)
+
+
+def _columns(who: Actor) -> dict[str, str]:
+    return {"channel": who.channel.value, "proof": who.proof.value}
 
 
 def _described(found: Policy) -> list[tuple[str, object]]:
     """Say in pairs of a name and a text what a policy says."""
     pairs: list[tuple[str, object]] = []
+    if found.identity is not None:
+        how = found.identity.authenticate
+        pairs.append(("people are known by", " ".join(found.identity.command) or how.value.lower().replace("_", " ")))
     if found.keepers is not None:
         pairs.append(("keepers", ", ".join(found.keepers) or "nobody"))
     for number, rule in enumerate(found.rules, start=1):
@@ -136,6 +152,7 @@ def _described(found: Policy) -> list[tuple[str, object]]:
         ):
             said += [] if people is None else [f"{name}: {', '.join(people) or 'nobody'}"]
         said += [f"{rule.reviews_required} review(s) first"] if rule.reviews_required else []
+        said += ["authenticated decisions only"] if rule.authenticated else []
         said += ["publisher differs from approver"] if rule.publisher_differs_from_approver else []
         for since, limit in (
             ("planning", rule.max_age_days.since_planning),

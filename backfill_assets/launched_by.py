@@ -1,0 +1,52 @@
+"""Who has launched a Dagster run, and through what: read from its tags, and put on record with what the run does.
+
+Put here what tags mean. The server stamps the name of who is logged in over whatever was sent (`backfill_assets.serving`);
+Dagster stamps its sensors and schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import dagster as dg
+
+from resources import actors
+from resources.actors import Actor, Channel, Proof
+
+USER_TAG = "backfill/launched_by"
+"""Tag of what somebody has launched through a proxy that says who asks; the server writes it, over what was sent."""
+SOMEBODY = "somebody in Dagster"
+"""Who launches where no proxy asks people who they are."""
+_SENSOR, _SCHEDULE = "dagster/sensor_name", "dagster/schedule_name"
+
+
+def actor_of(tags: Mapping[str, str]) -> Actor:
+    """Return who acts in a Dagster run of these tags."""
+    if user := tags.get(USER_TAG):
+        return Actor(user, Channel.UI, Proof.PROXY)
+    if name := tags.get(_SENSOR):
+        return sensor(name)
+    if name := tags.get(_SCHEDULE):
+        return schedule(name)
+    return Actor(SOMEBODY, Channel.UI)
+
+
+def sensor(name: str) -> Actor:
+    """Return the actor that a sensor is."""
+    return Actor(f"sensor {name}", Channel.SENSOR, Proof.PLATFORM)
+
+
+def schedule(name: str) -> Actor:
+    """Return the actor that a schedule is."""
+    return Actor(f"schedule {name}", Channel.SCHEDULE, Proof.PLATFORM)
+
+
+@contextmanager
+def launched(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> Iterator[None]:
+    """Have what a Dagster run does be recorded in the name of who has launched it; of the command, where that runs it."""
+    if actors.is_known():
+        yield
+        return
+    with actors.acting(actor_of(context.run.tags)):
+        yield
