@@ -324,7 +324,7 @@ def test_a_run_that_an_earlier_version_let_somebody_plan_as_live_is_neither_appr
         decisions.approve(world.platform, "mine", by="bob")
     for run_id in ("mine", own.run_id):
         if ledger.run(run_id).state is not RunState.APPROVED:
-            ledger.move(run_id, RunState.APPROVED, "test")
+            ledger.move(run_id, RunState.APPROVED, "test", expected=RunState.PLANNED)
         with pytest.raises(TransitionRefused, match="no tick has written it"):
             require_computable(world.platform, run_id, [], target=target)
         assert "no tick has written it" in str(policy_problems(world.platform, ledger.run(run_id))[0])
