@@ -53,7 +53,7 @@ from manifests.model import DayRange, Mode
 from manifests.planner import Plan, PlannedChunk
 from manifests.policy import OLD_DATA_GATE, age_problems
 from resources import approvals, judged, logs, ticks
-from resources.code import code_identity
+from resources.code import changed_on_disk, code_identity, require_own_bytecode
 from resources.lakehouse import PinnedRead, local_path
 from resources.ledger import ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
 
@@ -157,6 +157,15 @@ def _require_same_code(platform: Platform, record: RunRecord) -> None:
                 f"the Spark settings are not those that '{record.run_id}' was planned with",
                 "a run is computed with the configuration of its approved plan",
                 "restore the settings (`backfill config`), or plan the change again under a new run id",
+            )
+        )
+    require_own_bytecode()  # it may have been altered since this process began, and workers begin anew
+    if not record.manifest.development and changed_on_disk():
+        raise TransitionRefused(
+            Problem(
+                "the code's files have changed since this process began",
+                "a run is computed by the code that its approved plan names, in Spark's workers as well",
+                "restart what launches (`backfill ui`, Dagster's code server), or run the command again",
             )
         )
     if planned.content_hash != running.content_hash and not record.manifest.development:

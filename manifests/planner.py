@@ -857,7 +857,9 @@ def _code_problems(manifest: RunManifest, code: CodeIdentity) -> list[Problem]:
         return []
     return [
         Problem(
-            f"the code is git commit {code.git_commit} with uncommitted changes",
+            f"the code is git commit {code.git_commit} with uncommitted changes"
+            if code.git_commit is not None
+            else "the code lies in a git checkout, and git cannot say which commit it is of",
             "a run must say which code made it",
             "commit the changes, or mark the manifest `development: true`",
         )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import marshal
+import py_compile
 import subprocess
 from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 import pytest
 
+from manifests.errors import EnvironmentRefused
 from manifests.planner import CodeIdentity
 from resources import code as module
 from resources.code import code_identity
@@ -77,6 +82,53 @@ def test_any_uncommitted_change_of_the_code_makes_it_dirty(root: Path, change: C
     assert found.git_commit == clean.git_commit
 
 
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_what_git_is_told_to_overlook_is_dirty_all_the_same(root: Path, flag: str) -> None:
+    git(root, "update-index", flag, "manifests/__init__.py")
+    write(root, "manifests/__init__.py", "x = 1\n")
+
+    assert git(root, "status", "--porcelain") == ""
+    assert identity().dirty is True
+
+
+def test_an_ignored_module_is_not_the_commits(root: Path) -> None:
+    write(root, ".git/info/exclude", "*.py\n")
+    write(root, "manifests/own.py", "x = 1\n")
+
+    assert git(root, "status", "--porcelain") == ""
+    assert identity().dirty is True
+
+
+@pytest.mark.parametrize("damage", ["index", "tree", "head"])
+def test_a_checkout_of_which_git_cannot_say_what_is_in_it_is_not_clean(root: Path, damage: str) -> None:
+    commit = git(root, "rev-parse", "HEAD")
+    write(root, "manifests/__init__.py", "x = 1\n")
+    if damage == "index":
+        (root / ".git/index").write_bytes(b"no index")
+        assert identity().git_commit == commit
+    elif damage == "tree":
+        tree = git(root, "rev-parse", "HEAD^{tree}")
+        file = root / ".git/objects" / tree[:2] / tree[2:]
+        file.chmod(0o600)
+        file.write_bytes(b"no tree")
+        assert identity().git_commit == commit
+    else:
+        (root / ".git/HEAD").write_text("nothing\n")
+        assert identity().git_commit is None
+    assert identity().dirty is True
+
+
+def test_line_endings_as_git_writes_them_are_no_change(root: Path) -> None:
+    write(root, ".gitattributes", "*.py text eol=crlf\n")
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "endings")
+    (root / "backfill_assets/products/enforcement/transforms.py").unlink()
+    git(root, "checkout", "--", ".")
+
+    assert b"\r\n" in (root / "backfill_assets/products/enforcement/transforms.py").read_bytes()
+    assert identity().dirty is False
+
+
 def test_a_change_of_what_is_no_code_leaves_it_clean(root: Path) -> None:
     before = identity()
     write(root, "README.md", "read this\n")
@@ -108,6 +160,57 @@ def test_the_content_hash_is_that_of_names_and_contents(root: Path) -> None:
 
     assert renamed != before
     assert identity().content_hash == before
+
+
+# --- what Python would execute ----------------------------------------------------------------------------------------
+
+
+def compiled(root: Path, name: str, mode: PycInvalidationMode = PycInvalidationMode.TIMESTAMP) -> Path:
+    return Path(str(py_compile.compile(str(root / name), invalidation_mode=mode, doraise=True)))
+
+
+def forge(cached: Path, text: str) -> None:
+    """Put other code into a cached file, under the header that names its source."""
+    cached.write_bytes(cached.read_bytes()[:16] + marshal.dumps(compile(text, "x.py", "exec")))
+
+
+@pytest.mark.parametrize("mode", list(PycInvalidationMode))
+def test_cached_bytecode_that_is_not_of_its_source_is_refused(root: Path, mode: PycInvalidationMode) -> None:
+    name = "backfill_assets/products/enforcement/transforms.py"
+    cached = compiled(root, name, mode)
+    assert identity().dirty is False
+    forge(cached, "VERSION = 9\n")
+
+    with pytest.raises(EnvironmentRefused, match=r"that the sources do not account for: .*transforms"):
+        identity()
+    cached.unlink()
+    compiled(root, name, mode)
+    assert identity().dirty is False
+
+
+def test_cached_bytecode_that_python_does_not_use_is_left_alone(root: Path) -> None:
+    cached = compiled(root, "manifests/__init__.py")
+    write(root, "manifests/__init__.py", "x = 1  # longer than before\n")  # Python compiles it again
+    forge(cached, "VERSION = 9\n")
+    (cached.parent / "__init__.cpython-27.pyc").write_bytes(b"of another Python")
+
+    assert len(identity().content_hash) == 64
+
+
+@pytest.mark.parametrize("name", [f"model{EXTENSION_SUFFIXES[0]}", "gone.pyc"])
+def test_a_file_that_python_would_import_beside_the_sources_is_refused(root: Path, name: str) -> None:
+    write(root, f"manifests/{name}", "")
+
+    with pytest.raises(EnvironmentRefused, match="find out who wrote them"):
+        identity()
+
+
+def test_sources_that_change_while_a_process_runs_are_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity()
+    monkeypatch.setattr(module, "code_identity", lambda: before)
+    assert not module.changed_on_disk()
+    write(root, "manifests/__init__.py", "x = 1\n")
+    assert module.changed_on_disk()
 
 
 def test_the_running_code_has_an_identity() -> None:
