@@ -40,7 +40,8 @@ class Tamperer:
         self.random = random.Random(seed)
         self.store = platform.evidence
         self.database = Path(platform.ledger.url.removeprefix("sqlite:///"))
-        self.runs = self.store.run_ids()
+        self.sealed = self.store.run_ids()
+        self.runs = [run.run_id for run in platform.ledger.runs()]
         self.columns = self._columns()
         platform.ledger.engine.dispose()
 
@@ -56,10 +57,10 @@ class Tamperer:
                 pass
             return done
         files = {
-            "bundle": [file for run in self.runs for folder in self.store.bundles(run) for file in folder.iterdir()],
-            "records": [file for run in self.runs for file in self.store.records(run).glob("*.json")],
+            "bundle": [file for run in self.sealed for folder in self.store.bundles(run) for file in folder.iterdir()],
+            "records": [file for run in self.sealed for file in self.store.records(run).glob("*.json")],
             "chain": list(Chain(self.store.chain.folder).folder.glob("*.json")),
-            "manifest": [folder / "manifest.json" for run in self.runs for folder in self.store.bundles(run)],
+            "manifest": [folder / "manifest.json" for run in self.sealed for folder in self.store.bundles(run)],
         }[kind]
         return self._file(kind, self.random.choice(sorted(files)))
 
@@ -74,7 +75,7 @@ class Tamperer:
         return Tampered(kind, f"{name} byte {place}", names, runs, lambda: overwrite(file, raw))
 
     def _columns(self) -> list[tuple[str, str]]:
-        """Every column of every table that has a value in a row of a sealed run."""
+        """Every column of every table that has a value in a row of a run, published or not."""
         with closing(sqlite3.connect(self.database)) as connection:
             return [
                 (table, column)

@@ -58,7 +58,7 @@ class Outcome:
 
 @contextmanager
 def installation(folder: Path) -> Iterator[Platform]:
-    """Make an installation with runs of several modes, published, accepted under a name, and rolled back."""
+    """Make an installation with runs of several modes: published, rolled back, and waiting for their publication or launch."""
     with small_table.declared():
         platform = small_table.opened(folder / "home")
         small_table.initialise(platform)
@@ -70,6 +70,9 @@ def installation(folder: Path) -> Iterator[Platform]:
             small_table.staged(platform, run_id)
             publish(platform, run_id)
         rollback(platform, run_id)
+        for run_id in ("waiting", "asked-for"):
+            small_table.planned(platform, small_table.manifest(run_id, "REPLACE_PARTITIONS", small_table.EMPTY))
+        small_table.staged(platform, "waiting")
         yield platform
         small_table.closed(platform)
 
