@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from manifests.canonical import sha256_of
@@ -26,18 +26,21 @@ _RECORD = {"record", "recordHash", "root", "rows", "at"}
 """What a link of a record that changes rows says besides; its event is the record's."""
 
 
-def strange_links(store: EvidenceStore, links: Iterable[Link]) -> list[Unexplained]:
-    """Return the links that this project has not appended so: of no known form, about nothing, or once too often."""
+def strange_links(store: EvidenceStore, links: Iterable[Link], known: Container[str]) -> list[Unexplained]:
+    """Return the links that this project has not appended so: of no known form, about nothing, or once too often.
+
+    Of known runs, whoever looks at their records says which are missing or changed.
+    """
     wrong = []
     seen: set[tuple[str, ...]] = set()
     for link in links:
-        what = _strange(store, link.content, seen)
+        what = _strange(store, link.content, seen, known)
         if what:
             wrong.append(Unexplained(f"chain link {link.number}", what, found=json.dumps(dict(link.content))))
     return wrong
 
 
-def _strange(store: EvidenceStore, said: Mapping[str, Any], seen: set[tuple[str, ...]]) -> str:
+def _strange(store: EvidenceStore, said: Mapping[str, Any], seen: set[tuple[str, ...]], known: Container[str]) -> str:
     event, run_id = said.get("event"), said.get("run")
     if not isinstance(event, str) or not isinstance(run_id, str):
         return "is about nothing"
@@ -53,7 +56,7 @@ def _strange(store: EvidenceStore, said: Mapping[str, Any], seen: set[tuple[str,
         return ""
     file = store.records(run_id) / f"{said['record']}.json"
     if not file.is_file():
-        return f"vouches for {run_id}/records/{said['record']}.json, which is not there"
+        return "" if run_id in known else f"vouches for {run_id}/records/{said['record']}.json, which is not there"
     if event == KEPT:
         return (
             "" if sha256_of_file(file) == said["recordHash"] else f"has the hash of another {run_id}/{said['record']}"

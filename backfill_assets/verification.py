@@ -191,7 +191,7 @@ class _Check:
             wrong.append(Unexplained(f"ledger journal {self.journal.linked + 1}", what))
         with self.platform.ledger.engine.begin() as connection:
             wrong += unexplained(connection, self.journal, INSTALLATION)
-        wrong += strange_links(self.platform.evidence, self.chain.links)
+        wrong += strange_links(self.platform.evidence, self.chain.links, set(self.known))
         return [Problem("", one.where, one.what, *_around(one.expected, one.found)) for one in wrong]
 
     @cached_property
