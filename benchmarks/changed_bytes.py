@@ -19,7 +19,8 @@ from resources.chain import Chain
 from resources.rows import tables_of_runs
 
 KINDS = ("bundle", "records", "chain", "manifest", "ledger", "ledger")
-"""What is drawn from: a third of the changes are of the ledger, a sixth of each of the others."""
+"""What is drawn from: a third of the changes are of the ledger, published runs or not, and its journal; a sixth of each of the others."""
+JOURNAL = "journal"
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Tamperer:
         with closing(sqlite3.connect(self.database)) as connection:
             return [
                 (table, column)
-                for table in tables_of_runs()
+                for table in [*tables_of_runs(), JOURNAL]
                 for _, column, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall()
                 if self._rows(connection, table, column)
             ]
@@ -100,7 +101,9 @@ class Tamperer:
             changed = raw[:place] + other + raw[place + 1 :]
             if not self._write(connection, table, column, rowid, changed):
                 return None
-            here = int(changed) if column == "id" else rowid  # which is the row's own number in SQLite
+            here = (
+                int(changed) if (column, table) in {("id", table), ("number", JOURNAL)} else rowid
+            )  # which is the row's own number in SQLite
             (kept,), *_ = connection.execute(
                 f"SELECT CAST({column} AS BLOB) FROM {table} WHERE rowid = ?", (here,)
             ).fetchall()
@@ -115,7 +118,7 @@ class Tamperer:
             undo()
             return None
         where = f"{table}.{column} of {run}, row {rowid}, byte {place}"
-        return Tampered("ledger", where, f"ledger {table} ", (run,), undo)
+        return Tampered("ledger", where, f"ledger {table} ", () if table == JOURNAL else (run,), undo)
 
     @staticmethod
     def _write(connection: sqlite3.Connection, table: str, column: str, rowid: int, raw: bytes) -> bool:

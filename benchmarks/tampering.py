@@ -3,8 +3,9 @@
     python -m benchmarks.tampering --changes 1000 --seed 7
     python -m benchmarks.tampering --histories 200 --seed 7
 
-`--changes` makes one change at a time to an installation, verifies it, and puts it back: half of them are bytes of evidence,
-chain and ledger, half are forgeries of catalog, metadata, manifests and snapshots. Each must be found, and what is said must
+`--changes` makes one change at a time to an installation, verifies it, and puts it back: a third of them are bytes of evidence,
+chain and ledger (of runs that are published and others), a third rows, links, bundles and records that are forged to agree with
+what is around them, a third forgeries of catalog, metadata, manifests and snapshots. Each must be found, and what is said must
 name what was changed. `--histories` lives through histories in which nothing unlawful
 happens: nothing may be found. Without Spark; everything else is the project's own. Exit code 1 if a figure is not met.
 """
@@ -28,11 +29,14 @@ from typing import Any
 
 from pyiceberg.manifest import clear_manifest_cache
 
+from backfill_assets import decisions
+from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
 from backfill_assets.verification import Problem, verify
 from benchmarks import small_table
 from benchmarks.changed_bytes import Tamperer, problems_of
+from benchmarks.forged_records import FORGED_RECORDS, Hand
 from benchmarks.forgeries import FORGERIES, Forged, Forger
 from benchmarks.histories import live_through
 
@@ -70,11 +74,19 @@ def installation(folder: Path) -> Iterator[Platform]:
             small_table.staged(platform, run_id)
             publish(platform, run_id)
         rollback(platform, run_id)
-        for run_id in ("waiting", "asked-for"):
-            small_table.planned(platform, small_table.manifest(run_id, "REPLACE_PARTITIONS", small_table.EMPTY))
-        small_table.staged(platform, "waiting")
+        _leave_unpublished(platform)
         yield platform
         small_table.closed(platform)
+
+
+def _leave_unpublished(platform: Platform) -> None:
+    """Leave runs that are planned, approved, rejected, and validated: they are protected before they are published."""
+    for run_id in ("only-planned", "not-wanted"):
+        plan_run(platform, small_table.manifest(run_id, "REPLACE_PARTITIONS", small_table.EMPTY))
+    decisions.reject(platform, "not-wanted", by="grace", comment="not now")
+    for run_id in ("only-approved", "waiting"):
+        small_table.planned(platform, small_table.manifest(run_id, "REPLACE_PARTITIONS", small_table.EMPTY))
+    small_table.staged(platform, "waiting")
 
 
 class Copies:
@@ -111,6 +123,21 @@ def change_tables(platform: Platform, copies: Copies, number: int, seed: int) ->
             outcome.unnamed.append(f"{forgery.__name__}: {forged.what}: {said}")
         copies.put_back()
     return outcome
+
+
+def forge_records(platform: Platform, copies: Copies, number: int, seed: int, outcome: Outcome) -> None:
+    """Forge ledger, journal, evidence and chain one change at a time, each kind in turn."""
+    for one in range(number):
+        forgery = FORGED_RECORDS[one % len(FORGED_RECORDS)]
+        forged = forgery(Hand(platform, random.Random(f"{seed}-{one}")))
+        outcome.made[forgery.__name__] += 1
+        found = verify(platform).everything
+        if not found:
+            outcome.unnoticed.append(f"{forgery.__name__}: {forged.what}")
+        elif not any(problem.where.startswith(forged.words) or _names(forged, [problem]) for problem in found):
+            said = [f"{problem.where}: {problem.what}" for problem in found[:3]]
+            outcome.unnamed.append(f"{forgery.__name__}: {forged.what}: {said}")
+        copies.put_back()
 
 
 def _names(forged: Forged, found: list[Problem]) -> bool:
@@ -167,8 +194,10 @@ def main() -> None:
     failed = False
     if asked.changes:
         with tempfile.TemporaryDirectory() as folder, installation(Path(folder)) as platform:
-            outcome = change_tables(platform, Copies(platform, Path(folder)), asked.changes // 2, asked.seed)
-            change_bytes(platform, asked.changes - asked.changes // 2, asked.seed, outcome)
+            copies = Copies(platform, Path(folder))
+            outcome = change_tables(platform, copies, asked.changes // 3, asked.seed)
+            forge_records(platform, copies, asked.changes // 3, asked.seed, outcome)
+            change_bytes(platform, asked.changes - 2 * (asked.changes // 3), asked.seed, outcome)
         told |= {"changes": sum(outcome.made.values()), "kinds": dict(outcome.made)}
         told |= {"unnoticed": outcome.unnoticed, "unnamed": outcome.unnamed}
         failed |= bool(outcome.unnoticed or outcome.unnamed)
