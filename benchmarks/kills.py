@@ -343,7 +343,7 @@ def _history(platform: Platform, name: str, root: str) -> list[tuple[Any, ...]]:
     return found[::-1]
 
 
-_OF_ITS_OWN = frozenset({"at", "snapshot_id", "base_snapshot_id", "rows", "tables", "beside", "follows"})
+_OF_ITS_OWN = frozenset({"at", "snapshot_id", "base_snapshot_id", "rows", "tables", "beside", "follows", "committed"})
 """What a record says that no two runs have in common; whether it is right is for `verify` to say."""
 
 
