@@ -95,7 +95,7 @@ def bundle_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
         "code.json": record.plan.code,
         "policy.json": approvals.policy_text(platform.ledger, record.plan.policy),
         "reconciliation.json": _reconciliation(rows, record),
-        "accepted_before.json": _accepted_before(platform, record),
+        "accepted_before.json": accepted_before(platform, record),
         SCHEMA_FILE: sealed_schema(platform, record),
         INPUTS_FILE: sealed_inputs(platform, record),
         BESIDE_FILE: sealed_beside(platform, record),
@@ -133,7 +133,7 @@ def _reconciliation(rows: Rows, record: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _accepted_before(platform: Platform, record: RunRecord) -> dict[str, Any]:
+def accepted_before(platform: Platform, record: RunRecord) -> dict[str, Any]:
     """Return what readers saw of each chunk just before: whose it was, its digest, and what its gate measured."""
     holders = platform.ledger.accepted(record.target, [chunk.key for chunk in record.plan.chunks])
     found = {}

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.records import Record, bundle_files, kept_rows, last_diff, records_of
+from backfill_assets.records import Record, accepted_before, kept_rows, last_diff, records_of
 from manifests.canonical import plain
 from resources.rows import Rows, rows_of
 
@@ -47,7 +47,7 @@ def report(platform: Platform, run_id: str) -> str:
     if bundle is None or rows is None:
         with platform.ledger.engine.begin() as connection:
             rows = rows_of(connection, run_id)
-        before = plain(bundle_files(platform, record)["accepted_before.json"])
+        before = plain(accepted_before(platform, record))
     else:
         before = json.loads((bundle / "accepted_before.json").read_bytes())
     facts = _facts(rows, run_id, before)

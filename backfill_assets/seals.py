@@ -8,7 +8,8 @@ and how both are found again. What is held against them is `readers`'s.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from resources.lakehouse import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import RunRecord
 from resources.rows import Rows
 from resources.snapshots import all_hashed, committed, lineage_from, manifests_of, snapshot_facts, table_facts
+from resources.storage import Storage, place_of
 
 INPUTS_FILE = "inputs.json"
 """The file of a bundle that says what was read: source and references at their pinned snapshots, by the hashes of their metadata."""
@@ -142,9 +144,37 @@ def sealed_inputs(platform: Platform, record: RunRecord) -> list[dict[str, Any]]
         if snapshot is None:
             found.append({"table": name, "snapshotId": snapshot_id, "expired": True})
             continue
-        facts = snapshot_facts(table, snapshot, every=True)
+        try:
+            with _readable(f"snapshot {snapshot_id} of {name}"):
+                facts = snapshot_facts(table, snapshot, every=True)
+        except (
+            FileNotFoundError
+        ) as error:  # somebody has cleared it away: it cannot be read again, which is all there is to say
+            found.append({"table": name, "snapshotId": snapshot_id, "expired": True, "missing": str(error)})
+            continue
         found.append(facts | {"loads": said_of(lineage_from(table, snapshot))})
     return found
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """Refuse what is done next to evidence if a file cannot be read just now; one that is not there is for the caller.
+
+    Raises:
+        EnvironmentRefused: naming it.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"{what} cannot be read: {type(error).__name__}: {error}",
+                "what a run has read and left is hashed into its evidence before it is published",
+                "run the same command again when it can be read; nothing has changed",
+            )
+        ) from error
 
 
 def sealed_beside(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
@@ -152,7 +182,10 @@ def sealed_beside(platform: Platform, record: RunRecord) -> list[dict[str, Any]]
     ledger, found = platform.ledger, []
     target = platform.lakehouse.table(record.target)
     outlines = [path for chunk in ledger.chunks(record.run_id) if (path := chunk.measures.get("outline"))]
-    found += [{"kind": "outline", **facts} for facts in all_hashed(target, outlines)]
+    there = Storage(target).look(map(place_of, outlines))
+    with _readable(f"an outline of '{record.run_id}'"):
+        outlined = all_hashed(target, [path for path in outlines if place_of(path) in there])
+    found += [{"kind": "outline", **facts} for facts in outlined]
     kept = [verdict.details.get("exceptions") for verdict in ledger.verdicts(record.run_id)]
     for name, snapshot_id in sorted({(one["table"], int(one["snapshot"])) for one in kept if isinstance(one, dict)}):
         table = platform.lakehouse.table(name)
@@ -160,7 +193,8 @@ def sealed_beside(platform: Platform, record: RunRecord) -> list[dict[str, Any]]
         if snapshot is None:
             continue
         mine = [one for one in manifests_of(table, snapshot) if one.added_snapshot_id == snapshot_id]
-        paths = [entry.data_file.file_path for one in mine for entry in one.fetch_manifest_entry(table.io)]
+        with _readable(f"snapshot {snapshot_id} of {name}"):
+            paths = [entry.data_file.file_path for one in mine for entry in one.fetch_manifest_entry(table.io)]
         found += [{"kind": "exceptions", "table": name, **facts} for facts in all_hashed(table, paths)]
     return found
 

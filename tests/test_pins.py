@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Iterator, MutableMapping
 from contextlib import closing
@@ -137,3 +138,17 @@ def test_what_is_checked_and_what_is_not_is_said_by_name(platform: Platform, mon
     left = done.stdout.partition("not checked: ")[2]
     assert all(text in left for text in NOT_COVERED)
     assert all((f"{what} (--{how})" in left) is (how != "always") for what, how in COVERED.items())
+
+
+def test_what_was_read_and_is_gone_stops_no_publication_and_is_on_record(platform: Platform) -> None:
+    planned(platform, manifest_from(manifest_data("two", "REPLACE_PARTITIONS", small_table.EMPTY)))
+    staged(platform, "two")
+    seen = Seen(platform.lakehouse.table(SOURCE))
+    Path(local_path(seen.manifests[0].manifest_path)).unlink()
+    publish(platform, "two")
+    (facts,) = json.loads((platform.evidence.path("two") / "inputs.json").read_text())
+    assert facts["expired"] is True
+    assert verify(platform, ["two"], data=True).everything == []
+    assert [where.split(" file")[0] for where, _ in said(platform, data=False)] == [
+        f"{SOURCE} metadata"
+    ]  # of the run before
