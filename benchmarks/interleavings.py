@@ -953,7 +953,7 @@ class _InTurn(Executor):
 
 
 def campaign(
-    folder: Path, schedules: int, seed: int, only: str = "", say: Callable[[Tally], None] | None = None
+    folder: Path, schedules: int, seed: int, only: str = "", say: Callable[[Tally, Sequence[str]], None] | None = None
 ) -> Tally:
     """Draw and play schedules."""
     chance, tally, site = random.Random(seed), Tally(), Site(folder)
@@ -963,15 +963,17 @@ def campaign(
             found = play(site, schedule)
             tally.played[schedule.state] += 1
             tally.boundaries[schedule.where] += 1
-            tally.wrong += [f"seed {seed}, number {number}: {schedule}: {one}" for one in found]
-            if say is not None and number % 100 == 99:
-                say(tally)
+            said = [f"seed {seed}, number {number}: {schedule}: {one}" for one in found]
+            tally.wrong += said
+            if say is not None and (said or number % 100 == 99):
+                say(tally, said)
     return tally
 
 
 def _campaign_told(folder: Path, schedules: int, seed: int, only: str, told: Any) -> None:
-    def say(tally: Tally) -> None:
-        print(f"seed {seed}: {tally.played.total()} played, {len(tally.wrong)} wrong", flush=True)
+    def say(tally: Tally, wrong: Sequence[str]) -> None:
+        lines = [*wrong, f"seed {seed}: {tally.played.total()} played, {len(tally.wrong)} wrong"]
+        print("\n".join(lines), flush=True)
 
     told.put(campaign(folder, schedules, seed, only, say))
 
