@@ -17,7 +17,9 @@ from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
 from backfill_assets.verification import verify
 from benchmarks import small_table
+from benchmarks.forged_records import FORGED_RECORDS
 from benchmarks.small_table import HISTORY, SCOPE, closed, declared, manifest, planned, staged
+from benchmarks.tampering import Copies, Outcome, forge_records, installation
 from manifests.errors import PublicationRefused
 from manifests.lifecycle import RunState
 from resources.evidence import EvidenceStore
@@ -251,3 +253,11 @@ def test_heads_are_kept_elsewhere_and_verify_asks_for_them(kept: Path, tmp_path:
 
 def planned_only(platform: Platform) -> str:
     return plan_run(platform, manifest("next", "REPLACE_PARTITIONS", SCOPE)).run_id
+
+
+def test_every_kind_of_forged_record_is_found_and_named(tmp_path: Path) -> None:
+    with installation(tmp_path) as changed:
+        outcome = Outcome()
+        forge_records(changed, Copies(changed, tmp_path), len(FORGED_RECORDS), 16, outcome)
+        assert (outcome.unnoticed, outcome.unnamed) == ([], [])
+        assert verify(changed).everything == []  # each was put back
