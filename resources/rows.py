@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any
 
@@ -29,11 +29,6 @@ Rows = dict[str, dict[str, Row]]
 _HOUSEKEEPING = frozenset({"leases", "journal"})
 """Who held which days while publishing, given back after the event; and the journal, which has hashes of its own."""
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{6}")
-_INSTANTS = ("at", "updated_at", "started_at", "ended_at", "accepted_at", "since_at")
-_BEGINS = ("at", "started_at", "accepted_at", "since_at")
-"""The cell that says when a row was added: one of these, by table."""
-CLOCKS_APART = timedelta(minutes=2)
-"""How much earlier than the last record a later row may be dated: two clocks a minute apart, and a wait for a lock."""
 _BEFORE_PUBLICATION = frozenset({"REVIEWED", "APPROVED", "REJECTED"})
 _KEYED_BY = {"runs": "run_id", "chunks": "chunk"}
 
@@ -185,7 +180,6 @@ def fold(rows: Rows, changes: Mapping[str, Mapping[str, Row]]) -> None:
 def differences(kept: Rows, found: Rows) -> list[Difference]:
     """Return what is not as it was kept. Columns that came later than the evidence are not compared."""
     different: list[Difference] = []
-    newest = _newest(kept)
     for table in sorted(kept.keys() | found.keys()):
         then, here = kept.get(table, {}), found.get(table, {})
         moves = _MOVES.get(table, _Moves())
@@ -201,32 +195,19 @@ def differences(kept: Rows, found: Rows) -> list[Difference]:
             ]
         for key, row in here.items():
             if key not in then:
-                why = _impossible(table, row, kept, newest) if moves.grows else ""
+                why = _impossible(table, row, kept) if moves.grows else ""
                 different.append(Difference(table, key, "", None, row, lawful=moves.grows and not why, why=why))
     return _runs_by_their_transitions(_continued(different, kept), found)
 
 
-def _newest(kept: Rows) -> datetime | None:
-    """Return the last instant that kept rows tell of."""
-    told = (row.get(name) for table in kept.values() for row in table.values() for name in _INSTANTS)
-    return max((at for at in map(_instant, told) if at is not None), default=None)
+def _impossible(table: str, row: Row, kept: Rows) -> str:
+    """Say why no event can have added a row to those that are kept; empty if one can.
 
-
-def _instant(told: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(told) if isinstance(told, str) else None
-    except ValueError:
-        return None
-
-
-def _impossible(table: str, row: Row, kept: Rows, newest: datetime | None) -> str:
-    """Say why no event can have added a row to those that are kept; empty if one can."""
+    Its date is not asked: a clock may have been set back. That it came later, the journal proves.
+    """
     numbers = [one["id"] for one in kept.get(table, {}).values() if isinstance(one.get("id"), int)]
     if not isinstance(row.get("id"), int) or row["id"] <= max(numbers, default=0):
         return f"rows that came later have higher ids than {max(numbers, default=0)}"
-    at = next((_instant(row[name]) for name in _BEGINS if name in row), None)
-    if at is None or (newest is not None and at < newest - CLOCKS_APART):
-        return f"it is dated before the last record, {newest.isoformat() if newest else 'which has no date'}"
     published = any(one.get("to_state") == "PUBLISHED" for one in kept.get("transitions", {}).values())
     if table == "approvals" and published and row.get("decision") in _BEFORE_PUBLICATION:
         return f"{row['decision']} is decided of runs that are not published"
