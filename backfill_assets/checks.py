@@ -21,7 +21,15 @@ from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
 from backfill_assets.progress import Progress
 from backfill_assets.publication import prepare
-from backfill_assets.staging import asset_key, in_plain_words, one_run, partition_key, partitions_of, tie
+from backfill_assets.staging import (
+    asset_key,
+    in_plain_words,
+    launched_by_dagster,
+    one_run,
+    partition_key,
+    partitions_of,
+    tie,
+)
 from backfill_assets.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, TargetTable
 from manifests.lifecycle import RunState
 from manifests.policy import OLD_DATA_GATE
@@ -59,7 +67,8 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         with in_plain_words(), launched(op_context):
             run_id, keys = one_run(op_context.partition_keys, target)
             tie(op_context.instance, op_context.run_id, platform, run_id)
-            gate_chunks(platform, run_id, tell=Progress(context.log.info))
+            with launched_by_dagster(op_context, platform, run_id):
+                gate_chunks(platform, run_id, tell=Progress(context.log.info))
         wanted = set(keys)
         chunk_verdicts = {
             verdict.chunk: verdict
@@ -73,7 +82,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
                 yield from evaluations
             outputs = [output.name for output in op_context.op_def.output_defs]
             yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
-        with in_plain_words(), launched(op_context):
+        with in_plain_words(), launched(op_context), launched_by_dagster(op_context, platform, run_id):
             gate_run(platform, run_id)
             branch = prepare(platform, run_id)
         if branch:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +37,12 @@ from backfill_assets.commands.evidence import head, report, verify
 from backfill_assets.commands.operations import metrics, runbook
 from backfill_assets.commands.policy import policy
 from backfill_assets.commands.reconciliation import drift, exceptions, reconcile
+from backfill_assets.commands.stopping import stop
 from backfill_assets.commands.ui import ui
-from manifests.errors import InputRefused, Problem, Refused
+from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
+from resources.processes import began_at
 from resources.settings import load_settings
 
 if TYPE_CHECKING:
@@ -50,6 +53,11 @@ if TYPE_CHECKING:
     from resources.ledger import RunRecord
 
 # Dagster, Spark and PyIceberg take seconds to import: commands that do not need them import them where they do.
+
+
+WHOLE_PROCESS = object()
+"""What says that a command is all that its process is for."""
+_DONE_COMPUTING = frozenset({RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED})
 
 
 @click.group(context_settings=CONTEXT)
@@ -66,6 +74,7 @@ def cli() -> None:
       backfill approve RUN --by NAME     somebody other than the requester agrees
       backfill decisions [RUN]           who decided what, when, about which plan; `backfill policy`: who may
       backfill run RUN                   compute chunks into staging and gate them (as a launch from the UI does)
+      backfill stop RUN --by NAME        end what is being computed of it, at once; `backfill resume RUN` goes on
       backfill status [RUN]              where every run and chunk stands
       backfill diff RUN                  what the run changes, row by row, before readers see it
       backfill accept-change RUN         an owner accepts an unusual change that a gate asks about
@@ -205,6 +214,7 @@ for _command in (
     head,
     metrics,
     runbook,
+    stop,
     ui,
 ):
     cli.add_command(_command)
@@ -239,17 +249,84 @@ def run(run_id: str, ranges: tuple[str, ...], as_json: bool) -> None:
     Safe to repeat: staged chunks are skipped. Once every chunk is staged and every gate has passed, the run is
     published as the sensor would do it, unless its manifest requires a manual publish.
     """
+    _run(run_id, ranges, as_json)
+
+
+@cli.command()
+@click.argument("run_id")
+@json_option
+def resume(run_id: str, as_json: bool) -> None:
+    """Launch RUN_ID again, which somebody has stopped (`backfill stop`, Ctrl-C, Terminate): what is staged is kept.
+
+    The same as `backfill run RUN_ID`: any launch ends the stop before it.
+    """
+    _run(run_id, (), as_json)
+
+
+def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
+    """Launch a run, and show what came of it; why it did not succeed goes to stderr."""
+    from resources import stops
+
+    failures: list[str] = []
+    stopped: RunStopped | None = None
+    # a stop that comes while Python starts is a stop of this launch
+    asked_at = began_at() if click.get_current_context().find_root().obj is WHOLE_PROCESS else None
     with opened_platform() as platform, opened_instance(platform.settings) as instance:
-        success = execute(platform, instance, run_id, ranges, progress=not as_json)
+        try:
+            success = execute(
+                platform, instance, run_id, ranges, progress=not as_json, failed=failures.append, asked_at=asked_at
+            )
+        except RunStopped as error:
+            stopped, success = error, False
         _report(platform, run_id, as_json)
+        if stopped is not None:
+            _refuse(stopped)
+        elif (late := stops.held(platform.ledger.engine, run_id)) is not None:
+            click.echo(f"{run_id}: {late}: its publication had begun, and was let finish", err=True)
+    for why in failures if stopped is None else ():
+        click.echo(why, err=True)
     if not success:
         sys.exit(EXIT_FAILED)
 
 
 def execute(
-    platform: Platform, instance: DagsterInstance, run_id: str, ranges: Sequence[str], *, progress: bool
+    platform: Platform,
+    instance: DagsterInstance,
+    run_id: str,
+    ranges: Sequence[str],
+    *,
+    progress: bool,
+    failed: Callable[[str], None] = lambda _: None,
+    asked_at: datetime | None = None,
 ) -> bool:
-    """Stage, gate and, where the manifest lets the sensor do it, publish a run; return success."""
+    """Stage, gate and, where the manifest lets the sensor do it, publish a run; return success.
+
+    `failed` is told why it did not succeed; `asked_at` is when somebody asked for it, if not now.
+
+    Raises:
+        RunStopped: if somebody stops the run.
+    """
+    from backfill_assets import stopping
+    from backfill_assets.executor import require_computable
+    from backfill_assets.platform import target_named
+
+    record = platform.ledger.run(run_id)
+    keys = select_chunks(record, ranges)
+    if record.state not in _DONE_COMPUTING:
+        require_computable(platform, run_id, keys, target=target_named(record.target))
+    with stopping.launched(platform, run_id, asked_at=asked_at):
+        return _execute(platform, instance, record, keys, progress=progress, failed=failed)
+
+
+def _execute(
+    platform: Platform,
+    instance: DagsterInstance,
+    record: RunRecord,
+    keys: Sequence[str],
+    *,
+    progress: bool,
+    failed: Callable[[str], None],
+) -> bool:
     from backfill_assets.executor import require_computable
     from backfill_assets.launch import announce_approval, run_chunks, run_publication
     from backfill_assets.lost_runs import end_lost_runs
@@ -257,22 +334,20 @@ def execute(
     from backfill_assets.publication import publish as publish_again
     from backfill_assets.publish import publication_requests
 
-    record = platform.ledger.run(run_id)
-    keys = select_chunks(record, ranges)
-    target = target_named(record.target)
+    run_id, target = record.run_id, target_named(record.target)
     end_lost_runs(instance)
     while True:
         success = True
-        if record.state not in {RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED}:
+        if record.state not in _DONE_COMPUTING:
             require_computable(platform, run_id, keys, target=target)
             announce_approval(instance, record)
             with _progress(platform, run_id, keys) if progress else _nothing():
-                success = run_chunks(platform, instance, record, keys)
+                success = run_chunks(platform, instance, record, keys, failed=failed)
         if platform.ledger.run(run_id).state is RunState.PUBLISHED:
             publish_again(platform, run_id)  # nothing is published twice; what a crash left untold is told now
         wanted = [request for request in publication_requests(platform, target) if request.partition_key == run_id]
         if wanted:
-            success &= run_publication(platform, instance, record)
+            success &= run_publication(platform, instance, record, failed=failed)
         planned_anew = platform.ledger.amendments(run_id)
         record = platform.ledger.run(run_id)
         if not (wanted and planned_anew and record.state is RunState.RUNNING):
@@ -342,12 +417,15 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
 def _report(platform: Platform, run_id: str, as_json: bool) -> None:
     from backfill_assets import console
     from backfill_assets.executor import CHUNK_GATE
-    from resources import approvals, freezes
+    from resources import approvals, freezes, launches, stops
 
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
     verdicts = platform.ledger.verdicts(run_id)
     publications = platform.ledger.publications(run_id)
     waiting = freezes.waiting(platform.ledger.engine)
+    launch = launches.waits(platform.ledger, record, chunks=chunks)
+    if launch is not None:
+        waiting[run_id] = str(launch)
     if as_json:
         say(
             {
@@ -365,6 +443,8 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
                 "sinkRequests": platform.ledger.sink_attempts(run_id),
                 "evidence": str(platform.evidence.path(run_id)),
                 "waitsFor": waiting.get(run_id),
+                "waitsForLaunchOf": None if launch is None else launch.chunks,
+                "stops": stops.of_run(platform.ledger.engine, run_id),
             }
         )
         return
@@ -377,11 +457,18 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
     pairs += [("waits", waiting[run_id])] if run_id in waiting else []
     pairs += [(f"{one['action']} {one['state'].lower()}", f"snapshot {one['snapshot_id']}") for one in publications]
     show(console.facts(pairs, run_id), console.grid(chunks))
-    failed = [chunk for chunk in chunks if chunk.error]
-    if failed:
-        show(console.facts([(chunk.chunk, chunk.error) for chunk in failed[:10]], "failed chunks"))
+    if any(chunk.error for chunk in chunks):
+        show(console.failures(chunks))
     if verdicts:
         show(console.gates(verdicts, CHUNK_GATE, approvals.accepted_gates(platform.ledger, run_id)))
+
+
+def _waits(platform: Platform) -> dict[str, str]:
+    """Return what each run waits for that waits: the end of a freeze, or a launch."""
+    from resources import freezes, launches
+
+    found = freezes.waiting(platform.ledger.engine)
+    return found | {run_id: str(why) for run_id, why in launches.all_waiting(platform.ledger).items()}
 
 
 @cli.command()
@@ -391,7 +478,7 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
 def status(run_id: str | None, watch: bool, as_json: bool) -> None:
     """Show all runs, or one run with its chunk grid and gates. A live run that waits for a freeze says for which."""
     from backfill_assets import console
-    from resources import freezes
+    from resources import launches
 
     with opened_platform() as platform:
         if run_id is not None and not watch:
@@ -404,9 +491,11 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
 
             def view() -> Any:
                 if shown is None:
-                    return console.run_table(platform.ledger.runs(), freezes.waiting(platform.ledger.engine))
+                    return console.run_table(platform.ledger.runs(), _waits(platform))
                 record = platform.ledger.run(shown)
-                pairs = [("state", record.state), ("why", record.state_reason)]
+                pairs: list[tuple[str, object]] = [("state", record.state), ("why", record.state_reason)]
+                if (launch := launches.waits(platform.ledger, record)) is not None:
+                    pairs.append(("waits", launch))
                 return Group(console.facts(pairs, shown), console.grid(platform.ledger.chunks(shown)))
 
             with Live(view(), console=console.make_console(), refresh_per_second=2) as live:
@@ -416,7 +505,7 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                         live.update(view())
                 except KeyboardInterrupt:
                     return
-        records, waiting = platform.ledger.runs(), freezes.waiting(platform.ledger.engine)
+        records, waiting = platform.ledger.runs(), _waits(platform)
         if as_json:
             say(
                 [
@@ -705,18 +794,28 @@ def live(target: str | None, once: bool, every: int, as_json: bool) -> None:
 
 def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTable, as_json: bool) -> int:
     """Make one tick of a target and run what it made; print what came of it and return the exit code of that."""
-    from backfill_assets.console import make_console, refusal
     from backfill_assets.live import LAUNCHABLE, tick
     from resources import freezes, watermarks
+    from resources.ledger import now
 
+    asked_at, failures = now(), list[str]()
     try:
         done = tick(platform, target)
         record, success = done.record, True
         if record is not None and record.state in LAUNCHABLE | {RunState.VALIDATED}:
-            success = execute(platform, instance, record.run_id, (), progress=False)
+            success = execute(
+                platform, instance, record.run_id, (), progress=False, failed=failures.append, asked_at=asked_at
+            )
+    except RunStopped as error:
+        _refuse(error)
+        if error.signalled:
+            sys.exit(EXIT_FAILED)
+        return EXIT_FAILED
     except Refused as error:  # the other targets, and the next tick, are not to blame
-        make_console(stderr=True).print(refusal(error))
+        _refuse(error)
         return EXIT_REFUSED
+    for why in failures:
+        click.echo(why, err=True)
     state = None if record is None else platform.ledger.run(record.run_id).state
     waits_for = None if record is None else freezes.waiting(platform.ledger.engine).get(record.run_id)
     mark = watermarks.current(platform.ledger.engine, target.name)
@@ -776,11 +875,9 @@ def demo(events: Path | None, cases: int, seed: int) -> None:
 def main() -> None:
     """Run the command; a refusal is printed with its reasons and exits with 2."""
     try:
-        cli(standalone_mode=False)
+        cli(standalone_mode=False, obj=WHOLE_PROCESS)
     except Refused as error:
-        from backfill_assets.console import make_console, refusal
-
-        make_console(stderr=True).print(refusal(error))
+        _refuse(error)
         sys.exit(EXIT_REFUSED)
     except click.exceptions.Abort:
         click.echo("interrupted; the same command again goes on from here", err=True)
@@ -788,6 +885,12 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(EXIT_REFUSED)
+
+
+def _refuse(error: Refused) -> None:
+    from backfill_assets.console import make_console, refusal
+
+    make_console(stderr=True).print(refusal(error))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,20 @@ when, and what becomes of a failure is `staging`'s; what readers see changes in 
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyiceberg.schema import Schema
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
@@ -24,7 +29,7 @@ from backfill_assets.platform import Platform, target_named
 from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, spark_schema
 from backfill_assets.target import Inputs, TargetTable, TransformContext
 from manifests.chunks import Chunk, Chunking, key_of
-from manifests.errors import InputRefused, Problem
+from manifests.errors import InputRefused, Problem, Refused
 from manifests.planner import MergeTerms, Plan, PlannedChunk, StagedFile
 from resources.lakehouse import PinnedRead, before, between
 from resources.ledger import ChunkRecord
@@ -33,6 +38,7 @@ from resources.storage import filesystem_of
 
 CHUNK_FOLDER = "chunk"
 _FOOTER_READERS = 8
+_LINE = 300
 _READ_A_TASK = 4_000
 """Source rows that a task is worth its start for (20 to 40 ms): chunks that read less share one."""
 _TRUNC = {Chunking.MONTH: "MM", Chunking.DAY: "DD"}
@@ -188,27 +194,70 @@ def compute_batch(
     Every chunk has an entry; one without rows has no file. `on_read` is told what the transform is given to read.
 
     Raises:
-        InputRefused: if the transform's output does not have the declared columns, each of its declared type or of one
-            that widens to it without loss.
+        InputRefused: if the transform's frame cannot be built, or its output does not have the declared columns, each of
+            its declared type or of one that widens to it without loss.
     """
     inputs = of_entities(platform, plan, prefix, pinned_inputs(platform, target, plan, chunks, on_read))
     context = transform_context(platform, plan, chunks)
     version = target.versions[plan.transform_version]
-    rows = version.function(inputs, context)
     schema = platform.lakehouse.table(target.name).schema()
-    _require_columns(target, plan, rows)
-    _require_types(target, plan, rows, schema)
-    rows = _only_these(rows, target, chunks)
-    if not version.clustered:
-        rows = _clustered(rows, target, context)
-    rows = _with_declared_columns(rows, schema, plan)
     day = (
         F.trunc(target.day_column, _TRUNC[plan.chunking])
         if plan.chunking is Chunking.MONTH
         else F.col(target.day_column)
     )
-    rows.withColumn(CHUNK_FOLDER, day).write.partitionBy(CHUNK_FOLDER).parquet(prefix)
+    with building(plan):
+        rows = version.function(inputs, context)
+        _require_columns(target, plan, rows)
+        _require_types(target, plan, rows, schema)
+        rows = _only_these(rows, target, chunks)
+        if not version.clustered:
+            rows = _clustered(rows, target, context)
+        rows = _with_declared_columns(rows, schema, plan).withColumn(CHUNK_FOLDER, day)
+    rows.write.partitionBy(CHUNK_FOLDER).parquet(prefix)
     return staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
+
+
+@contextmanager
+def building(plan: Plan) -> Iterator[None]:
+    """Refuse a frame that cannot be built: no row is looked at before it is, so that no chunk would fare better.
+
+    What fails because of rows (a job that the transform runs while it builds its frame) is raised as it is.
+
+    Raises:
+        InputRefused: with the first line of the error, and where in the code it was raised.
+    """
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        if _may_depend_on_rows(error):
+            raise
+        raise InputRefused(
+            Problem(
+                f"the frame of {plan.transform} {plan.transform_version} cannot be built: {type(error).__name__}: "
+                f"{str(error).strip().partition(chr(10))[0][:_LINE]}{_raised_at(error)}",
+                "a frame is built before any row is read, alike for every chunk: no other chunk was tried",
+                "correct the transform; its code is another one then, and the change is planned under a new run id",
+            )
+        ) from error
+
+
+def _may_depend_on_rows(error: Exception) -> bool:
+    """Whether an error may be Spark's, or the machine's, of a job that has run."""
+    if isinstance(error, AnalysisException):  # also of SQL that cannot be parsed
+        return False
+    if isinstance(error, PySparkException):  # a wrong argument is one of Python's errors as well
+        return not isinstance(error, (TypeError, ValueError, AttributeError, LookupError, NotImplementedError))
+    return isinstance(error, (Py4JError, OSError, MemoryError))
+
+
+def _raised_at(error: Exception) -> str:
+    """Return the last line of the error's way that is no library's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if "site-packages" not in one.filename and one.filename != __file__]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def staged_files(

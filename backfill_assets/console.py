@@ -42,6 +42,7 @@ _CELL = {
 }
 _BAR = 40
 _SLICES_SHOWN = 5
+_KEYS_SHOWN = 6
 
 
 def refusal(error: Refused) -> RenderableType:
@@ -144,6 +145,28 @@ def grid(chunks: Sequence[ChunkRecord]) -> RenderableType:
     return text
 
 
+def _waits(why: str) -> str:
+    """A stop, and what a run waits for a launch of, say themselves that it waits."""
+    return why if "waits for a launch" in why else f"waits: {why}"
+
+
+def failures(chunks: Sequence[ChunkRecord]) -> Table:
+    """Show why chunks failed: the first line of each error once, with the chunks that have it."""
+    by_error: dict[str, list[str]] = defaultdict(list)
+    for chunk in chunks:
+        if chunk.error:
+            by_error[chunk.error.strip().partition("\n")[0]].append(chunk.chunk)
+    pairs = [
+        (keys[0] if len(keys) == 1 else f"{len(keys)} chunks", error if len(keys) == 1 else f"{_some(keys)}: {error}")
+        for error, keys in by_error.items()
+    ]
+    return facts(pairs, "failed chunks")
+
+
+def _some(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:_KEYS_SHOWN]) + (" …" if len(keys) > _KEYS_SHOWN else "")
+
+
 def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table:
     """Show runs, newest last; a run id is never cut, since it is what the next command takes.
 
@@ -162,7 +185,7 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
             f"{scope.start} to {scope.end}",
             record.plan.transform_version,
             Text(record.state, STATE_STYLE.get(record.state, "")),
-            f"waits: {waiting[record.run_id]}" if record.run_id in waiting else record.state_reason,
+            _waits(waiting[record.run_id]) if record.run_id in waiting else record.state_reason,
         )
     return table
 

@@ -162,6 +162,16 @@ def accept(context: OpExecutionContext, platform: dg.ResourceParam[Platform], co
     context.log.info("%s: %s accepted by %s; the run is %s", config.run_id, config.gate, config.by, record.state)
 
 
+@dg.op
+def stop(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Decision) -> None:
+    """Stop a run: what is being computed of it ends, and nothing is published until it is launched again."""
+    with _deciding(context, platform, config.run_id):
+        done, record = decisions.stop(
+            platform, config.run_id, by=config.by, reason=config.comment, through="the job stop_run"
+        )
+    context.log.info("%s: %s; the run is %s. %s", config.run_id, done, record.state, done.note)
+
+
 @dg.job(description="Approves the plan of a backfill run; refused, in words, where the policy does not allow it.")
 def approve_run() -> None:
     """Approve a run from a form."""
@@ -198,4 +208,13 @@ def accept_change() -> None:
     accept()
 
 
-DECISION_JOBS = (approve_run, reject_run, review_run, publish_run, roll_back_run, accept_change)
+@dg.job(
+    description="Stops a backfill run: what is being computed of it ends within seconds, what is staged stays, and nothing is "
+    "published until its chunks are launched again."
+)
+def stop_run() -> None:
+    """Stop a run from a form."""
+    stop()
+
+
+DECISION_JOBS = (approve_run, reject_run, review_run, publish_run, roll_back_run, accept_change, stop_run)

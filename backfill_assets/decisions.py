@@ -6,6 +6,7 @@ before the ledger is told; what a decision changes is the ledger's and the publi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -23,13 +24,16 @@ from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState, check_transition
 from manifests.model import Mode
 from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
-from resources import actors, approvals, ticks
+from resources import actors, approvals, stops, ticks
 from resources.actors import Actor, Proof
 from resources.ledger import RunRecord, Verdict
+from resources.stops import Stop
 
 SHORTEST_HASH = 12
 """Characters of a plan's hash that name it well enough, as `status` and the launch dialog show it."""
 _SHORTEST_REASON = 10
+_COMMIT_SECONDS, _LOOK_SECONDS = 20.0, 0.2
+"""How long a stop waits for the end of a publication, and how often it looks."""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -183,6 +187,25 @@ def _review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan
         policy_hash=policy.hash,
     )
     return record
+
+
+def stop(platform: Platform, run_id: str, *, by: str, reason: str = "", through: str) -> tuple[Stop, RunRecord]:
+    """Stop a run, whoever computes it: it is safe, and anybody who is named may; return the run as it is then.
+
+    A publication that has begun is waited for: what came of it is the run's state.
+
+    Raises:
+        InputRefused: if the ledger holds no such run.
+        TransitionRefused: if nothing of it could be under way, or nobody is named.
+    """
+    platform.ledger.run(run_id)
+    done = stops.stop(platform.ledger.engine, run_id, by=by, through=through, reason=reason)
+    until = time.monotonic() + _COMMIT_SECONDS
+    while done.note and time.monotonic() < until:
+        if all(entry["state"] != "INTENT" for entry in platform.ledger.publications(run_id)):
+            break
+        time.sleep(_LOOK_SECONDS)
+    return done, platform.ledger.run(run_id)
 
 
 def publish(

@@ -23,6 +23,7 @@ from backfill_assets.publish import publish_asset, publish_job, publish_sensor, 
 from backfill_assets.reconciliation_job import reconciled_asset, reconciliation_job, reconciliation_schedule
 from backfill_assets.staging import staging_asset, staging_job
 from backfill_assets.target import TargetTable
+from backfill_assets.terminated import terminated_sensor
 from resources import logs
 from resources.settings import load_settings
 
@@ -59,7 +60,7 @@ def build_definitions(platform: Platform) -> dg.Definitions:
     shared = dg.Definitions(
         assets=[input_asset(table) for product in PRODUCTS for table in product.inputs],
         jobs=list(DECISION_JOBS),
-        sensors=[observe_inputs, lost_runs_sensor],
+        sensors=[observe_inputs, lost_runs_sensor, terminated_sensor],
         resources={"platform": platform},
         # a step in a process of its own would start a JVM of its own
         executor=dg.in_process_executor,

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame
 
-from backfill_assets import faults
+from backfill_assets import faults, stopping
 from backfill_assets.compute import compute_batch, history_until_end, lineage, staged_frame, transform_context
 from backfill_assets.derivation import DerivedVerdict, derive_batch, judge_derived
 from backfill_assets.exception_table import Judged, keep
@@ -47,10 +47,10 @@ from backfill_assets.target import (
 )
 from backfill_assets.workers import in_workers
 from manifests.canonical import plain
-from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
+from manifests.errors import InputRefused, Problem, Refused, RunStopped, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import DayRange, Mode
-from manifests.planner import Plan, PlannedChunk
+from manifests.planner import Plan, PlannedChunk, StagedFile
 from manifests.policy import OLD_DATA_GATE, age_problems
 from resources import approvals, judged, logs, ticks
 from resources.code import changed_on_disk, code_identity, require_own_bytecode
@@ -225,6 +225,7 @@ def _wait_for_a_place(platform: Platform, plan: Plan, tell: Listener) -> None:
     """Wait while as many batches of the run are computed on this machine as its manifest allows at once."""
     while len(busy := platform.ledger.batches_under_way(plan.run_id)) >= plan.max_runs_in_parallel:
         why = f"limits.maxRunsInParallel is {plan.max_runs_in_parallel}; under way: {busy}"
+        stopping.going_on(plan.run_id)()
         tell("waiting", [], why)
         logs.event(_log, logging.INFO, "staging_waits", f"waiting: {why}", attempts=busy)
         clock.sleep(_WAIT_SECONDS)
@@ -241,6 +242,7 @@ def _stage_batch(
     tell: Listener,
 ) -> None:
     keys = [chunk.key for chunk in batch]
+    stopping.going_on(plan.run_id)()
     opened = platform.ledger.start_attempt(
         plan.run_id,
         keys,
@@ -260,12 +262,17 @@ def _stage_batch(
         reads.update({f"{part}_files": len(read.paths), f"{part}_rows": read.rows, f"{part}_bytes": read.bytes})
 
     try:
-        files = compute_batch(platform, target, plan, batch, prefix, count)
-        faults.reach("staging.written")
-        derived = derive_batch(platform, target, plan, batch, prefix, files)
-        faults.reach("staging.derived")
-        platform.ledger.stage(plan.run_id, attempt, files, derived, reads)
-        faults.reach("staging.recorded")
+        with stopping.ending(plan.run_id):
+            files = compute_batch(platform, target, plan, batch, prefix, count)
+            faults.reach("staging.written")
+            derived = derive_batch(platform, target, plan, batch, prefix, files)
+            faults.reach("staging.derived")
+            platform.ledger.stage(plan.run_id, attempt, files, derived, reads)
+            faults.reach("staging.recorded")
+    except RunStopped as stop:  # nothing has failed, and nothing is tried again
+        platform.ledger.fail_attempt(plan.run_id, attempt, stop.problems[0].what)
+        _say_attempt(plan, batch, attempt, "stopped", logging.WARNING, why=stop.problems[0].what)
+        raise
     except TransitionRefused as refusal:  # the run has moved on meanwhile: that is nothing it failed at
         platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
         _say_attempt(plan, batch, attempt, "not used", logging.WARNING, why=refusal.problems[0].what)
@@ -280,20 +287,41 @@ def _stage_batch(
         _fail_run(platform, plan.run_id, refusal)
         raise
     except Exception as error:  # noqa: BLE001 - whatever a transform raises is the chunk's failure, and is recorded
-        why = f"{type(error).__name__}: {str(error)[:_ERROR_LENGTH]}"
-        _say_attempt(plan, batch, attempt, "failed", logging.WARNING, error=type(error).__name__)
-        if len(batch) == 1:
-            platform.ledger.fail_attempt(plan.run_id, attempt, why, chunk=keys[0])
-            outcome.failed[keys[0]] = why
-            tell("failed", keys, why)
-            return
-        platform.ledger.fail_attempt(plan.run_id, attempt, why)
-        middle = len(batch) // 2
-        for half in (batch[:middle], batch[middle:]):
+        halves = _failed(platform, plan, batch, attempt, error, outcome, tell)
+        for half in halves:
             _stage_batch(platform, target, plan, half, outcome, dagster_run_id=dagster_run_id, tell=tell)
         return
     outcome.computed += keys
     tell("staged", keys, prefix)
+    _say_staged(plan, batch, attempt, files)
+
+
+def _failed(
+    platform: Platform,
+    plan: Plan,
+    batch: Sequence[PlannedChunk],
+    attempt: int,
+    error: Exception,
+    outcome: Staged,
+    tell: Listener,
+) -> list[Sequence[PlannedChunk]]:
+    """Record that a batch failed; return the halves that are tried next, none where a chunk stands alone."""
+    keys = [chunk.key for chunk in batch]
+    why = f"{type(error).__name__}: {str(error)[:_ERROR_LENGTH]}"
+    _say_attempt(plan, batch, attempt, "failed", logging.WARNING, error=type(error).__name__)
+    if len(batch) == 1:
+        platform.ledger.fail_attempt(plan.run_id, attempt, why, chunk=keys[0])
+        outcome.failed[keys[0]] = why
+        tell("failed", keys, why)
+        return []
+    platform.ledger.fail_attempt(plan.run_id, attempt, why)
+    middle = len(batch) // 2
+    return [batch[:middle], batch[middle:]]
+
+
+def _say_staged(
+    plan: Plan, batch: Sequence[PlannedChunk], attempt: int, files: Mapping[str, Sequence[StagedFile]]
+) -> None:
     for chunk in batch:
         with logs.of_chunk(plan, chunk):
             staged = files.get(chunk.key, [])
@@ -357,8 +385,9 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = _silent) ->
         results: list[GatedChunk] = []
         for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
             chunks = [chunk for chunk in waiting if chunk.chunk in keys]
-            found = run_gates(platform, target, plan, chunks)
-            also = judge_derived(platform, target, plan, chunks)
+            with stopping.ending(run_id):
+                found = run_gates(platform, target, plan, chunks)
+                also = judge_derived(platform, target, plan, chunks)
             results += [_gated(result, also.get(result.chunk), chunk) for result, chunk in paired(found, chunks)]
         faults.reach("gating.judged")
         platform.ledger.record_gated(run_id, results)
@@ -449,7 +478,8 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
     if _is_judged(platform, record, chunks):
         _wait_for_owner(platform, record)  # nothing has changed since
         return None
-    verdicts, staged = _run_verdicts(platform, record, chunks), judged.name_of(chunks)
+    with stopping.ending(run_id):
+        verdicts, staged = _run_verdicts(platform, record, chunks), judged.name_of(chunks)
     faults.reach("gating.run_judged")
     if not platform.ledger.judge(run_id, verdicts, operator(), of=staged):
         return None

@@ -15,6 +15,7 @@ import dagster as dg
 import yaml
 from dagster._core.definitions.partitions.context import partition_loading_context
 
+from backfill_assets import stopping
 from backfill_assets.definitions import build_definitions
 from backfill_assets.inputs import observations
 from backfill_assets.platform import Platform, target_named
@@ -150,24 +151,54 @@ def run_chunks(
     chunks: Sequence[str],
     *,
     started: Callable[[str], None] = lambda _: None,
+    failed: Callable[[str], None] = lambda _: None,
 ) -> bool:
     """Stage and gate chunks of a run as Dagster runs in this process, one a stretch of chunks; return success.
 
-    A Dagster run takes a contiguous range; chunks with gaps between them take several.
+    A Dagster run takes a contiguous range; chunks with gaps between them take several. `failed` is told why one did not
+    succeed.
+
+    Raises:
+        RunStopped: if the run is stopped and somebody watches for that (`stopping.launched`).
     """
     job = build_definitions(platform).resolve_job_def(staging_job_name(target_named(record.target)))
     success = True
     for first, last in stretches(record, chunks):
         tags = range_tags(record.run_id, first, last) | {PROCESS_TAG: this_process()}
+        stopping.going_on(record.run_id)()
         started(f"{first} to {last}")
         with partition_loading_context(dynamic_partitions_store=instance):
             result = job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False)
         success &= result.success
+        for why in _failures(result):
+            failed(f"{first} to {last}: {why}" if first != last else f"{first}: {why}")
     return success
 
 
-def run_publication(platform: Platform, instance: dg.DagsterInstance, record: RunRecord) -> bool:
-    """Materialise the publish asset of a run in this process; return success."""
+def _failures(result: dg.ExecuteInProcessResult) -> list[str]:
+    """Return why the steps of a Dagster run failed, in the words of whoever refused; else the first line of the error."""
+    found = []
+    for event in result.all_events:
+        if not event.is_step_failure:
+            continue
+        data = event.step_failure_data
+        if data.user_failure_data is not None and data.user_failure_data.description:
+            found.append(data.user_failure_data.description)
+        elif (error := data.error) is not None:
+            while error.cause is not None:
+                error = error.cause
+            found.append(error.message.strip().partition("\n")[0])
+    return found
+
+
+def run_publication(
+    platform: Platform,
+    instance: dg.DagsterInstance,
+    record: RunRecord,
+    *,
+    failed: Callable[[str], None] = lambda _: None,
+) -> bool:
+    """Materialise the publish asset of a run in this process; return success. `failed` is told why it did not succeed."""
     job = build_definitions(platform).resolve_job_def(publish_job(target_named(record.target)).name)
     with partition_loading_context(dynamic_partitions_store=instance):
         result = job.execute_in_process(
@@ -177,6 +208,8 @@ def run_publication(platform: Platform, instance: dg.DagsterInstance, record: Ru
             run_config=_QUIET,
             raise_on_error=False,
         )
+    for why in _failures(result):
+        failed(why)
     return result.success
 
 

@@ -22,7 +22,7 @@ from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Kind, Mode, RunManifest, manifest_from
 from manifests.planner import SourceState
-from resources import logs, ticks, watermarks
+from resources import logs, stops, ticks, watermarks
 from resources.ledger import RunRecord, now
 from resources.watermarks import Watermark
 
@@ -85,6 +85,9 @@ def _tick(platform: Platform, target: TargetTable) -> Tick:
         for record in platform.ledger.runs(target=target.name, states=_OPEN)
         if record.plan.mode is Mode.LIVE and is_live_id(record.run_id, target)
     ]
+    if under_way and (stop := stops.held(platform.ledger.engine, under_way[0].run_id)) is not None:
+        run_id = under_way[0].run_id
+        return Tick(target.name, None, f"{run_id} was {stop}; `backfill resume {run_id}` goes on")
     if under_way:
         _take_over(platform, target, under_way[0])
         record = approve_by_policy(platform, target, under_way[0])

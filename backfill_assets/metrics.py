@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from backfill_assets.gates import rule_name
 from backfill_assets.platform import Platform, input_tables
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
-from resources import logs
+from resources import launches, logs
 from resources.figures import RunFigures, figures
 from resources.ledger import ChunkState, now
 
@@ -61,8 +61,12 @@ class LedgerCollector(Collector):
         for (table, mode, state), number in sorted(found.counts.items()):
             made["backfill_runs"].add_metric((table, mode, state), number)
         made["backfill_runs_left_out"].add_metric((), found.left_out)
+        waiting = launches.all_waiting(self._platform.ledger)
         for run in found.runs:
             _add_run(made, run)
+            if (launch := waiting.get(run.run_id)) is not None:
+                labels = (run.run_id, run.table, run.mode, "true" if launch.stop else "false")
+                made["backfill_run_launch_chunks"].add_metric(labels, len(launch.chunks))
         for one in found.complete:
             made["backfill_watermark_timestamp_seconds"].add_metric((one.table,), one.until.timestamp())
             made["backfill_watermark_source_timestamp_seconds"].add_metric((one.table,), one.source_at.timestamp())
@@ -105,6 +109,12 @@ def families() -> dict[str, Any]:
             "backfill_run_waiting_since_timestamp_seconds",
             "Since when a validated LIVE run waits for the end of a freeze, Unix time; absent if it does not wait.",
             labels=run,
+        ),
+        gauge(
+            "backfill_run_launch_chunks",
+            "Chunks that a run waits for a launch of, and nobody computes (0: only its gates or its publication are left); "
+            "absent if it does not wait. stopped: whether somebody has stopped it.",
+            labels=(*run, "stopped"),
         ),
         gauge("backfill_chunks", "Chunks of a run by state.", labels=(*run, "state")),
         gauge(

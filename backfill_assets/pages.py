@@ -19,8 +19,9 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Redire
 from starlette.routing import Route
 
 from manifests.lifecycle import RunState
+from resources import launches, stops
 from resources.evidence import EvidenceStore
-from resources.ledger import ChunkState, Ledger, RunRecord, Verdict
+from resources.ledger import ChunkRecord, ChunkState, Ledger, RunRecord, Verdict
 
 PREFIX = "/backfill"
 REPORT = "report.html"
@@ -161,7 +162,7 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> li
         f"<p class=why><b>Why it is {escape(record.state)}:</b> {escape(why)}</p>"
         if why and record.state in {RunState.FAILED, RunState.REJECTED}
         else "",
-        f"<p><b>Next:</b> {_NEXT[record.state]}.</p>" if record.state in _NEXT else "",
+        _next(ledger, record, chunks),
         "<h2>Who and what</h2>",
         _table(
             ("", ""),
@@ -174,6 +175,7 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> li
                     )
                     for entry in ledger.approvals(run_id)
                 ),
+                *((escape(_of_stop(one)[0]), escape(_of_stop(one)[1])) for one in stops.of_run(ledger.engine, run_id)),
                 ("transform", f"{escape(plan.transform)} {escape(plan.transform_version)}"),
                 ("reads", f"{escape(plan.source)}, snapshot <code>{plan.source_snapshot_id}</code>"),
                 ("plan", f"<code>{record.plan_hash}</code>"),
@@ -207,6 +209,22 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> li
     else:
         parts.append("<p>The bundle is sealed just before the publication: there is none yet.</p>")
     return parts
+
+
+def _of_stop(one: stops.Stop) -> tuple[str, str]:
+    again = f"; launched again by {one.resumed_by}, {one.resumed_at:%Y-%m-%d %H:%M:%S} UTC" if one.resumed_at else ""
+    return "stopped", str(one).removeprefix("stopped ") + again + (f". {one.note}" if one.note else "")
+
+
+def _next(ledger: Ledger, record: RunRecord, chunks: Sequence[ChunkRecord]) -> str:
+    """Say what comes next: a launch where one is waited for, else what the state says."""
+    waiting = launches.waits(ledger, record, chunks=chunks)
+    if waiting is None:
+        return f"<p><b>Next:</b> {_NEXT[record.state]}.</p>" if record.state in _NEXT else ""
+    stopped = "" if waiting.stop is None else f"<p class=why><b>Stopped:</b> {escape(str(waiting.stop))}.</p>"
+    what = f"its chunks {waiting.chunks[0]} to {waiting.chunks[-1]}" if waiting.chunks else "its chunks"
+    command = f"<code>backfill {'run' if waiting.stop is None else 'resume'} {escape(record.run_id)}</code>"
+    return f"{stopped}<p><b>Next:</b> it waits for a launch: launch {what} in Dagster, or {command}.</p>"
 
 
 def _gates(verdicts: Sequence[Verdict]) -> str:

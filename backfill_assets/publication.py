@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
-from backfill_assets import faults
+from backfill_assets import faults, stopping
 from backfill_assets.derivation import chunk_scopes
 from backfill_assets.executor import CHUNK_GATE, require_young
 from backfill_assets.kept import keep
@@ -40,7 +40,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict, PublishMode
 from manifests.planner import Plan, step_id
 from manifests.policy import Role
-from resources import approvals, freezes, judged, logs, ticks
+from resources import approvals, freezes, judged, logs, stops, ticks
 from resources.lakehouse import ScopeChanged
 from resources.leases import Lease
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
@@ -84,7 +84,8 @@ def _logged(
                     _log, logging.INFO, f"{action}_started", f"{action} asked for by {operator()}", by=operator()
                 )
                 try:
-                    done = function(platform, run_id, *args, **named)
+                    with stopping.undisturbed(platform, run_id):
+                        done = function(platform, run_id, *args, **named)
                 except (PublicationDeferred, LeaseHeld) as wait:
                     why = wait.problems[0].what
                     logs.event(
@@ -162,11 +163,13 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
 
 
 def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
-    """Say what of the policy in force stands against a publication: the run's age, and who has to publish.
+    """Say what people have decided that stands against a publication: a stop, the run's age, and who has to publish.
 
     Not asked of a publication that has landed already: it is put on record, whatever the policy says today.
     """
     problems = ticks.problems(platform.ledger.engine, record.manifest)
+    if (stop := stops.held(platform.ledger.engine, record.run_id)) is not None:
+        problems += stops.refusal(stop).problems
     try:
         require_young(platform, record)
     except Refused as refusal:
@@ -299,7 +302,14 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     plan = record.plan
     ref = plan.version or ""
     entry = platform.ledger.open_publication(
-        run_id, PUBLISH, plan.base_snapshot_id, root, operator(), ref=ref, token=lease.token
+        run_id,
+        PUBLISH,
+        plan.base_snapshot_id,
+        root,
+        operator(),
+        ref=ref,
+        token=lease.token,
+        unless_stopped=not change.has_landed,
     )
     if plan.base_snapshot_id is not None:
         platform.lakehouse.tag(plan.target, f"before-{run_id}", plan.base_snapshot_id)

@@ -23,6 +23,7 @@ from backfill_assets.staging import (
     backfill_partitions,
     column_schema,
     in_plain_words,
+    launched_by_dagster,
     range_tags,
     staging_job_name,
     stretches,
@@ -33,7 +34,7 @@ from backfill_assets.target import LivePolicy, TargetTable
 from backfill_assets.ways import PUBLISH
 from manifests.errors import LeaseHeld
 from manifests.lifecycle import RunState
-from resources import freezes
+from resources import freezes, stops
 from resources.ledger import ChunkRecord, ChunkState, now
 from resources.logs import also_to
 
@@ -79,11 +80,13 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         before = accepted_chunks(platform, target.name, run_id)
         with in_plain_words(), launched(context):
             try:
-                with also_to(context.log):
+                with also_to(context.log), launched_by_dagster(context, platform, run_id, resumes=False) as launch:
                     done = publish(platform, run_id)
             except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
                 retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
                 raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
+        if launch.stop is not None:
+            context.log.warning("'%s' is published all the same: %s", run_id, launch.stop)
         page = report_beside(platform, run_id)
         chunks = platform.ledger.chunks(run_id)
         loud: dict[str, dg.MetadataValue[Any]] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
@@ -160,8 +163,11 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
     A run key fires once: it carries the number of publications tried and of waits, so that one that failed, or that met a
     freeze after all, is asked for again.
     """
+    stopped = stops.all_held(platform.ledger.engine)
     for record in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED]):
-        if record.plan.manual_publish or not record.plan.publishes or waits_for(platform, record):
+        if record.plan.manual_publish or not record.plan.publishes or record.run_id in stopped:
+            continue
+        if waits_for(platform, record):
             continue
         if freezes.ask(platform.ledger.engine, record.plan, now()):
             continue
@@ -189,6 +195,8 @@ def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg
         requests = list(publication_requests(platform, target))
         if not requests:
             waiting = freezes.waiting(platform.ledger.engine, target.name)
+            validated = [one.run_id for one in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED])]
+            waiting |= {one: str(stop) for one, stop in stops.all_held(platform.ledger.engine, validated).items()}
             yield dg.SkipReason(
                 "; ".join(f"{run_id} waits: {why}" for run_id, why in waiting.items())
                 or f"no validated run of {target.name} waits for its publication"
@@ -203,7 +211,7 @@ def recomputation_requests(platform: Platform, target: TargetTable) -> Iterator[
     for record in platform.ledger.runs(target=target.name, states=[RunState.RUNNING]):
         amendments = platform.ledger.amendments(record.run_id)
         waiting = {chunk.chunk for chunk in platform.ledger.chunks(record.run_id) if chunk.state is ChunkState.PLANNED}
-        if not amendments or not waiting:
+        if not amendments or not waiting or stops.held(platform.ledger.engine, record.run_id) is not None:
             continue
         for first, last in stretches(record, waiting):
             yield dg.RunRequest(

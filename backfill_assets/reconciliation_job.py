@@ -16,7 +16,7 @@ from backfill_assets.drift import reading
 from backfill_assets.launched_by import launched
 from backfill_assets.platform import Platform
 from backfill_assets.reconciling import described_gates, manifest_of, plan_reconciliation, policy_of, reconcile
-from backfill_assets.staging import RUN_TAG, asset_key
+from backfill_assets.staging import RUN_TAG, asset_key, launched_by_dagster
 from backfill_assets.target import TargetTable
 from manifests.errors import Refused
 from resources.ledger import RunRecord, Verdict
@@ -47,6 +47,7 @@ def reconciled_asset(target: TargetTable) -> dg.AssetsDefinition:
                 manifest = manifest_of(platform, target, requested_by=policy_of(target).requested_by)
                 run_id = plan_reconciliation(platform, manifest).run_id
                 context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id})
+            with launched(context), launched_by_dagster(context, platform, run_id):
                 verdicts = reconcile(platform, run_id)
         except Refused as refusal:
             raise dg.Failure(str(refusal), allow_retries=False) from refusal

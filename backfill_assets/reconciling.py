@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from backfill_assets import decisions, faults, old_data
+from backfill_assets import decisions, faults, old_data, stopping
 from backfill_assets.compute import history_until_end, read
 from backfill_assets.derivation import chunk_scopes
 from backfill_assets.exception_table import Judged, keep
@@ -201,6 +201,7 @@ def reconcile(platform: Platform, run_id: str) -> list[Verdict]:
     its plan pins; its exceptions are kept once.
 
     Raises:
+        RunStopped: if somebody stops it meanwhile.
         TransitionRefused: if it is no reconciliation, or not approved.
     """
     record = platform.ledger.run(run_id)
@@ -223,6 +224,13 @@ def reconcile(platform: Platform, run_id: str) -> list[Verdict]:
             )
         )
     target = target_named(record.target)
+    with stopping.launched(platform, run_id):
+        _judge(platform, target, record)
+    return _recorded(platform, run_id)
+
+
+def _judge(platform: Platform, target: TargetTable, record: RunRecord) -> None:
+    run_id = record.run_id
     platform.ledger.resume(run_id, operator())
     published = _published(platform, target, record.plan)
     results = _judged_chunks(platform, target, record.plan, published)
@@ -235,7 +243,6 @@ def reconcile(platform: Platform, run_id: str) -> list[Verdict]:
     faults.reach("gating.run_judged")
     # what is published does not change: whoever judged its chunks judged the same
     platform.ledger.judge(run_id, verdicts, operator(), of=judged.name_of(platform.ledger.chunks(run_id)))
-    return _recorded(platform, run_id)
 
 
 def _recorded(platform: Platform, run_id: str) -> list[Verdict]:

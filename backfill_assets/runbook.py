@@ -26,10 +26,9 @@ from manifests.errors import Refused
 from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict
 from manifests.planner import Plan, step_id
-from resources import approvals, freezes
+from resources import approvals, freezes, launches, stops
 from resources.actors import Proof
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict, now
-from resources.processes import has_ended
 from resources.repairs import open_freezes
 from resources.storage import Storage, place_of
 
@@ -134,6 +133,14 @@ class _Book:
         return self._platform.ledger.attempts(self._id)
 
     @cached_property
+    def _stops(self) -> list[stops.Stop]:
+        return stops.of_run(self._platform.ledger.engine, self._id)
+
+    @cached_property
+    def _waiting(self) -> launches.Waiting | None:
+        return launches.waits(self._platform.ledger, self._record, chunks=self._chunks, attempts=self._attempts)
+
+    @cached_property
     def _verdicts(self) -> list[Verdict]:
         return self._platform.ledger.verdicts(self._id)
 
@@ -233,6 +240,10 @@ class _Book:
         facts = list(starmap(self._of_attempts, Counter(one["state"] for one in self._attempts).items()))
         missing = [one.chunk for one in self._chunks if one.state not in _STAGED]
         launch = [self._command("run")]
+        facts += [str(one) + (f"; {one.note}" if one.note else "") for one in self._stops]
+        if self._waiting is not None and self._waiting.stop is not None:
+            left = f"left to compute: {_some(missing)}" if missing else "every chunk is staged"
+            return StepState.NOW, [*facts, left], [self._command("resume")]
         if self._state is RunState.PLANNED:
             return self._later("after its approval")
         if self._state is RunState.APPROVED:
@@ -240,7 +251,7 @@ class _Book:
             return StepState.NOW, [what], launch
         if self._state is RunState.RUNNING:
             busy = [one for one in self._attempts if one["state"] == "RUNNING"]
-            alive = [one for one in busy if not has_ended(one)]
+            alive = [one for one in busy if launches.under_way(one)]
             facts += [
                 f"attempt {one['attempt']}, {len(json.loads(one['chunks']))} chunks, process {one['pid']} on {one['host']}, "
                 f"since {_at(one['started_at'])}" + ("" if one in alive else ": that process is no more")
@@ -248,7 +259,7 @@ class _Book:
             ]
             if alive:
                 return StepState.DONE, facts, []
-            facts.append(f"nobody is computing; left: {_some(missing)}" if missing else "nobody is computing")
+            facts.append(str(self._waiting or "nobody is computing"))
             return StepState.NOW, facts, launch
         if self._state is RunState.FAILED and not self._failed_gates:
             facts += [f"{one.chunk}: {_short(one.error)}" for one in self._failed_chunks if not self._gate_failed(one)]
@@ -300,7 +311,8 @@ class _Book:
             return StepState.NOW, facts, [self._command("status"), self._reject]
         if counts[ChunkState.STAGED] and not counts[ChunkState.PLANNED] and not counts[ChunkState.FAILED]:
             return StepState.NOW, [*facts, "staged chunks wait for their gate"], [self._command("run")]
-        watch = [self._command("status", "--watch")] if self._state is RunState.RUNNING else []
+        computed = self._state is RunState.RUNNING and self._waiting is None
+        watch = [self._command("status", "--watch")] if computed else []
         return (StepState.NOW if watch else StepState.LATER), facts, watch
 
     @property

@@ -6,13 +6,17 @@ Put here how the asset looks to Dagster and what it reports. What is done is the
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._core.storage.tags import BACKFILL_ID_TAG
 
-from backfill_assets.executor import stage_chunks
+from backfill_assets import stopping
+from backfill_assets.executor import Staged, require_computable, stage_chunks
 from backfill_assets.launched_by import launched
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
@@ -20,8 +24,9 @@ from backfill_assets.progress import Progress
 from backfill_assets.schema import LINEAGE_COLUMNS, descriptions, dtypes, iceberg_schema
 from backfill_assets.target import InputTable, TargetTable
 from manifests.chunks import KEY_FORMAT, Chunking, first_day, following
-from manifests.errors import InputRefused, Problem, Refused
-from resources import approvals
+from manifests.errors import InputRefused, Problem, Refused, RunStopped
+from manifests.lifecycle import RunState
+from resources import approvals, stops
 from resources.ledger import ChunkRecord, RunRecord
 from resources.logs import also_to
 from resources.processes import this_process
@@ -100,20 +105,18 @@ def one_run(keys: Sequence[str], target: TargetTable) -> tuple[str, list[str]]:
 
 
 def stretches(record: RunRecord, chunks: Iterable[str]) -> list[tuple[str, str]]:
-    """Return first and last of each stretch of chunks without gaps: what one Dagster run can take."""
+    """Return first and last of each stretch of chunks without gaps: what one Dagster run can take.
+
+    A gap is one of the table's chunks: those of a sample follow one another in the plan, and not in the table.
+    """
     wanted = set(chunks)
     found: list[tuple[str, str]] = []
-    open_since: str | None = None
-    last = ""
+    follows: date | None = None
     for chunk in record.plan.chunks:
         if chunk.key in wanted:
-            open_since = open_since or chunk.key
-            last = chunk.key
-        elif open_since is not None:
-            found.append((open_since, last))
-            open_since = None
-    if open_since is not None:
-        found.append((open_since, last))
+            first = found.pop()[0] if chunk.start == follows else chunk.key
+            found.append((first, chunk.key))
+            follows = chunk.end + timedelta(days=1)
     return found
 
 
@@ -174,10 +177,46 @@ def staging_job(target: TargetTable) -> UnresolvedAssetJobDefinition:
 
 
 @contextmanager
+def launched_by_dagster(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, platform: Platform, run_id: str, *, resumes: bool = True
+) -> Iterator[stopping.Launch]:
+    """Watch for stops of a backfill run during the body, which works for it in a Dagster run.
+
+    The Dagster run ends CANCELED if the backfill run was stopped, whoever has stopped it; see `stopping.launched`.
+    """
+    instance, dagster_run_id = context.instance, context.run_id
+    try:
+        with (
+            stopping.launched(
+                platform, run_id, asked_at=_asked_at(instance, dagster_run_id), resumes=resumes
+            ) as launch,
+            launch.in_dagster(instance, dagster_run_id),
+        ):
+            yield launch
+    except RunStopped as stop:
+        why = stop.problems[0].what
+        stopping.cancel_dagster_run(instance, dagster_run_id, why)
+        context.log.warning(str(stop))
+        raise DagsterExecutionInterruptedError(why) from stop
+
+
+def _asked_at(instance: dg.DagsterInstance, dagster_run_id: str) -> datetime:
+    """Return when somebody asked for a Dagster run: a range of chunks is asked for once, and launched run by run."""
+    record = instance.get_run_record_by_id(dagster_run_id)
+    assert record is not None
+    asked = record.create_timestamp.astimezone(UTC)
+    backfill = record.dagster_run.tags.get(BACKFILL_ID_TAG)
+    found = instance.get_backfill(backfill) if backfill is not None else None
+    return asked if found is None else min(asked, datetime.fromtimestamp(found.backfill_timestamp, UTC))
+
+
+@contextmanager
 def in_plain_words() -> Iterator[None]:
-    """Let Dagster show a refusal by its reasons, not as a fault with its stack."""
+    """Let Dagster show a refusal by its reasons, not as a fault with its stack; a stop is `launched_by_dagster`'s."""
     try:
         yield
+    except RunStopped:
+        raise
     except Refused as refusal:
         raise dg.Failure(str(refusal), allow_retries=False) from refusal
 
@@ -237,7 +276,20 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
             run_id, keys = one_run(context.partition_keys, target)
             tie(context.instance, context.run_id, platform, run_id)
             tell_of_broken_glass(context, platform, run_id)
-            with also_to(context.log), closing(Progress(context.log.info)) as progress:
+            stopped = stops.held(platform.ledger.engine, run_id)
+            done = stopped is not None and platform.ledger.run(run_id).state is RunState.VALIDATED
+            if not done:
+                require_computable(platform, run_id, keys, target=target)
+        with (
+            in_plain_words(),
+            launched(context),
+            launched_by_dagster(context, platform, run_id),
+            also_to(context.log),
+            closing(Progress(context.log.info)) as progress,
+        ):
+            if done:  # the launch ends the stop, and that is all there is to do
+                outcome = Staged(skipped=keys)
+            else:
                 outcome = stage_chunks(platform, run_id, keys, dagster_run_id=context.run_id, tell=progress)
         if outcome.skipped:
             context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))

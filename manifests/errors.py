@@ -75,6 +75,14 @@ class StateMoved(TransitionRefused):
     """Another process has moved the run since the state was looked at from which it was to be moved; look again."""
 
 
+class RunStopped(TransitionRefused):
+    """Somebody has stopped the run: nothing more of it is computed or published until it is launched again."""
+
+    headline = "the run was stopped"
+    signalled = False
+    """Whether the process that says so was itself told to end."""
+
+
 class SinkRefused(Refused):
     """The policy does not allow this sink in this mode for this manifest."""
 

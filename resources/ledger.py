@@ -30,7 +30,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem, StateMov
 from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
 from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
-from resources import actors, freezes, judged, ticks, watermarks
+from resources import actors, freezes, judged, stops, ticks, watermarks
 from resources.journal import Journal
 from resources.locks import bound_waiting, lock_run, lock_schema, lock_target, require_lease
 from resources.processes import has_ended, is_busy, this_process
@@ -509,6 +509,9 @@ class Ledger:
 
         The number is new for the run, so an attempt never writes where another one has. None, and nothing is changed, if
         another launch has staged all of them meanwhile: the run may be further by now.
+
+        Raises:
+            RunStopped: if somebody has stopped the run.
         """
         with self.engine.begin() as connection:
             record = self._locked(connection, run_id)
@@ -517,6 +520,7 @@ class Ledger:
             )
             if set(keys).isdisjoint(connection.execute(waiting).scalars()):
                 return None
+            stops.refuse_held(connection, run_id)
             if record.state is not RunState.RUNNING:
                 check_transition(run_id, record.state, RunState.RUNNING)
             if record.state not in COMPUTABLE:  # a VALIDATED run only goes back where its publisher plans chunks anew
@@ -568,6 +572,7 @@ class Ledger:
         suppressed: list[str] = []
         with self.engine.begin() as connection:
             record = self._locked(connection, run_id)
+            stops.refuse_held(connection, run_id)
             if record.state is not RunState.RUNNING:
                 raise TransitionRefused(
                     Problem(
@@ -644,6 +649,7 @@ class Ledger:
             lock_run(connection, run_id)
             failed = connection.execute(
                 attempts.update()
+                # one that a stop has ended has not failed
                 .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == "RUNNING")
                 .values(state="FAILED", ended_at=at, error=error)
             )
@@ -659,9 +665,14 @@ class Ledger:
                 )
 
     def resume(self, run_id: str, actor: str) -> RunRecord:
-        """Move a run that may compute to RUNNING, if it is not there yet, and return it."""
+        """Move a run that may compute to RUNNING, if it is not there yet, and return it.
+
+        Raises:
+            RunStopped: if somebody has stopped the run.
+        """
         with self.engine.begin() as connection:
             record = self._locked(connection, run_id)
+            stops.refuse_held(connection, run_id)
             if record.state in {RunState.APPROVED, RunState.FAILED}:
                 _move(connection, run_id, record.state, RunState.RUNNING, actor, "computing chunks")
             return self.run(run_id, connection=connection)
@@ -785,6 +796,7 @@ class Ledger:
         *,
         ref: str = "",
         token: int | None = None,
+        unless_stopped: bool = False,
     ) -> int:
         """Record the intent to change the target under a lease's token, before it is changed; return its id.
 
@@ -793,8 +805,13 @@ class Ledger:
 
         Raises:
             LeaseLost: if the lease was taken over: the intent that counts is the new holder's.
+            RunStopped: if somebody has stopped the run, and `unless_stopped` asks for that. A stop that comes later finds
+                the intent, and does not end it.
         """
         with self.engine.begin() as connection:
+            if unless_stopped:
+                lock_run(connection, run_id)
+                stops.refuse_held(connection, run_id)
             if token is not None:
                 require_lease(connection, token)
                 connection.execute(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,16 @@ def _is_here(place: str) -> bool:
     """Tell whether process numbers of a place mean the same as here; names of older code have neither machine nor boot."""
     host, namespace = socket.gethostname(), _namespace()
     return place in {f"{host}/{_machine()}/{_boot()}/{namespace}", f"{host}/{namespace}"}
+
+
+def began_at() -> datetime | None:
+    """Return when this process began, to a hundredth of a second; None where the system has no /proc."""
+    ticks = _began(os.getpid())
+    try:
+        up = float(Path("/proc/uptime").read_text().split()[0])
+    except OSError:
+        return None
+    return datetime.now(UTC) - timedelta(seconds=up - int(ticks) / os.sysconf("SC_CLK_TCK")) if ticks else None
 
 
 def _namespace() -> str:

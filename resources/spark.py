@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 from dagster_pyspark import LazyPySparkResource
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from manifests.errors import EnvironmentRefused, Problem
@@ -30,6 +32,8 @@ WEBHOOK_VARIABLE = "BACKFILL_NOTIFICATION_WEBHOOK"
 """The credential of the one sink with side effects."""
 JDBC_PROVIDERS = "basic,db2,databricks,mariadb,mssql,mysql,oracle,postgres"
 
+_TELL_TWICE = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers of PySpark that write each error with the JVM's whole stack to stderr, besides raising it."""
 OPEN_FILES = 8
 """Files that a task writes side by side; of rows for more than these, Spark would sort what is left once more."""
 _JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
@@ -156,6 +160,11 @@ class ModeSpark:
         finally:
             _set_runtime(session, session_settings(self._settings, mode))
 
+    def interrupt(self) -> None:
+        """Cancel what the sessions of this process are doing, from any thread; what they are asked next, they do."""
+        for session in tuple(self._sessions.values()):
+            session.interruptAll()
+
     def _start(self, mode: Mode) -> SparkSession:
         if mode is not Mode.LIVE:
             os.environ.pop(WEBHOOK_VARIABLE, None)  # or the JVM and its Python workers would inherit it
@@ -172,7 +181,7 @@ class ModeSpark:
                 for key, value in wanted.items()
                 if not key.startswith(_HADOOP) and key not in _WRITES_NOTHING
             }
-            root = LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session
+            root = _in_a_thread(lambda: LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session)
         except Exception as error:
             raise EnvironmentRefused(
                 Problem(
@@ -181,9 +190,34 @@ class ModeSpark:
                     "install a JDK (JAVA_HOME), and see `backfill config`",
                 )
             ) from error
-        session = cast("SparkSession", root.newSession())
+        for name in _TELL_TWICE:
+            PySparkLogger.getLogger(name).disabled = True
+        session = root.newSession()
         _set_runtime(session, wanted)
         return session
+
+
+def _in_a_thread(start: Callable[[], SparkSession]) -> SparkSession:
+    """Start a session in a thread of its own, so that Ctrl-C ends the waiting at once, while the JVM starts.
+
+    In the main thread PySpark would also handle Ctrl-C from then on: by a call to the JVM, in the middle of the call that
+    it interrupts.
+    """
+    done: list[SparkSession] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            done.append(start())
+        except Exception as error:  # noqa: BLE001 - raised below, where it is waited for
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="start of Spark", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 def _set_runtime(session: SparkSession, wanted: Mapping[str, str]) -> None:

@@ -256,6 +256,20 @@ waits = sa.Table(
     sa.Column("since_at", Utc, nullable=False),
     sa.Column("ended_at", Utc, nullable=True),
 )
+stops = sa.Table(
+    "stops",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    _run_key(),
+    sa.Column("stopped_by", sa.String(200), nullable=False),
+    sa.Column("through", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False, default=""),
+    sa.Column("note", sa.Text, nullable=False, default=""),
+    sa.Column("at", Utc, nullable=False),
+    sa.Column("resumed_at", Utc, nullable=True),
+    sa.Column("resumed_by", sa.String(200), nullable=True),
+    sa.Index("stops_by_run", "run_id", "id"),
+)
 acceptances = sa.Table(
     "acceptances",
     metadata,

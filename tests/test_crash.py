@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from datetime import date
 from pathlib import Path
 
+import dagster as dg
 import polars as pl
 import pytest
 from launches import Launch, launch
-from worlds import END, FEW_GATES, SPARK, World, make_world
+from worlds import END, FEW_GATES, SPARK, TARGET, World, make_world
 
 from backfill_assets import faults
 from backfill_assets.publication import publish
+from backfill_assets.staging import RUN_TAG
 from manifests.lifecycle import RunState
+from resources import stops
 from resources.lakehouse import local_path
 
 KILLED = -9
@@ -89,22 +94,40 @@ def test_a_kill_while_planning_leaves_a_plan_or_none(world: World, tmp_path: Pat
     assert moves == [("DRAFT", "PLANNED")]
 
 
-def test_a_kill_in_the_middle_of_a_spark_write_loses_nothing(world: World) -> None:
-    scope = world.scope(date(2010, 8, 1), date(2011, 8, 31))
-    record = world.announced(world.manifest("mid-write", target=scope))
-    process = command(world, "run", "mid-write")
-    data = Path(local_path(world.platform.lakehouse.location(record.target)))
+def in_the_middle_of_a_write(world: World, run_id: str, attempt: int) -> Launch:
+    """Launch a run, and wait until an attempt has written a file that it has not committed."""
+    process = command(world, "run", run_id)
+    data = Path(local_path(world.platform.lakehouse.location(TARGET)))
     deadline = time.monotonic() + 240
-    while not list(data.glob("run=mid-write/attempt-1/_temporary/0/*/*/*.parquet")):
+    while not list(data.glob(f"run={run_id}/attempt-{attempt}/_temporary/0/*/*/*.parquet")):
         assert process.is_running(), process.errors[-4000:]
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    process.kill()
-    assert {chunk.state.value for chunk in world.platform.ledger.chunks("mid-write")} == {"PLANNED"}
-    command(world, "run", "mid-write").finish(0)
+    return process
+
+
+def test_ctrl_c_and_a_kill_in_the_middle_of_a_spark_write_lose_nothing(world: World) -> None:
+    scope, ledger = world.scope(date(2010, 8, 1), date(2011, 8, 31)), world.platform.ledger
+    world.announced(world.manifest("mid-write", target=scope))
+    process = in_the_middle_of_a_write(world, "mid-write", 1)
+    assert process.process.pid is not None
+    os.kill(process.process.pid, signal.SIGINT)
+    process.finish(1)
+    assert "the run was stopped" in process.errors
+    assert "Traceback" not in process.errors
+    assert [attempt["state"] for attempt in ledger.attempts("mid-write")] == ["STOPPED"]
+    stop = stops.held(ledger.engine, "mid-write")
+    assert stop is not None
+    assert stop.through.startswith("SIGINT to process")
+    with world.dagster() as instance:
+        (launched,) = instance.get_runs(dg.RunsFilter(tags={RUN_TAG: "mid-write"}))
+        assert launched.status is dg.DagsterRunStatus.CANCELED
+    in_the_middle_of_a_write(world, "mid-write", 2).kill()
+    assert {chunk.state.value for chunk in ledger.chunks("mid-write")} == {"PLANNED"}
+    command(world, "resume", "mid-write").finish(0)
     undisturbed = world.validated(world.manifest("mid-write-undisturbed", target=scope))
     assert world.digests("mid-write") == world.digests(undisturbed.run_id)
-    assert world.platform.ledger.run("mid-write").state is RunState.PUBLISHED
+    assert ledger.run("mid-write").state is RunState.PUBLISHED
 
 
 def test_every_named_point_is_passed_by_a_run() -> None:

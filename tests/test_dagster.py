@@ -9,9 +9,14 @@ from datetime import timedelta
 
 import dagster as dg
 import pytest
+from dagster._core.run_coordinator.base import SubmitRunContext
+from dagster._core.run_coordinator.queued_run_coordinator import QueuedRunCoordinator
 from worlds import World, make_world
 
 from backfill_assets.checks import CHUNK_GATE
+from backfill_assets.cli import execute
+from backfill_assets.coordination import AT_ONCE, DecisionsFirst
+from backfill_assets.decision_jobs import DECISION_JOBS, stop_run
 from backfill_assets.definitions import build_definitions
 from backfill_assets.inputs import observations
 from backfill_assets.launch import report_inputs, run_chunks, run_publication
@@ -25,8 +30,9 @@ from backfill_assets.staging import (
     chunk_partitions,
     one_run,
     partition_key,
+    stretches,
 )
-from manifests.errors import InputRefused
+from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from resources.ledger import now
 from resources.processes import this_process
@@ -70,6 +76,51 @@ def test_chunks_and_checks_of_a_range_run_are_seen_per_partition(world: World) -
         assert run_chunks(world.platform, instance, record, chunks)
         requests = list(publication_requests(world.platform, CASE_SLA_DAILY))
         assert [request.partition_key for request in requests] == ["seen"]
+
+
+def test_months_that_are_not_adjacent_are_launched_each_by_itself_and_a_launch_says_why_it_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = {"chunks": ["2010-02", "2010-03", "2011-01"]}
+    record = world.announced(world.with_few_gates().manifest("sample", mode="DRY_RUN", sample=sample, safety={}))
+    assert stretches(record, sample["chunks"]) == [("2010-02", "2010-03"), ("2011-01", "2011-01")]
+    assert stretches(record, ["2010-03", "2011-01"]) == [("2010-03", "2010-03"), ("2011-01", "2011-01")]
+    failed: list[str] = []
+    with world.dagster() as instance:
+        assert execute(world.platform, instance, "sample", (), progress=False, failed=failed.append)
+        assert failed == []
+        assert world.platform.ledger.run("sample").state is RunState.VALIDATED
+        early = world.approved(world.manifest("refused"))
+        with monkeypatch.context() as patch:
+            patch.setattr("backfill_assets.staging.require_computable", _refused)
+            assert not run_chunks(world.platform, instance, early, ["2010-01", "2010-02"], failed=failed.append)
+    (why,) = failed
+    assert why.startswith("2010-01 to 2010-02: ")
+    assert "the disk is full" in why
+    assert "make room" in why
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise InputRefused(Problem("the disk is full", "files are written somewhere", "make room"))
+
+
+def test_decisions_do_not_wait_in_the_queue_of_what_computes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {job.name for job in DECISION_JOBS} == AT_ONCE
+    with world.dagster() as instance:
+        coordinator = instance.run_coordinator
+        assert isinstance(coordinator, DecisionsFirst)
+        assert coordinator.get_run_queue_config().max_concurrent_runs == 1
+        launched, queued = list[str](), list[str]()
+        monkeypatch.setattr(type(instance), "launch_run", lambda _self, run_id, _workspace: launched.append(run_id))
+        queue = QueuedRunCoordinator
+        monkeypatch.setattr(queue, "submit_run", lambda _self, context: queued.append(context.dagster_run.run_id))
+        config = {"ops": {"stop": {"config": {"run_id": "seen", "by": "olga"}}}}
+        decided = instance.create_run_for_job(stop_run, run_config=config)
+        computed = instance.create_run_for_job(_nothing)
+        for run in (decided, computed):
+            coordinator.submit_run(SubmitRunContext(run, workspace=None))
+            instance.delete_run(run.run_id)
+    assert (launched, queued) == ([decided.run_id], [computed.run_id])
 
 
 @dg.job

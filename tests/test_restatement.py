@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pandera.polars as pandera
@@ -208,6 +210,39 @@ def test_a_poisoned_chunk_fails_alone_and_is_named(world: World, monkeypatch: py
     assert again.computed == ["2010-05"]
     assert again.skipped == ["2010-03", "2010-04"]
     assert world.platform.ledger.run("poisoned").state is RunState.VALIDATED
+
+
+def _misspelt(inputs, context):
+    return transforms.case_sla_daily(inputs, context).withColumn("amount", F.col("ammount"))
+
+
+def _mistaken(inputs, context):
+    raise KeyError("no such rule")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [(_misspelt, "AnalysisException: .*ammount"), (_mistaken, "KeyError: 'no such rule' .test_restat")],
+)
+def test_a_frame_that_cannot_be_built_is_not_tried_for_any_other_chunk(
+    shared_world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    function: Callable[..., Any],
+    said: str,
+) -> None:
+    world, run_id = shared_world.with_few_gates(), f"not-built{function.__name__.replace('_', '-')}"
+    with_version(monkeypatch, "9.9.5", function)
+    monkeypatch.setitem(transforms.DAY_OF, "9.9.5", transforms.local_date)
+    record = world.approved(world.manifest(run_id, version="9.9.5", target=world.scope(*SPRING)))
+    with pytest.raises(InputRefused, match=said):
+        world.stage(record)
+    assert len(world.platform.ledger.attempts(run_id)) == 1
+    found = world.platform.ledger.run(run_id)
+    assert found.state is RunState.FAILED
+    assert re.search(said, found.state_reason)
+    assert "\n" not in found.state_reason, "no query plan, no stack"
+    assert len(capfd.readouterr().err) < 5_000
 
 
 def test_columns_of_another_type_are_refused_together_and_never_cast(

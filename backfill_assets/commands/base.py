@@ -55,12 +55,13 @@ def show(*renderables: Any) -> None:
 
 @contextmanager
 def opened_platform() -> Iterator[Platform]:
-    """Open the installation that the settings name.
+    """Open the installation that the settings name; Ctrl-C and SIGTERM end what is done with it at once.
 
     Raises:
         EnvironmentRefused: if it was never initialised.
     """
     from backfill_assets.platform import open_platform
+    from backfill_assets.stopping import interruptible
 
     settings = load_settings()
     if not settings.home.is_dir():
@@ -72,7 +73,11 @@ def opened_platform() -> Iterator[Platform]:
             )
         )
     logs.configure(settings)
-    with open_platform(settings) as platform, acting(lambda: identified(platform.policy.identity, Channel.CLI)):
+    with (
+        open_platform(settings) as platform,
+        acting(lambda: identified(platform.policy.identity, Channel.CLI)),
+        interruptible(platform),
+    ):
         yield platform
 
 

@@ -1,0 +1,67 @@
+"""Whether a run waits for somebody to launch it: what of it is left to compute, and nobody computes.
+
+Put here what the ledger says of that; it is asked anew each time, since a process that is gone puts nothing on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from manifests.lifecycle import RunState
+from resources import stops
+from resources.ledger import ChunkRecord, ChunkState, Ledger, RunRecord
+from resources.processes import has_ended
+from resources.stops import Stop
+
+_STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why a run waits for a launch: somebody has stopped it, or chunks (in order) are left that nobody computes."""
+
+    run_id: str
+    chunks: tuple[str, ...]
+    stop: Stop | None = None
+
+    def __str__(self) -> str:
+        if self.stop is not None:
+            return f"{self.stop}; waits for a launch (`backfill resume {self.run_id}`)"
+        ends = {self.chunks[0]: None, self.chunks[-1]: None}
+        return f"waits for a launch of {' to '.join(ends)}, {len(self.chunks)} chunk(s) (`backfill run {self.run_id}`)"
+
+
+def under_way(attempt: Mapping[str, Any]) -> bool:
+    """Return whether an attempt is being computed, as far as this machine can see; another machine's is taken to be."""
+    return attempt["state"] == "RUNNING" and not has_ended(attempt)
+
+
+def waits(
+    ledger: Ledger,
+    record: RunRecord,
+    *,
+    chunks: Sequence[ChunkRecord] | None = None,
+    attempts: Sequence[Mapping[str, Any]] | None = None,
+) -> Waiting | None:
+    """Return why a run waits for a launch, or None; `chunks` and `attempts` are its own, where they are read already."""
+    if record.state not in {*stops.STOPPABLE, RunState.FAILED}:
+        return None
+    stop = stops.held(ledger.engine, record.run_id)
+    if stop is None and record.state is not RunState.RUNNING:
+        return None
+    left = tuple(
+        one.chunk for one in (ledger.chunks(record.run_id) if chunks is None else chunks) if one.state not in _STAGED
+    )
+    if stop is not None:
+        return Waiting(record.run_id, left, stop)
+    busy = any(under_way(one) for one in (ledger.attempts(record.run_id) if attempts is None else attempts))
+    return Waiting(record.run_id, left) if left and not busy else None
+
+
+def all_waiting(ledger: Ledger) -> dict[str, Waiting]:
+    """Return every run that waits for a launch."""
+    states = {*stops.STOPPABLE, RunState.FAILED}
+    found = {record.run_id: waits(ledger, record) for record in ledger.runs(states=states)}
+    return {run_id: one for run_id, one in found.items() if one is not None}

@@ -1,0 +1,178 @@
+"""Stops: who has stopped a run, through what and when, and who launched it again.
+
+Put here the SQL of them. A stop is of a run, not of a process: it ends every attempt at the run that is under way, and
+holds until somebody launches the run again; nothing is staged or published before. What a process does when it finds
+that its run was stopped is `backfill_assets.stopping`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from manifests.errors import Problem, RunStopped, TransitionRefused
+from manifests.lifecycle import RunState
+from resources.locks import lock_run
+from resources.tables import attempts, publications, runs, stops
+
+STOPPABLE = frozenset({RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED})
+"""States in which something of a run may be under way, or be done next without anybody saying so."""
+STOPPED = "STOPPED"
+"""State of an attempt that a stop has ended."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One stop of a run. `resumed_at` is None while it holds; `note` says what it met that it could not stop."""
+
+    id: int
+    run_id: str
+    stopped_by: str
+    through: str
+    reason: str
+    note: str
+    at: datetime
+    resumed_at: datetime | None
+    resumed_by: str | None
+
+    def __str__(self) -> str:
+        why = f": {self.reason}" if self.reason else ""
+        return f"stopped by {self.stopped_by} ({self.through}), {self.at:%Y-%m-%d %H:%M:%S} UTC{why}"
+
+
+def stop(engine: sa.Engine, run_id: str, *, by: str, through: str, reason: str = "") -> Stop:
+    """Stop a run: end its attempts that are under way, and let nothing be staged or published until it is launched again.
+
+    A publication that is under way is not ended: `note` says so.
+
+    Raises:
+        TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or nobody is named.
+    """
+    if not by.strip():
+        raise TransitionRefused(Problem("nobody is named", "a stop has a name", "give --by"))
+    at = datetime.now(UTC)
+    with engine.begin() as connection:
+        lock_run(connection, run_id)
+        state = connection.execute(sa.select(runs.c.state).where(runs.c.run_id == run_id)).scalar()
+        if state not in STOPPABLE:
+            raise TransitionRefused(
+                Problem(
+                    f"run '{run_id}' is {state or 'unknown'}",
+                    f"a run is stopped while it is {', '.join(sorted(STOPPABLE))}",
+                    "nothing of it is under way; `backfill cancel` or `backfill reject` ends it for good",
+                )
+            )
+        entry = connection.execute(
+            sa.select(publications.c.actor, publications.c.started_at).where(
+                publications.c.run_id == run_id, publications.c.state == "INTENT"
+            )
+        ).first()
+        note = "" if entry is None else f"its publication by {entry.actor} was under way and is not interrupted"
+        connection.execute(
+            stops.insert().values(run_id=run_id, stopped_by=by, through=through, reason=reason, note=note, at=at)
+        )
+        found = _held(connection, run_id)
+        assert found is not None
+        connection.execute(
+            attempts.update()
+            .where(attempts.c.run_id == run_id, attempts.c.state == "RUNNING")
+            .values(state=STOPPED, ended_at=at, error=str(found))
+        )
+    return found
+
+
+def launched(engine: sa.Engine, run_id: str, *, by: str, asked_at: datetime | None = None) -> int:
+    """Record that somebody launches a run: a stop before that holds no longer; return the number of its newest stop.
+
+    `asked_at` is when the launch was asked for, if not now: one that was asked for before the stop does not end it.
+
+    Raises:
+        RunStopped: if the run was stopped after the launch was asked for.
+    """
+    with engine.begin() as connection:
+        lock_run(connection, run_id)
+        found = _held(connection, run_id)
+        if found is not None and asked_at is not None and found.at > asked_at:
+            raise refusal(found)
+        if found is not None:
+            open_ones = stops.update().where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None))
+            connection.execute(open_ones.values(resumed_at=datetime.now(UTC), resumed_by=by))
+        return _newest(connection, run_id)
+
+
+def newest(engine: sa.Engine, run_id: str) -> int:
+    """Return the number of a run's newest stop; 0 if it was never stopped."""
+    with engine.connect() as connection:
+        return _newest(connection, run_id)
+
+
+def after(engine: sa.Engine, run_id: str, number: int) -> Stop | None:
+    """Return the newest stop of a run if it came after the one of a number, whether or not it still holds."""
+    with engine.connect() as connection:
+        row = connection.execute(
+            sa.select(stops).where(stops.c.run_id == run_id, stops.c.id > number).order_by(stops.c.id.desc())
+        ).first()
+    return None if row is None else Stop(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def held(engine: sa.Engine, run_id: str) -> Stop | None:
+    """Return the newest stop that holds a run, or None."""
+    with engine.connect() as connection:
+        return _held(connection, run_id)
+
+
+def all_held(engine: sa.Engine, run_ids: Iterable[str] | None = None) -> dict[str, Stop]:
+    """Return the stops that hold runs (of `run_ids`, if given) that are not over, by run."""
+    query = (
+        sa.select(stops)
+        .join(runs, runs.c.run_id == stops.c.run_id)
+        .where(stops.c.resumed_at.is_(None), runs.c.state.in_([*STOPPABLE, RunState.FAILED]))
+        .order_by(stops.c.id)
+    )
+    wanted = None if run_ids is None else set(run_ids)
+    with engine.connect() as connection:
+        found = [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
+    return {one.run_id: one for one in found if wanted is None or one.run_id in wanted}
+
+
+def of_run(engine: sa.Engine, run_id: str) -> list[Stop]:
+    """Return the stops of a run, in order."""
+    query = sa.select(stops).where(stops.c.run_id == run_id).order_by(stops.c.id)
+    with engine.connect() as connection:
+        return [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
+
+
+def refuse_held(connection: sa.Connection, run_id: str) -> None:
+    """Refuse what may not be done while a stop holds; the caller has locked the run.
+
+    Raises:
+        RunStopped: saying who stopped it and when.
+    """
+    if (found := _held(connection, run_id)) is not None:
+        raise refusal(found)
+
+
+def refusal(found: Stop) -> RunStopped:
+    """Return what a launch or a publication is told that meets a stop."""
+    return RunStopped(
+        Problem(
+            f"run '{found.run_id}' was {found}",
+            "what is staged stays; nothing more is computed or published until somebody launches the run again",
+            f"`backfill resume {found.run_id}`, or launch its chunks again in Dagster",
+        )
+    )
+
+
+def _held(connection: sa.Connection, run_id: str) -> Stop | None:
+    row = connection.execute(
+        sa.select(stops).where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None)).order_by(stops.c.id.desc())
+    ).first()
+    return None if row is None else Stop(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def _newest(connection: sa.Connection, run_id: str) -> int:
+    found = connection.execute(sa.select(sa.func.max(stops.c.id)).where(stops.c.run_id == run_id)).scalar()
+    return int(found or 0)

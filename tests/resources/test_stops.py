@@ -1,0 +1,120 @@
+"""A stop ends what is under way, holds until the next launch, and is on record with who did both."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from support import REQUESTER, approved, pass_all, planned, stage_all, staged_files
+
+from manifests.errors import RunStopped, TransitionRefused
+from manifests.lifecycle import RunState
+from resources import stops
+from resources.ledger import Ledger, RunRecord, now
+
+
+def stop(ledger: Ledger, run_id: str = "run", by: str = "olga") -> stops.Stop:
+    return stops.stop(ledger.engine, run_id, by=by, through="backfill stop", reason="the cluster is needed")
+
+
+def keys(record: RunRecord) -> list[str]:
+    return [chunk.key for chunk in record.plan.chunks]
+
+
+def validated(ledger: Ledger) -> RunRecord:
+    record = approved(ledger, "run")
+    pass_all(ledger, record, stage_all(ledger, record))
+    ledger.move("run", RunState.VALIDATED, REQUESTER, expected=RunState.STAGED)
+    return record
+
+
+def test_a_stop_ends_the_attempt_under_way_and_nothing_of_it_is_staged(ledger: Ledger) -> None:
+    record = approved(ledger, "run")
+    number, _ = ledger.start_attempt("run", keys(record), actor=REQUESTER, location="/staging")
+    stopped = stop(ledger)
+    (attempt,) = ledger.attempts("run")
+    assert attempt["state"] == stops.STOPPED
+    assert "stopped by olga (backfill stop)" in attempt["error"]
+    with pytest.raises(RunStopped, match=r"olga.*the cluster is needed"):
+        ledger.stage("run", number, staged_files(record, number))
+    with pytest.raises(RunStopped, match="backfill resume run"):
+        ledger.start_attempt("run", keys(record), actor=REQUESTER, location="/staging")
+    ledger.fail_attempt("run", number, "the job was cancelled", chunk=keys(record)[0])
+    assert ledger.attempts("run")[0]["state"] == stops.STOPPED, "what a stop has ended has not failed"
+    assert ledger.run("run").state is RunState.RUNNING
+    assert stops.held(ledger.engine, "run") == stopped
+
+
+def test_what_was_staged_before_stays(ledger: Ledger) -> None:
+    record = approved(ledger, "run")
+    stage_all(ledger, record)
+    stop(ledger)
+    assert {chunk.state for chunk in ledger.chunks("run")} == {"STAGED"}
+
+
+def test_the_next_launch_ends_a_stop_and_both_are_on_record(ledger: Ledger) -> None:
+    record = approved(ledger, "run")
+    first = stop(ledger)
+    known = stops.launched(ledger.engine, "run", by="ada")
+    assert known == first.id
+    assert ledger.start_attempt("run", keys(record), actor="ada", location="/staging") is not None
+    second = stop(ledger, by="grace")
+    assert second.id > first.id
+    told = [(one.stopped_by, one.resumed_by) for one in stops.of_run(ledger.engine, "run")]
+    assert told == [("olga", "ada"), ("grace", None)]
+    assert stops.after(ledger.engine, "run", known) == second, (
+        "the launch that knows the first one learns of the second"
+    )
+
+
+def test_a_launch_that_was_asked_for_before_the_stop_does_not_end_it(ledger: Ledger) -> None:
+    approved(ledger, "run")
+    asked = now()
+    stop(ledger)
+    with pytest.raises(RunStopped):
+        stops.launched(ledger.engine, "run", by="ada", asked_at=asked)
+    assert stops.held(ledger.engine, "run") is not None
+    stops.launched(ledger.engine, "run", by="ada", asked_at=now() + timedelta(seconds=1))
+    assert stops.held(ledger.engine, "run") is None
+
+
+def test_a_run_may_be_stopped_again_and_a_launch_that_was_asked_for_between_the_two_ends_neither(
+    ledger: Ledger,
+) -> None:
+    approved(ledger, "run")
+    stop(ledger)
+    asked = now()
+    second = stop(ledger, by="grace")
+    assert stops.held(ledger.engine, "run") == second
+    with pytest.raises(RunStopped, match="grace"):
+        stops.launched(ledger.engine, "run", by="ada", asked_at=asked)
+    stops.launched(ledger.engine, "run", by="ada")
+    assert stops.held(ledger.engine, "run") is None, "one launch ends both"
+
+
+def test_a_stop_prevents_a_publication_that_has_not_begun(ledger: Ledger) -> None:
+    validated(ledger)
+    stop(ledger)
+    with pytest.raises(RunStopped):
+        ledger.open_publication("run", "publish", 7, "root", REQUESTER, unless_stopped=True)
+    assert ledger.publications("run") == []
+
+
+def test_a_stop_lets_a_publication_finish_that_has_begun_and_says_so(ledger: Ledger) -> None:
+    validated(ledger)
+    entry = ledger.open_publication("run", "publish", 7, "root", REQUESTER, unless_stopped=True)
+    assert "was under way and is not interrupted" in stop(ledger).note
+    ledger.accept("run", entry, snapshot_id=100, added=3, removed=2, actor=REQUESTER)
+    assert ledger.run("run").state is RunState.PUBLISHED
+    assert stops.all_held(ledger.engine) == {}, "a run that is published is not shown as stopped"
+
+
+def test_what_is_not_under_way_is_not_stopped(ledger: Ledger) -> None:
+    planned(ledger, "run")
+    with pytest.raises(TransitionRefused, match="is PLANNED"):
+        stop(ledger)
+    with pytest.raises(TransitionRefused, match="is unknown"):
+        stop(ledger, "another")
+    with pytest.raises(TransitionRefused, match="nobody is named"):
+        stop(ledger, by=" ")
+    assert stops.of_run(ledger.engine, "run") == []

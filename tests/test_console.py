@@ -1,0 +1,36 @@
+"""What the command prints for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from backfill_assets import console
+from resources.ledger import ChunkRecord, ChunkState
+
+
+def printed(what: Any) -> str:
+    shown = console.make_console()
+    with shown.capture() as capture:
+        shown.print(what)
+    return capture.get()
+
+
+def failed(errors: Iterable[tuple[str, str]]) -> list[ChunkRecord]:
+    return [
+        ChunkRecord(chunk, number, ChunkState.FAILED, 1, None, None, (), None, {}, error)
+        for number, (chunk, error) in enumerate(errors)
+    ]
+
+
+def test_chunks_that_failed_alike_are_told_once_by_the_first_line_of_their_error() -> None:
+    months = [f"20{year:02}-{month:02}" for year in range(5) for month in range(1, 13)]
+    stack = "\n\tat org.apache.spark.Somewhere" * 500
+    chunks = failed([(month, f"ArithmeticException: [DIVIDE_BY_ZERO] no{stack}") for month in months[:58]])
+    chunks += failed([("2004-12", "ValueError: another")])
+    text = printed(console.failures(chunks))
+    assert "58 chunks" in text
+    assert text.count("DIVIDE_BY_ZERO") == 1
+    assert "org.apache" not in text
+    assert "2004-12    ValueError: another" in text
+    assert len(text.splitlines()) < 6

@@ -1,0 +1,338 @@
+"""Stopping means stopping: whoever stops a run, nothing fails, nothing is tried again, and nothing is published."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from backfill_assets import decisions, executor, faults, stopping
+from backfill_assets.platform import Platform
+from backfill_assets.publication import publish
+from backfill_assets.publish import publication_requests
+from backfill_assets.runbook import steps
+from backfill_assets.staging import RUN_TAG, launched_by_dagster
+from backfill_assets.terminated import note_terminated
+from benchmarks import kills, small_table
+from benchmarks.kills import CASES
+from benchmarks.small_table import closed, declared, manifest, planned, staged
+from manifests.errors import PublicationRefused, RunStopped
+from manifests.lifecycle import RunState
+from resources import launches, stops
+
+REPLACE = next(case for case in CASES if case.name == "REPLACE_PARTITIONS")
+RUN = "stopped"
+FOR_EVER = 60.0
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    site = tmp_path_factory.mktemp("stops") / "site"
+    with declared():
+        kills.build(site)
+        yield site
+
+
+@pytest.fixture
+def platform(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    kills.restore(kept)
+    platform = kills.at(kept)
+    monkeypatch.setattr(type(platform.spark), "interrupt", lambda _: None)
+    planned(platform, manifest(RUN, REPLACE.mode, REPLACE.scope))
+    yield platform
+    closed(platform)
+
+
+def keys(platform: Platform) -> list[str]:
+    return [chunk.key for chunk in platform.ledger.run(RUN).plan.chunks]
+
+
+def meanwhile(act: Callable[[], Any]) -> None:
+    threading.Timer(0.2, act).start()
+
+
+def by_signal(number: signal.Signals) -> Callable[[Platform], None]:
+    return lambda _: os.kill(os.getpid(), number)
+
+
+def elsewhere(platform: Platform) -> None:
+    stops.stop(platform.ledger.engine, RUN, by="olga", through="backfill stop", reason="the cluster is needed")
+
+
+def for_ever(*_: Any, **__: Any) -> Any:
+    until = time.monotonic() + FOR_EVER
+    while time.monotonic() < until:
+        time.sleep(0.05)
+    raise AssertionError("nobody has ended it")
+
+
+def for_ever_then(error: Exception) -> Callable[..., Any]:
+    """Stand for a call to the JVM: it answers, with an error, once its jobs were cancelled."""
+
+    def work(platform: Platform, *_: Any, **__: Any) -> Any:
+        launch = stopping._active[RUN]
+        until = time.monotonic() + FOR_EVER
+        while launch.stop is None and time.monotonic() < until:
+            time.sleep(0.02)
+        raise error
+
+    return work
+
+
+def launch(platform: Platform, work: Callable[[], Any]) -> None:
+    with stopping.launched(platform, RUN):
+        work()
+
+
+def disturbed(platform: Platform, act: Callable[[Platform], None], work: Callable[..., Any]) -> Callable[..., Any]:
+    """Return work that has the run stopped while it is done."""
+
+    def both(*arguments: Any, **named: Any) -> Any:
+        meanwhile(lambda: act(platform))
+        return work(*arguments, **named)
+
+    return both
+
+
+def stopped(platform: Platform, work: Callable[[], Any]) -> float:
+    """Launch work that is stopped; return how long it took."""
+    began = time.monotonic()
+    with pytest.raises(RunStopped):
+        launch(platform, work)
+    return time.monotonic() - began
+
+
+def require_stopped(platform: Platform) -> None:
+    """Nothing has failed, nothing was halved or tried again, and nobody publishes it."""
+    assert [one["state"] for one in platform.ledger.attempts(RUN)] in ([], ["STOPPED"], ["STAGED"])
+    assert not [one for one in platform.ledger.chunks(RUN) if one.error]
+    assert stops.held(platform.ledger.engine, RUN) is not None
+    assert list(publication_requests(platform, small_table.TARGET)) == []
+
+
+@pytest.mark.parametrize(
+    ("act", "through"),
+    [
+        pytest.param(by_signal(signal.SIGINT), "SIGINT", id="Ctrl-C"),
+        pytest.param(by_signal(signal.SIGTERM), "SIGTERM", id="SIGTERM"),
+        pytest.param(elsewhere, "backfill stop", id="elsewhere"),
+    ],
+)
+@pytest.mark.parametrize(
+    "work",
+    [
+        pytest.param(for_ever, id="in Python"),
+        pytest.param(for_ever_then(ValueError("Job 3 cancelled part of cancelled job tags")), id="in the JVM"),
+    ],
+)
+def test_a_stop_ends_a_batch_at_once_which_has_not_failed(
+    platform: Platform,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[Platform], None],
+    through: str,
+    work: Callable[..., Any],
+) -> None:
+    monkeypatch.setattr(executor, "compute_batch", disturbed(platform, act, work))
+    assert stopped(platform, lambda: executor.stage_chunks(platform, RUN, keys(platform))) < FOR_EVER / 4
+    require_stopped(platform)
+    stop = stops.held(platform.ledger.engine, RUN)
+    assert stop is not None
+    assert stop.through.startswith(through)
+    assert platform.ledger.run(RUN).state is RunState.RUNNING
+    assert str(launches.waits(platform.ledger, platform.ledger.run(RUN))).endswith(f"(`backfill resume {RUN}`)")
+    monkeypatch.setattr(executor, "compute_batch", small_table.compute)
+    with stopping.launched(platform, RUN):
+        assert staged(platform, RUN).state is RunState.VALIDATED
+    assert publish(platform, RUN).new
+
+
+def test_signals_are_whose_they_were_before_and_are_not_lost_between_two_parts(platform: Platform) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+
+    def go_on() -> None:
+        signal.signal(signal.SIGINT, lambda *_: None)  # as Dagster does between two steps
+        os.kill(os.getpid(), signal.SIGINT)
+        stopping.going_on(RUN)()
+        raise AssertionError("it goes on")
+
+    with pytest.raises(RunStopped):
+        launch(platform, go_on)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_jvm(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_in_py4j", lambda _: True)
+    monkeypatch.setattr(stopping, "_JVM_SECONDS", FOR_EVER)
+
+    def twice(_: Platform) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(executor, "compute_batch", disturbed(platform, twice, for_ever))
+    assert stopped(platform, lambda: executor.stage_chunks(platform, RUN, keys(platform))) < FOR_EVER / 4
+    require_stopped(platform)
+
+
+@pytest.mark.parametrize("gate", ["run_gates", "_run_verdicts"])
+def test_a_stop_while_gates_judge_leaves_what_is_staged_and_judges_nothing(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, gate: str
+) -> None:
+    usual = getattr(executor, gate)
+    work = for_ever_then(ValueError("cancelled"))
+    monkeypatch.setattr(executor, gate, disturbed(platform, by_signal(signal.SIGINT), work))
+    stopped(platform, lambda: staged(platform, RUN))
+    require_stopped(platform)
+    assert platform.ledger.run(RUN).state is RunState.STAGED
+    assert not [one for one in platform.ledger.verdicts(RUN) if not one.chunk]
+    monkeypatch.setattr(executor, gate, usual)
+    with stopping.launched(platform, RUN):
+        assert staged(platform, RUN).state is RunState.VALIDATED
+    assert [one["state"] for one in platform.ledger.attempts(RUN)] == ["STAGED"], "nothing staged is computed again"
+
+
+def test_a_validated_run_that_is_stopped_is_published_by_nobody(platform: Platform) -> None:
+    staged(platform, RUN)
+    assert [one.partition_key for one in publication_requests(platform, small_table.TARGET)] == [RUN]
+    before = platform.lakehouse.snapshot_id(small_table.READINGS)
+    done, record = decisions.stop(platform, RUN, by="olga", through="backfill stop")
+    assert (done.note, record.state) == ("", RunState.VALIDATED)
+    require_stopped(platform)
+    for act in (publish, decisions.publish):
+        with pytest.raises(PublicationRefused, match="olga"):
+            act(platform, RUN)
+    with pytest.raises(RunStopped), stopping.launched(platform, RUN, resumes=False):
+        pass
+    assert platform.lakehouse.snapshot_id(small_table.READINGS) == before
+    (launched,) = [step for step in steps(platform, RUN) if step.title == "Launch"]
+    assert launched.commands == (f"backfill resume {RUN}",)
+    with stopping.launched(platform, RUN):
+        pass
+    assert [one.partition_key for one in publication_requests(platform, small_table.TARGET)] == [RUN]
+    assert publish(platform, RUN).new
+
+
+@pytest.mark.parametrize(
+    ("point", "published"), [("publishing.sealed", False), ("publishing.leased", True), ("publishing.committed", True)]
+)
+def test_a_stop_prevents_a_publication_or_lets_its_commit_finish(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, point: str, published: bool
+) -> None:
+    staged(platform, RUN)
+    before = platform.lakehouse.snapshot_id(small_table.READINGS)
+
+    def reach(here: str) -> None:
+        if here == point:
+            os.kill(os.getpid(), signal.SIGINT)
+            stopping._active[RUN].drain()
+
+    monkeypatch.setattr(faults, "reach", reach)
+    if published:
+        assert publish(platform, RUN).new
+    else:
+        with pytest.raises(RunStopped):
+            publish(platform, RUN)
+    (stop,) = stops.of_run(platform.ledger.engine, RUN)
+    assert ("is not interrupted" in stop.note) == published
+    assert (platform.ledger.run(RUN).state is RunState.PUBLISHED) == published
+    assert (platform.lakehouse.snapshot_id(small_table.READINGS) != before) == published
+
+
+def test_a_dagster_run_that_is_terminated_stops_its_run_and_ends_cancelled(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "compute_batch", for_ever)
+
+    @dg.op
+    def compute(context):
+        meanwhile(lambda: context.instance.report_run_canceling(context.run))  # no signal reaches it
+        with launched_by_dagster(context, platform, RUN):
+            executor.stage_chunks(platform, RUN, keys(platform))
+
+    @dg.job(executor_def=dg.in_process_executor)
+    def job() -> None:
+        compute()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = job.execute_in_process(instance=instance, raise_on_error=False)
+        assert instance.get_run_by_id(result.run_id).status is dg.DagsterRunStatus.CANCELED
+    require_stopped(platform)
+    stop = stops.held(platform.ledger.engine, RUN)
+    assert stop is not None
+    assert stop.through == f"Terminate of the Dagster run {result.run_id}"
+
+
+def test_a_dagster_run_of_a_run_that_is_stopped_elsewhere_ends_cancelled_and_so_does_one_asked_for_before(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "compute_batch", for_ever)
+    asked: list[str] = []
+
+    @dg.op
+    def compute(context):
+        asked.append(context.run_id)
+        if len(asked) == 1:
+            meanwhile(lambda: elsewhere(platform))
+        else:
+            elsewhere(platform)  # while it was queued
+        with launched_by_dagster(context, platform, RUN):
+            executor.stage_chunks(platform, RUN, keys(platform))
+
+    @dg.job(executor_def=dg.in_process_executor)
+    def job() -> None:
+        compute()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        for _ in range(2):
+            result = job.execute_in_process(instance=instance, raise_on_error=False)
+            assert instance.get_run_by_id(result.run_id).status is dg.DagsterRunStatus.CANCELED
+            require_stopped(platform)
+            stops.launched(platform.ledger.engine, RUN, by="ada")
+    assert len(platform.ledger.attempts(RUN)) == 1, "the second one has computed nothing"
+
+
+def test_a_launch_that_was_terminated_without_its_process_noting_it_is_stopped_once(platform: Platform) -> None:
+    @dg.job
+    def nothing() -> None:
+        """Stand for a launch whose process is gone."""
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        waiting = instance.create_run_for_job(nothing, tags={RUN_TAG: RUN})
+        instance.report_run_canceled(waiting)
+        assert note_terminated(platform, instance, waiting.run_id) is None, "it has never begun"
+        done = nothing.execute_in_process(instance=instance, tags={RUN_TAG: RUN})
+        stop = note_terminated(platform, instance, done.run_id)
+        assert stop is not None
+        assert stop.through == f"Terminate of the Dagster run {done.run_id}"
+        assert note_terminated(platform, instance, done.run_id) is None, "it is on record"
+        again = nothing.execute_in_process(instance=instance, tags={RUN_TAG: RUN})
+        stops.launched(platform.ledger.engine, RUN, by="ada")
+        staged(platform, RUN)
+        assert note_terminated(platform, instance, again.run_id) is None, "somebody has launched it since"
+
+
+def test_a_command_that_only_looks_is_ended_by_ctrl_c_and_stops_no_run(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "_in_py4j", lambda _: True)
+    cancelled: list[float] = []
+    monkeypatch.setattr(type(platform.spark), "interrupt", lambda _: cancelled.append(time.monotonic()))
+
+    def look() -> None:
+        with stopping.interruptible(platform):
+            meanwhile(lambda: os.kill(os.getpid(), signal.SIGINT))
+            until = time.monotonic() + FOR_EVER
+            while not cancelled and time.monotonic() < until:
+                time.sleep(0.02)
+            raise ValueError("Job 3 cancelled part of cancelled job tags")
+
+    with pytest.raises(KeyboardInterrupt):
+        look()
+    assert stops.of_run(platform.ledger.engine, RUN) == []
