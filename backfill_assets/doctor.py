@@ -30,7 +30,7 @@ from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publication import Published, accept, change_of, publish, reinstate, rollback
 from backfill_assets.records import MOVED, WAS_PUBLISHED, catch_up, is_behind, name_of
 from backfill_assets.target import TargetTable
-from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, Change, withdrawn
+from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW, Change, withdrawn
 from manifests.chunks import key_of
 from manifests.errors import EnvironmentRefused, InputRefused, Refused
 from manifests.lifecycle import RunState
@@ -269,9 +269,9 @@ def _publications(views: Mapping[str, _View], record: RunRecord) -> Iterator[Dis
     entries = platform.ledger.publications(record.run_id)
     recorded = [entry for entry in entries if entry["state"] == "COMMITTED"]
     change = change_of(platform, record, [])
-    view = views[change.tables[-1]]  # the one by which readers, and the ledger, know it
+    view = views[change.tables[0]]  # the one by which readers, and the ledger, know it
     landed = _landed(view, record, change, recorded)
-    for table in change.tables[:-1]:  # half of a change of two tables is not nothing
+    for table in change.tables[1:]:  # half of a change of two tables is not nothing
         other = _landed(views[table], record, change, recorded)
         if other is not None and other.number > max(len(recorded), landed.number if landed else 0):
             view, landed = views[table], other
@@ -299,6 +299,8 @@ def _landed(view: _View, record: RunRecord, change: Change, recorded: Sequence[M
         if said.get(RUN_PROPERTY) != record.run_id:
             continue
         action = said.get(ACTION_PROPERTY, PUBLISH)
+        if action == WITHDRAW:
+            return None
         if action == PUBLISH and not change.moves_main:
             if change.plan.acceptance is Acceptance.LATER and not any(one["action"] == ACCEPT for one in recorded):
                 return _Landed(ACCEPT, len(recorded) + 1, snapshot)

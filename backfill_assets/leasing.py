@@ -6,13 +6,16 @@ first puts on record what they published and could not say. What is published is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
+from typing import Any
 
 from backfill_assets import faults
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.ways import ACCEPT, ON_BRANCH, PREPARE, PUBLISH, ROLLBACK, Change
+from manifests.errors import EnvironmentRefused, Refused
+from resources.lakehouse import Commit
 from resources.leases import Lease, Leases
 from resources.ledger import RunRecord, operator
 
@@ -21,8 +24,10 @@ from resources.ledger import RunRecord, operator
 def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iterator[Lease]:
     """Hold the days a run may change while it is published or its publication is undone.
 
-    Given back however the body ends; only a process that is killed leaves it, to be taken over. Giving it back when
-    the outcome of a commit is unknown is safe: a commit that lands late lands on an unchanged table or not at all.
+    Given back where it is certain what came of the body: it is done, or was refused. Where the outcome of a commit is
+    unknown (the catalog could not be reached, any other error) the commit may land later, on a table that nobody else
+    has changed: a cancelled run leaves the table unchanged, too. The lease is lost then, so that the next holder fences
+    it before anything is looked at; a process that is killed leaves it to be taken over in the same way.
 
     Raises:
         LeaseHeld: if somebody else holds one of the days.
@@ -30,16 +35,24 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
     leases = leases_of(platform)
     lease = leases.acquire(record.target, *_days(record, action), record.run_id, action)
     faults.reach("leasing.taken")
+    is_settled = False
     try:
         for token, loser in zip(lease.lost, lease.losers, strict=True):
             for table in {*_change(platform, record).tables, *_change(platform, platform.ledger.run(loser)).tables}:
                 platform.lakehouse.fence(table, token)
         faults.reach("leasing.fenced")
         leases.fenced(lease.lost)
-        _record_interrupted(platform, record, action)
+        _record_interrupted(platform, record, action, lease)
         yield lease
+        is_settled = True
+    except Refused as refusal:
+        is_settled = not isinstance(refusal, EnvironmentRefused)
+        raise
     finally:
-        leases.release(lease)
+        if is_settled:
+            leases.release(lease)
+        else:
+            leases.lose(lease)
 
 
 def leases_of(platform: Platform) -> Leases:
@@ -62,13 +75,16 @@ def _days(record: RunRecord, action: str) -> tuple[date, date]:
     return record.plan.publish_range.start, record.plan.publish_range.end
 
 
-def _change(platform: Platform, record: RunRecord) -> Change:
+def _change(platform: Platform, record: RunRecord, token: int | None = None) -> Change:
     plans = platform.ledger.plans(record)
-    return Change(platform, target_named(record.target), record, platform.ledger.chunks(record.run_id), plans)
+    return Change(platform, target_named(record.target), record, platform.ledger.chunks(record.run_id), plans, token)
 
 
-def _record_interrupted(platform: Platform, record: RunRecord, wanted: str) -> None:
+def _record_interrupted(platform: Platform, record: RunRecord, wanted: str, lease: Lease) -> None:
     """Record what was published in this scope by a process that did not live to say so, but for the run's own `wanted`.
+
+    A change of two tables of which one was committed is completed first: once another run has changed the target, nobody
+    could.
 
     The ledger then names the holders in the order of the target's snapshots; a run that woke up after its successor
     and recorded itself would seem to supersede it. Only under the lease is it certain that nobody is about to.
@@ -79,15 +95,45 @@ def _record_interrupted(platform: Platform, record: RunRecord, wanted: str) -> N
         first, last = _days(other, action)
         if (run_id, action) == (record.run_id, wanted) or first > end or last < start:
             continue
-        change = _change(platform, other)
-        number = 1 + sum(one["state"] == "COMMITTED" for one in ledger.publications(run_id))
-        commit = change.recorded_late(action, 1 if action == PUBLISH else number)
-        if commit is None:
-            continue
-        facts = {"snapshot_id": commit.snapshot_id, "added": commit.files_added, "removed": commit.files_removed}
-        if action == ACCEPT:
-            ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
-        elif action == ROLLBACK:
-            ledger.undo(run_id, entry, **facts, actor=operator())
-        else:
-            ledger.accept(run_id, entry, **facts, actor=operator(), keys=held(platform, change))
+        change = _change(platform, other, lease.token)
+        commit = brought_to_an_end(platform, change, action)
+        if commit is not None:
+            put_on_record(platform, change, entry, action, commit)
+
+
+def brought_to_an_end(platform: Platform, change: Change, action: str) -> Commit | None:
+    """Return what an action of a run has committed, after completing it where it has in one of two tables; else None.
+
+    Only for the holder of the run's days: the change carries the lease's token.
+
+    Raises:
+        PublicationRefused: if what is left of a change cannot be done any more.
+    """
+    entries = platform.ledger.publications(change.record.run_id)
+    done = [one for one in entries if one["state"] == "COMMITTED"]
+    number = 1 if action == PUBLISH else len(done) + 1
+    if action == PUBLISH:
+        change.take_announcement_back()
+    if not change.is_half_done(action, number):
+        return change.recorded_late(action, number)
+    root = next(one["evidence_root"] for one in reversed(entries) if one["action"] == action)
+    if action == PUBLISH:
+        return change.publish(root)
+    return change.undo(action, number, undone_by(done), root)
+
+
+def undone_by(done: Sequence[Mapping[str, Any]]) -> str:
+    """Return the action that the next rollback or reinstatement undoes, from a run's committed entries."""
+    return next(str(one["action"]) for one in reversed(done) if one["action"] != ACCEPT)
+
+
+def put_on_record(platform: Platform, change: Change, entry: int, action: str, commit: Commit) -> None:
+    """Record under an entry what an action has committed: accepted versions, supersession and state."""
+    ledger, run_id = platform.ledger, change.record.run_id
+    facts = {"snapshot_id": commit.snapshot_id, "added": commit.files_added, "removed": commit.files_removed}
+    if action == ACCEPT:
+        ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
+    elif action == ROLLBACK:
+        ledger.undo(run_id, entry, **facts, actor=operator())
+    else:
+        ledger.accept(run_id, entry, **facts, actor=operator(), keys=held(platform, change))

@@ -19,7 +19,7 @@ from backfill_assets import faults, stopping
 from backfill_assets.derivation import chunk_scopes
 from backfill_assets.executor import CHUNK_GATE, require_young
 from backfill_assets.kept import keep
-from backfill_assets.leasing import held, leases_of, publishing_lease
+from backfill_assets.leasing import held, leases_of, publishing_lease, put_on_record, undone_by
 from backfill_assets.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
@@ -285,6 +285,7 @@ def publish(platform: Platform, run_id: str) -> Published:
 def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     record, chunks = require_publishable(platform, run_id)
     change = change_of(platform, record, chunks, lease)
+    change.take_announcement_back()
     if not change.has_landed:
         require_explained(platform, run_id)
         if found := policy_problems(platform, record):
@@ -320,16 +321,11 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
         leases_of(platform).renew(lease)
         faults.reach("publishing.leased")
         commit = change.publish(root)
-    except LeaseLost as refusal:  # the run is as good as before
-        platform.ledger.close_refused(entry, str(refusal))
-        raise
-    except PublicationRefused as refusal:
-        if change.has_landed:  # whatever the catalog has said
-            raise
-        platform.ledger.close_refused(entry, str(refusal))
-        if isinstance(refusal, ScopeChanged) and (conflicts := change.conflicts()):
-            _in_conflict(platform, change, conflicts, lease)
-        _reject(platform, run_id, refusal.problems[0].what, lease)
+    except (LeaseLost, PublicationRefused) as refusal:
+        if (
+            not change.has_landed
+        ):  # else, whatever the catalog has said, the next holder of the scope brings it to an end
+            _not_committed(platform, change, entry, refusal, lease)
         raise
     faults.reach("publishing.committed")
     platform.ledger.accept(
@@ -345,6 +341,18 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     return Published(
         run_id, commit.snapshot_id, plan.base_snapshot_id, commit.files_added, commit.files_removed, root, new=True
     )
+
+
+def _not_committed(
+    platform: Platform, change: Change, entry: int, refusal: LeaseLost | PublicationRefused, lease: Lease
+) -> None:
+    """Close the entry of a publication that changed nothing; the run is as good as before only where its lease was lost."""
+    platform.ledger.close_refused(entry, str(refusal))
+    if isinstance(refusal, LeaseLost):
+        return
+    if isinstance(refusal, ScopeChanged) and (conflicts := change.conflicts()):
+        _in_conflict(platform, change, conflicts, lease)
+    _reject(platform, change.record.run_id, refusal.problems[0].what, lease)
 
 
 def _reject(platform: Platform, run_id: str, why: str, lease: Lease) -> None:
@@ -490,8 +498,10 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     run_id, ledger = change.record.run_id, platform.ledger
     root = platform.evidence.verify(run_id)
     done_before = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    if not done_before:
+        raise _not_on_record(change.record)
     last = done_before[-1]
-    undone = next(one["action"] for one in reversed(done_before) if one["action"] != ACCEPT)
+    undone = undone_by(done_before)
     if not change.has_undone(action, len(done_before) + 1):
         files = change.returning(action, undone)
         require_nobody_erased(platform, change.target, change.plan, files, f"the {action}")
@@ -502,15 +512,12 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
         leases_of(platform).renew(lease)
         commit = change.undo(action, len(done_before) + 1, undone, root)
     except (LeaseLost, PublicationRefused) as refusal:
-        ledger.close_refused(entry, str(refusal))
+        if not change.has_undone(action, len(done_before) + 1):
+            ledger.close_refused(entry, str(refusal))
         catch_up(platform, run_id, REFUSED, {"action": action})
         raise
     faults.reach("undoing.committed")
-    facts = {"snapshot_id": commit.snapshot_id, "added": commit.files_added, "removed": commit.files_removed}
-    if action == ROLLBACK:
-        ledger.undo(run_id, entry, **facts, actor=operator())
-    else:
-        ledger.accept(run_id, entry, **facts, actor=operator(), keys=held(platform, change))
+    put_on_record(platform, change, entry, action, commit)
     done = Published(
         run_id, commit.snapshot_id, last["snapshot_id"], commit.files_added, commit.files_removed, root, new=True
     )
@@ -604,23 +611,23 @@ def end_unpublished(platform: Platform, run_id: str, end: Callable[[RunState, in
                 return end(record.state, None)
             with publishing_lease(platform, record, CANCEL) as lease:
                 record = platform.ledger.run(run_id)
-                _require_unseen(platform, record)
+                change = change_of(platform, record, platform.ledger.chunks(run_id), lease)
+                _require_unseen(change)
+                change.take_announcement_back()
                 faults.reach("ending.leased")
                 return end(record.state, lease.token)
         except StateMoved:
             continue
 
 
-def _require_unseen(platform: Platform, record: RunRecord) -> None:
+def _require_unseen(change: Change) -> None:
     """Refuse to end a run that readers have seen.
 
     Raises:
         PublicationRefused: if its publication has landed.
     """
-    if (
-        record.state is RunState.PUBLISHED
-        or change_of(platform, record, platform.ledger.chunks(record.run_id)).has_landed
-    ):
+    record = change.record
+    if record.state is RunState.PUBLISHED or change.has_landed:
         raise PublicationRefused(
             Problem(
                 f"the publication of '{record.run_id}' has landed in {record.target}",
@@ -775,7 +782,8 @@ def _last(platform: Platform, run_id: str, actions: set[str]) -> dict[str, Any] 
 def _already(platform: Platform, record: RunRecord, actions: set[str]) -> Published:
     """Return what was done before; what a crash left untold is told now."""
     entry = _last(platform, record.run_id, actions)
-    assert entry is not None
+    if entry is None:
+        raise _not_on_record(record)
     done = Published(
         record.run_id,
         entry["snapshot_id"],
@@ -788,6 +796,16 @@ def _already(platform: Platform, record: RunRecord, actions: set[str]) -> Publis
     number = sum(one["state"] == "COMMITTED" for one in platform.ledger.publications(record.run_id))
     _tell_the_world(platform, record, done, entry["action"], number)
     return done
+
+
+def _not_on_record(record: RunRecord) -> PublicationRefused:
+    return PublicationRefused(
+        Problem(
+            f"run '{record.run_id}' is {record.state}, and no entry of the ledger says which snapshot that was",
+            "what is undone, or told again, is what the ledger has as COMMITTED",
+            "the ledger's publications were changed: `backfill verify` shows what they were; restate the scope with a new run",
+        )
+    )
 
 
 def _tell_the_world(platform: Platform, record: RunRecord, done: Published, action: str, number: int = 1) -> None:

@@ -31,6 +31,8 @@ from resources.lakehouse import (
 from resources.ledger import ChunkRecord, RunRecord
 
 PUBLISH, ROLLBACK, REINSTATE, ACCEPT = "publish", "rollback", "reinstate", "accept"
+WITHDRAW = "withdraw"
+"""What takes back corrections that were announced before the target's change, which never came."""
 CANCEL = "cancel"
 """What a lease is taken for that keeps publishers away and commits nothing."""
 PREPARE = "prepare"
@@ -74,9 +76,14 @@ class Change:
 
     @property
     def tables(self) -> list[str]:
-        """Every table that the run changes, in the order in which it does."""
+        """Every table that the run changes, in the order in which it does: the target first.
+
+        The corrections beside a replacement only add rows, which can be done at any later time: a change of which the
+        target's part was committed can always be completed. Announced first, they would stay for ever where the
+        target's part can be made no more.
+        """
         beside = self.plan.corrections is Corrections.BESIDE
-        return [self.table, self.target.name] if beside else [self.table]
+        return [self.target.name, self.table] if beside else [self.table]
 
     @property
     def branch(self) -> str:
@@ -194,7 +201,7 @@ class Change:
             if commits:
                 faults.reach("publishing.halfway")
             commits.append(self._publish_to(table, root))
-        return commits[-1]
+        return commits[0]
 
     def _publish_to(self, table: str, root: str) -> Commit:
         if self.plan.publish_mode in ON_BRANCH:
@@ -208,6 +215,11 @@ class Change:
         elif self.plan.corrections is not None and table == self.table:
             replaced = set()
         scopes = self.scopes(table)
+        if (
+            table != self.tables[0]
+        ):  # the target has changed: what others have added to the corrections is no reason any more
+            present = self.platform.lakehouse.snapshot_id(table)
+            scopes = [(scope, present) for scope, _ in scopes]
         if not scopes:
             raise PublicationRefused(
                 Problem(
@@ -274,9 +286,9 @@ class Change:
 
     @property
     def has_landed(self) -> bool:
-        """Whether the publication, or part of it, was committed already: its process may have died before it could say so."""
+        """Whether the publication was committed, at least to the target: its process may have died before it could say so."""
         lakehouse, run_id = self.platform.lakehouse, self.record.run_id
-        if any(lakehouse.find_publication(table, run_id, PUBLISH) is not None for table in self.tables):
+        if lakehouse.find_publication(self.tables[0], run_id, PUBLISH) is not None:
             return True
         return self.plan.acceptance is Acceptance.LATER and self._named(self.plan.version or "")
 
@@ -298,7 +310,31 @@ class Change:
                 return None
             return Commit(candidate, 0, 0)
         found = [self._landed(table, action, sequence) for table in self.tables]
-        return None if None in found else found[-1]
+        return None if None in found else found[0]
+
+    def is_half_done(self, action: str, sequence: int) -> bool:
+        """Whether an action was committed to the target, and not yet to the corrections beside it."""
+        if len(self.tables) == 1 or action == ACCEPT:
+            return False
+        first, *others = (self._landed(table, action, sequence) for table in self.tables)
+        return first is not None and None in others
+
+    def take_announcement_back(self) -> None:
+        """Take back corrections of a change that the target never got; without them, change nothing.
+
+        Earlier versions of this project committed the corrections first: a process that ended in between has left them.
+        """
+        if len(self.tables) == 1 or self.has_landed or self._landed(self.table, PUBLISH, 1) is None:
+            return
+        lakehouse, present = self.platform.lakehouse, self.platform.lakehouse.snapshot_id(self.table)
+        lakehouse.replace(
+            self.table,
+            [(scope, present) for scope, _ in self.scopes(self.table)],
+            staged=[],
+            properties=self.properties(WITHDRAW, 1, ""),
+            replaced={file.path for file in self.files(self.table)},
+            token=self.token,
+        )
 
     # --- taking back ----------------------------------------------------------------------------------------------
 
@@ -329,7 +365,7 @@ class Change:
                     scopes = [(scope, last.snapshot_id) for scope, _ in self.scopes(table)]
                     self.platform.lakehouse.require_unchanged(table, scopes)
         commits: list[Commit] = []
-        for table in reversed(self.tables):
+        for table in self.tables:
             if commits:
                 faults.reach("undoing.halfway")
             commits.append(self._undo_in(table, action, sequence, undone, root))
@@ -391,6 +427,10 @@ class Change:
     def _landed(self, table: str, action: str, sequence: int) -> Commit | None:
         lakehouse = self.platform.lakehouse
         found = lakehouse.find_publication(table, self.record.run_id, action, sequence=sequence)
+        if found is not None and action == PUBLISH and table != self.tables[0]:
+            gone = lakehouse.find_publication(table, self.record.run_id, WITHDRAW)
+            if gone is not None and (gone.sequence_number or 0) > (found.sequence_number or 0):
+                return None
         return None if found is None else Commit(found.snapshot_id, *lakehouse.changed_files(table, found))
 
 

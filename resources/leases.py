@@ -6,8 +6,8 @@ given the tokens of the leases that were lost, fences each of them in the target
 then works. A commit that carries a fenced token fails in the catalog, however long its process slept. So nothing that
 matters for the data rests on a clock: a wrong one can only make somebody wait, or try again.
 
-A token is the lease's row id: it only grows. A lease ends RELEASED by its holder; LOST once somebody has taken its
-scope over and must still fence it; FENCED when that is done. A new holder is given every overlapping lease that is LOST,
+A token is the lease's row id: it only grows. A lease ends RELEASED by its holder; LOST once its holder does not know
+what came of a commit, or somebody has taken its scope over, and it must still be fenced; FENCED when that is done. A new holder is given every overlapping lease that is LOST,
 not only those it found expired itself: the one before it may have died before it could fence.
 """
 
@@ -131,11 +131,18 @@ class Leases:
 
     def release(self, lease: Lease) -> None:
         """Give a lease back; one that was lost stays so."""
+        self._end(lease, RELEASED)
+
+    def lose(self, lease: Lease) -> None:
+        """Give a lease back under which something may still land: the next holder of its scope must fence it."""
+        self._end(lease, LOST)
+
+    def _end(self, lease: Lease, how: str) -> None:
         with self._engine.begin() as connection:
             connection.execute(
                 leases.update()
                 .where(leases.c.id == lease.token, leases.c.ended_at.is_(None))
-                .values(ended_at=_instant(connection, lease.target), ended_how=RELEASED)
+                .values(ended_at=_instant(connection, lease.target), ended_how=how)
             )
 
 

@@ -21,8 +21,10 @@ import pandera.polars as pa
 import polars as pl
 import pyarrow as arrow
 import pyarrow.parquet as pq
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
+from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 from table_model import Event, File, Row, Run
 
@@ -256,6 +258,30 @@ class Installation:
             connection.execute(
                 leases_table.update().where(leases_table.c.ended_at.is_(None), condition).values(**values)
             )
+
+    @contextmanager
+    def answer_lost(self, table: str = DAYS) -> Iterator[list[Callable[[], bool]]]:
+        """Lose the answer to the next commit to a table's main; yield what lets it arrive later and says whether it landed."""
+        catalog = self.platform.lakehouse.catalog
+        commit, late = catalog.commit_table, []
+
+        def lose(asked: Any, requirements: Any, updates: Any) -> Any:
+            moves_main = any(isinstance(one, SetSnapshotRefUpdate) and one.ref_name == "main" for one in updates)
+            if late or not moves_main or ".".join(asked.name()) != table:
+                return commit(asked, requirements, updates)
+
+            def arrives() -> bool:
+                try:
+                    commit(asked, requirements, updates)
+                except CommitFailedException:
+                    return False
+                return True
+
+            late.append(arrives)
+            raise CommitStateUnknownException("the connection was lost")
+
+        with mock.patch.object(catalog, "commit_table", lose):
+            yield late
 
     # --- what is there --------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,12 +15,14 @@ from unittest import mock
 import pytest
 import sqlalchemy as sa
 from table_model import File, Killed, Row, Run
-from table_world import DAYS, MONTHS, NOBODY, Installation, day_of, only_this_table
+from table_world import DAYS, EVENTS, MONTHS, NOBODY, Installation, day_of, only_this_table
 
 from backfill_assets import decisions, faults, publication
-from manifests.errors import LeaseLost, PublicationDeferred, PublicationRefused
+from backfill_assets.leasing import leases_of
+from backfill_assets.ways import Change
+from manifests.errors import EnvironmentRefused, LeaseLost, PublicationDeferred, PublicationRefused
 from manifests.lifecycle import RunState
-from manifests.model import OnConflict, PublishMode
+from manifests.model import Corrections, OnConflict, PublishMode
 from resources.leases import Leases
 from resources.processes import name_of
 
@@ -87,14 +89,25 @@ def killed_at(it: Installation, point: str) -> Iterator[None]:
     def die() -> None:
         raise Killed
 
-    gives_nothing_back = mock.patch.multiple(Leases, release=mock.DEFAULT, lose=mock.DEFAULT, create=True)
-    with at(point, die), gives_nothing_back, pytest.raises(Killed):
+    with at(point, die), mock.patch.object(Leases, "_end"), pytest.raises(Killed):
         yield
     it.edit_leases(sa.true(), pid=NOBODY, process=name_of(NOBODY))
 
 
 def sleeps_beyond_its_lease(it: Installation) -> None:
     it.edit_leases(sa.true(), expires_at=datetime.now(UTC) - timedelta(seconds=1))
+
+
+def fence_all(it: Installation) -> None:
+    """Do what another publisher does first that takes every scope over, and then dies."""
+    sleeps_beyond_its_lease(it)
+    leases = leases_of(it.platform)
+    taken = leases.acquire(DAYS, date.min, date.max, "other", "publish")
+    for token in taken.lost:
+        for table in (DAYS, EVENTS):
+            it.platform.lakehouse.fence(table, token)
+    leases.fenced(taken.lost)
+    leases.release(taken)
 
 
 # --- ending a run while it is published -------------------------------------------------------------------------------
@@ -228,3 +241,132 @@ def test_an_acceptance_on_record_takes_nothing_back_from_the_run_that_followed(i
         publication.accept(it.platform, run.run_id)
     assert it.platform.ledger.accepted(DAYS)[MONTHS[0]] == "later"
     assert (names(it), state(it, run)) == (["later"], RunState.SUPERSEDED)
+
+
+# --- commits whose outcome is not known -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [cancel, reject])
+def test_a_commit_that_arrives_after_the_run_was_ended_does_not_land(it: Installation, end: Any) -> None:
+    run = staged(it, "run")
+    with it.answer_lost() as late, pytest.raises(EnvironmentRefused, match=r"outcome of a commit .* is unknown"):
+        publish(it, run)
+    end(it, run)
+    assert [arrives() for arrives in late] == [False]
+    assert (names(it), it.platform.ledger.accepted(DAYS)) == ([], {})
+
+
+def test_a_commit_that_arrives_before_anybody_looks_is_recorded(it: Installation) -> None:
+    run = staged(it, "run")
+    with it.answer_lost() as late, pytest.raises(EnvironmentRefused):
+        publish(it, run)
+    assert [arrives() for arrives in late] == [True]
+    with pytest.raises(PublicationRefused, match="has landed"):
+        cancel(it, run)
+    assert (names(it), state(it, run)) == (["run"], RunState.PUBLISHED)
+
+
+def test_a_rollback_that_arrives_after_others_were_at_it_does_not_land(it: Installation) -> None:
+    run = staged(it, "run")
+    publish(it, run)
+    with it.answer_lost() as late, pytest.raises(EnvironmentRefused):
+        publication.rollback(it.platform, run.run_id)
+    publish(it, staged(it, "later"))
+    publication.rollback(it.platform, "later")
+    assert [arrives() for arrives in late] == [False]
+    assert (names(it), state(it, run)) == (["run"], RunState.PUBLISHED)
+
+
+# --- changes of two tables --------------------------------------------------------------------------------------------
+
+
+def beside(it: Installation, run_id: str, value: int = 1) -> Run:
+    return staged(it, run_id, mode=PublishMode.CORRECTION_EVENTS, corrections=Corrections.BESIDE, value=value)
+
+
+def issued(it: Installation) -> list[str]:
+    return sorted(event.run for event in it.corrections())
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_a_publication_that_stopped_halfway_is_completed_before_another_one(it: Installation, overtaken: bool) -> None:
+    run = beside(it, "run")
+
+    def another_publishes() -> None:
+        sleeps_beyond_its_lease(it)
+        publish(it, staged(it, "later"))
+
+    if overtaken:
+        later = staged(it, "first")  # planned on the table before
+        with at("publishing.halfway", lambda: [sleeps_beyond_its_lease(it), cancel(it, later)]):
+            publish(it, run)
+    else:
+        with killed_at(it, "publishing.halfway"):
+            publish(it, run)
+        another_publishes()
+    assert issued(it) == ["run"]
+    assert state(it, run) is (RunState.PUBLISHED if overtaken else RunState.SUPERSEDED)
+    assert entries(it, run) == ["COMMITTED"]
+
+
+def test_a_publisher_that_lost_its_lease_halfway_is_not_refused_as_if_nothing_had_changed(it: Installation) -> None:
+    run = beside(it, "run")
+    with at("publishing.halfway", lambda: fence_all(it)), pytest.raises(LeaseLost):
+        publish(it, run)
+    assert (entries(it, run), names(it), issued(it)) == (["INTENT"], ["run"], [])
+    with pytest.raises(PublicationRefused, match="has landed"):
+        cancel(it, run)
+    assert (state(it, run), issued(it)) == (RunState.PUBLISHED, ["run"])
+
+
+@pytest.mark.parametrize("action", [publication.rollback, publication.reinstate])
+def test_a_change_that_was_undone_halfway_is_completed_before_another_one(it: Installation, action: Any) -> None:
+    run = beside(it, "run")
+    publish(it, run)
+    back = action is publication.rollback
+    if not back:
+        publication.rollback(it.platform, run.run_id)
+    with killed_at(it, "undoing.halfway"):
+        action(it.platform, run.run_id)
+    cancel(it, staged(it, "another"))
+    assert state(it, run) is (RunState.ROLLED_BACK if back else RunState.PUBLISHED)
+    assert (names(it), issued(it)) == (([], []) if back else (["run"], ["run"]))
+
+
+@pytest.mark.parametrize("way_out", ["cancel", "publish", "another"])
+def test_corrections_that_an_earlier_version_announced_for_nothing_are_taken_back(
+    it: Installation, way_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = beside(it, "run")
+    with monkeypatch.context() as earlier:
+        tables = Change.tables.fget
+        earlier.setattr(Change, "tables", property(lambda change: tables(change)[::-1]))
+        with killed_at(it, "publishing.halfway"):
+            publish(it, run)
+    assert (issued(it), names(it)) == (["run"], [])
+    if way_out == "cancel":
+        cancel(it, run)
+    elif way_out == "another":
+        publish(it, staged(it, "another"))
+        cancel(it, run)
+    else:
+        it.live(MONTHS[0], File(frozenset({Row("live", day_of(MONTHS[0], 9), 1, 1, "live")})))
+        with pytest.raises(PublicationRefused, match="no longer holds"):
+            publish(it, run)
+    assert issued(it) == []
+    assert state(it, run) in {RunState.CANCELLED, RunState.REJECTED}
+
+
+def test_corrections_that_an_earlier_version_announced_are_issued_with_their_change(
+    it: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = beside(it, "run")
+    with monkeypatch.context() as earlier:
+        tables = Change.tables.fget
+        earlier.setattr(Change, "tables", property(lambda change: tables(change)[::-1]))
+        with killed_at(it, "publishing.halfway"):
+            publish(it, run)
+    publish(it, run)
+    assert (names(it), issued(it), state(it, run)) == (["run"], ["run"], RunState.PUBLISHED)
+    publication.rollback(it.platform, run.run_id)
+    assert (names(it), issued(it)) == ([], [])

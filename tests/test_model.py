@@ -93,15 +93,15 @@ class TableUnderChange(RuleBasedStateMachine):
             "accept": publication.accept,
         }[action]
         same = getattr(self.model, action)
-        release = Leases.release
+        end = Leases._end
 
-        def unless_killed(leases: Leases, lease: Any) -> None:
+        def unless_killed(leases: Leases, lease: Any, how: str) -> None:
             if not self.it.killed:
-                release(leases, lease)
+                end(leases, lease, how)
 
         with (
             mock.patch.object(publication.faults, "reach", at(real, "real")),
-            mock.patch.object(Leases, "release", unless_killed),
+            mock.patch.object(Leases, "_end", unless_killed),
         ):
             self.both(
                 lambda: doing(self.it.platform, run.run_id),
