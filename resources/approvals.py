@@ -18,7 +18,7 @@ from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import Role, same_name
-from resources import actors, judged
+from resources import actors, instants, judged
 from resources.ledger import Ledger, RunRecord, Verdict, _move, _require_name, now
 from resources.locks import lock_run
 from resources.tables import (
@@ -90,6 +90,8 @@ def record(
                 )
             )
         require_plan(found, plan_hash)
+        at = now()
+        instants.require_after_run(connection, run_id, at)
         connection.execute(
             approvals.insert().values(
                 run_id=run_id,
@@ -102,7 +104,7 @@ def record(
                 break_glass=break_glass,
                 policy_hash=policy_hash,
                 **actors.columns(by),
-                at=now(),
+                at=at,
             )
         )
 
@@ -315,6 +317,7 @@ def accept_change(
                 )
             )
         at = now()
+        instants.require_after_run(connection, run_id, at)
         connection.execute(
             acceptances.insert().values(
                 run_id=run_id,

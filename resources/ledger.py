@@ -30,7 +30,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem, StateMov
 from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
 from manifests.model import RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
-from resources import actors, freezes, judged, stops, ticks, watermarks
+from resources import actors, freezes, instants, judged, stops, ticks, watermarks
 from resources.journal import Journal
 from resources.locks import bound_waiting, lock_run, lock_schema, lock_target, require_lease
 from resources.processes import has_ended, is_busy, this_process
@@ -472,6 +472,8 @@ class Ledger:
                         "look at the plan again",
                     )
                 )
+            at = now()
+            instants.require_after_run(connection, run_id, at)
             connection.execute(
                 approvals.insert().values(
                     run_id=run_id,
@@ -483,12 +485,12 @@ class Ledger:
                     break_glass=break_glass,
                     policy_hash=policy_hash,
                     **actors.columns(by),
-                    at=now(),
+                    at=at,
                 )
             )
             _move(connection, run_id, expected, wanted, by, comment)
             if approve:
-                freezes.begin(connection, record.manifest, record.plan, now())
+                freezes.begin(connection, record.manifest, record.plan, at)
 
     def approvals(self, run_id: str) -> list[dict[str, Any]]:
         """Return the decisions on a run, in order."""

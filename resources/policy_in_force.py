@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from manifests.canonical import canonical_json
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, TransitionRefused
 from manifests.policy import Policy, same_name, shown
+from resources.instants import require_after_policy
 from resources.locks import lock_policy
 from resources.policies import SHIPPED, policy_path, read_policy
 from resources.settings import Settings
@@ -290,6 +291,7 @@ def _decide(
 ) -> None:
     if not by.strip():
         raise TransitionRefused(Problem("nobody is named", "a decision has a name", "give --by"))
+    require_after_policy(connection, at)
     connection.execute(
         policy_decisions.insert().values(
             decision=decision,

@@ -140,6 +140,13 @@ def test_only_what_is_proposed_is_adopted(installed: Ledger, settings: Settings,
         adopted(installed, named)
 
 
+def test_a_clock_that_was_set_back_decides_nothing(installed: Ledger, settings: Settings) -> None:
+    found = proposed(installed, settings, OPEN)
+    with pytest.raises(TransitionRefused, match="nothing is decided before what it is about"):
+        adopt(installed.engine, found, by="grace", comment="", at=AT - timedelta(days=10), who=CLI)
+    assert in_force(installed.engine, settings.home).decision == "INSTALLED"
+
+
 def test_nobody_decides_without_a_name(installed: Ledger, settings: Settings) -> None:
     with pytest.raises(TransitionRefused, match="nobody is named"):
         proposed(installed, settings, OPEN, by=" ")
