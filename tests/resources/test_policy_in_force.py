@@ -45,7 +45,8 @@ def write(settings: Settings, text: dict[str, Any], name: str = "policy.yaml") -
 
 
 def proposed(ledger: Ledger, settings: Settings, text: dict[str, Any], by: str = "ada") -> str:
-    return propose(ledger.engine, settings, write(settings, text), by=by, comment="wanted", at=AT, who=CLI)
+    at = max(one["at"] for one in history(ledger.engine))
+    return propose(ledger.engine, settings, write(settings, text), by=by, comment="wanted", at=at, who=CLI)
 
 
 def adopted(ledger: Ledger, policy_hash: str, by: str = "grace") -> str:
