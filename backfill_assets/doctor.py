@@ -27,10 +27,11 @@ from pyiceberg.table.snapshots import Snapshot
 from backfill_assets.garbage import tables_of
 from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
-from backfill_assets.publication import Published, accept, change_of, publish, reinstate, rollback
+from backfill_assets.publication import change_of
+from backfill_assets.recording import record_landed, tell_again
 from backfill_assets.records import MOVED, WAS_PUBLISHED, catch_up, is_behind, name_of
 from backfill_assets.target import TargetTable
-from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW, Change, withdrawn
+from backfill_assets.ways import ACCEPT, PUBLISH, ROLLBACK, WITHDRAW, Change, withdrawn
 from manifests.chunks import key_of
 from manifests.errors import EnvironmentRefused, InputRefused, Refused
 from manifests.lifecycle import RunState
@@ -40,7 +41,7 @@ from resources import logs
 from resources.history import lineage_of, referenced
 from resources.journal import INSTALLATION, explain, unexplained
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
-from resources.ledger import ABANDONED, ChunkRecord, ChunkState, RunRecord, now, operator
+from resources.ledger import ABANDONED, BEFORE, ChunkRecord, ChunkState, RunRecord, now, operator
 from resources.policy_in_force import disagreement
 from resources.processes import has_ended, is_busy
 from resources.repairs import (
@@ -69,13 +70,6 @@ _STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 _UNPUBLISHED = frozenset({RunState.RUNNING, RunState.STAGED, RunState.FAILED, RunState.VALIDATED})
 _USUAL_NUMBER = {PUBLISH: 1, ROLLBACK: 2}
 """Of a run's changes that do not say their number."""
-_CHANGES: Mapping[str, tuple[RunState, Callable[[Platform, str], Published]]] = {
-    PUBLISH: (RunState.VALIDATED, publish),
-    ROLLBACK: (RunState.PUBLISHED, rollback),
-    REINSTATE: (RunState.ROLLED_BACK, reinstate),
-    ACCEPT: (RunState.PUBLISHED, accept),
-}
-"""By action: the state before it, and what does it, or records that it was done."""
 
 
 class Sure(StrEnum):
@@ -315,13 +309,12 @@ def _landed(view: _View, record: RunRecord, change: Change, recorded: Sequence[M
 
 def _unrecorded(view: _View, record: RunRecord, landed: _Landed) -> Disagreement:
     action, snapshot = landed.action, landed.snapshot.snapshot_id
-    before, again = _CHANGES.get(action, (None, None))
 
     def heal() -> str:
-        assert again is not None
-        return f"recorded the {action} of snapshot {again(view.platform, record.run_id).snapshot_id}"
+        recorded = record_landed(view.platform, record.run_id, action, landed.number)
+        return _done(recorded is not None, f"recorded the {action} of snapshot {recorded}")
 
-    can = again is not None and record.state is before
+    can = action in BEFORE and record.state is BEFORE[action]
     return Disagreement(
         "publication-unrecorded",
         record.run_id,
@@ -339,7 +332,7 @@ def _open_intent(
 ) -> Disagreement:
     action, number = entry["action"], entry["id"]
     ledger = platform.ledger
-    before, _ = _CHANGES.get(action, (None, None))
+    before = BEFORE.get(action)
     if recorded:
         note = f"{PROCESS_ENDED} before it could record the {action}; entry {recorded[-1]['id']} records it"
         return Disagreement(
@@ -385,15 +378,14 @@ def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
     action, number = recorded[-1]["action"], len(recorded)
     folder = platform.evidence.records(record.run_id)
     names = sorted({name_of(action, number), f"{action}-{number}"}, key=len)
-    _, again = _CHANGES.get(action, (None, None))
-    if again is not None and not any((folder / f"{name}.json").is_file() for name in names):
+    if action in BEFORE and not any((folder / f"{name}.json").is_file() for name in names):
         yield Disagreement(
             "evidence-not-told",
             record.run_id,
             f"its {action} is recorded in the ledger, and {folder / names[0]}.json is missing",
             Sure.CERTAIN,
             f"`backfill {action} {record.run_id}` writes it, and tells the sinks that were not told",
-            partial(_tell_again, platform, record.run_id, action, again),
+            partial(_tell_again, platform, record.run_id, action, number),
         )
 
 
@@ -415,15 +407,15 @@ def _evidence_behind(platform: Platform, record: RunRecord) -> Iterator[Disagree
 
 
 def _complete(platform: Platform, run_id: str) -> str:
-    last = next(one for one in reversed(platform.ledger.publications(run_id)) if one["state"] == "COMMITTED")
-    _CHANGES[last["action"]][1](platform, run_id)  # nothing is done twice; what was not told of it is
+    done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    tell_again(platform, run_id, done[-1]["action"], len(done))
     catch_up(platform, run_id, MOVED, {"completedBy": "doctor"})
     return "completed the records and their links"
 
 
-def _tell_again(platform: Platform, run_id: str, action: str, again: Callable[[Platform, str], Any]) -> str:
-    again(platform, run_id)
-    return f"told the evidence and the sinks of the {action}"
+def _tell_again(platform: Platform, run_id: str, action: str, number: int) -> str:
+    told = tell_again(platform, run_id, action, number)
+    return _done(told is not None, f"told the evidence and the sinks of the {action}")
 
 
 def _base_tag(view: _View, record: RunRecord) -> Iterator[Disagreement]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
@@ -784,6 +784,12 @@ def _already(platform: Platform, record: RunRecord, actions: set[str]) -> Publis
     entry = _last(platform, record.run_id, actions)
     if entry is None:
         raise _not_on_record(record)
+    number = sum(one["state"] == "COMMITTED" for one in platform.ledger.publications(record.run_id))
+    return tell_of(platform, record, entry, number)
+
+
+def tell_of(platform: Platform, record: RunRecord, entry: Mapping[str, Any], number: int) -> Published:
+    """Tell of a change that an entry of the ledger has on record; what was told before is not told again."""
     done = Published(
         record.run_id,
         entry["snapshot_id"],
@@ -793,7 +799,6 @@ def _already(platform: Platform, record: RunRecord, actions: set[str]) -> Publis
         entry["evidence_root"],
         new=False,
     )
-    number = sum(one["state"] == "COMMITTED" for one in platform.ledger.publications(record.run_id))
     _tell_the_world(platform, record, done, entry["action"], number)
     return done
 

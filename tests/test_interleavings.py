@@ -19,6 +19,7 @@ from table_world import DAYS, EVENTS, MONTHS, NOBODY, Installation, day_of, only
 
 from backfill_assets import decisions, faults, publication
 from backfill_assets.leasing import leases_of
+from backfill_assets.recording import record_landed, tell_again
 from backfill_assets.ways import Change
 from manifests.errors import EnvironmentRefused, LeaseLost, PublicationDeferred, PublicationRefused
 from manifests.lifecycle import RunState
@@ -370,3 +371,28 @@ def test_corrections_that_an_earlier_version_announced_are_issued_with_their_cha
     assert (names(it), issued(it), state(it, run)) == (["run"], ["run"], RunState.PUBLISHED)
     publication.rollback(it.platform, run.run_id)
     assert (names(it), issued(it)) == ([], [])
+
+
+# --- repairs from an older look ---------------------------------------------------------------------------------------
+
+
+def test_a_repair_that_was_decided_before_a_reinstatement_rolls_nothing_back(it: Installation) -> None:
+    run = staged(it, "run")
+    publish(it, run)
+    with killed_at(it, "undoing.committed"):
+        publication.rollback(it.platform, run.run_id)
+    # what an examination has found here is repaired after people have gone on
+    publication.rollback(it.platform, run.run_id)
+    publication.reinstate(it.platform, run.run_id)
+    assert record_landed(it.platform, run.run_id, "rollback", 2) is None
+    assert tell_again(it.platform, run.run_id, "rollback", 2) is None
+    assert (names(it), state(it, run)) == (["run"], RunState.PUBLISHED)
+
+
+def test_a_repair_records_a_rollback_that_landed(it: Installation) -> None:
+    run = staged(it, "run")
+    publish(it, run)
+    with killed_at(it, "undoing.committed"):
+        publication.rollback(it.platform, run.run_id)
+    assert record_landed(it.platform, run.run_id, "rollback", 2) == it.platform.lakehouse.snapshot_id(DAYS)
+    assert (names(it), state(it, run)) == ([], RunState.ROLLED_BACK)
