@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from alembic import command
-from support import APPROVER, approved, pass_all, planned, stage_all
+from support import APPROVER, approved, moved, pass_all, planned, stage_all
 
 from manifests.lifecycle import RunState
 from resources.chain import Chain
@@ -43,7 +43,7 @@ def by_hand(ledger: Ledger, statement: sa.Executable) -> None:
 def test_whatever_a_ledger_is_told_is_explained_and_linked(chained: Ledger) -> None:
     record = approved(chained, "restate-2012")
     pass_all(chained, record, stage_all(chained, record))
-    chained.move("restate-2012", RunState.VALIDATED, "ada")
+    moved(chained, "restate-2012", RunState.VALIDATED, "ada")
     publication = chained.open_publication("restate-2012", "publish", 7, "r" * 64, "ada")
     chained.accept("restate-2012", publication, snapshot_id=8, added=3, removed=0, actor="ada")
     approved(chained, "again", "2012-02-01", "2012-02-29")
@@ -82,7 +82,7 @@ def test_a_row_changed_by_hand_is_not_explained(chained: Ledger, statement: sa.E
 def test_a_cell_changed_by_hand_stays_unexplained_when_its_row_is_written_again(chained: Ledger) -> None:
     approved(chained, "restate-2012")
     by_hand(chained, runs.update().values(requested_by="eve"))
-    chained.move("restate-2012", RunState.CANCELLED, APPROVER, "not needed")
+    moved(chained, "restate-2012", RunState.CANCELLED, APPROVER, "not needed")
     assert found_in(chained, "restate-2012")[1] == ["ledger runs restate-2012"]
 
 

@@ -157,3 +157,27 @@ def test_other_runs_are_not_looked_at(published: Ledger) -> None:
     kept = look(published)
     planned(published, "another")
     assert compared(published, kept) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "why"),
+    [
+        ("approvals", {"id": 9, "decision": "REVIEWED"}, "REVIEWED is decided of runs that are not published"),
+        ("approvals", {"id": 0, "decision": "ROLLBACK"}, "rows that came later have higher ids than 1"),
+        ("sink_attempts", {"id": "x"}, "rows that came later have higher ids than 1"),
+        (
+            "transitions",
+            {"id": 99, "from_state": "STAGED", "to_state": "FAILED"},
+            "it starts from STAGED, and the run was PUBLISHED",
+        ),
+        ("approvals", {"id": 9, "decision": "ROLLBACK"}, ""),
+        ("transitions", {"id": 99, "from_state": "PUBLISHED", "to_state": "ROLLED_BACK"}, ""),
+    ],
+)
+def test_an_added_row_is_lawful_only_where_an_event_can_have_added_it(
+    published: Ledger, table: str, row: dict[str, Any], why: str
+) -> None:
+    kept, found = look(published), look(published)
+    found[table]["new"] = row
+    (one,) = [one for one in differences(kept, found) if one.table == table]
+    assert (one.lawful, one.why) == (not why, why)
