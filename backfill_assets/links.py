@@ -58,9 +58,8 @@ def _strange(store: EvidenceStore, said: Mapping[str, Any], seen: set[tuple[str,
     if not file.is_file():
         return "" if run_id in known else f"vouches for {run_id}/records/{said['record']}.json, which is not there"
     if event == KEPT:
-        return (
-            "" if sha256_of_file(file) == said["recordHash"] else f"has the hash of another {run_id}/{said['record']}"
-        )
+        same = run_id in known or sha256_of_file(file) == said["recordHash"]
+        return "" if same else f"has the hash of another {run_id}/{said['record']}"
     return _other_than_its_record(said, file.read_bytes())
 
 
