@@ -34,6 +34,7 @@ from backfill_assets.commands.decisions import COMMANDS as DECISIONS
 from backfill_assets.commands.decisions import loud, publisher_options
 from backfill_assets.commands.differences import diff, explain
 from backfill_assets.commands.evidence import head, report, verify
+from backfill_assets.commands.loads import load, loads, unload
 from backfill_assets.commands.operations import metrics, runbook
 from backfill_assets.commands.policy import policy
 from backfill_assets.commands.reconciliation import drift, exceptions, reconcile
@@ -68,7 +69,7 @@ def cli() -> None:
     \b
     The way of one run:
       backfill init                      create home, ledger, tables, reference data
-      backfill load case-events FILE     bring raw input in
+      backfill load TABLE FILE           bring input in, row by row held against its model; `loads TABLE`, `unload`
       backfill plan MANIFEST.yaml        resolve a manifest: what would be read, computed and changed
       backfill review RUN --by NAME      somebody has looked at it; the policy may want that first
       backfill approve RUN --by NAME     somebody other than the requester agrees
@@ -127,50 +128,6 @@ def init(as_json: bool) -> None:
             click.echo(f"  {table}: {version}")
 
 
-@cli.group()
-def load() -> None:
-    """Bring raw input into the bronze tables. Rows that no rule can classify are quarantined, never dropped."""
-
-
-@load.command("case-events")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--cases", type=click.IntRange(1, 10_000_000), help="Generate this many cases instead of reading a file.")
-@click.option(
-    "--seed", type=int, default=1, show_default=True, help="Seed of the generator; equal seeds give equal logs."
-)
-@json_option
-def load_case_events_command(file: Path | None, cases: int | None, seed: int, as_json: bool) -> None:
-    """Load enforcement case events from FILE (Parquet or CSV), or generate them.
-
-    Safe to repeat: the same content is loaded once. A load with too many unknown rows is refused whole
-    (setting quarantine_limit).
-    """
-    from backfill_assets.launch import report_inputs
-    from backfill_assets.loading import load_case_events
-    from backfill_assets.products.enforcement import loading as enforcement
-
-    if (file is None) == (cases is None):
-        raise InputRefused(
-            Problem(
-                "give a FILE or --cases, one of them", "a load has one source", "see `backfill load case-events --help`"
-            )
-        )
-    with opened_platform() as platform, opened_instance(platform.settings) as instance:
-        source = enforcement.from_file(file) if file is not None else enforcement.generated(cases or 1, seed)
-        done = load_case_events(platform, source, platform.settings.quarantine_limit)
-        report_inputs(platform, instance)
-    if as_json:
-        say(done)
-        return
-    click.echo(
-        f"{source.source_file}: {done.counted.events:,} events, {done.counted.quarantined:,} quarantined"
-        + ("" if done.new else "; loaded before, nothing was appended")
-    )
-    for reason, number in done.counted.by_reason.items():
-        click.echo(f"  quarantined {reason}: {number:,}")
-    click.echo(f"  {enforcement.EVENTS}: snapshot {done.snapshot_id}")
-
-
 @cli.command()
 @click.argument("manifest", type=click.Path(path_type=Path))
 @click.option("--preview", is_flag=True, help="Show the plan without recording it.")
@@ -204,6 +161,9 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
 for _command in (
     *DECISIONS,
     policy,
+    load,
+    loads,
+    unload,
     diff,
     explain,
     reconcile,

@@ -17,7 +17,7 @@ from backfill_assets.decision_jobs import DECISION_JOBS
 from backfill_assets.inputs import input_asset, observe_inputs
 from backfill_assets.live_triggers import live_schedule, live_sensor
 from backfill_assets.lost_runs import lost_runs_sensor
-from backfill_assets.platform import Platform
+from backfill_assets.platform import Platform, input_tables
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publish import publish_asset, publish_job, publish_sensor, recomputation_sensor
 from backfill_assets.reconciliation_job import reconciled_asset, reconciliation_job, reconciliation_schedule
@@ -58,7 +58,7 @@ def build_definitions(platform: Platform) -> dg.Definitions:
     """Return the definitions of an installation."""
     parts = [_of_target(target) for product in PRODUCTS for target in product.targets]
     shared = dg.Definitions(
-        assets=[input_asset(table) for product in PRODUCTS for table in product.inputs],
+        assets=[input_asset(table) for table in input_tables()],
         jobs=list(DECISION_JOBS),
         sensors=[observe_inputs, lost_runs_sensor, terminated_sensor],
         resources={"platform": platform},

@@ -29,8 +29,8 @@ from backfill_assets.schema import spark_schema
 from backfill_assets.target import EXCEPTION_COLUMNS, Finding
 from manifests.canonical import canonical_json
 from manifests.model import Mode
-from resources.lakehouse import LOAD_PROPERTY
 from resources.ledger import now
+from resources.loads import LOAD_PROPERTY
 from resources.storage import filesystem_of
 
 EXCEPTIONS_TABLE = "audit.reconciliation_exceptions"

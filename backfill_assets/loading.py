@@ -18,8 +18,9 @@ from backfill_assets.schema import TABLE_PROPERTIES, iceberg_schema
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from resources import policy_in_force
-from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY
+from resources.lakehouse import DATA_VERSION_PROPERTY
 from resources.ledger import now, operator
+from resources.loads import ACTOR_PROPERTY, FILE_PROPERTY, LOAD_PROPERTY, REJECTED_PROPERTY, load_to_make
 
 _FIRST_PARTITION_FIELD = 1000
 
@@ -107,7 +108,13 @@ def load_case_events(platform: Platform, load: enforcement.RawLoad, limit: float
             )
         )
     # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
-    properties: dict[str, Any] = {LOAD_PROPERTY: load.load_id}
+    load_id, _ = load_to_make(platform.lakehouse.loads(enforcement.EVENTS), load.load_id)
+    properties: dict[str, Any] = {
+        LOAD_PROPERTY: load_id,
+        FILE_PROPERTY: load.source_file,
+        ACTOR_PROPERTY: operator(),
+        REJECTED_PROPERTY: str(counted.quarantined),
+    }
     if counted.quarantined:
         platform.lakehouse.append(enforcement.QUARANTINE, enforcement.quarantine_tables(load, at), properties)
     commit = platform.lakehouse.append(enforcement.EVENTS, enforcement.event_tables(load, at), properties)

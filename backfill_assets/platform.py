@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from backfill_assets.products.registry import PRODUCTS
+from backfill_assets.quarantine import with_quarantines
 from backfill_assets.target import InputTable, TargetTable
 from manifests.errors import InputRefused, Problem
 from manifests.policy import Policy
@@ -102,5 +103,23 @@ def target_named(name: str) -> TargetTable:
 
 
 def input_tables() -> list[InputTable]:
-    """Return every input table of every product."""
-    return [table for product in PRODUCTS for table in product.inputs]
+    """Return every input table of every product, and the quarantine of each that has none declared."""
+    return [table for product in PRODUCTS for table in with_quarantines(product.inputs)]
+
+
+def input_named(name: str) -> InputTable:
+    """Return a declared input table.
+
+    Raises:
+        InputRefused: if no product declares it.
+    """
+    tables = {table.name: table for table in input_tables()}
+    if name not in tables:
+        raise InputRefused(
+            Problem(
+                f"input table {name} is not declared",
+                f"declared are {', '.join(sorted(tables))}",
+                "correct the name, or declare it in a product",
+            )
+        )
+    return tables[name]

@@ -84,6 +84,7 @@ from resources.containment import days_of, in_words, reaching_beyond, require_in
 from resources.contents import content_property
 from resources.declared_tables import isolation_problems, require_as_declared
 from resources.fingerprints import read_footer
+from resources.loads import LOAD_PROPERTY, UNDOES_PROPERTY, Load, loads_of, snapshots_with, undoing
 from resources.locks import lost
 
 RUN_PROPERTY = "backfill.run-id"
@@ -96,8 +97,6 @@ EVIDENCE_PROPERTY = "backfill.evidence-root"
 VERSION_PROPERTY = "backfill.transform-version"
 DIFF_PROPERTY = "backfill.diff-id"
 """Snapshot summary key of a run's changed rows: the same ones are never put into the changes table twice."""
-LOAD_PROPERTY = "backfill.load-id"
-"""Snapshot summary key of a load: the same load is never appended twice."""
 DATA_VERSION_PROPERTY = "backfill.data-version"
 """Snapshot summary key of a reference table's named version."""
 FENCE_ACTION = "fence"
@@ -511,6 +510,33 @@ class Lakehouse:
 
         self._retrying(name, load)
         return self._landed(name, LOAD_PROPERTY, load_id) if tried else None
+
+    def loads(self, name: str) -> list[Load]:
+        """Return the loads in a table's history, oldest first."""
+        return loads_of(self.table(name))
+
+    def snapshots_with_load(self, name: str, load_id: str) -> frozenset[int]:
+        """Return the snapshots of a table's history whose rows include those of a load."""
+        return snapshots_with(self.table(name), load_id)
+
+    def undo_load(self, name: str, load_id: str, properties: Mapping[str, str]) -> Snapshot:
+        """Take back the files of a load as one snapshot, or find the one that took them back.
+
+        Files that the load replaced come back. Snapshots that plans have pinned stay readable.
+
+        Raises:
+            InputRefused: if the table has no such load, or its files are no longer those that it brought.
+        """
+
+        def undo(table: Table) -> None:
+            if (changes := undoing(table, load_id)) is not None:
+                gone, back = changes
+                commit_replacement(
+                    _committed_once(table), AlwaysTrue(), gone, back, {**properties, UNDOES_PROPERTY: load_id}
+                )
+
+        self._retrying(name, undo)
+        return self._landed(name, UNDOES_PROPERTY, load_id)
 
     def find_load(self, name: str, load_id: str) -> Snapshot | None:
         """Return the snapshot that a load was appended as, or None."""

@@ -25,8 +25,9 @@ from manifests.canonical import canonical_json
 from manifests.errors import Problem, SinkRefused
 from manifests.model import Mode, RunManifest
 from resources import ticks
-from resources.lakehouse import LOAD_PROPERTY, Lakehouse
+from resources.lakehouse import Lakehouse
 from resources.ledger import Ledger, RunRecord
+from resources.loads import LOAD_PROPERTY
 from resources.settings import load_settings
 
 AUDIT_TABLE = "audit.run_audit"

@@ -11,6 +11,7 @@ from typing import Annotated
 import pandera.polars as pa
 import polars as pl
 
+from backfill_assets.quarantine import Quarantine
 from backfill_assets.schema import Corrections, Instant, Published, row_rule
 
 Money = Annotated[pl.Decimal, 12, 2]
@@ -35,15 +36,8 @@ class CaseEvents(pa.DataFrameModel):
     ingested_at: Instant = pa.Field(description="When the file was loaded.")
 
 
-class CaseEventsQuarantine(pa.DataFrameModel):
+class CaseEventsQuarantine(Quarantine):
     """Input rows that no rule could classify."""
-
-    source_file: str = pa.Field(description="File the row came in.")
-    source_row: pl.Int64 = pa.Field(description="0-based row in that file.")
-    reason: str = pa.Field(description="The first rule that it breaks.")
-    detail: str = pa.Field(description="The offending value, in words.")
-    record: str = pa.Field(description="The raw row as JSON.")
-    ingested_at: Instant = pa.Field(description="When the file was loaded.")
 
 
 class SlaRules(pa.DataFrameModel):

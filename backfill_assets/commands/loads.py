@@ -1,0 +1,183 @@
+"""Commands that bring input in and take it back: `load`, `loads`, `unload`.
+
+Put here arguments, output and exit codes. What a load is, is `table_loads`'; what the shipped product's own files are, its
+loader's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from backfill_assets.commands.base import json_option, opened_instance, opened_platform, say, show
+from manifests.errors import InputRefused, Problem
+
+if TYPE_CHECKING:
+    from resources.loads import Load
+
+
+class _Tables(click.Group):
+    """The product's own loaders by their names, and every declared input table by its own."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        return _of_table(cmd_name) if own is None and "." in cmd_name else own
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "TABLE FILE [OPTIONS]")
+
+
+@click.group(cls=_Tables)
+def load() -> None:
+    """Load FILE (Parquet, or CSV in UTF-8 with a header line) into the declared input TABLE.
+
+    \b
+      backfill load bronze.meter_readings readings.parquet
+      backfill load reference.tariffs tariffs.csv --version 2026-11
+      backfill load bronze.meter_readings readings.parquet --if-new --json      from a script
+
+    Every row is held against the table's model before anything is written: types, nulls, ranges, row rules, unique keys. A
+    row that is not accepted goes to TABLE_quarantine with its reason; a load with too many of them is refused whole
+    (setting quarantine_limit), and so is content that was loaded before. A reference table is replaced as a whole, as a
+    named version.
+
+    `backfill loads TABLE` lists what was loaded; `backfill unload TABLE LOAD` takes a load back.
+    """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
+
+
+def _of_table(table: str) -> click.Command:
+    @click.command(table)
+    @click.argument("file", type=click.Path(path_type=Path))
+    @click.option(
+        "--version", help="Name of this version of a reference table. Default: the start of its content's hash."
+    )
+    @click.option("--if-new", is_flag=True, help="Do nothing, and succeed, if this content was loaded before.")
+    @json_option
+    def load_table(file: Path, version: str | None, if_new: bool, as_json: bool) -> None:
+        from backfill_assets.launch import report_inputs
+        from backfill_assets.platform import input_named
+        from backfill_assets.table_loads import load_file, quarantine_of
+
+        with opened_platform() as platform, opened_instance(platform.settings) as instance:
+            done = load_file(platform, table, file, version=version, if_new=if_new)
+            report_inputs(platform, instance)
+        if as_json:
+            say(done)
+            return
+        if not done.new:
+            click.echo(f"{file.name}: loaded before, nothing was appended")
+        else:
+            click.echo(f"{file.name}: {done.load.rows:,} rows loaded, {done.load.quarantined:,} quarantined")
+        for reason, number in done.by_reason.items():
+            click.echo(f"  quarantined {reason}: {number:,}")
+        if done.by_reason:
+            click.echo(f"  in {quarantine_of(input_named(table)).name}")
+        click.echo(f"  {table}: load {done.load.load_id}, snapshot {done.load.snapshot_id}")
+
+    load_table.__doc__ = f"Load FILE into {table}: see `backfill load --help`."
+    load_table.help = load_table.__doc__
+    return load_table
+
+
+@load.command("case-events")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--cases", type=click.IntRange(1, 10_000_000), help="Generate this many cases instead of reading a file.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Seed of the generator; equal seeds give equal logs."
+)
+@json_option
+def load_case_events_command(file: Path | None, cases: int | None, seed: int, as_json: bool) -> None:
+    """Load enforcement case events from FILE (Parquet or CSV), or generate them.
+
+    Safe to repeat: the same content is loaded once. A load with too many unknown rows is refused whole
+    (setting quarantine_limit).
+    """
+    from backfill_assets.launch import report_inputs
+    from backfill_assets.loading import load_case_events
+    from backfill_assets.products.enforcement import loading as enforcement
+
+    if (file is None) == (cases is None):
+        raise InputRefused(
+            Problem(
+                "give a FILE or --cases, one of them", "a load has one source", "see `backfill load case-events --help`"
+            )
+        )
+    with opened_platform() as platform, opened_instance(platform.settings) as instance:
+        source = enforcement.from_file(file) if file is not None else enforcement.generated(cases or 1, seed)
+        done = load_case_events(platform, source, platform.settings.quarantine_limit)
+        report_inputs(platform, instance)
+    if as_json:
+        say(done)
+        return
+    click.echo(
+        f"{source.source_file}: {done.counted.events:,} events, {done.counted.quarantined:,} quarantined"
+        + ("" if done.new else "; loaded before, nothing was appended")
+    )
+    for reason, number in done.counted.by_reason.items():
+        click.echo(f"  quarantined {reason}: {number:,}")
+    click.echo(f"  {enforcement.EVENTS}: snapshot {done.snapshot_id}")
+
+
+@click.command()
+@click.argument("table")
+@json_option
+def loads(table: str, as_json: bool) -> None:
+    """List the loads of an input TABLE, oldest first: when, from which file, by whom, and which were taken back."""
+    from backfill_assets.platform import input_named
+
+    with opened_platform() as platform:
+        found = platform.lakehouse.loads(input_named(table).name)
+    if as_json:
+        say(found)
+    elif not found:
+        click.echo(f"{table}: nothing was loaded")
+    else:
+        show(_listed(table, found))
+
+
+def _listed(table: str, found: list[Load]) -> object:
+    from rich.table import Table
+
+    shown = Table(title=f"loads of {table}", title_justify="left")
+    for column, kept in (("loaded (UTC)", "left"), ("file", "left"), ("rows", "right"), ("quarantined", "right")):
+        shown.add_column(column, justify=kept)  # type: ignore[arg-type]
+    for column in ("by", "taken back", "load"):
+        shown.add_column(column, overflow="fold")
+    for one in found:
+        undone = (
+            "" if one.undone_at is None else f"{one.undone_at:%Y-%m-%d %H:%M} by {one.undone_by}: {one.undone_because}"
+        )
+        shown.add_row(
+            f"{one.at:%Y-%m-%d %H:%M}", one.file, f"{one.rows:,}", f"{one.quarantined:,}", one.by, undone, one.load_id
+        )
+    return shown
+
+
+@click.command()
+@click.argument("table")
+@click.argument("load_id", metavar="LOAD")
+@click.option("--by", required=True, help="Who decides.")
+@click.option("--reason", required=True, help="Why.")
+@json_option
+def unload(table: str, load_id: str, by: str, reason: str, as_json: bool) -> None:
+    """Take back what a LOAD brought to the input TABLE: its rows, and those of its quarantine.
+
+    A new snapshot without the load's files; nothing is deleted, and runs that pinned an earlier snapshot still read it. The
+    runs whose published rows were computed with it are named: restate them. Refused if the files were rewritten since.
+    The ids of loads: `backfill loads TABLE`. Safe to repeat.
+    """
+    from backfill_assets.launch import report_inputs
+    from backfill_assets.table_loads import undo_load
+
+    with opened_platform() as platform, opened_instance(platform.settings) as instance:
+        done = undo_load(platform, table, load_id, by=by, reason=reason)
+        report_inputs(platform, instance)
+    if as_json:
+        say(done)
+        return
+    click.echo(f"{table}: load {load_id} taken back ({done.load.rows:,} rows), snapshot {done.snapshot_id}")
+    if done.published_with_it:
+        click.echo(f"  published rows were computed with it, by: {', '.join(done.published_with_it)}")
+        click.echo("  plan a restatement of what they published")

@@ -1,0 +1,308 @@
+"""Loading a file into a declared input table, and taking a load back.
+
+Put here the order of things: every row is checked before anything is written, the quarantine is written before the table,
+and what was loaded is found by the file's content. What is wrong with a row is `input_files`'s to say; what a product's own
+loader makes of its files is the product's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+import pyarrow as arrow
+import pyarrow.parquet as pq
+
+from backfill_assets.input_files import DETAIL, REASON, RECORD, ROW, Checked, InputFile, unique_columns
+from backfill_assets.platform import Platform, input_named, input_tables
+from backfill_assets.quarantine import Quarantine
+from backfill_assets.schema import iceberg_schema
+from backfill_assets.target import InputTable
+from manifests.errors import InputRefused, Problem
+from manifests.lifecycle import RunState
+from resources.lakehouse import DATA_VERSION_PROPERTY
+from resources.ledger import now, operator
+from resources.loads import (
+    ACTOR_PROPERTY,
+    FILE_PROPERTY,
+    LOAD_PROPERTY,
+    REASON_PROPERTY,
+    REJECTED_PROPERTY,
+    Load,
+    load_to_make,
+)
+
+_READ = 1 << 20
+_KEYS_AT_ONCE = 2_000_000
+"""Keys whose repetitions are looked for in memory at once."""
+_SHOWN = 5
+_WAS_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
+
+
+@dataclass(frozen=True)
+class FileLoaded:
+    """What a load brought: rows loaded and quarantined, by reason; `new` is False if the content was there before."""
+
+    load: Load
+    by_reason: dict[str, int]
+    new: bool
+
+
+@dataclass(frozen=True)
+class LoadUndone:
+    """A load that was taken back, and the runs whose published rows were computed with it."""
+
+    load: Load
+    snapshot_id: int
+    published_with_it: tuple[str, ...]
+
+
+def load_file(
+    platform: Platform, table: str, path: Path, *, version: str | None = None, if_new: bool = False
+) -> FileLoaded:
+    """Load a Parquet or CSV file into a declared input table.
+
+    A row that does not have the declared types or breaks a rule of the table's model goes to the table's quarantine with its
+    reason. A reference table is replaced as a whole, as a named version, and takes no quarantined row.
+
+    Args:
+        platform: the opened installation.
+        table: the declared input table.
+        path: the file.
+        version: name of the new version of a reference table; the start of the content's hash unless given.
+        if_new: what was loaded before is left as it is, instead of being refused.
+
+    Raises:
+        InputRefused: if the table is not declared, the file does not have its columns, too many rows would be quarantined, or
+            the same content was loaded before. Nothing is written then.
+    """
+    declared = _loadable(table, version)
+    limit = 0.0 if declared.is_reference else platform.settings.quarantine_limit
+    opened = InputFile(path, declared.model)
+    content = f"{declared.name}:{_hash(path)}"
+    load_id, before = load_to_make(platform.lakehouse.loads(declared.name), content)
+    if before is not None:
+        if if_new:
+            return FileLoaded(before, {}, new=False)
+        raise InputRefused(
+            Problem(
+                f"the content of {path} is in {declared.name} already: load '{load_id}' of {before.file or 'a file'}, "
+                f"{before.rows:,} rows, {before.at:%Y-%m-%d %H:%M} UTC",
+                "the same content is loaded once",
+                f"nothing is to be done; a script asks with --if-new; `backfill unload {declared.name} '{load_id}'` takes it back",
+            )
+        )
+    with _repeated_rows(opened, declared) as repeated:
+        reasons, rows = _reasons(opened, repeated)
+        _require_few(path, declared, reasons, rows, limit)
+        rejected = sum(reasons.values())
+        properties = {
+            LOAD_PROPERTY: load_id,
+            FILE_PROPERTY: path.name,
+            ACTOR_PROPERTY: operator(),
+            REJECTED_PROPERTY: str(rejected),
+        }
+        at = now().replace(microsecond=0)
+        if declared.is_reference:
+            properties[DATA_VERSION_PROPERTY] = version or content.partition(":")[2][:12]
+            whole = arrow.concat_tables(_loaded(opened, declared, repeated))
+            platform.lakehouse.overwrite_rows(declared.name, whole, properties)
+        else:
+            # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
+            if rejected:
+                quarantine = _quarantined(opened, path.name, at, repeated)
+                platform.lakehouse.append(quarantine_of(declared).name, quarantine, properties)
+            platform.lakehouse.append(declared.name, _loaded(opened, declared, repeated), properties)
+    made = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == load_id)
+    return FileLoaded(made, dict(sorted(reasons.items())), new=True)
+
+
+def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: str) -> LoadUndone:
+    """Take back what a load brought, by metadata alone: its rows in the table, and those in its quarantine.
+
+    Safe to repeat. Runs that were planned before it still read the snapshot that they pinned.
+
+    Raises:
+        InputRefused: if the table has no such load, or its files were rewritten since.
+    """
+    declared = input_named(table)
+    if not by.strip() or not reason.strip():
+        raise InputRefused(
+            Problem("no name or no reason given", "undoing a load is a decision: who and why", "give --by and --reason")
+        )
+    properties = {ACTOR_PROPERTY: by, REASON_PROPERTY: reason}
+    snapshot = platform.lakehouse.undo_load(declared.name, load_id, properties)
+    quarantine = quarantine_of(declared)
+    if any(load.load_id == load_id for load in platform.lakehouse.loads(quarantine.name)):
+        platform.lakehouse.undo_load(quarantine.name, load_id, properties)
+    load = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == load_id)
+    return LoadUndone(load, snapshot.snapshot_id, tuple(_published_with(platform, declared, load)))
+
+
+def quarantine_of(table: InputTable) -> InputTable:
+    """Return the quarantine of an input table; of a reference table, which has none, the table itself."""
+    return next((one for one in input_tables() if one.quarantine_of == table.name), table)
+
+
+def _loadable(name: str, version: str | None) -> InputTable:
+    table = input_named(name)
+    if table.quarantine_of:
+        raise InputRefused(
+            Problem(
+                f"{name} is the quarantine of {table.quarantine_of}",
+                "a quarantine is filled by loads of its table",
+                f"load the file into {table.quarantine_of}",
+            )
+        )
+    if version is not None and not table.is_reference:
+        raise InputRefused(
+            Problem(f"{name} has no named versions", "reference tables have versions", "leave out --version")
+        )
+    return table
+
+
+def _hash(path: Path) -> str:
+    total = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_READ):
+            total.update(block)
+    return total.hexdigest()
+
+
+class _Repeated:
+    """The rows of a file whose key another row of it has, by the columns that the model says are unique."""
+
+    def __init__(self, rows: dict[tuple[str, ...], pl.Series]) -> None:
+        self._rows = rows
+
+    def split(self, checked: Checked) -> Checked:
+        """Reject the rows of a batch that repeat a key."""
+        passed, rejected = checked.passed, checked.rejected
+        for columns, numbers in self._rows.items():
+            again = passed.filter(pl.col(ROW).is_in(numbers.implode()))
+            if again.height:
+                names = ", ".join(columns)
+                shown = again.select(
+                    ROW,
+                    pl.lit(f"{names}: not unique").alias(REASON),
+                    pl.struct(pl.col(columns).cast(pl.String)).struct.json_encode().alias(DETAIL),
+                    pl.struct(pl.exclude(ROW).cast(pl.String, strict=False)).struct.json_encode().alias(RECORD),
+                )
+                passed, rejected = passed.join(again, on=ROW, how="anti"), pl.concat([rejected, shown])
+        return Checked(passed, rejected)
+
+
+@contextmanager
+def _repeated_rows(opened: InputFile, table: InputTable) -> Iterator[_Repeated]:
+    """Find the rows that repeat a key; memory is that of some keys at once, whatever the file's length."""
+    unique = unique_columns(table.model)
+    found: dict[tuple[str, ...], pl.Series] = {}
+    if unique:
+        with TemporaryDirectory(prefix="backfill-load-") as folder:
+            wanted = sorted({name for columns in unique for name in columns})
+            keys, rows = Path(folder, "keys.parquet"), 0
+            writer: pq.ParquetWriter | None = None
+            for checked in opened.batches():
+                part = checked.passed.select(ROW, *wanted).to_arrow()
+                writer = writer or pq.ParquetWriter(keys, part.schema)
+                writer.write_table(part)
+                rows += part.num_rows
+            if writer is not None:
+                writer.close()
+                found = {columns: _repetitions(keys, columns, rows) for columns in unique}
+    yield _Repeated(found)
+
+
+def _repetitions(keys: Path, columns: tuple[str, ...], rows: int) -> pl.Series:
+    parts = max(1, -(-rows // _KEYS_AT_ONCE))
+    found = [
+        pl.scan_parquet(keys)
+        .filter(pl.struct(columns).hash(0) % parts == part)
+        .filter(pl.len().over(columns) > 1)
+        .select(ROW)
+        .collect()[ROW]
+        for part in range(parts)
+    ]
+    return pl.concat(found)
+
+
+def _checked(opened: InputFile, repeated: _Repeated) -> Iterator[Checked]:
+    return (repeated.split(checked) for checked in opened.batches())
+
+
+def _reasons(opened: InputFile, repeated: _Repeated) -> tuple[Counter[str], int]:
+    """Return how many rows would be quarantined, by reason, and how many rows there are."""
+    reasons: Counter[str] = Counter()
+    rows = 0
+    for checked in _checked(opened, repeated):
+        rows += checked.passed.height + checked.rejected.height
+        for reason, number in checked.rejected.group_by(REASON).len().iter_rows():
+            reasons[reason] += number
+    return reasons, rows
+
+
+def _require_few(path: Path, table: InputTable, reasons: Counter[str], rows: int, limit: float) -> None:
+    rejected = sum(reasons.values())
+    if not rows:
+        raise InputRefused(
+            Problem(
+                f"{path} has no rows", "a load brings rows", "deliver the file again; there is nothing to load in it"
+            )
+        )
+    if rejected <= limit * rows:
+        return
+    most = ", ".join(f"{reason} ({number:,})" for reason, number in reasons.most_common(_SHOWN))
+    more = f" and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+    raise InputRefused(
+        Problem(
+            f"{path}: {rejected:,} of {rows:,} rows ({rejected / rows:.1%}) are not rows of {table.name}: {most}{more}",
+            "a reference table takes no row that its model refuses"
+            if table.is_reference
+            else f"at most {limit:.1%} of a load may be quarantined (setting quarantine_limit)",
+            "correct the file"
+            if table.is_reference
+            else "correct the file, or raise the limit if the rows are rightly unusable",
+        )
+    )
+
+
+def _loaded(opened: InputFile, table: InputTable, repeated: _Repeated) -> Iterator[Any]:
+    schema = iceberg_schema(table.model).as_arrow()
+    for checked in _checked(opened, repeated):
+        if checked.passed.height:
+            yield checked.passed.drop(ROW).to_arrow().cast(schema)
+
+
+def _quarantined(opened: InputFile, file: str, at: datetime, repeated: _Repeated) -> Iterator[Any]:
+    schema = iceberg_schema(Quarantine).as_arrow()
+    for checked in _checked(opened, repeated):
+        if checked.rejected.height:
+            rows = checked.rejected.select(
+                pl.lit(file).alias("source_file"),
+                pl.col(ROW).alias("source_row"),
+                pl.col(REASON).alias("reason"),
+                pl.col(DETAIL).alias("detail"),
+                pl.col(RECORD).alias("record"),
+                pl.lit(at).alias("ingested_at"),
+            )
+            yield rows.to_arrow().cast(schema)
+
+
+def _published_with(platform: Platform, table: InputTable, load: Load) -> Sequence[str]:
+    """Return the runs that readers see, or saw, and whose pinned snapshot of a table has the rows of a load."""
+    with_it = platform.lakehouse.snapshots_with_load(table.name, load.load_id)
+    found = []
+    for record in platform.ledger.runs(states=_WAS_PUBLISHED):
+        pins = {pin.table: pin.snapshot_id for pin in record.plan.references}
+        pins[record.plan.source] = record.plan.source_snapshot_id
+        if pins.get(table.name) in with_it:
+            found.append(record.run_id)
+    return found

@@ -1,0 +1,176 @@
+"""The loads of an input table, as its snapshots tell of them: what came in, from which file, and what was taken back.
+
+Put here how a load is recognised in a table's history and what undoing one changes of its files. How a commit is made is
+`lakehouse`'s; which rows of a file are loaded is said elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from manifests.errors import InputRefused, Problem
+
+LOAD_PROPERTY = "backfill.load-id"
+"""Marks a load; a load id occurs in one snapshot of a table."""
+FILE_PROPERTY = "backfill.load-file"
+ACTOR_PROPERTY = "backfill.load-by"
+REJECTED_PROPERTY = "backfill.load-quarantined"
+REASON_PROPERTY = "backfill.load-reason"
+UNDOES_PROPERTY = "backfill.undoes-load"
+"""Marks the snapshot that took a load back; its value is that load's id."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load of a table; `rows` were loaded, `quarantined` were not. `undone_by` is None while its rows are there."""
+
+    load_id: str
+    snapshot_id: int
+    at: datetime
+    file: str
+    rows: int
+    quarantined: int
+    by: str
+    undone_by: str | None = None
+    undone_at: datetime | None = None
+    undone_because: str = ""
+
+
+def loads_of(table: Table) -> list[Load]:
+    """Return the loads in the history of a table, oldest first."""
+    found: list[Load] = []
+    undone: dict[str, Snapshot] = {}
+    for snapshot in _history(table):
+        said = _summary(snapshot)
+        if (taken_back := said.get(UNDOES_PROPERTY)) is not None:
+            undone[taken_back] = snapshot
+        if (load_id := said.get(LOAD_PROPERTY)) is None:
+            continue
+        undo = undone.get(load_id)
+        why = {} if undo is None else _summary(undo)
+        found.append(
+            Load(
+                load_id,
+                snapshot.snapshot_id,
+                _at(snapshot),
+                said.get(FILE_PROPERTY, ""),
+                int(said.get("added-records", 0)),
+                int(said.get(REJECTED_PROPERTY, 0)),
+                said.get(ACTOR_PROPERTY, ""),
+                None if undo is None else why.get(ACTOR_PROPERTY, ""),
+                None if undo is None else _at(undo),
+                why.get(REASON_PROPERTY, ""),
+            )
+        )
+    return found[::-1]
+
+
+def snapshots_with(table: Table, load_id: str) -> frozenset[int]:
+    """Return the snapshots in the history of a table whose rows include those of a load."""
+    found: set[int] = set()
+    for snapshot in _history(table):
+        said = _summary(snapshot)
+        if said.get(UNDOES_PROPERTY) == load_id:
+            found.clear()
+            continue
+        found.add(snapshot.snapshot_id)
+        if said.get(LOAD_PROPERTY) == load_id:
+            return frozenset(found)
+    return frozenset()
+
+
+def load_to_make(loads: list[Load], content: str) -> tuple[str, Load | None]:
+    """Return the id under which content is loaded, and the load that has brought it already, if there is one.
+
+    Content that was loaded and taken back may be loaded again, under an id of its own.
+    """
+    same = [load for load in loads if load.load_id.partition("#")[0] == content]
+    present = next((load for load in same if load.undone_by is None), None)
+    if present is not None:
+        return present.load_id, present
+    return (content if not same else f"{content}#{len(same) + 1}"), None
+
+
+def undoing(table: Table, load_id: str) -> tuple[list[DataFile], list[DataFile]] | None:
+    """Return the files that go and those that come back if a load is taken back; None if it was taken back before.
+
+    Raises:
+        InputRefused: if the table has no such load, or its files are no longer those that it brought.
+    """
+    name = ".".join(table.name())
+    snapshot = None
+    for one in _history(table):
+        said = _summary(one)
+        if said.get(UNDOES_PROPERTY) == load_id:
+            return None
+        if said.get(LOAD_PROPERTY) == load_id:
+            snapshot = one
+            break
+    if snapshot is None:
+        raise InputRefused(
+            Problem(f"{name} has no load '{load_id}'", "a load is undone by its id", f"see `backfill loads {name}`")
+        )
+    added, removed = _changes(table, snapshot)
+    current = table.current_snapshot()
+    assert current is not None
+    present = {
+        entry.data_file.file_path: entry.data_file
+        for manifest in current.manifests(table.io)
+        for entry in manifest.fetch_manifest_entry(table.io)
+    }
+    deletes = [path for path, file in present.items() if file.content is not DataFileContent.DATA]
+    missing = sorted({file.file_path for file in added} - set(present))
+    replaced_since = removed and len(present) != len(added)
+    if missing or deletes or replaced_since:
+        what = (
+            f"{len(missing)} of its {len(added)} file(s) are no longer in the table"
+            if missing
+            else "the table has delete files"
+            if deletes
+            else "the table was loaded since"
+        )
+        raise InputRefused(
+            Problem(
+                f"load '{load_id}' of {name} cannot be undone: {what}",
+                "undoing a load takes back the very files that it brought, and nothing else",
+                "undo what came later first; where its files were rewritten, delete its rows by a condition",
+            )
+        )
+    return [present[file.file_path] for file in added], removed
+
+
+def _history(table: Table) -> Iterator[Snapshot]:
+    """Yield the snapshots of main, newest first."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        snapshot = None if snapshot.parent_snapshot_id is None else by_id.get(snapshot.parent_snapshot_id)
+
+
+def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[DataFile]]:
+    """Return the data files that a snapshot added and removed."""
+    added, removed = [], []
+    for manifest in snapshot.manifests(table.io):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+            if entry.snapshot_id == snapshot.snapshot_id and entry.status is ManifestEntryStatus.ADDED:
+                added.append(entry.data_file)
+            elif entry.snapshot_id == snapshot.snapshot_id and entry.status is ManifestEntryStatus.DELETED:
+                removed.append(entry.data_file)
+    return added, removed
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def _at(snapshot: Snapshot) -> datetime:
+    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)

@@ -1,0 +1,323 @@
+"""Loading files into declared input tables, and taking loads back: real tables, no Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandera.polars as pandera
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import backfill_assets as ba
+from backfill_assets import loading
+from backfill_assets import platform as platform_module
+from backfill_assets.cli import cli
+from backfill_assets.input_files import InputFile
+from backfill_assets.loading import initialise
+from backfill_assets.platform import Platform
+from backfill_assets.table_loads import load_file, undo_load
+from manifests.errors import InputRefused
+from resources.settings import load_settings
+
+READINGS, TARIFFS = "bronze.readings", "reference.tariffs"
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+
+
+class Readings(pandera.DataFrameModel):
+    meter: str = pandera.Field(str_length={"min_value": 1})
+    read_at: ba.Instant = pandera.Field()
+    watt_hours: pl.Int32 = pandera.Field(ge=0)
+    price: Annotated[pl.Decimal, 12, 2] = pandera.Field(nullable=True)
+
+    @ba.row_rule("a free reading has no price")
+    def _free(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+        return data.lazyframe.select((pl.col("watt_hours") > 0) | pl.col("price").is_null())
+
+    class Config:
+        unique = ("meter", "read_at")
+
+
+class Tariffs(pandera.DataFrameModel):
+    name: str = pandera.Field(unique=True)
+    cents: pl.Int64 = pandera.Field(ge=0)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("loads") / "home"
+
+
+@pytest.fixture
+def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
+    inputs = (
+        ba.InputTable(READINGS, "readings", Readings, ("team:x",), partition_by="read_at"),
+        ba.InputTable(TARIFFS, "tariffs", Tariffs, ("team:x",), is_reference=True),
+    )
+    for module in (platform_module, loading):
+        monkeypatch.setattr(module, "PRODUCTS", (ba.Product("metering", inputs, ()),))
+    opened = Platform.of(load_settings(home=tmp_path / "home", quarantine_limit=0.5))
+    initialise(opened)
+    return opened
+
+
+def rows(*, meter: str = "m1", first: int = 0, number: int = 4) -> list[dict[str, Any]]:
+    return [
+        {"meter": meter, "read_at": NOON + timedelta(hours=hour), "watt_hours": hour + 1, "price": None}
+        for hour in range(first, first + number)
+    ]
+
+
+def parquet(path: Path, content: Sequence[dict[str, Any]], **types: pa.DataType) -> Path:
+    kinds = {
+        "meter": pa.string(),
+        "read_at": pa.timestamp("us", "UTC"),
+        "watt_hours": pa.int32(),
+        "price": pa.decimal128(12, 2),
+    }
+    columns = [name for name in content[0]]
+    schema = pa.schema([(name, (kinds | types)[name]) for name in columns])
+    pq.write_table(pa.Table.from_pylist(list(content), schema=schema), path)
+    return path
+
+
+def held(platform: Platform, table: str = READINGS) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = platform.lakehouse.table(table).scan().to_arrow().to_pylist()
+    return found
+
+
+def test_rows_that_the_model_accepts_are_loaded_and_the_others_quarantined_with_their_reason(
+    platform: Platform, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(
+        "meter,read_at,watt_hours,price\n"
+        "m1,2024-01-01T12:00:00Z,5,1.50\n"
+        "m1,2024-01-01T14:00:00+01:00,7,\n"
+        "m1,2024-01-01 15:00:00.5Z,0,\n"
+        "m2,2024-01-01T12:00:00Z,3,0.1\n"
+        "m2,2024-01-01T13:00:00Z,-3,\n"
+        "m2,2024-01-01T14:00:00,3,\n"
+        "m2,2024-01-01T15:00:00Z,0,1.00\n"
+        "m2,2024-01-01T16:00:00Z,1,1.005\n"
+    )
+    done = load_file(platform, READINGS, file)
+    assert (done.load.rows, done.load.quarantined, done.load.file) == (4, 4, "a.csv")
+    assert done.by_reason == {
+        "a free reading has no price": 1,
+        "price: not decimal(12, 2)": 1,
+        "read_at: not timestamptz": 1,
+        "watt_hours: greater_than_or_equal_to(0)": 1,
+    }
+    loaded = {(row["meter"], row["read_at"]): (row["watt_hours"], str(row["price"])) for row in held(platform)}
+    assert loaded == {
+        ("m1", NOON): (5, "1.50"),
+        ("m1", NOON + timedelta(hours=1)): (7, "None"),
+        ("m1", NOON + timedelta(hours=3, seconds=0.5)): (0, "None"),
+        ("m2", NOON): (3, "0.10"),
+    }
+    kept = {row["source_row"]: row for row in held(platform, f"{READINGS}_quarantine")}
+    assert sorted(kept) == [4, 5, 6, 7]
+    assert kept[5]["detail"] == "read_at is 2024-01-01T14:00:00"
+    assert json.loads(kept[7]["record"])["price"] == "1.005"
+
+
+def test_rows_that_share_a_unique_key_are_all_quarantined_wherever_in_the_file_they_are(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill_assets.table_loads._KEYS_AT_ONCE", 3)
+    file = parquet(tmp_path / "a.parquet", [*rows(number=6), *rows(meter="m2"), *rows(number=1)])
+    monkeypatch.setattr(InputFile.batches, "__defaults__", (2,))
+    done = load_file(platform, READINGS, file)
+    assert done.by_reason == {"meter, read_at: not unique": 2}
+    assert {row["source_row"] for row in held(platform, f"{READINGS}_quarantine")} == {0, 10}
+    assert len(held(platform)) == 9
+
+
+def test_a_value_that_its_type_cannot_hold_is_quarantined_not_bent(platform: Platform, tmp_path: Path) -> None:
+    content = rows(number=3)
+    content[1]["watt_hours"] = 2**31
+    content[2]["read_at"] = NOON + timedelta(microseconds=1)
+    file = parquet(tmp_path / "a.parquet", content, watt_hours=pa.int64(), read_at=pa.timestamp("us", "Europe/Rome"))
+    assert load_file(platform, READINGS, file).by_reason == {"watt_hours: not int": 1}
+    assert {row["read_at"] for row in held(platform)} == {NOON, NOON + timedelta(microseconds=1)}
+
+
+def test_a_file_of_other_columns_is_refused_with_every_reason_and_nothing_is_written(
+    platform: Platform, tmp_path: Path
+) -> None:
+    content = [{"meter": "m1", "read_at": datetime(2024, 1, 1), "watt_hours": 1.0, "colour": "red"}]
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist(content), file)
+    with pytest.raises(InputRefused) as refused:
+        load_file(platform, READINGS, file)
+    text = str(refused.value)
+    assert "does not declare, the column(s) colour" in text
+    assert "column read_at" in text
+    assert "column watt_hours" in text
+    assert "and a time zone" in text
+    assert held(platform) == held(platform, f"{READINGS}_quarantine") == []
+
+
+def unreadable(path: Path) -> list[Path]:
+    whole = parquet(path / "whole.parquet", rows(number=1000)).read_bytes()
+    wide = pa.table({"meter": pa.array([1], pa.decimal256(50, 2))})
+    pq.write_table(wide, path / "wide.parquet")
+    contents = {
+        "cut.parquet": whole[:-50],
+        "middle.parquet": whole[:200] + b"\0" * 200 + whole[400:],
+        "text.parquet": b"meter,read_at",
+        "empty.csv": b"",
+        "latin.csv": "meter,read_at,watt_hours\nmäter,2024-01-01T00:00:00Z,1\n".encode("latin-1"),
+        "ragged.csv": b"meter,read_at,watt_hours\nm1,2024-01-01T00:00:00Z,1,7\n",
+        "twice.csv": b"meter,meter,read_at,watt_hours\nm1,m1,2024-01-01T00:00:00Z,1\n",
+        "header.csv": b"meter,read_at,watt_hours,price\n",
+        "name.txt": b"meter,read_at,watt_hours\n",
+    }
+    for name, content in contents.items():
+        (path / name).write_bytes(content)
+    return [path / "wide.parquet", path / "absent.csv", path, *(path / name for name in contents)]
+
+
+def test_what_cannot_be_read_is_refused_and_nothing_is_written(platform: Platform, tmp_path: Path) -> None:
+    for file in unreadable(tmp_path):
+        with pytest.raises(InputRefused) as refused:
+            load_file(platform, READINGS, file)
+        assert file.name in str(refused.value)
+    assert platform.lakehouse.snapshot_id(READINGS) is None
+    assert platform.lakehouse.snapshot_id(f"{READINGS}_quarantine") is None
+
+
+def test_too_many_rejected_rows_refuse_the_whole_load(platform: Platform, tmp_path: Path) -> None:
+    content = rows(number=4)
+    for row in content[:3]:
+        row["watt_hours"] = -1
+    with pytest.raises(InputRefused, match=r"3 of 4 rows \(75.0%\).*greater_than_or_equal_to"):
+        load_file(platform, READINGS, parquet(tmp_path / "a.parquet", content))
+    assert platform.lakehouse.snapshot_id(f"{READINGS}_quarantine") is None
+
+
+def test_the_same_content_is_refused_under_any_name_until_its_load_was_taken_back(
+    platform: Platform, tmp_path: Path
+) -> None:
+    file = parquet(tmp_path / "a.parquet", rows())
+    other = file.rename(tmp_path / "b.parquet")
+    first = load_file(platform, READINGS, other)
+    with pytest.raises(InputRefused, match="the same content is loaded once"):
+        load_file(platform, READINGS, other)
+    assert not load_file(platform, READINGS, other, if_new=True).new
+    load_file(platform, READINGS, parquet(tmp_path / "c.parquet", rows(meter="m2")))
+    assert len(held(platform)) == 8
+
+    undone = undo_load(platform, READINGS, first.load.load_id, by="ada", reason="loaded too early")
+    assert {row["meter"] for row in held(platform)} == {"m2"}
+    assert undo_load(platform, READINGS, first.load.load_id, by="ada", reason="again") == undone
+    assert (undone.load.undone_by, undone.load.undone_because) == ("ada", "loaded too early")
+
+    again = load_file(platform, READINGS, other)
+    assert again.load.load_id != first.load.load_id
+    assert len(held(platform)) == 8
+    with pytest.raises(InputRefused, match="the same content is loaded once"):
+        load_file(platform, READINGS, other)
+    assert [load.undone_by for load in platform.lakehouse.loads(READINGS)] == ["ada", None, None]
+
+
+def test_undoing_a_load_takes_its_quarantined_rows_back_as_well(platform: Platform, tmp_path: Path) -> None:
+    content = rows()
+    content[0]["watt_hours"] = -1
+    done = load_file(platform, READINGS, parquet(tmp_path / "a.parquet", content))
+    before = platform.lakehouse.snapshot_id(READINGS)
+    undo_load(platform, READINGS, done.load.load_id, by="ada", reason="wrong file")
+    assert held(platform) == held(platform, f"{READINGS}_quarantine") == []
+    # a plan that pinned the snapshot before still reads its rows
+    assert len(platform.lakehouse.rows(READINGS, before or 0)) == 3
+
+
+def test_an_undoing_that_was_cut_short_is_finished_by_the_same_command(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = rows()
+    content[0]["watt_hours"] = -1
+    done = load_file(platform, READINGS, parquet(tmp_path / "a.parquet", content))
+    plain = type(platform.lakehouse).undo_load
+
+    def cut(lakehouse: Any, name: str, *arguments: Any) -> Any:
+        if name.endswith("_quarantine"):
+            raise KeyboardInterrupt
+        return plain(lakehouse, name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(platform.lakehouse), "undo_load", cut)
+        with pytest.raises(KeyboardInterrupt):
+            undo_load(platform, READINGS, done.load.load_id, by="ada", reason="wrong file")
+    undo_load(platform, READINGS, done.load.load_id, by="ada", reason="wrong file")
+    assert held(platform) == held(platform, f"{READINGS}_quarantine") == []
+
+
+def test_a_load_whose_files_were_rewritten_is_not_undone(platform: Platform, tmp_path: Path) -> None:
+    done = load_file(platform, READINGS, parquet(tmp_path / "a.parquet", rows()))
+    table = platform.lakehouse.table(READINGS)
+    table.overwrite(table.scan().to_arrow())
+    with pytest.raises(InputRefused, match="no longer in the table"):
+        undo_load(platform, READINGS, done.load.load_id, by="ada", reason="wrong file")
+    assert len(held(platform)) == 4
+    with pytest.raises(InputRefused, match="has no load 'nothing'"):
+        undo_load(platform, READINGS, "nothing", by="ada", reason="wrong file")
+
+
+def test_a_reference_table_is_replaced_as_a_named_version_and_the_one_before_comes_back(
+    platform: Platform, tmp_path: Path
+) -> None:
+    def tariffs(name: str, *lines: str) -> Path:
+        (tmp_path / name).write_text("\n".join(["name,cents", *lines]) + "\n")
+        return tmp_path / name
+
+    load_file(platform, TARIFFS, tariffs("old.csv", "day,30", "night,20"), version="2023")
+    new = load_file(platform, TARIFFS, tariffs("new.csv", "day,31"), version="2024")
+    assert held(platform, TARIFFS) == [{"name": "day", "cents": 31}]
+    assert set(platform.lakehouse.reference_state(TARIFFS, frozenset()).versions) == {"2023", "2024"}
+    with pytest.raises(InputRefused, match="takes no row that its model refuses"):
+        load_file(platform, TARIFFS, tariffs("bad.csv", "day,31", "night,-1"))
+    undo_load(platform, TARIFFS, new.load.load_id, by="ada", reason="not in force yet")
+    assert {row["name"]: row["cents"] for row in held(platform, TARIFFS)} == {"day": 30, "night": 20}
+
+
+def test_tables_that_are_not_loaded_into_are_refused_by_name(platform: Platform, tmp_path: Path) -> None:
+    file = parquet(tmp_path / "a.parquet", rows())
+    for table, version, says in (
+        ("bronze.meters", None, "not declared"),
+        (f"{READINGS}_quarantine", None, "is the quarantine of"),
+        (READINGS, "2024", "has no named versions"),
+    ):
+        with pytest.raises(InputRefused, match=says):
+            load_file(platform, table, file, version=version)
+
+
+def test_the_commands_load_list_and_take_back(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from backfill_assets.launch import initialise_instance
+
+    initialise_instance(platform.settings)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    file = parquet(tmp_path / "a.parquet", rows())
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(cli, list(words), catch_exceptions=False, standalone_mode=False)
+
+    loaded = json.loads(run("load", READINGS, str(file), "--json").stdout)
+    assert loaded["load"]["rows"] == 4
+    with pytest.raises(InputRefused):
+        run("load", READINGS, str(file))
+    assert "loaded before" in run("load", READINGS, str(file), "--if-new").stdout
+    load_id = loaded["load"]["load_id"]
+    assert load_id in run("loads", READINGS, "--json").stdout
+    assert "taken back (4 rows)" in run("unload", READINGS, load_id, "--by", "ada", "--reason", "wrong file").stdout
+    assert json.loads(run("loads", READINGS, "--json").stdout)[0]["undone_because"] == "wrong file"
+    assert "wrong file" in run("loads", READINGS).stdout
