@@ -143,7 +143,8 @@ def test_a_shown_command_exists_with_its_options(where: str, words: list[str]) -
     rest = list(words)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         name = rest.pop(0)
-        assert name in command.commands, f"{where}: `{name}` is no command; there are {', '.join(command.commands)}"
-        command = command.commands[name]
+        found = command.get_command(click.Context(command), name)
+        assert found is not None, f"{where}: `{name}` is no command; there are {', '.join(command.commands)}"
+        command = found
     known = {"--help", "-h", *(option for parameter in command.params for option in parameter.opts)}
     assert [word for word in rest if word.startswith("-") and word.split("=")[0] not in known] == []

@@ -27,7 +27,9 @@ def run(*words):
     return said.getvalue()
 
 run("init")
-runpy.run_path("docs/tutorial/load_readings.py")
+sys.argv = ["make_readings.py", "readings.csv"]
+runpy.run_path("docs/tutorial/make_readings.py")
+run("load", "bronze.meter_readings", "readings.csv")
 run("plan", "docs/tutorial/meter-daily-2024-q1.yaml")
 run("approve", "meter-daily-2024-q1", "--by", "data owner")
 run("run", "meter-daily-2024-q1", "--json")
