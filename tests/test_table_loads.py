@@ -81,7 +81,7 @@ def parquet(path: Path, content: Sequence[dict[str, Any]], **types: pa.DataType)
         "watt_hours": pa.int32(),
         "price": pa.decimal128(12, 2),
     }
-    columns = [name for name in content[0]]
+    columns = list(content[0])
     schema = pa.schema([(name, (kinds | types)[name]) for name in columns])
     pq.write_table(pa.Table.from_pylist(list(content), schema=schema), path)
     return path
@@ -152,7 +152,7 @@ def test_a_value_that_its_type_cannot_hold_is_quarantined_not_bent(platform: Pla
 def test_a_file_of_other_columns_is_refused_with_every_reason_and_nothing_is_written(
     platform: Platform, tmp_path: Path
 ) -> None:
-    content = [{"meter": "m1", "read_at": datetime(2024, 1, 1), "watt_hours": 1.0, "colour": "red"}]
+    content = [{"meter": "m1", "read_at": NOON.replace(tzinfo=None), "watt_hours": 1.0, "colour": "red"}]
     file = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_pylist(content), file)
     with pytest.raises(InputRefused) as refused:
