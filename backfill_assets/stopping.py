@@ -349,12 +349,16 @@ def launched(
 @contextmanager
 def _active_launch(launch: Launch) -> Iterator[None]:
     launch.begin()
+    outer = _active.get(launch.run_id)
     _active[launch.run_id] = launch
     try:
         with launch.hearing():
             yield
     finally:
-        del _active[launch.run_id]
+        if outer is None:
+            del _active[launch.run_id]
+        else:
+            _active[launch.run_id] = outer
         launch.end()
 
 

@@ -90,7 +90,7 @@ def test_months_that_are_not_adjacent_are_launched_each_by_itself_and_a_launch_s
         assert execute(world.platform, instance, "sample", (), progress=False, failed=failed.append)
         assert failed == []
         assert world.platform.ledger.run("sample").state is RunState.VALIDATED
-        early = world.approved(world.manifest("refused"))
+        early = world.announced(world.manifest("refused"))
         with monkeypatch.context() as patch:
             patch.setattr("backfill_assets.staging.require_computable", _refused)
             assert not run_chunks(world.platform, instance, early, ["2010-01", "2010-02"], failed=failed.append)
