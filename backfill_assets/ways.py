@@ -313,7 +313,11 @@ class Change:
         return None if None in found else found[0]
 
     def is_half_done(self, action: str, sequence: int) -> bool:
-        """Whether an action was committed to the target, and not yet to the corrections beside it."""
+        """Whether an action was committed to the target, and not yet to the corrections beside it or a version's name."""
+        if action in {ROLLBACK, REINSTATE} and self.plan.version is not None:
+            named = self.plan.version if action == ROLLBACK else withdrawn(self.plan.version)
+            landed = self._landed(self.target.name, action, sequence) is not None
+            return landed and self.platform.lakehouse.snapshot_of(self.target.name, named) is not None
         if len(self.tables) == 1 or action == ACCEPT:
             return False
         first, *others = (self._landed(table, action, sequence) for table in self.tables)
@@ -407,6 +411,7 @@ class Change:
             )
         assert done is not None
         if version is not None:
+            faults.reach("undoing.halfway")
             self._rename_version(table, *((version, withdrawn(version))[:: 1 if action == ROLLBACK else -1]))
         return done
 

@@ -293,9 +293,9 @@ STATES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rolled back": _WHILE_REDONE,
     "redone": _WHILE_REDONE,
     "accepting": _WHILE_ACCEPTED,
-    "usual": (("restate unseen",), ("live", "doctor", "collect")),
-    "coarse": (("restate",), ("live", "doctor", "collect")),
-    "named otherwise": (("restate",), ("live", "doctor", "collect")),
+    "usual": (("restate unseen",), ("doctor", "collect")),
+    "coarse": (("restate",), ("doctor", "collect")),
+    "named otherwise": (("restate",), ("doctor", "collect")),
 }
 """What a run's state is, and who acts on it: those who are stopped, and those who act meanwhile."""
 SHAPES = ("usual", "coarse", "named otherwise")

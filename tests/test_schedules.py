@@ -13,8 +13,7 @@ from benchmarks import interleavings
 from benchmarks.interleavings import CASES, DIES, EXPIRED, MEMORY, PAUSED, Schedule, Site, draw, play
 
 BY_NAME = {case.name: case for case in CASES}
-REPLACE, BESIDE = BY_NAME["REPLACE_PARTITIONS"], BY_NAME["CORRECTION_EVENTS beside"]
-LANDS_LATER = "commit late"
+REPLACE, VERSIONED = BY_NAME["REPLACE_PARTITIONS"], BY_NAME["VERSIONED"]
 LEDGER, READ, COMMIT = "ledger transaction", "catalog read", "catalog commit"
 
 
@@ -42,6 +41,7 @@ def spread(places: list[int], most: int) -> list[int]:
         ("validated", "load", "load", PAUSED, READ, 3),
         ("landed", "publish", "next, rolled back", EXPIRED, LEDGER, 4),
         ("untold", "doctor", "rollback, reinstate", EXPIRED, LEDGER, 4),
+        ("undone", "doctor", "rollback, reinstate", EXPIRED, LEDGER, 4),
         ("redone", "rollback", "publish next", DIES, LEDGER, 2),
     ],
 )
@@ -56,7 +56,7 @@ def test_whoever_is_stopped_and_goes_on_later_undoes_and_doubles_nothing(
         assert play(site, Schedule(REPLACE, state, first, second, at, how, where)) == []
 
 
-@pytest.mark.parametrize("second", ["doctor", "publish other"])
+@pytest.mark.parametrize("second", ["cancel", "reject", "doctor"])
 @pytest.mark.parametrize("fate", interleavings.FATES)
 def test_a_commit_whose_answer_is_lost_is_seen_of_a_published_run_or_not_at_all(
     site: Site, second: str, fate: str
@@ -68,8 +68,18 @@ def test_a_commit_whose_answer_is_lost_is_seen_of_a_published_run_or_not_at_all(
     assert play(site, schedule) == []
 
 
+@pytest.mark.parametrize("fate", ["commit landed", "commit late"])
+@pytest.mark.parametrize(("state", "first"), [("published", "rollback"), ("rolled back", "reinstate")])
+def test_a_version_has_the_name_that_its_run_has_a_right_to_whoever_ends_the_interrupted_change(
+    site: Site, state: str, first: str, fate: str
+) -> None:
+    site.build(VERSIONED)
+    schedule = Schedule(VERSIONED, state, first, "publish beside", 0, fate, "without an answer")
+    assert play(site, schedule) == []
+
+
 def test_a_share_of_the_campaign_finds_nothing_wrong(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [REPLACE, BY_NAME["VERSIONED, accepted later"]]
+    cases = [REPLACE, VERSIONED]
     monkeypatch.setattr(interleavings, "CASES", cases)
     chance = random.Random(16)
     for _ in range(20):
