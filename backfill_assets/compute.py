@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
@@ -29,7 +29,7 @@ from backfill_assets.platform import Platform, target_named
 from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, spark_schema
 from backfill_assets.target import Inputs, TargetTable, TransformContext
 from manifests.chunks import Chunk, Chunking, key_of
-from manifests.errors import InputRefused, Problem, Refused
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
 from manifests.planner import MergeTerms, Plan, PlannedChunk, StagedFile
 from resources.lakehouse import PinnedRead, before, between
 from resources.ledger import ChunkRecord
@@ -215,7 +215,28 @@ def compute_batch(
             rows = _clustered(rows, target, context)
         rows = _with_declared_columns(rows, schema, plan).withColumn(CHUNK_FOLDER, day)
     rows.write.partitionBy(CHUNK_FOLDER).parquet(prefix)
-    return staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
+    files = staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
+    require_arrived(rows, files, prefix)
+    return files
+
+
+def require_arrived(rows: DataFrame, files: Mapping[str, Sequence[StagedFile]], prefix: str) -> None:
+    """Refuse a batch of which nothing is found, although it has rows: they were written to where this process cannot look.
+
+    Only a batch without any rows is computed again for it, up to its first row.
+
+    Raises:
+        EnvironmentRefused: naming the folder.
+    """
+    if any(files.values()) or rows.isEmpty():
+        return
+    raise EnvironmentRefused(
+        Problem(
+            f"Spark has computed rows and none are found below {prefix}",
+            "Spark's executors write to the warehouse that this process reads",
+            "put the warehouse where all of them reach it (an object store, a shared file system)",
+        )
+    )
 
 
 @contextmanager
@@ -263,13 +284,26 @@ def _raised_at(error: Exception) -> str:
 def staged_files(
     platform: Platform, target: TargetTable, prefix: str, chunking: Chunking, keys: Sequence[str]
 ) -> dict[str, list[StagedFile]]:
-    """List what was written below a prefix, by chunk; rows are read from each file's footer."""
+    """List what was written below a prefix, by chunk; rows are read from each file's footer.
+
+    Raises:
+        EnvironmentRefused: if the folder is not there; Spark makes it also for a batch without rows.
+    """
     filesystem, folder, scheme = filesystem_of(platform.lakehouse.table(target.name), prefix)
-    selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
+    try:
+        found = filesystem.get_file_info(pafs.FileSelector(folder, recursive=True))
+    except FileNotFoundError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"{prefix} does not exist",
+                "what Spark has written is where this process looks",
+                "put the warehouse where Spark and this process reach it (an object store, a shared file system)",
+            )
+        ) from error
     infos = sorted(
         (
             info
-            for info in filesystem.get_file_info(selector)
+            for info in found
             if info.is_file and info.base_name.endswith(".parquet") and f"/{CHUNK_FOLDER}=" in info.path[len(folder) :]
         ),
         key=lambda info: info.path,

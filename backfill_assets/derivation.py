@@ -66,7 +66,8 @@ def publishes_to(plan: Plan) -> str:
 
 def _tasks(
     platform: Platform, target: TargetTable, plan: Plan, files: Mapping[str, Sequence[StagedFile]], prefix: str
-) -> list[DeriveTask]:
+) -> tuple[list[DeriveTask], dict[str, str]]:
+    """Return what workers are sent, one task a chunk, and the catalog's name of each base file by the name they know."""
     lakehouse = platform.lakehouse
     scopes = chunk_scopes(target, [plan.chunk(key) for key in files])
     nothing: dict[str, tuple[str, ...]] = dict.fromkeys(scopes, ())
@@ -76,10 +77,10 @@ def _tasks(
     issued, output = nothing, prefix
     if plan.corrections is not None:
         table = publishes_to(plan)
-        output = f"{lakehouse.location(table)}/{prefix.split('/data/', 1)[-1]}"
+        output = f"{lakehouse.location(table)}/{prefix.removeprefix(f'{lakehouse.location(target.name)}/')}"
         if plan.corrections_base_snapshot_id is not None:
             issued = lakehouse.files_by_chunk(table, plan.corrections_base_snapshot_id, scopes)
-    return [
+    tasks = [
         DeriveTask(
             key,
             tuple(map(local_path, base[key])),
@@ -90,6 +91,7 @@ def _tasks(
         )
         for key in files
     ]
+    return tasks, {local_path(path): path for paths in base.values() for path in paths}
 
 
 def _spec(platform: Platform, target: TargetTable, plan: Plan) -> MergeSpec | CorrectionSpec:
@@ -122,7 +124,7 @@ def derive_batch(
     """Derive what is published of computed chunks, by key; empty where the computed rows themselves are."""
     if not plan.derives:
         return {}
-    tasks = _tasks(platform, target, plan, {chunk.key: files[chunk.key] for chunk in chunks}, prefix)
+    tasks, named = _tasks(platform, target, plan, {chunk.key: files[chunk.key] for chunk in chunks}, prefix)
     weights = {chunk.key: chunk.reads.rows for chunk in chunks}
     texts = [(task.chunk, weights[task.chunk], json.dumps(plain(task))) for task in tasks]
     function = partial(derive_batches, _spec(platform, target, plan))
@@ -132,7 +134,7 @@ def derive_batch(
         data = json.loads(text)
         found[data["chunk"]] = DerivedFiles(
             tuple(StagedFile(f"{scheme}{path}", rows, size) for path, rows, size in data["files"]),
-            tuple(f"{scheme}{path}" for path in data["replaced"]),
+            tuple(named[path] for path in data["replaced"]),
             data["counts"],
         )
     return found
@@ -156,7 +158,7 @@ def _judge_merge(
     tasks = []
     for attempt in sorted({chunk.attempt for chunk in chunks}):
         files = {chunk.chunk: chunk.files for chunk in chunks if chunk.attempt == attempt}
-        tasks += _tasks(platform, target, plan, files, prefixes[attempt])
+        tasks += _tasks(platform, target, plan, files, prefixes[attempt])[0]
     by_key = {chunk.chunk: chunk for chunk in chunks}
     texts = []
     for task in tasks:

@@ -255,6 +255,7 @@ class Change:
         named = version is None or lakehouse.snapshot_of(name, version) == snapshot
         if named and (not self.moves_main or self._is_main(PUBLISH)):
             return done
+        lakehouse.require_gated(name, self.files(name))
         expected: dict[str, int | None] = {} if version is None else {version: None}
         if self.moves_main:
             expected[MAIN] = self.plan.base_snapshot_id
@@ -280,6 +281,7 @@ class Change:
                 Problem(f"{name} has no version {self.plan.version}", "an accepted version exists", "publish it first")
             )
         if not self._is_main(PUBLISH):
+            lakehouse.require_gated(name, self.files(name))
             expected: dict[str, int | None] = {MAIN: self.plan.base_snapshot_id}
             lakehouse.point(name, expected=expected, branches={MAIN: snapshot}, token=self.token)
         return Commit(snapshot, 0, 0)

@@ -84,6 +84,7 @@ from resources.containment import days_of, in_words, reaching_beyond, require_in
 from resources.contents import content_property
 from resources.declared_tables import isolation_problems, require_as_declared
 from resources.fingerprints import read_footer
+from resources.gated_contents import require_gated_contents
 from resources.loads import LOAD_PROPERTY, UNDOES_PROPERTY, Load, loads_of, snapshots_with, undoing
 from resources.locks import lost
 
@@ -583,8 +584,8 @@ class Lakehouse:
 
         Raises:
             LeaseLost: if the token is fenced.
-            PublicationRefused: if a scope's files are no longer those of its base, one that would go holds rows of other
-                days, or a staged file is not the one that was gated; nothing has changed then.
+            PublicationRefused: if a scope's files are no longer those of its base, one that would go is none of them or
+                holds rows of other days, or a staged file is not the one that was gated; nothing has changed then.
         """
         table = self.table(name)
         require_unfenced(table, token)
@@ -596,10 +597,12 @@ class Lakehouse:
             going = own if replaced is None else [file for file in own if file.file_path in replaced]
             require_inside(table, scope.filter, str(scope), going, scope.column)
             present, old = present + own, old + going
+        _require_present(name, replaced or (), old)
         footers = _footers(table, [file.path for file in staged])
         new = data_files(table, [file.path for file in staged], footers)
         _require_as_staged(staged, new)
         _require_same_footers(staged, footers)
+        require_gated_contents(table, staged)
         self._commit(table, [scope for scope, _ in scopes], old, new, properties, branch, token, present)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
@@ -627,6 +630,10 @@ class Lakehouse:
         self._retrying(name, _ensure_snapshot)
         self._retrying(name, put)
         return self._landed(name, RUN_PROPERTY, run_id).snapshot_id
+
+    def require_gated(self, name: str, staged: Sequence[StagedFile]) -> None:
+        """Refuse files whose contents are not those that were gated, before a ref makes them visible."""
+        require_gated_contents(self.table(name), staged)
 
     def require_unchanged(
         self, name: str, scopes: Sequence[tuple[Scope, int | None]], *, replaced: bool = False
@@ -1282,6 +1289,19 @@ def require_same_files(name: str, scope: Scope, base: Sequence[DataFile], presen
             "plan the change again, under a new run id, on the table as it is now",
         )
     )
+
+
+def _require_present(name: str, replaced: Collection[str], old: Sequence[DataFile]) -> None:
+    """Refuse to replace files that are not there: what was made of them would come in beside them."""
+    missing = sorted(set(replaced) - {file.file_path for file in old})
+    if missing:
+        raise PublicationRefused(
+            Problem(
+                f"{len(missing)} file(s) are to be replaced and are not files of {name} in its scope: {'; '.join(missing[:10])}",
+                "a file that is replaced goes in the commit in which its copy comes",
+                "plan the change again, under a new run id",
+            )
+        )
 
 
 def _require_as_staged(staged: Sequence[StagedFile], found: Sequence[DataFile]) -> None:

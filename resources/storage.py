@@ -22,6 +22,8 @@ from resources.fingerprints import read_footer
 from resources.lakehouse import local_path
 
 _LOOK_AT_ONCE = 1_000
+_NAMED_HOSTS = frozenset({"hdfs", "viewfs"})
+"""Schemes whose host is a part of the file system, and not of a file's place in it; as in PyIceberg."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,11 @@ class FileFound:
 
 
 def place_of(uri: str) -> str:
-    """Return what the file system calls a URI: a local path, or bucket and key."""
+    """Return what the file system calls a URI: a local path, bucket and key, or on HDFS the path alone."""
     parts = urlsplit(uri)
-    return local_path(uri) if parts.scheme in {"", "file"} else parts.netloc + parts.path
+    if parts.scheme in {"", "file"}:
+        return local_path(uri)
+    return parts.path if parts.scheme in _NAMED_HOSTS else parts.netloc + parts.path
 
 
 def filesystem_of(table: Table, uri: str) -> tuple[pafs.FileSystem, str, str]:
@@ -46,7 +50,8 @@ def filesystem_of(table: Table, uri: str) -> tuple[pafs.FileSystem, str, str]:
     filesystem = io.fs_by_scheme(parts.scheme or "file", parts.netloc or None)
     if parts.scheme in {"", "file"}:
         return filesystem, place_of(uri), "file://" if parts.scheme else ""
-    return filesystem, place_of(uri), f"{parts.scheme}://"
+    host = parts.netloc if parts.scheme in _NAMED_HOSTS else ""
+    return filesystem, place_of(uri), f"{parts.scheme}://{host}"
 
 
 class Storage:

@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from datetime import date
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyspark.sql import DataFrame
+from support import a_lakehouse
 
-from backfill_assets.compute import slots_of
-from manifests.planner import Estimate, PlannedChunk
+from backfill_assets.compute import require_arrived, slots_of, staged_files
+from backfill_assets.platform import Platform
+from backfill_assets.schema import iceberg_schema
+from benchmarks.small_table import TARGET
+from manifests.chunks import Chunking
+from manifests.errors import EnvironmentRefused
+from manifests.planner import Estimate, PlannedChunk, StagedFile
 from resources.spark import OPEN_FILES
+from resources.storage import place_of
 
 DAY = date(2012, 1, 1)
 
@@ -35,3 +49,50 @@ def test_a_large_chunk_has_a_partition_of_its_own_and_small_ones_share() -> None
     assert len(set(slots_of(chunks([400] * 24), 2))) == 4
     assert slots_of(chunks([400] * 24), 64) == tuple(range(24))
     assert slots_of(chunks([0]), 8) == (0,)
+
+
+class Rows:
+    """A frame that knows only whether it is empty."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.asked = 0
+
+    def isEmpty(self) -> bool:  # noqa: N802 - Spark's name
+        self.asked += 1
+        return not self.number
+
+
+def test_rows_that_were_computed_and_are_nowhere_are_not_taken_for_none() -> None:
+    with pytest.raises(EnvironmentRefused, match="none are found below /staging/attempt-1"):
+        require_arrived(cast("DataFrame", Rows(3)), {"2020-01": [], "2020-02": []}, "/staging/attempt-1")
+    require_arrived(cast("DataFrame", Rows(0)), {"2020-01": []}, "/staging/attempt-1")
+    found = Rows(3)
+    require_arrived(
+        cast("DataFrame", found), {"2020-01": [StagedFile("/x", 3, 9)], "2020-02": []}, "/staging/attempt-1"
+    )
+    assert found.asked == 0, "nothing is computed twice where rows are found"
+
+
+def test_a_folder_that_is_not_there_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    lakehouse = a_lakehouse(tmp_path)
+    lakehouse.ensure(TARGET.name, iceberg_schema(TARGET.model), UNPARTITIONED_PARTITION_SPEC, {})
+    platform = cast("Platform", SimpleNamespace(lakehouse=lakehouse))
+    prefix = tmp_path / "attempt-1"
+    with pytest.raises(EnvironmentRefused, match="attempt-1 does not exist"):
+        staged_files(platform, TARGET, f"file://{prefix}", Chunking.MONTH, ["2020-01"])
+    prefix.mkdir()
+    assert staged_files(platform, TARGET, f"file://{prefix}", Chunking.MONTH, ["2020-01"]) == {"2020-01": []}
+
+
+@pytest.mark.parametrize(
+    ("uri", "place"),
+    [
+        ("hdfs://nn:8020/lake/x", "/lake/x"),
+        ("viewfs://lake/x", "/x"),
+        ("s3://bucket/lake/x", "bucket/lake/x"),
+        ("file:///lake/x", "/lake/x"),
+    ],
+)
+def test_a_place_is_what_pyiceberg_makes_of_a_location(uri: str, place: str) -> None:
+    assert place_of(uri) == PyArrowFileIO.parse_location(uri)[2] == place

@@ -15,7 +15,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.transforms import MonthTransform
 
 from backfill_assets.platform import Platform
-from backfill_assets.publication import publish, rollback
+from backfill_assets.publication import prepare, publish, rollback
 from backfill_assets.schema import TABLE_PROPERTIES, iceberg_schema
 from benchmarks import small_table
 from benchmarks.small_table import (
@@ -32,7 +32,7 @@ from benchmarks.small_table import (
 )
 from manifests.errors import PlanRefused, PublicationRefused
 from manifests.lifecycle import RunState
-from resources.lakehouse import LOAD_PROPERTY, Lakehouse
+from resources.lakehouse import LOAD_PROPERTY, Lakehouse, local_path
 from resources.ledger import now
 
 FEBRUARY = ("2020-02-01", "2020-02-29")
@@ -111,3 +111,21 @@ def test_a_rollback_is_the_way_back_to_days_that_a_publication_took_along(platfo
     assert {row[1].month for row in rows(platform)} == {2}
     rollback(platform, "run")
     assert rows(platform) == before
+
+
+@pytest.mark.parametrize("when", ["before the commit", "on the branch"])
+def test_a_data_page_that_changed_after_its_gate_is_not_published(platform: Platform, when: str) -> None:
+    before = rows(platform)
+    on_branch = when == "on the branch"
+    record = planned(platform, manifest("run", "SHADOW_SWAP" if on_branch else "REPLACE_PARTITIONS", QUARTER))
+    staged(platform, record.run_id)
+    if on_branch:
+        prepare(platform, "run")
+    file = Path(local_path(platform.ledger.chunks("run")[0].files[0].path))
+    raw = bytearray(file.read_bytes())
+    raw[len(b"PAR1") + 2] ^= 1  # of the first page: length and footer stay as they are
+    file.write_bytes(raw)
+    with pytest.raises(PublicationRefused, match=r"the content of .* has the SHA-256"):
+        publish(platform, "run")
+    assert rows(platform) == before
+    assert platform.ledger.run("run").state is RunState.REJECTED

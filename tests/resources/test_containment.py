@@ -221,3 +221,19 @@ def test_a_table_whose_properties_undo_what_a_commit_relies_on_is_refused(
 def test_other_properties_are_the_tables_own(lakehouse: Lakehouse) -> None:
     lakehouse.ensure(DAYS, DAYS_SCHEMA, BY_MONTH, {"commit.retry.num-retries": "3", "owner": "team:days"})
     assert lakehouse.ensure(DAYS, DAYS_SCHEMA, BY_MONTH, SPEC | {"commit.retry.num-retries": "10"})
+
+
+# --- files that are told to go ----------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_told_to_go_and_is_not_there_is_no_reason_to_go_on(lakehouse: Lakehouse) -> None:
+    lakehouse.ensure(DAYS, DAYS_SCHEMA, BY_MONTH, SPEC)
+    lakehouse.append(DAYS, [day_rows(JANUARY, FEBRUARY)], {LOAD_PROPERTY: "first"})
+    table, base = lakehouse.table(DAYS), lakehouse.snapshot_id(DAYS)
+    january, old = sorted(lakehouse.rows_by_file(DAYS, base))
+    for wrong in (old.removeprefix("file://"), january):
+        with pytest.raises(PublicationRefused, match="to be replaced and are not") as refused:
+            publish(lakehouse, february(table), "2012-02-01", "2012-02-29", replaced={old, wrong})
+        assert wrong in str(refused.value)
+    assert lakehouse.snapshot_id(DAYS) == base
+    assert publish(lakehouse, february(table), "2012-02-01", "2012-02-29", replaced={old}).files_removed == 1

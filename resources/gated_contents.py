@@ -1,0 +1,65 @@
+"""The contents of staged files, held against what their gate has read: right before a commit makes them visible.
+
+Put here nothing that looks at less than the whole file. A footer says nothing of the pages with the rows: those can be
+changed in place with footer and length kept. Files are hashed in threads (hashlib works outside Python's lock), each read
+once more in pieces. What changes between this and the commit, a few milliseconds, is found by `backfill verify --data`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from pyiceberg.table import Table
+
+from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
+from manifests.planner import StagedFile
+
+_PIECE = 1 << 20
+_RULE = "what is published is what was gated"
+_WAY_OUT = "cancel the run: its staging was changed after it was gated"
+
+
+def require_gated_contents(table: Table, staged: Sequence[StagedFile]) -> None:
+    """Refuse files whose bytes are not those that their gate has read; one that no gate has hashed is not read.
+
+    Raises:
+        PublicationRefused: naming every file that differs or is not there.
+        EnvironmentRefused: if one could not be read just now.
+    """
+    hashed = [file for file in staged if file.sha256]
+    if not hashed:
+        return
+    with ThreadPoolExecutor(min(len(hashed), os.cpu_count() or 1)) as pool:
+        found = list(pool.map(lambda file: _sha256(table, file.path), hashed))
+    wrong = [
+        Problem(
+            f"the content of {file.path} has the SHA-256 {sha256 or '(it is gone)'}, not {file.sha256}", _RULE, _WAY_OUT
+        )
+        for file, sha256 in zip(hashed, found, strict=True)
+        if sha256 != file.sha256
+    ]
+    if wrong:
+        raise PublicationRefused(wrong)
+
+
+def _sha256(table: Table, path: str) -> str:
+    """Return the SHA-256 (hex) of a file, empty if it is not there."""
+    digest = hashlib.sha256()
+    try:
+        with table.io.new_input(path).open() as stream:
+            while piece := stream.read(_PIECE):
+                digest.update(piece)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"{path} could not be read just now: {type(error).__name__}: {error}",
+                _RULE,
+                "nothing has changed; run the same command again; if it stays so, see `backfill doctor`",
+            )
+        ) from error
+    return digest.hexdigest()
