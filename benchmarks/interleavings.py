@@ -180,6 +180,25 @@ def _judged_published_in_vain_and_staged_again(world: World, platform: Platform)
     executor.gate_chunks(platform, world.run)
 
 
+def _judged_and_landed(world: World, platform: Platform) -> None:
+    """Judge the run and publish it, by a process that dies before it can say so."""
+    _judge(world, platform)
+
+    def die(point: str) -> None:
+        if point == "publishing.committed":
+            raise Died
+
+    with _no_lease_ends(), mock.patch.object(faults, "reach", die), suppress(Died):
+        publication.publish(platform, world.run)
+    bury(platform)
+
+
+@contextmanager
+def _no_lease_ends() -> Iterator[None]:
+    with mock.patch.multiple(Leases, release=mock.DEFAULT, lose=mock.DEFAULT):
+        yield
+
+
 def _twice_as_many(*arguments: Any) -> Any:
     """Compute as the table does, of a source that has grown: each day has two more meters."""
     with mock.patch.object(small_table, "METERS", (*small_table.METERS, *(f"n{n}" for n in range(6)))):
@@ -246,6 +265,7 @@ ACTS: dict[str, Act] = {
     "live": _append_live,
     "load": _load,
     "judge, publish": _then("judge", "publish"),
+    "judge, land": _judged_and_landed,
     "rollback, reinstate": _then("rollback", "reinstate"),
     "reinstate, rollback": _then("reinstate", "rollback"),
     "accept, rollback": _then("accept", "rollback"),
@@ -281,7 +301,7 @@ _WHILE_ACCEPTED = (
 STATES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "staged": (
         ("judge", "judge, publish", "cancel", "doctor"),
-        ("judge", "judge, publish", "judge, and stage again", "cancel", "doctor"),
+        ("judge", "judge, publish", "judge, land", "judge, and stage again", "cancel", "doctor"),
     ),
     "validated": _WHILE_VALIDATED,
     "half": _WHILE_LANDED,
