@@ -687,21 +687,31 @@ def _agreed(as_json: bool) -> bool:
 @click.option("--dry-run", is_flag=True, help="Only show what and how much: the default, said aloud.")
 @click.option("--delete", is_flag=True, help="Remove it, after asking.")
 @click.option("--yes", is_flag=True, help="With --delete: do not ask.")
+@click.option(
+    "--today",
+    type=click.DateTime(["%Y-%m-%d"]),
+    help="The date as another clock says it: only where this machine's clock is not believed by itself.",
+)
 @json_option
-def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
+def gc(dry_run: bool, delete: bool, yes: bool, today: datetime | None, as_json: bool) -> None:
     """Remove staged files of dead runs and old snapshots that no run needs, after showing what and how much.
 
     Settings keep_superseded_days, keep_dead_runs_days and keep_snapshots_days say for how long what is kept. Never a file
     that any snapshot references, nothing that an accepted run needs, no evidence. Safe to kill and to repeat.
+    What is too old is told by this machine's clock: it is held against the file system's, the ledger's and the catalog's.
     """
-    from backfill_assets import console
-    from backfill_assets.garbage import collect, find
+    from backfill_assets import clock, console
+    from backfill_assets.garbage import collect, find, tables
     from resources.ledger import now, operator
 
     if dry_run and delete:
         raise InputRefused(Problem("--dry-run and --delete", "one looks, the other removes", "give one of them"))
     at = now()
+    confirmed = None if today is None else today.date()
     with opened_platform() as platform:
+        if delete:
+            recorded = clock.recorded_instants(platform, tables())
+            clock.require_believable(at, clock.present_instants(platform), recorded, confirmed)
         found = find(platform, at=at)
         if not as_json:
             show(console.garbage(found))
@@ -712,7 +722,7 @@ def gc(dry_run: bool, delete: bool, yes: bool, as_json: bool) -> None:
         if not (yes or _agreed(as_json)):
             click.echo("nothing was removed")
             return
-        done = collect(platform, found, by=operator(), at=at)
+        done = collect(platform, found, by=operator(), at=at, confirmed=confirmed)
     if as_json:
         say({"dryRun": False, "found": found, "collected": done})
         return

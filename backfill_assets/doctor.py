@@ -38,10 +38,11 @@ from manifests.lifecycle import RunState
 from manifests.model import Acceptance
 from manifests.planner import StagedFile
 from resources import logs
-from resources.history import lineage_of, referenced
+from resources.history import referenced
 from resources.journal import INSTALLATION, explain, unexplained
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import ABANDONED, BEFORE, ChunkRecord, ChunkState, RunRecord, now, operator
+from resources.lineage import lineage_of
 from resources.policy_in_force import disagreement
 from resources.processes import has_ended, is_busy
 from resources.repairs import (

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 from typing import Any
 
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
@@ -24,13 +25,14 @@ from backfill_assets.gates import shown_row
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.schema import LINEAGE_COLUMNS, iceberg_schema
 from backfill_assets.target import TargetTable
+from backfill_assets.ways import PUBLISH
 from manifests.canonical import plain
 from manifests.chunks import key_of
 from manifests.errors import InputRefused, Problem
 from manifests.planner import Plan
-from resources.history import lineage_of
 from resources.lakehouse import ACTION_PROPERTY, RUN_PROPERTY, before, between
 from resources.ledger import RunRecord
+from resources.lineage import lineage_of
 
 SHOWN_ROWS = 50
 """Source rows and corrections that are shown of one key; all of them are counted."""
@@ -252,6 +254,11 @@ def _states(table: Table, where: BooleanExpression, notes: list[str]) -> Iterato
     history = list(lineage_of(table))
     if history and _had_files_before(history[-1]):
         notes.append(f"snapshots before {history[-1].snapshot_id} have expired: what the key said before is not known")
+    notes += [
+        f"snapshots between {older.snapshot_id} and {newer.snapshot_id} have expired: what the key said there is not known"
+        for newer, older in pairwise(history)
+        if newer.parent_snapshot_id != older.snapshot_id
+    ]
     waiting: State | None = None
     files: frozenset[str] | None = None
     for snapshot in history:
@@ -288,6 +295,9 @@ def _versions(
         earlier = states[number + 1][1] if number + 1 < len(states) else []
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         row, was = (next(iter(side), None) for side in (rows, earlier))
+        action, run_id = summary.get(ACTION_PROPERTY, ""), summary.get(RUN_PROPERTY, "")
+        if row is not None and action == PUBLISH:
+            run_id = row["run_id"]  # the snapshot is another run's where that of this one has expired
         changed: dict[str, list[Any]] = {}
         because: dict[str, list[str]] = {}
         if row is not None and was is not None:
@@ -301,8 +311,8 @@ def _versions(
             Version(
                 snapshot.snapshot_id,
                 datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
-                summary.get(ACTION_PROPERTY, ""),
-                summary.get(RUN_PROPERTY, ""),
+                action,
+                run_id,
                 None if row is None else shown_row(row),
                 changed,
                 because,

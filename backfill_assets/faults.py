@@ -40,6 +40,7 @@ POINTS = frozenset(
         "comparing.written",
         "comparing.committed",
         "collecting.listed",
+        "collecting.leased",
         "collecting.expired",
         "collecting.deleted",
     }

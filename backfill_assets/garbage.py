@@ -12,7 +12,7 @@ import logging
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any
 from uuid import uuid4
@@ -21,6 +21,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 
 from backfill_assets import faults
+from backfill_assets.leasing import collecting_lease
 from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.target import TargetTable
@@ -97,7 +98,7 @@ def find(platform: Platform, *, at: datetime) -> list[TableGarbage]:
     """
     _require_clock(platform, at)
     found = []
-    for target in sorted((one for product in PRODUCTS for one in product.targets), key=lambda one: one.name):
+    for target in _targets():
         for name in (*tables_of(target), target.changes):
             try:
                 table = platform.lakehouse.table(name)
@@ -105,6 +106,15 @@ def find(platform: Platform, *, at: datetime) -> list[TableGarbage]:
                 continue  # declared and not made yet: there is nothing of it
             found.append(_of_table(platform, target.name, table, at))
     return found
+
+
+def _targets() -> list[TargetTable]:
+    return sorted((one for product in PRODUCTS for one in product.targets), key=lambda one: one.name)
+
+
+def tables() -> list[str]:
+    """Return every table of which something is collected."""
+    return [name for target in _targets() for name in (*tables_of(target), target.changes)]
 
 
 def tables_of(target: TargetTable) -> list[str]:
@@ -137,10 +147,8 @@ def _of_table(platform: Platform, target: str, table: Table, at: datetime) -> Ta
     records = platform.ledger.runs()
     over = _over(platform, records, at)
     name = ".".join(table.name())
-    refs = _released_refs(table, over)
-    before = at - max(timedelta(days=platform.settings.keep_snapshots_days), GRACE)
-    needed = _needed_snapshots(platform, table, [one for one in records if one.run_id not in over])
-    snapshots = expirable(table, needed, before_ms=int(before.timestamp() * 1000), released=refs)
+    before = _keeping_since(platform.settings, at)
+    refs, snapshots = _forgettable(platform, table, records, over, before)
     storage = Storage(table)
     left: dict[str, str] = {}
     mine = {record.run_id: record for record in records if record.target == target}
@@ -151,6 +159,24 @@ def _of_table(platform: Platform, target: str, table: Table, at: datetime) -> Ta
         live = [referenced(table, kept), *map(referenced, _beside(platform, name))]
         candidates = [item for item in candidates if not any(item.file.path in one for one in live)]
     return TableGarbage(target, name, tuple(refs), tuple(snapshots), tuple(candidates), left)
+
+
+def _keeping_since(settings: Settings, at: datetime) -> datetime:
+    """Return the instant since which every snapshot and manifest is kept, whether or not anything needs it."""
+    return at - max(timedelta(days=settings.keep_snapshots_days), GRACE)
+
+
+def _forgettable(
+    platform: Platform,
+    table: Table,
+    records: Sequence[RunRecord],
+    over: Mapping[str, RunRecord],
+    before: datetime,
+) -> tuple[list[str], list[int]]:
+    """Return the refs and snapshots of a table that no run needs which policy keeps."""
+    refs = _released_refs(table, over)
+    needed = _needed_snapshots(platform, table, [one for one in records if one.run_id not in over])
+    return refs, expirable(table, needed, before_ms=int(before.timestamp() * 1000), released=refs)
 
 
 def _over(platform: Platform, records: Sequence[RunRecord], at: datetime) -> dict[str, RunRecord]:
@@ -304,21 +330,24 @@ def collect(
     *,
     by: str,
     at: datetime,
+    confirmed: date | None = None,
     tell: Callable[[int], None] = lambda _: None,
 ) -> list[Collected]:
     """Remove what was listed, as far as nothing needs it now either; put a record of it beside the evidence.
 
-    Safe to kill and to repeat. `tell` is given the number of files of each batch that was worked through.
+    Safe to kill and to repeat. `tell` is given the number of files of each batch that was worked through. `at` is an
+    instant that is believed (see `clock`); `confirmed` is the date by which somebody has vouched for it, for the record.
 
     Raises:
-        EnvironmentRefused: if metadata cannot be read, or somebody moved a ref at the same moment.
+        EnvironmentRefused: if metadata cannot be read, or somebody made or moved a ref at the same moment.
+        LeaseHeld: if somebody publishes to the target, or takes a publication back.
     """
     done = []
     for item in listed:
         if not (item.refs or item.snapshots or item.files):
             continue
         name = f"{at:%Y%m%dT%H%M%SZ}-{uuid4().hex[:12]}"
-        platform.evidence.append(GC, f"{name}-listed", {"by": by, "at": at, "listed": item})
+        platform.evidence.append(GC, f"{name}-listed", {"by": by, "at": at, "confirmed": confirmed, "listed": item})
         faults.reach("collecting.listed")
         outcome = _collect_table(platform, item, at, tell)
         platform.evidence.append(GC, f"{name}-done", {"by": by, "at": at, "done": outcome})
@@ -334,25 +363,31 @@ def collect(
 
 def _collect_table(platform: Platform, listed: TableGarbage, at: datetime, tell: Callable[[int], None]) -> Collected:
     outcome = Collected(listed.table)
-    table = platform.lakehouse.table(listed.table)
-    still = _of_table(platform, listed.target, table, at)  # somebody may have published, rolled back or resumed
-    outcome.refs = sorted(set(listed.refs) & set(still.refs))
-    before = {snapshot.snapshot_id for snapshot in table.snapshots()}
-    forget(table, refs=outcome.refs, snapshot_ids=[one for one in listed.snapshots if one in still.snapshots])
+    with collecting_lease(platform, listed.target) as lease:
+        faults.reach("collecting.leased")
+        table = platform.lakehouse.table(listed.table)
+        present = {snapshot.snapshot_id for snapshot in table.snapshots()}
+        records = platform.ledger.runs()  # somebody may have published, rolled back or resumed since the listing
+        before = _keeping_since(platform.settings, at)
+        refs, snapshots = _forgettable(platform, table, records, _over(platform, records, at), before)
+        outcome.refs = sorted(set(listed.refs) & set(refs))
+        going = [one for one in listed.snapshots if one in snapshots]
+        forget(table, refs=outcome.refs, snapshot_ids=going, token=lease.token)
+    still = _of_table(platform, listed.target, platform.lakehouse.table(listed.table), at)
     faults.reach("collecting.expired")
     live = _Live(platform, listed.table)
-    outcome.snapshots = sorted(before - {one.snapshot_id for one in live.table.snapshots()})
+    outcome.snapshots = sorted(present - {one.snapshot_id for one in live.table.snapshots()})
     wanted = {item.file.path: item for item in listed.files}
-    going = [item for item in still.files if wanted.get(item.file.path) == item]
-    for path in wanted.keys() - {item.file.path for item in going}:
+    deleting = [item for item in still.files if wanted.get(item.file.path) == item]
+    for path in wanted.keys() - {item.file.path for item in deleting}:
         outcome.left[path] = "it is needed now, or it changed since it was listed"
     storage = Storage(table)
     owners = {record.run_id: record for record in platform.ledger.runs(target=listed.target)}
-    for batch in _batches(going):
+    for batch in _batches(deleting):
         _delete(platform, storage, live, owners, batch, outcome)
         faults.reach("collecting.deleted")
         tell(len(batch))
-    for top in sorted({top for item in going if (top := _top(storage, item, owners.get(item.owner))) is not None}):
+    for top in sorted({top for item in deleting if (top := _top(storage, item, owners.get(item.owner))) is not None}):
         storage.drop_empty(top)
     return outcome
 

@@ -19,6 +19,9 @@ from resources.lakehouse import Commit
 from resources.leases import Lease, Leases
 from resources.ledger import RunRecord, operator
 
+COLLECTION = "gc"
+"""Who holds the lease of a collection of garbage: no run, and too short to be the id of one."""
+
 
 @contextmanager
 def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iterator[Lease]:
@@ -38,7 +41,8 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
     is_settled = False
     try:
         for token, loser in zip(lease.lost, lease.losers, strict=True):
-            for table in {*_change(platform, record).tables, *_change(platform, platform.ledger.run(loser)).tables}:
+            theirs = _tables(platform, record.target) if loser == COLLECTION else _tables_of(platform, loser)
+            for table in {*_tables_of(platform, record.run_id), *theirs}:
                 platform.lakehouse.fence(table, token)
         faults.reach("leasing.fenced")
         leases.fenced(lease.lost)
@@ -53,6 +57,39 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
             leases.release(lease)
         else:
             leases.lose(lease)
+
+
+@contextmanager
+def collecting_lease(platform: Platform, target: str) -> Iterator[Lease]:
+    """Hold every day of a target while snapshots of its tables are removed for good.
+
+    A publication, or its undoing, that was looking at them meanwhile could show their files again, and a fence that it
+    set could go with them. Under this lease none is under way, and one that still sleeps cannot commit.
+
+    Raises:
+        LeaseHeld: if somebody publishes to the target, or takes a publication back.
+    """
+    leases = leases_of(platform)
+    lease = leases.acquire(target, date.min, date.max, COLLECTION, "collect")
+    try:
+        for token in lease.lost:
+            for table in _tables(platform, target):
+                platform.lakehouse.fence(table, token)
+        leases.fenced(lease.lost)
+        yield lease
+    finally:
+        leases.release(lease)
+
+
+def _tables(platform: Platform, target: str) -> list[str]:
+    """Return the tables, of those that exist, that anybody changes under a lease of a target."""
+    declared = target_named(target)
+    corrections = [] if declared.corrections is None else [declared.corrections.name]
+    return [name for name in (target, *corrections, declared.changes) if platform.lakehouse.exists(name)]
+
+
+def _tables_of(platform: Platform, run_id: str) -> list[str]:
+    return _change(platform, platform.ledger.run(run_id)).tables
 
 
 def leases_of(platform: Platform) -> Leases:

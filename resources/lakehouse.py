@@ -85,6 +85,7 @@ from resources.contents import content_property
 from resources.declared_tables import isolation_problems, require_as_declared
 from resources.fingerprints import read_footer
 from resources.gated_contents import require_gated_contents
+from resources.lineage import ancestors
 from resources.loads import LOAD_PROPERTY, UNDOES_PROPERTY, Load, loads_of, snapshots_with, undoing
 from resources.locks import lost
 
@@ -246,6 +247,11 @@ class Lakehouse:
                 Problem(f"table {name} does not exist", "tables are made by `backfill init`", "run it, then load data")
             ) from error
 
+    def exists(self, name: str) -> bool:
+        """Tell whether there is a table of a name."""
+        with _reachable(self._name):
+            return bool(self.catalog.table_exists(name))
+
     def snapshot_id(self, name: str) -> int | None:
         """Return the current snapshot of a table, or None where nothing was ever committed."""
         snapshot = self.table(name).current_snapshot()
@@ -327,7 +333,7 @@ class Lakehouse:
     def history(self, name: str) -> frozenset[int]:
         """Return the snapshots of the current one's history, itself included."""
         table = self.table(name)
-        return frozenset(snapshot.snapshot_id for snapshot in _ancestors(table, table.current_snapshot()))
+        return frozenset(snapshot.snapshot_id for snapshot in ancestors(table))
 
     def rows_in(self, name: str, scope: Scope) -> int:
         """Return how many rows the current files of a scope hold, from metadata."""
@@ -726,16 +732,32 @@ class Lakehouse:
     def fence(self, name: str, token: int) -> None:
         """Keep the holder of a lost lease out: from here on a commit that carries its token fails in the catalog.
 
-        The fence is a tag. Nothing reads the snapshot it names: one that another tag keeps anyway, else the current
-        one. A table without snapshots is given an empty one first, on no branch; readers never see it.
-        Safe to repeat.
+        The fence is a tag. Nothing reads the snapshot it names: the one that main shows when the fence lands, because no
+        expiry takes that one, and an expiry takes the tags of a snapshot with it (`history.forget` moves a fence on).
+        A table without snapshots is given an empty one first, on no branch; readers never see it. Safe to repeat.
         """
 
         def create(table: Table) -> None:
-            if fence_of(token) not in table.refs():
-                table.manage_snapshots().create_tag(_cheapest_to_keep(table), fence_of(token)).commit()
+            if fence_of(token) in table.refs():
+                return
+            _ensure_snapshot(table)
+            table.refresh()
+            shown = table.current_snapshot()
+            tag = SetSnapshotRefUpdate(
+                ref_name=fence_of(token),
+                type=SnapshotRefType.TAG,
+                snapshot_id=(shown or table.snapshots()[0]).snapshot_id,
+                max_ref_age_ms=None,
+                max_snapshot_age_ms=None,
+                min_snapshots_to_keep=None,
+            )
+            requirements = (
+                AssertTableUUID(uuid=table.metadata.table_uuid),
+                AssertRefSnapshotId(ref=fence_of(token), snapshot_id=None),
+                AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None if shown is None else shown.snapshot_id),
+            )
+            table.catalog.commit_table(table, requirements, (tag,))
 
-        self._retrying(name, _ensure_snapshot)
         self._retrying(name, create)
 
     def find_publication(
@@ -1077,6 +1099,11 @@ def fence_of(token: int) -> str:
     return f"fence-{token}"
 
 
+def is_fence(ref: str) -> bool:
+    """Tell whether a ref has the name of a fence."""
+    return ref.startswith("fence-") and ref.removeprefix("fence-").isdigit()
+
+
 def require_unfenced(table: Table, token: int | None) -> None:
     """Refuse if a lease was taken over by somebody else.
 
@@ -1100,13 +1127,6 @@ def _ensure_snapshot(table: Table) -> None:
             ),
         ):
             pass
-
-
-def _cheapest_to_keep(table: Table) -> int:
-    """Return a snapshot that a tag names, or the current one, or the only one."""
-    tagged = [ref.snapshot_id for ref in table.refs().values() if ref.snapshot_ref_type is SnapshotRefType.TAG]
-    current = table.current_snapshot() or table.snapshots()[0]
-    return tagged[-1] if tagged else current.snapshot_id
 
 
 def commit_replacement(
@@ -1456,12 +1476,6 @@ def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, date
     return epoch + int(from_bytes(kind, low)) * unit, epoch + int(from_bytes(kind, high)) * unit
 
 
-def _ancestors(table: Table, snapshot: Snapshot | None) -> Iterator[Snapshot]:
-    while snapshot is not None:
-        yield snapshot
-        snapshot = None if snapshot.parent_snapshot_id is None else table.snapshot_by_id(snapshot.parent_snapshot_id)
-
-
 def _with_property(
     table: Table,
     key: str,
@@ -1470,7 +1484,7 @@ def _with_property(
     ref: str = MAIN_BRANCH,
     sequence: int | None = None,
 ) -> Snapshot | None:
-    for snapshot in _ancestors(table, table.snapshot_by_name(ref)):
+    for snapshot in ancestors(table, ref):
         found = snapshot.summary.additional_properties if snapshot.summary else {}
         if found.get(key) != value or (action is not None and found.get(ACTION_PROPERTY) != action):
             continue

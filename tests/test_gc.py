@@ -158,13 +158,14 @@ def test_where_every_run_is_alive_nothing_ever_goes(kept: Kept) -> None:
 def test_dead_runs_lose_their_files_and_every_snapshot_stays_readable(world: World) -> None:
     at = now() + MONTHS
     found = garbage(world, at)
-    assert by_owner(found, STAGED).keys() == {"rejected"}  # those of `undone` are still in the table's history
+    assert by_owner(found, STAGED).keys() == {"rejected", "undone"}
     assert by_owner(found, OUTLINE).keys() == {"rejected", "undone"}
     assert found.refs == ("before-undone",)
-    assert found.snapshots == ()  # `spring` needs all that lies before it: `whole` and `history` are kept
+    # the publication of `undone` lies between those of `whole` and `history`, which are kept, and `spring`
+    assert found.snapshots == (world.platform.ledger.publications("undone")[0]["snapshot_id"],)
     snapshots, rows = readable(world), world.rows()
     assert sweep(world, at) == len(found.files)
-    assert readable(world) == snapshots
+    assert readable(world) == {one: count for one, count in snapshots.items() if one not in found.snapshots}
     assert world.rows().equals(rows)
     assert not (data(world) / "run=rejected").exists()  # nor the folders that were left empty
     assert (data(world) / "run=open").exists()
@@ -190,7 +191,7 @@ def test_what_an_accepted_run_replaced_is_kept_for_ever(world: World) -> None:
 
 def test_superseded_runs_are_kept_as_long_as_policy_says_and_then_go(kept: Kept) -> None:
     world = kept.grown()
-    assert by_owner(garbage(world, now() + MONTHS), STAGED).keys() == {"rejected"}
+    assert by_owner(garbage(world, now() + MONTHS), STAGED).keys() == {"rejected", "undone"}
     at = now() + YEARS
     found = garbage(world, at)
     assert by_owner(found, STAGED).keys() == {"history", "undone", "rejected"}  # not `whole`, nor `open`
@@ -327,7 +328,9 @@ def test_a_file_that_another_table_references_is_left_alone(world: World) -> Non
     assert other.scan().to_arrow().num_rows > 0
 
 
-@pytest.mark.parametrize("point", ["collecting.listed", "collecting.expired", "collecting.deleted"])
+@pytest.mark.parametrize(
+    "point", ["collecting.listed", "collecting.leased", "collecting.expired", "collecting.deleted"]
+)
 def test_a_killed_collection_is_repeated(kept: Kept, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     world = kept.grown()
     monkeypatch.setattr(garbage_module, "_AT_ONCE", 10)  # killed in the middle
@@ -420,24 +423,33 @@ def test_every_publish_mode_keeps_what_it_needs(kept: Kept) -> None:
     rows = readable(world)
     gone = set(targets.snapshots)
     assert len(gone) == 1  # the candidate that nobody wants
-    for at in (now() + MONTHS, now() + YEARS):
-        sweep(world, at)
-        assert readable(world) == {one: count for one, count in rows.items() if one not in gone}
-        assert corrections.refresh().scan().to_arrow().num_rows == events
-        assert examine(world.platform) == []
+    sweep(world, now() + MONTHS)
+    assert readable(world) == {one: count for one, count in rows.items() if one not in gone}
+    assert corrections.refresh().scan().to_arrow().num_rows == events
+    assert examine(world.platform) == []
     before = world.rows()
     accept(world.platform, "versioned")
     assert examine(world.platform) == []
     for run_id in ("versioned", "shadowed", "corrected"):
         rollback(world.platform, run_id)
-    repaired, left = mend(world.platform)  # `merged` is accepted again, after its tag had lapsed
-    assert ([one.found.kind for one in repaired], left) == (["base-tag-missing"], [])
+    assert examine(world.platform) == []
     rollback(world.platform, "merged")
     assert world.rows()["run_id"].unique().to_list() == ["history"]
     reinstate(world.platform, "merged")
     reinstate(world.platform, "shadowed")
     assert world.rows().equals(before)
     assert examine(world.platform) == []
+    # years later `merged` cannot be put back any more; what is accepted can be undone still, whatever its mode
+    sweep(world, now() + YEARS)
+    assert set(readable(world).values()) <= set(rows.values())
+    assert world.rows().equals(before)
+    assert examine(world.platform) == []
+    rollback(world.platform, "shadowed")
+    assert world.platform.ledger.accepted(TARGET)["2010-03"] == "merged"
+    repaired, left = mend(world.platform)  # `merged` is accepted again, after its tag had lapsed
+    assert ([one.found.kind for one in repaired], left) == (["base-tag-missing"], [])
+    with pytest.raises(PublicationRefused, match="has expired"):
+        rollback(world.platform, "merged")
 
 
 steps = st.lists(

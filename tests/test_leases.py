@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 from contenders import processes, publish_a_run, take_a_lease
 from launches import begin
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from support import BY_MONTH, DAYS_SCHEMA, a_lakehouse, day_rows, of_run, scope, stage_file
 from support import DAYS as SMALL
@@ -217,13 +218,22 @@ def test_a_fence_stops_its_token_and_no_other(lakehouse: Lakehouse, history: boo
     assert [row["id"] for row in lakehouse.table(SMALL).scan().to_arrow().to_pylist()].count("case-2020-01-01") == 1
 
 
-def test_a_fence_names_a_snapshot_that_is_kept_anyway(lakehouse: Lakehouse) -> None:
+def test_a_fence_names_what_main_shows_because_no_expiry_takes_that(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where main moves on between the look and the fence."""
     put(lakehouse, "first", "2020-01-01", None)
-    kept = lakehouse.snapshot_id(SMALL)
-    lakehouse.tag(SMALL, "before-something", kept)
-    put(lakehouse, "second", "2020-02-01", None)
+    lakehouse.tag(SMALL, "before-something", lakehouse.snapshot_id(SMALL))
+    commit, late = SqlCatalog.commit_table, iter([True])
+
+    def moved(self: SqlCatalog, table: Any, requirements: Any, updates: Any) -> Any:
+        if next(late, None):
+            put(lakehouse, "second", "2020-02-01", None)
+        return commit(self, table, requirements, updates)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", moved)
     lakehouse.fence(SMALL, 1)
-    assert lakehouse.table(SMALL).refs()[fence_of(1)].snapshot_id == kept
+    assert lakehouse.table(SMALL).refs()[fence_of(1)].snapshot_id == lakehouse.snapshot_id(SMALL)
 
 
 @pytest.mark.parametrize("history", [True, False])
