@@ -38,8 +38,7 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
     leases = leases_of(platform)
     lease = leases.acquire(record.target, *_days(record, action), record.run_id, action)
     faults.reach("leasing.taken")
-    is_settled = False
-    try:
+    with _given_back(leases, lease):
         for token, loser in zip(lease.lost, lease.losers, strict=True):
             theirs = _tables(platform, record.target) if loser == COLLECTION else _tables_of(platform, loser)
             for table in {*_tables_of(platform, record.run_id), *theirs}:
@@ -48,6 +47,14 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
         leases.fenced(lease.lost)
         _record_interrupted(platform, record, action, lease)
         yield lease
+
+
+@contextmanager
+def _given_back(leases: Leases, lease: Lease) -> Iterator[None]:
+    """Release a lease after a body of known outcome, and lose it after any other: the next holder fences it then."""
+    is_settled = False
+    try:
+        yield
         is_settled = True
     except Refused as refusal:
         is_settled = not isinstance(refusal, EnvironmentRefused)
@@ -71,14 +78,12 @@ def collecting_lease(platform: Platform, target: str) -> Iterator[Lease]:
     """
     leases = leases_of(platform)
     lease = leases.acquire(target, date.min, date.max, COLLECTION, "collect")
-    try:
+    with _given_back(leases, lease):
         for token in lease.lost:
             for table in _tables(platform, target):
                 platform.lakehouse.fence(table, token)
         leases.fenced(lease.lost)
         yield lease
-    finally:
-        leases.release(lease)
 
 
 def _tables(platform: Platform, target: str) -> list[str]:

@@ -6,7 +6,7 @@ Put here how a load is recognised in a table's history and what undoing one chan
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from manifests.errors import InputRefused, Problem
+from resources.lineage import ancestors
 
 LOAD_PROPERTY = "backfill.load-id"
 """Marks a load; a load id occurs in one snapshot of a table."""
@@ -46,7 +47,7 @@ def loads_of(table: Table) -> list[Load]:
     """Return the loads in the history of a table, oldest first."""
     found: list[Load] = []
     undone: dict[str, Snapshot] = {}
-    for snapshot in _history(table):
+    for snapshot in ancestors(table):
         said = _summary(snapshot)
         if (taken_back := said.get(UNDOES_PROPERTY)) is not None:
             undone[taken_back] = snapshot
@@ -74,7 +75,7 @@ def loads_of(table: Table) -> list[Load]:
 def snapshots_with(table: Table, load_id: str) -> frozenset[int]:
     """Return the snapshots in the history of a table whose rows include those of a load."""
     found: set[int] = set()
-    for snapshot in _history(table):
+    for snapshot in ancestors(table):
         said = _summary(snapshot)
         if said.get(UNDOES_PROPERTY) == load_id:
             found.clear()
@@ -105,7 +106,7 @@ def undoing(table: Table, load_id: str) -> tuple[list[DataFile], list[DataFile]]
     """
     name = ".".join(table.name())
     snapshot = None
-    for one in _history(table):
+    for one in ancestors(table):
         said = _summary(one)
         if said.get(UNDOES_PROPERTY) == load_id:
             return None
@@ -143,15 +144,6 @@ def undoing(table: Table, load_id: str) -> tuple[list[DataFile], list[DataFile]]
             )
         )
     return [present[file.file_path] for file in added], removed
-
-
-def _history(table: Table) -> Iterator[Snapshot]:
-    """Yield the snapshots of main, newest first."""
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
-        yield snapshot
-        snapshot = None if snapshot.parent_snapshot_id is None else by_id.get(snapshot.parent_snapshot_id)
 
 
 def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[DataFile]]:
