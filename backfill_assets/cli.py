@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.live import Live
 
+from backfill_assets.commands import unexpected
 from backfill_assets.commands.base import (
     CONTEXT,
     EXIT_FAILED,
@@ -738,7 +739,7 @@ def gc(dry_run: bool, delete: bool, yes: bool, today: datetime | None, as_json: 
 @cli.command()
 @click.argument("target", required=False)
 @click.option("--once", is_flag=True, help="One tick, then end.")
-@click.option("--every", type=click.IntRange(min=1), default=60, show_default=True, help="Seconds between ticks.")
+@click.option("--every", type=click.IntRange(1, 86_400), default=60, show_default=True, help="Seconds between ticks.")
 @json_option
 def live(target: str | None, once: bool, every: int, as_json: bool) -> None:
     """Make and run the next live run of TARGET, or of every target with a live policy, until interrupted.
@@ -843,9 +844,11 @@ def demo(events: Path | None, cases: int, seed: int) -> None:
 
 
 def main() -> None:
-    """Run the command; a refusal is printed with its reasons and exits with 2."""
+    """Run the command; a refusal is printed with its reasons and exits with 2, an unforeseen error in one line and with 1."""
     try:
+        unexpected.require_text(sys.argv[1:])
         cli(standalone_mode=False, obj=WHOLE_PROCESS)
+        sys.stdout.flush()
     except Refused as error:
         _refuse(error)
         sys.exit(EXIT_REFUSED)
@@ -855,6 +858,11 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(EXIT_REFUSED)
+    except BaseException as error:
+        if not unexpected.is_unexpected(error):
+            raise
+        unexpected.tell(error)
+        sys.exit(EXIT_FAILED)
 
 
 def _refuse(error: Refused) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
-import os
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +29,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
 from resources import launches, logs
 from resources.figures import RunFigures, figures
 from resources.ledger import ChunkState, now
+from resources.whole_files import write_whole
 
 _log = logging.getLogger(__name__)
 DAYS, MOST = 30, 100
@@ -302,26 +301,7 @@ def write(held: CollectorRegistry, file: Path) -> None:
     Raises:
         EnvironmentRefused: if the file cannot be written.
     """
-    content = text(held)
-    try:
-        # beside it, and without its ending: what reads the folder does not take it for a file of metrics
-        number, partial = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".partial", dir=file.parent)
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as stream:
-                stream.write(content)
-                os.fchmod(stream.fileno(), 0o644)  # the reader is another user
-            Path(partial).replace(file)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise EnvironmentRefused(
-            Problem(
-                f"{file} cannot be written: {error.strerror}",
-                "it is a file in a folder that exists and that this user can write",
-                "give another --output",
-            )
-        ) from error
+    write_whole(file, text(held))
 
 
 def address(listen: str) -> tuple[str, int]:

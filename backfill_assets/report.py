@@ -23,6 +23,7 @@ from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import Record, accepted_before, kept_rows, last_diff, records_of
 from manifests.canonical import plain
 from resources.rows import Rows, rows_of
+from resources.whole_files import write_whole
 
 _LOG = logging.getLogger(__name__)
 _PANELS = 6
@@ -73,11 +74,9 @@ def report(platform: Platform, run_id: str) -> str:
 
 def write_report(platform: Platform, run_id: str, file: Path | None = None) -> Path:
     """Write the page about a run beside its bundle, or to a file, whole or not at all; return where."""
+    page = report(platform, run_id)  # of a run that is not there, nothing is made
     file = file or platform.evidence.report(run_id)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(report(platform, run_id), encoding="utf-8")
-    partial.replace(file)
+    write_whole(file, page, make_folder=True)
     return file
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +31,7 @@ from pydantic.alias_generators import to_camel
 
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import ManifestRefused, Problem
+from manifests.text import TEXT_RULE, not_text, read_text
 
 MAX_MANIFEST_BYTES = 256 * 1024
 RUN_ID_RULE = (
@@ -505,6 +507,15 @@ def parse_manifest(text: str, *, where: str = "manifest") -> RunManifest:
     Raises:
         ManifestRefused: with every problem of the text at once.
     """
+    if text.startswith("%"):
+        raise ManifestRefused(
+            Problem(
+                f"begins with {text.split(maxsplit=1)[0]}",
+                "a manifest is YAML without directives, or JSON",
+                "remove it",
+                where,
+            )
+        )
     try:
         data = _read_json(text) if text.lstrip().startswith("{") else None
         if data is None:
@@ -527,38 +538,40 @@ def parse_manifest(text: str, *, where: str = "manifest") -> RunManifest:
 
 def manifest_from(data: dict[str, Any], *, where: str = "manifest") -> RunManifest:
     """Validate a manifest given as data; see `parse_manifest`."""
+    odd = list(_values_that_are_no_text(data, ""))
+    if odd:
+        raise ManifestRefused(
+            Problem(f"is not text: {wrong}", TEXT_RULE, "remove the character", f"{where}: {field}")
+            for field, wrong in odd
+        )
     try:
         return RunManifest.model_validate(data)
     except ValidationError as error:
         raise ManifestRefused(_problems(error, where)) from error
 
 
+def _values_that_are_no_text(value: Any, field: str) -> Iterator[tuple[str, str]]:
+    """Yield the field and the character of each value that no text editor would have written: escapes can say anything."""
+    if isinstance(value, str):
+        if (wrong := not_text(value)) is not None:
+            yield field, wrong
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _values_that_are_no_text(key, f"{field} (key)".strip())
+            yield from _values_that_are_no_text(one, f"{field}.{ascii(key)[1:-1]}".strip("."))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _values_that_are_no_text(one, field)
+
+
 def load_manifest(path: Path) -> RunManifest:
     """Read and validate a manifest file.
 
     Raises:
-        ManifestRefused: if the file cannot be read, is too large, or is not a valid manifest.
+        ManifestRefused: if the file cannot be read, is no regular file of text, is too large, or is not a valid manifest.
     """
-    where = str(path)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise ManifestRefused(
-            Problem(f"cannot be read: {error.strerror}", "a manifest is a readable file", "check the path", where)
-        ) from error
-    if len(raw) > MAX_MANIFEST_BYTES:
-        raise ManifestRefused(
-            Problem(f"has {len(raw):,} bytes", f"a manifest has at most {MAX_MANIFEST_BYTES:,}", "shorten it", where)
-        )
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ManifestRefused(
-            Problem(
-                f"is not UTF-8 text ({error.reason} at byte {error.start})", "a manifest is UTF-8", "save it so", where
-            )
-        ) from error
-    return parse_manifest(text, where=where)
+    text = read_text(path, "a manifest", most=MAX_MANIFEST_BYTES, refusal=ManifestRefused)
+    return parse_manifest(text, where=str(path))
 
 
 def stored_manifest(text: str) -> RunManifest:

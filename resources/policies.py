@@ -9,15 +9,18 @@ import csv
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from hashlib import sha256
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.policy import Erasure, Policy, parse_policy
+from manifests.text import read_text
 from resources.settings import Settings
 
 SHIPPED = Path(__file__).with_name("policy.yaml")
 POLICY_FILE = "policy.yaml"
+_MOST_POLICY_BYTES, _MOST_LIST_BYTES = 1 << 20, 256 << 20
 
 
 def policy_path(settings: Settings) -> Path:
@@ -34,12 +37,7 @@ def read_policy(path: Path) -> Policy:
     Raises:
         EnvironmentRefused: if it cannot be read or is not valid.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise EnvironmentRefused(
-            Problem(f"{path} cannot be read: {error}", "a policy is a readable UTF-8 file", "correct the path")
-        ) from error
+    text = read_text(path, "a policy", most=_MOST_POLICY_BYTES, refusal=EnvironmentRefused)
     return parse_policy(text, where=str(path))
 
 
@@ -51,12 +49,12 @@ def erased_in_file(folder: Path, erasure: Erasure) -> list[dict[str, Any]]:
     """
     assert erasure.file is not None
     path = folder / erasure.file
+    text = read_text(path, "a list of erased subjects", most=_MOST_LIST_BYTES, refusal=EnvironmentRefused)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, strict=True)
-            rows = list(reader)
-            columns = set(reader.fieldnames or ())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(StringIO(text, newline=""), strict=True)
+        rows = list(reader)
+        columns = set(reader.fieldnames or ())
+    except csv.Error as error:
         raise EnvironmentRefused(
             Problem(f"{path} cannot be read: {error}", "erased subjects are a CSV file in UTF-8", "correct the policy")
         ) from error

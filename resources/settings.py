@@ -25,11 +25,14 @@ from sqlalchemy.exc import ArgumentError
 from manifests.canonical import sha256_of
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
+from manifests.text import TEXT_RULE, not_text
 
 CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
 DAGSTER_STORAGE_VARIABLE = "BACKFILL_DAGSTER_STORAGE_URL"
 DEFAULT_CONFIG_FILE = "backfill.toml"
 _POSTGRES_PORT = 5432
+_MOST_DAYS, _MOST_SECONDS = 365_000, 30 * 86_400
+"""A thousand years, and a month: more is a slip of the pen, and no calendar has it."""
 REDACTED = "***"
 _SECRET = re.compile(
     r"secret|passw|token|credential|private|access.?key|account.?key|connection.?string|authorization|\bsas\b|webhook",
@@ -73,17 +76,25 @@ class Settings(BaseSettings):
     lease_seconds: int = Field(
         120,
         ge=1,
+        le=_MOST_SECONDS,
         description="How long a publisher that died on another machine keeps its scope; one here is seen at once.",
     )
     keep_superseded_days: int = Field(
-        365, ge=0, description="Days for which a superseded run can be put back: its files and snapshots are kept."
+        365,
+        ge=0,
+        le=_MOST_DAYS,
+        description="Days for which a superseded run can be put back: its files and snapshots are kept.",
     )
     keep_dead_runs_days: int = Field(
-        30, ge=0, description="Days for which a cancelled, rejected or rolled back run keeps its files and snapshots."
+        30,
+        ge=0,
+        le=_MOST_DAYS,
+        description="Days for which a cancelled, rejected or rolled back run keeps its files and snapshots.",
     )
     keep_snapshots_days: int = Field(
         30,
         ge=0,
+        le=_MOST_DAYS,
         description="Days for which every snapshot of a target is kept, whether or not a run needs it; at least one.",
     )
     log_format: Literal["text", "json"] = Field("text", description="How a log line looks.")
@@ -113,10 +124,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
-        home = self.home.expanduser().absolute()
+        home = _absolute("home", self.home)
         object.__setattr__(self, "home", home)
         if self.policy_file is not None:
-            object.__setattr__(self, "policy_file", self.policy_file.expanduser().absolute())
+            object.__setattr__(self, "policy_file", _absolute("policy_file", self.policy_file))
         if not self.catalog:
             object.__setattr__(
                 self,
@@ -159,6 +170,23 @@ class Settings(BaseSettings):
         return shown
 
 
+def _absolute(name: str, path: Path) -> Path:
+    """Return a path without `~` and from the root.
+
+    Raises:
+        ValueError: if nobody knows which folder `~` is.
+    """
+    try:
+        found = path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError(f"{name} is {path}, and what ~ stands for is not known here: write the whole path") from error
+    try:
+        found.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise ValueError(f"{name} is {path}: {error.strerror}") from error
+    return found
+
+
 def _require_own_database(storage: str, ledger: str) -> None:
     """Refuse a Dagster storage that is no PostgreSQL database, or is the ledger's: both have a table `runs`."""
     try:
@@ -184,7 +212,8 @@ def load_settings(**overrides: Any) -> Settings:
         EnvironmentRefused: naming each wrong value and where it can come from.
     """
     named = os.environ.get(CONFIG_FILE_VARIABLE)
-    if named is not None and not Path(named).is_file():
+    _refuse_what_is_no_text()
+    if named is not None and not _is_file(Path(named)):
         raise EnvironmentRefused(
             Problem(f"{CONFIG_FILE_VARIABLE} names '{named}'", "it names a readable TOML file", "correct or unset it")
         )
@@ -204,10 +233,30 @@ def load_settings(**overrides: Any) -> Settings:
         raise EnvironmentRefused(
             Problem(f"{error}", "a BACKFILL_* variable that holds a mapping is JSON", "correct or unset it")
         ) from error
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise EnvironmentRefused(
             Problem(f"{_config_file()} cannot be read: {error}", "it is valid TOML", "correct the file")
         ) from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long, or a folder that may not be entered
+        return False
+
+
+def _refuse_what_is_no_text() -> None:
+    wrong = [
+        (name, why)
+        for name, value in os.environ.items()
+        if name.startswith("BACKFILL_") and (why := not_text(name) or not_text(value))
+    ]
+    if wrong:
+        raise EnvironmentRefused(
+            Problem(f"the variable {ascii(name)[1:-1]} is not text: {why}", TEXT_RULE, "correct or unset it")
+            for name, why in wrong
+        )
 
 
 def _refuse_misspelt() -> None:

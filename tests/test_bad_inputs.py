@@ -16,11 +16,14 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from backfill_assets.cli import main
@@ -219,6 +222,14 @@ BAD_MANIFESTS = [
     manifest_text("binary-file", b"\x89PNG\r\n\x1a\n\xff\xfe", "manifest.yaml", "not UTF-8 text", "byte 0"),
     manifest_text("empty-file", "", "manifest.yaml", "not a mapping of fields"),
     manifest_text("too-large", valid_yaml() + "#" * 300_000, "bytes", "at most 262,144"),
+    Case("a-device-without-end", ("plan", "/dev/zero"), ("/dev/zero", "is not a regular file")),
+    manifest_text("directive-before-it", "%PDF-1.4\n---\n" + valid_yaml(), "begins with %PDF-1.4"),
+    manifest_text(
+        "control-character-in-a-comment", valid_yaml() + "# \x1b[2J\n", "manifest.yaml", "is not text: U+001B"
+    ),
+    manifest_text("private-use-in-a-comment", valid_yaml() + "# \ue000\n", "is not text: U+E000"),
+    manifest_text("text-turned-round", valid_yaml() + "# \u202eetad\n", "is not text: U+202E"),
+    manifest("control-character-by-an-escape", "reason", "is not text: U+0000", reason="because of \0 in the rows"),
     manifest_text("list-of-manifests", json.dumps([base_manifest()]), "holds list, not a mapping"),
     Case("missing-file", ("plan", "{files}/absent.yaml"), ("absent.yaml", "No such file")),
     Case("a-folder", ("plan", "{files}"), ("{files}", "Is a directory")),
@@ -416,6 +427,22 @@ BAD_COMMANDS = [
     command("status-unknown", "status no-such-run", "run 'no-such-run' is unknown"),
     command("load-nothing", "load case-events", "FILE or --cases"),
     command("load-two-things", "load case-events {files}/log.csv --cases 5", "FILE or --cases"),
+    command("argument-not-utf-8", "status run-\udcff", "argument 2 is not text", "U+DCFF", "\\udcff"),
+    command("file-name-not-utf-8", "plan caf\udce9.yaml", "argument 2 is not text", "caf\\udce9.yaml"),
+    command("argument-with-a-control-character", "approve a-run --by \x1b[2J", "argument 4 is not text", "U+001B"),
+    command("report-of-a-name-too-long", f"report {'a' * 300}", "is unknown"),
+    command("verify-of-a-name-too-long", f"verify {'a' * 300}", "is unknown"),
+    command("report-to-a-device", f"report {PLANNED} --output /dev/full", "/dev/full", "is not a regular file"),
+    command("report-into-a-file", f"report {PLANNED} --output /dev/null/page.html", "cannot be written"),
+    command("metrics-to-a-device", "metrics --output /dev/full", "/dev/full", "is not a regular file"),
+    command("behind-no-address", "ui --behind http://[", "--behind http://[", "scheme and host"),
+    command("behind-a-port-that-is-none", "ui --behind https://x:99999", "--behind https://x:99999", "the port"),
+    command("behind-a-port-in-letters", "ui --behind https://x:http", "--behind https://x:http", "the port"),
+    usage("days-past-any-calendar", "metrics --days 999999999999", "'--days'", "is not in the range"),
+    usage("tick-too-long", "live --once --every 99999999999", "'--every'", "is not in the range"),
+    usage(
+        "snapshot-larger-than-any", f"reconcile --source-snapshot {2**70}", "'--source-snapshot'", "is not in the range"
+    ),
     usage("no-command", "", "Usage", "publish"),
     usage("unknown-command", "erase everything", "'erase'"),
     usage("unknown-option", f"publish {APPROVED} --force", "--force"),
@@ -456,6 +483,23 @@ def damaged_parquet(_: Installation) -> bytes:
     return bytes(whole)
 
 
+def wide_decimals(_: Installation) -> bytes:
+    table = pq.read_table(BytesIO(parquet(rows=3)))
+    amounts = pa.array([Decimal(35)] * 3, pa.decimal256(60, 2))
+    return written_parquet(table.set_column(table.schema.get_field_index("amount"), "amount", amounts))
+
+
+def a_name_that_is_not_utf_8(_: Installation) -> bytes:
+    table = pq.read_table(BytesIO(parquet(rows=3)))
+    return written_parquet(table.append_column("caf_", pa.array([1, 2, 3]))).replace(b"caf_", b"caf\xe9")
+
+
+def written_parquet(table: pa.Table) -> bytes:
+    buffer = BytesIO()
+    pq.write_table(table, buffer, store_schema=False)
+    return buffer.getvalue()
+
+
 A_FINE = "case-1,Create Fine,2011-01-01T10:00:00Z,35.0,0\n"
 BAD_DATA = [
     Case("log-missing", ("load", "case-events", "{files}/absent.csv"), ("absent.csv", "does not exist")),
@@ -465,6 +509,8 @@ BAD_DATA = [
     raw_log("parquet-truncated", "log.parquet", truncated_parquet, "log.parquet", "not readable as Parquet"),
     raw_log("parquet-damaged-inside", "log.parquet", damaged_parquet, "log.parquet", "breaks off"),
     raw_log("parquet-lacks-a-column", "log.parquet", lambda _: parquet(drop="amount"), "lacks the columns ['amount']"),
+    raw_log("parquet-with-wide-decimals", "log.parquet", wide_decimals, "decimal256(60, 2)", "at most 38 digits"),
+    raw_log("parquet-with-a-name-not-utf-8", "log.parquet", a_name_that_is_not_utf_8, "log.parquet", "not UTF-8"),
     raw_log("parquet-without-rows", "log.parquet", lambda _: parquet(rows=0), "log.parquet", "has no rows"),
     raw_log("csv-empty", "log.csv", "", "log.csv", "has no rows"),
     raw_log("csv-with-a-header-only", "log.csv", CSV_HEADER, "log.csv", "has no rows"),
@@ -591,6 +637,34 @@ BAD_ENVIRONMENTS = [
         "unknown keys of the file are refused",
         files={"odd.toml": 'colour = "red"'},
         BACKFILL_CONFIG="{files}/odd.toml",
+    ),
+    environment(
+        "config-nested-without-end",
+        "status",
+        "deep.toml",
+        "TOML",
+        files={"deep.toml": "spark = " + "[" * 20_000},
+        BACKFILL_CONFIG="{files}/deep.toml",
+    ),
+    environment("config-name-too-long", "status", "BACKFILL_CONFIG", BACKFILL_CONFIG="{files}/" + "a" * 300),
+    environment("variable-not-utf-8", "status", "BACKFILL_OPERATOR", "not text", BACKFILL_OPERATOR="caf\udce9"),
+    environment(
+        "home-of-somebody-unknown", "status", "home is ~nosuchuser/x", "whole path", BACKFILL_HOME="~nosuchuser/x"
+    ),
+    environment("home-with-a-name-too-long", "status", "File name too long", BACKFILL_HOME="{files}/" + "a" * 300),
+    environment(
+        "keeping-past-any-calendar",
+        "gc",
+        "keep_superseded_days",
+        "less than or equal to",
+        BACKFILL_KEEP_SUPERSEDED_DAYS="9999999999999",
+    ),
+    environment(
+        "lease-past-any-calendar",
+        "status",
+        "lease_seconds",
+        "less than or equal to",
+        BACKFILL_LEASE_SECONDS="9" * 30,
     ),
     environment(
         "limit-out-of-range", "config", "quarantine_limit", "less than or equal to 1", BACKFILL_QUARANTINE_LIMIT="2"

@@ -17,10 +17,14 @@ from manifests.errors import InputRefused, Problem
 @click.option("--output", type=click.Path(path_type=Path), help="Write them to this file, as a whole or not at all.")
 @click.option("--listen", metavar="HOST:PORT", help="Serve them over HTTP until interrupted; PORT alone: this machine.")
 @click.option(
-    "--days", type=click.IntRange(min=0), default=30, show_default=True, help="Days for which an ended run is shown."
+    "--days",
+    type=click.IntRange(0, 36_500),
+    default=30,
+    show_default=True,
+    help="Days for which an ended run is shown.",
 )
 @click.option(
-    "--runs", type=click.IntRange(min=0), default=100, show_default=True, help="Runs shown one by one, at most."
+    "--runs", type=click.IntRange(0, 1_000_000), default=100, show_default=True, help="Runs shown one by one, at most."
 )
 @json_option
 def metrics(output: Path | None, listen: str | None, days: int, runs: int, as_json: bool) -> None:

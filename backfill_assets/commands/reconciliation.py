@@ -26,7 +26,11 @@ _SLICES_SHOWN = 5
 @click.command()
 @click.argument("table", required=False)
 @click.option("--range", "days", metavar="A..B", help="Only these days, whole chunks. Default: all that is published.")
-@click.option("--source-snapshot", type=int, help="Snapshot of the source to hold against. Default: the current one.")
+@click.option(
+    "--source-snapshot",
+    type=click.IntRange(1, 2**63 - 1),
+    help="Snapshot of the source to hold against. Default: the current one.",
+)
 @click.option("--gate", "gates", multiple=True, help="Only this gate; may be repeated. Default: all of the table's.")
 @click.option("--manifest", type=click.Path(path_type=Path), help="A manifest of kind RECONCILIATION instead.")
 @click.option("--run", "run_id", help="Go on with a reconciliation that was interrupted.")

@@ -50,8 +50,19 @@ def ui(port: int | None, read_only: bool, behind: str) -> None:
 
 
 def _require_address(text: str) -> None:
-    split = urlsplit(text)
-    if split.scheme not in {"https", "http"} or not split.hostname or split.path.strip("/") or split.query:
+    try:
+        split = urlsplit(text)
+        known = split.port is None or split.port > 0
+    except ValueError:  # brackets without an address of version 6, a port that is no number or too large
+        known = False
+    if (
+        not known
+        or split.scheme not in {"https", "http"}
+        or not split.hostname
+        or split.path.strip("/")
+        or split.query
+        or split.fragment
+    ):
         raise InputRefused(
             Problem(
                 f"--behind {text}",

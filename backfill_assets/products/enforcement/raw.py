@@ -444,6 +444,7 @@ def _check_parquet(path: Path) -> list[str]:
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
+            names = list(schema.names)
             rows: int = file.metadata.num_rows
     except (pa.ArrowException, OSError) as error:
         raise _refusal(
@@ -452,7 +453,11 @@ def _check_parquet(path: Path) -> list[str]:
             "the extension .parquet promises a complete Parquet file",
             "deliver it again, or rename it to what it is",
         ) from error
-    columns = _needed(path, schema.names)
+    except UnicodeError as error:
+        raise _refusal(
+            path, f"has a column whose name is not UTF-8 ({error})", "names are UTF-8 text", "rename the column"
+        ) from error
+    columns = _needed(path, names)
     for name in columns:
         kind = schema.field(name).type
         if not _COLUMN_KINDS[name](kind):
@@ -486,7 +491,7 @@ def _is_text_or_integer(kind: _ArrowType) -> bool:
 
 
 def _is_text_or_number(kind: _ArrowType) -> bool:
-    return _is_text_or_integer(kind) or bool(pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    return _is_text_or_integer(kind) or bool(pa.types.is_floating(kind) or pa.types.is_decimal128(kind))
 
 
 _COLUMN_KINDS: Final[dict[str, Callable[[_ArrowType], bool]]] = {
@@ -501,7 +506,7 @@ _COLUMN_KIND_NAMES: Final[dict[str, str]] = {
     CASE_ID: "text or an integer",
     ACTIVITY: "text",
     TIMESTAMP: "ISO-8601 text with an offset",
-    AMOUNT: "a number or text",
+    AMOUNT: "a number (a decimal of at most 38 digits) or text",
     EVENT_SEQ: "an integer or text",
     JURISDICTION: "text",
 }
@@ -512,7 +517,8 @@ def _parquet_batches(path: Path, columns: list[str], batch_rows: int) -> Iterato
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
                 yield _to_polars(batch)
-    except (pa.ArrowException, OSError) as error:
+    # Polars panics with an exception of its own where it meets what it does not know
+    except (pa.ArrowException, OSError, UnicodeError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise _refusal(
             path,
             f"breaks off ({error})",
