@@ -11,9 +11,10 @@ import pytest
 
 from benchmarks import interleavings
 from benchmarks.interleavings import CASES, DIES, EXPIRED, MEMORY, PAUSED, Schedule, Site, draw, play
+from benchmarks.kills import Case
 
 BY_NAME = {case.name: case for case in CASES}
-REPLACE, VERSIONED = BY_NAME["REPLACE_PARTITIONS"], BY_NAME["VERSIONED"]
+REPLACE, VERSIONED, MERGE = BY_NAME["REPLACE_PARTITIONS"], BY_NAME["VERSIONED"], BY_NAME["MERGE_BY_KEY"]
 LEDGER, READ, COMMIT = "ledger transaction", "catalog read", "catalog commit"
 
 
@@ -76,6 +77,17 @@ def test_a_version_has_the_name_that_its_run_has_a_right_to_whoever_ends_the_int
     site.build(VERSIONED)
     schedule = Schedule(VERSIONED, state, first, "publish beside", 0, fate, "without an answer")
     assert play(site, schedule) == []
+
+
+@pytest.mark.parametrize("case", [REPLACE, MERGE], ids=lambda case: case.name)
+@pytest.mark.parametrize("shape", interleavings.SHAPES)
+def test_a_table_of_another_shape_keeps_its_rows(site: Site, case: Case, shape: str) -> None:
+    """One file of several months, files under other names, files that the driver does not see: refused, or done right."""
+    site.build(case)
+    ((first,), _) = interleavings.STATES[shape]
+    passed, _ = site.length(case, shape, first)
+    at = len(passed) // 2
+    assert play(site, Schedule(case, shape, first, "doctor", at, PAUSED, passed[at])) == []
 
 
 def test_a_share_of_the_campaign_finds_nothing_wrong(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
