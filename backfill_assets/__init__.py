@@ -3,6 +3,7 @@
 Nothing imported here imports Dagster: Spark's Python workers import this package.
 """
 
+from backfill_assets.quarantine import Quarantine
 from backfill_assets.reconciliation import (
     Comparison,
     Entities,
@@ -12,14 +13,16 @@ from backfill_assets.reconciliation import (
     record_level,
     state_level,
 )
-from backfill_assets.schema import Instant, Published, row_rule
+from backfill_assets.schema import Corrections, Instant, Published, row_rule
 from backfill_assets.target import (
     ColumnOrigin,
+    CorrectionsTable,
     Finding,
     Inputs,
     InputTable,
     Level,
     LivePolicy,
+    Outline,
     Product,
     Reconciliation,
     ReconciliationContext,
@@ -34,6 +37,8 @@ __all__ = [
     "Chunking",
     "ColumnOrigin",
     "Comparison",
+    "Corrections",
+    "CorrectionsTable",
     "Entities",
     "Finding",
     "InputTable",
@@ -41,8 +46,10 @@ __all__ = [
     "Instant",
     "Level",
     "LivePolicy",
+    "Outline",
     "Product",
     "Published",
+    "Quarantine",
     "Reconciliation",
     "ReconciliationContext",
     "ReconciliationPolicy",

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from backfill_assets.doctor import Disagreement, Repaired
-from backfill_assets.garbage import TableGarbage
-from backfill_assets.publication import Published
-from backfill_assets.reproduce import ChunkComparison, Outcome, Reproduction, RowDifference
-from backfill_assets.runbook import Step
 from manifests.errors import Refused
 from manifests.planner import Plan
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict
+
+if TYPE_CHECKING:  # a refusal is shown also where a product, which these import, cannot be imported
+    from backfill_assets.doctor import Disagreement, Repaired
+    from backfill_assets.garbage import TableGarbage
+    from backfill_assets.publication import Published
+    from backfill_assets.reproduce import ChunkComparison, Reproduction, RowDifference
+    from backfill_assets.runbook import Step
 
 STATE_STYLE = {
     "PUBLISHED": "green",
@@ -256,6 +258,8 @@ def published(done: Published, verb: str) -> Table:
 
 def reproduction(done: Reproduction) -> RenderableType:
     """Show a reproduction: what the plan pinned and what is here, the chunks that differ, the first row, the cause."""
+    from backfill_assets.reproduce import Outcome  # noqa: PLC0415 - a refusal is shown where this cannot be imported
+
     conditions = Table("decides the output", "in the plan", "now", title="conditions", title_justify="left")
     for condition in done.conditions:
         present = Text(condition.present, "" if condition.same else "yellow")

@@ -29,7 +29,7 @@ class RowDigest:
     """A digest under way: give it frames in key order, then ask for the result."""
 
     def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
-        self._types = {name: _canonical_type(name, dtype) for name, dtype in columns.items()}
+        self._types = {name: canonical_type(name, dtype) for name, dtype in columns.items()}
         self._hash = hashlib.sha256(ALGORITHM.encode())
         for name, kind in self._types.items():
             self._hash.update(f"\x00{name}\x01{kind}".encode())
@@ -69,7 +69,12 @@ class RowDigest:
                 self._hash.update(part)
 
 
-def _canonical_type(name: str, dtype: pl.DataType) -> pa.DataType:
+def canonical_type(name: str, dtype: pl.DataType) -> pa.DataType:
+    """Return the type that a column's values are encoded as.
+
+    Raises:
+        TypeError: if the encoding has none for it.
+    """
     if isinstance(dtype, pl.Decimal):
         return pa.decimal128(dtype.precision or 38, dtype.scale)
     if isinstance(dtype, pl.Datetime):

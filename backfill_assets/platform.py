@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from backfill_assets.products.registry import PRODUCTS
+from backfill_assets import declared
 from backfill_assets.quarantine import with_quarantines
 from backfill_assets.target import InputTable, TargetTable
 from manifests.errors import InputRefused, Problem
@@ -22,6 +22,8 @@ from resources.settings import Settings
 from resources.sinks import Sinks
 from resources.spark import ModeSpark
 
+PRODUCTS = declared.products()
+"""What this code location serves; a declaration that cannot be used is refused here, before anything is opened."""
 WORKER_MODULES = ("backfill_assets.gates", "backfill_assets.products.registry")
 """What Spark's Python workers have imported when they begin."""
 

@@ -126,15 +126,20 @@ def iceberg_schema(model: type[pa.DataFrameModel]) -> Schema:
     nested_id = len(kinds) + 1  # as PyIceberg numbers them: the columns first, then what is inside them
     fields = []
     for field_id, (name, dtype) in enumerate(kinds.items(), start=1):
-        kind = _iceberg_type(name, dtype, nested_id)
+        kind = iceberg_type(name, dtype, nested_id)
         nested_id += isinstance(kind, ListType)
         fields.append(NestedField(field_id, name, kind, required=False, doc=docs[name] or None))
     return Schema(*fields)
 
 
-def _iceberg_type(name: str, dtype: pl.DataType, nested_id: int) -> Any:
+def iceberg_type(name: str, dtype: pl.DataType, nested_id: int) -> Any:
+    """Return the Iceberg type of a column; `nested_id` is the field id of what is inside a list.
+
+    Raises:
+        TypeError: if there is none for it.
+    """
     if isinstance(dtype, pl.List):
-        inner = _iceberg_type(name, dtype.inner, nested_id)  # type: ignore[arg-type]
+        inner = iceberg_type(name, dtype.inner, nested_id)  # type: ignore[arg-type]
         return ListType(element_id=nested_id, element_type=inner, element_required=False)
     if isinstance(dtype, pl.Decimal):
         return DecimalType(dtype.precision or 38, dtype.scale)

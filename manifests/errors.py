@@ -53,6 +53,12 @@ class Refused(Exception):  # noqa: N818 - it is a decision, not a fault
         return type(self), (self.problems,)
 
 
+class DeclarationRefused(Refused):
+    """What a product declares cannot be used, or its module cannot be imported."""
+
+    headline = "the declaration is refused"
+
+
 class ManifestRefused(Refused):
     """The text of a manifest is not a valid contract."""
 

@@ -1,0 +1,253 @@
+"""What products declare is held together when it is loaded: every mistake is a reason of one refusal, in words."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandera.polars as pa
+import polars as pl
+import pytest
+
+import backfill_assets as ba
+from backfill_assets import declared
+from backfill_assets.declared import problems_of
+from backfill_assets.products.registry import PRODUCTS
+
+ROOT = Path(__file__).resolve().parent.parent
+OWNERS = ("team:metering",)
+
+
+class Readings(pa.DataFrameModel):
+    """One reading."""
+
+    meter_id: str
+    read_at: ba.Instant
+    watt_hours: pl.Int64
+
+
+class Meters(pa.DataFrameModel):
+    """One meter."""
+
+    meter_id: str
+    city: str
+
+
+class Daily(ba.Published):
+    """One row a meter and day."""
+
+    meter_id: str
+    day: pl.Date
+    watt_hours: pl.Int64
+
+
+class Inexact(ba.Published):
+    """A row with types that no row digest has an encoding for."""
+
+    meter_id: str
+    day: pl.Date
+    share: pl.Float64
+    parts: pl.List(pl.Int64)  # type: ignore[valid-type]
+    small: pl.Int8
+
+
+class Alone(pa.DataFrameModel):
+    """Not a published row."""
+
+    meter_id: str
+    day: pl.Date
+
+
+def meter_daily(*_: Any) -> Any:
+    raise NotImplementedError
+
+
+INPUT = ba.InputTable("bronze.readings", "Readings.", Readings, OWNERS, partition_by="read_at")
+METERS = ba.InputTable("reference.meters", "Meters.", Meters, OWNERS, is_reference=True)
+TARGET = ba.TargetTable(
+    name="silver.daily",
+    description="A row a meter and day.",
+    model=Daily,
+    key=("meter_id", "day"),
+    day_column="day",
+    chunking=ba.Chunking.MONTH,
+    chunks_from="2020-01",
+    chunks_until="2020-12",
+    source="bronze.readings",
+    source_time_column="read_at",
+    references=("reference.meters",),
+    look_back_columns=("meter_id",),
+    entity="meter_id",
+    transform="daily",
+    versions={"1.0.0": ba.TransformVersion(meter_daily)},
+    owners=OWNERS,
+)
+
+
+def said(*targets: ba.TargetTable, inputs: tuple[ba.InputTable, ...] = (INPUT, METERS)) -> list[str]:
+    return [f"{one.where}: {one.what}" for one in problems_of([ba.Product("metering", inputs, targets)])]
+
+
+def test_what_is_shipped_and_shown_has_no_mistake() -> None:
+    assert problems_of(PRODUCTS) == []
+    assert said(TARGET) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"day_column": "dya"}, "silver.daily: day_column: 'dya' is no column of silver.daily; did you mean 'day'?"),
+        ({"day_column": "meter_id"}, "silver.daily: day_column: 'meter_id' of silver.daily is String"),
+        ({"key": ("meter_id", "hour")}, "silver.daily: key: 'hour' is no column of silver.daily"),
+        ({"key": "meter_id"}, "silver.daily: key: key is the text 'meter_id'"),
+        (
+            {"look_back_columns": ("meter_id", "nope")},
+            "silver.daily: look_back_columns: 'nope' is no column of bronze.readings",
+        ),
+        (
+            {"source_time_column": "red_at"},
+            "silver.daily: source_time_column: 'red_at' is no column of bronze.readings; did you mean 'read_at'?",
+        ),
+        (
+            {"source_time_column": "watt_hours"},
+            "silver.daily: source_time_column: 'watt_hours' of bronze.readings is Int64",
+        ),
+        ({"entity": "day"}, "silver.daily: entity: 'day' is no column of bronze.readings"),
+        (
+            {"version_column": "revision"},
+            "silver.daily: version_column: 'revision' is no column of silver.daily",
+        ),
+        (
+            {"references": ("reference.meter",)},
+            "silver.daily: references: no product declares the table 'reference.meter'; did you mean 'reference.meters'?",
+        ),
+        (
+            {"source": "bronze.reading"},
+            "silver.daily: source: no product declares the table 'bronze.reading'; did you mean 'bronze.readings'?",
+        ),
+        ({"versions": {}}, "silver.daily: versions: versions is empty"),
+        ({"chunks_from": "2020-1"}, "silver.daily: chunks_from: '2020-1' is not a chunk"),
+        ({"chunks_until": "2020-12-31"}, "silver.daily: chunks_until: '2020-12-31' is not a chunk"),
+        ({"chunks_until": 2020}, "silver.daily: chunks_until: chunks_until is 2020"),
+        (
+            {"chunks_from": "2021-01"},
+            "silver.daily: chunks_from: chunks_from 2021-01 is after chunks_until 2020-12",
+        ),
+        (
+            {"outline": ba.Outline(("meter_id", "dy"), meter_daily)},
+            "silver.daily: outline: 'dy' is no column of silver.daily; did you mean 'day'?",
+        ),
+        (
+            {"measure": lambda rows: rows},
+            "silver.daily: measure: '<lambda>' is not a name of module test_declared",
+        ),
+        (
+            {"column_origins": {"energy": (ba.ColumnOrigin("bronze.readings", "watts"),)}},
+            "silver.daily: column_origins['energy']: 'watts' is no column of bronze.readings; did you mean 'watt_hours'?",
+        ),
+        ({"model": Alone}, "silver.daily: model: Alone does not inherit Published"),
+        ({"owners": ("the metering team",)}, "silver.daily: owners=('the metering team',)"),
+        ({"live": ba.LivePolicy("2.0.0", 1)}, "silver.daily: live: '2.0.0' is no version"),
+        (
+            {"reconciled": ba.ReconciliationPolicy(gates=("published_rows_pass_rule",))},
+            "silver.daily: reconciled: 'published_rows_pass_rule' is no gate; did you mean 'published_rows_pass_rules'?",
+        ),
+        (
+            {"corrections": ba.CorrectionsTable("silver.daily_corrections", ba.Corrections)},
+            "silver.daily: corrections: 'meter_id' is no column of silver.daily_corrections",
+        ),
+        ({"name": "daily"}, ": a table is named 'daily'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_mistake_is_named_with_its_place(changes: dict[str, Any], found: str) -> None:
+    assert found in [one.replace("tests.test_declared", "test_declared") for one in said(replace(TARGET, **changes))]
+
+
+def test_every_mistake_is_named_at_once() -> None:
+    wrong = replace(TARGET, day_column="dya", source="bronze.reading", versions={}, chunks_from="2020-1")
+    assert len(said(wrong)) == 4
+
+
+def test_types_without_an_encoding_are_named_column_by_column() -> None:
+    found = said(replace(TARGET, model=Inexact))
+    assert [one.split(" has ")[0] for one in found] == [
+        "silver.daily: model: column share: Float64",
+        "silver.daily: model: column parts: List(Int64)",
+        "silver.daily: model: column small: Int8",
+    ]
+
+
+def test_a_name_stands_for_one_table_in_all_products() -> None:
+    two = (ba.Product("a", (INPUT, METERS), (TARGET,)), ba.Product("b", (INPUT,), ()))
+    assert "table bronze.readings is declared 2 times" in [one.what for one in problems_of(two)]
+
+
+def test_an_input_is_partitioned_by_an_instant() -> None:
+    found = said(TARGET, inputs=(replace(INPUT, partition_by="watt_hours"), METERS))
+    assert found == ["bronze.readings: partition_by: 'watt_hours' of bronze.readings is Int64"]
+
+
+# --- a product that cannot be imported --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "found"),
+    [
+        ("ba.InputTable(", "ba.InputTabel(", "did you mean 'InputTable'?"),
+        ("source_time_column=", "time_column=", "unexpected keyword argument 'time_column'"),
+        ('key=("meter_id", "day")', 'key=("meter_id",)', "the key of silver.meter_daily is"),
+        ("from pyspark.sql import DataFrame", "from pyspark.sql import DataFrames", "cannot import name 'DataFrames'"),
+        ("OWNERS = (", "OWNERS = ((", "'(' was never closed"),
+    ],
+)
+def test_what_keeps_a_product_from_being_imported_is_named_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: str, becomes: str, found: str
+) -> None:
+    right = (ROOT / "docs" / "tutorial" / "metering.py").read_text(encoding="utf-8")
+    product, registry = tmp_path / "metering_declared.py", tmp_path / "registry.py"
+    product.write_text(right.replace(was, becomes), encoding="utf-8")
+    registry.write_text("from metering_declared import PRODUCT\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(declared, "_REGISTRY", registry)
+    with pytest.raises(Exception, match=r".") as caught:
+        runpy.run_path(str(registry))
+    assert isinstance(caught.value, Exception)
+    problem = declared.import_problem(caught.value)
+    assert found in problem.what
+    file, _, line = problem.where.rpartition(":")
+    assert file == str(product)
+    wrong = right.splitlines()[int(line) - 1]
+    assert wrong.startswith(("READINGS = ", "DAILY = ", "OWNERS = ", "from pyspark.sql import DataFrame"))
+
+
+def said_by(checkout: Path, text: str, command: str) -> str:
+    (checkout / "backfill_assets" / "products" / "metering.py").write_text(text, encoding="utf-8")
+    (checkout / "home").mkdir(exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "backfill_assets.cli", command],
+        cwd=checkout, capture_output=True, text=True, timeout=100, check=False,
+        env=os.environ | {"PYTHONPATH": str(checkout), "BACKFILL_HOME": str(checkout / "home")},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_a_command_refuses_what_a_product_declares_wrongly_without_a_traceback(tmp_path: Path) -> None:
+    for name in ("backfill_assets", "resources", "manifests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    registry = "from backfill_assets.products.metering import PRODUCT\n\nPRODUCTS = (PRODUCT,)\n"
+    (tmp_path / "backfill_assets" / "products" / "registry.py").write_text(registry, encoding="utf-8")
+    right = (ROOT / "docs" / "tutorial" / "metering.py").read_text(encoding="utf-8")
+    line = right.splitlines().index("DAILY = ba.TargetTable(") + 1
+    said = said_by(tmp_path, right.replace("day_column=", "dya_column="), "ui")
+    assert f"backfill_assets/products/metering.py:{line}: " in said
+    said = said_by(tmp_path, right.replace('day_column="day"', 'day_column="dya"'), "status")
+    assert "'dya' is no column of silver.meter_daily" in said
