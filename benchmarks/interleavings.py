@@ -756,7 +756,7 @@ def play(site: Site, schedule: Schedule) -> list[str]:
             if unanswered or schedule.how == DIES:
                 wrong += _attempt(world, world.others, schedule.second)
                 if stage.late is not None:
-                    with suppress(CommitFailedException):  # the server cannot do it any more
+                    with suppress(CommitFailedException, ValueError):  # it cannot be done any more
                         stage.late()
                 wrong += _attempt(world, world.others, schedule.first)
             if schedule.state in INTERRUPTED and not _at_rest(world.others):
