@@ -35,7 +35,7 @@ def spread(places: list[int], most: int) -> list[int]:
 @pytest.mark.parametrize(
     ("state", "first", "second", "how", "where", "most"),
     [
-        ("staged", "cancel", "judge, land", PAUSED, LEDGER, 4),
+        ("staged", "cancel", "judge, land", PAUSED, LEDGER, 5),
         ("staged", "judge", "judge, and stage again", PAUSED, LEDGER, 6),
         ("validated", "publish", "collect", PAUSED, COMMIT, 2),
         ("validated", "publish", "cancel", EXPIRED, COMMIT, 2),
