@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -165,6 +165,7 @@ class Case:
         files: files of the case by name; their content, or what makes it from the installation.
         variables: environment variables, with the same placeholders.
         usage: whether Click answers (it says how the command is used) and not a refusal panel.
+        on_record: whether the refusal itself is a link of the chain, as that of a request for a sink.
     """
 
     name: str
@@ -173,11 +174,16 @@ class Case:
     files: dict[str, Content] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     usage: bool = False
+    on_record: bool = False
 
 
 def manifest(name: str, *says: str, **changes: Any) -> Case:
     """A manifest with some fields changed."""
     return manifest_text(name, json.dumps(base_manifest(**changes)), *says)
+
+
+def refused_sink(name: str, sink: str, *says: str) -> Case:
+    return replace(manifest(name, f"'{sink}'", *says, safety={"sinks": [sink]}), on_record=True)
 
 
 def manifest_text(name: str, text: Content, *says: str) -> Case:
@@ -355,14 +361,8 @@ BAD_MANIFESTS = [
         "BACKFILL",
         safety={"sideEffectsAllowed": True},
     ),
-    manifest(
-        "webhook-in-a-backfill",
-        "'breach_notifications'",
-        "NOTIFICATION",
-        "only LIVE",
-        safety={"sinks": ["breach_notifications"]},
-    ),
-    manifest("unknown-sink", "'carrier_pigeon'", "declared are", "run_audit", safety={"sinks": ["carrier_pigeon"]}),
+    refused_sink("webhook-in-a-backfill", "breach_notifications", "NOTIFICATION", "only LIVE"),
+    refused_sink("unknown-sink", "carrier_pigeon", "declared are", "run_audit"),
     manifest(
         "changed-text-of-an-approved-run",
         f"run '{APPROVED}' is APPROVED",
@@ -448,7 +448,6 @@ BAD_COMMANDS = [
     usage("unknown-option", f"publish {APPROVED} --force", "--force"),
     usage("unknown-load", "load penalties", "'penalties'"),
     usage("missing-argument", "plan", "'MANIFEST'"),
-    usage("missing-approver", f"approve {PLANNED}", "'--by'"),
     usage("no-cases", "load case-events --cases 0", "'--cases'", "0 is not in the range"),
     usage("seed-that-is-no-number", "load case-events --cases 5 --seed blue", "'--seed'", "'blue'"),
     usage("port-zero", "ui --port 0", "'--port'", "0 is not in the range"),
@@ -780,7 +779,13 @@ def test_a_bad_input_is_refused_with_its_reason_and_nothing_is_written(
         assert squeezed(text) in squeezed(err), f"{text!r} is not said:\n{err}"
     for part in ("Usage",) if case.usage else ("rule", "what to do"):
         assert part in err
-    assert difference(before, everything(installation, tmp_path)) == []
+    changed = difference(before, everything(installation, tmp_path))
+    if case.on_record:
+        link, ledger = changed
+        assert ledger == "home/ledger.db"
+        assert link.startswith("home/evidence/_chain/")
+    else:
+        assert changed == []
 
 
 def test_every_case_has_a_name_of_its_own() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from backfill_assets.commands.base import F, json_option, opened_instance, opened_platform, say, show
+from manifests.errors import InputRefused, Problem
 
 
 def decision_options(command: F) -> F:
@@ -20,9 +21,18 @@ def decision_options(command: F) -> F:
 def by_option(command: F) -> F:
     """Give a command `--by`."""
     default = "who you are by the policy's `identity`, else BACKFILL_OPERATOR or the operating system's user"
-    return click.option("--by", help=f"Who decides, recorded as a claim if nothing else shows it; default: {default}.")(
-        command
-    )
+    return click.option(
+        "--by",
+        callback=_named,
+        help=f"Who decides, recorded as a claim if nothing else shows it; default: {default}.",
+    )(command)
+
+
+def _named(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+    """Refuse a blank name: a variable that a script has left empty must not decide as somebody else."""
+    if name is not None and not name.strip():
+        raise InputRefused(Problem("nobody is named", "a decision has a name", "give --by a name, or leave it out"))
+    return name
 
 
 def break_glass_option(command: F) -> F:
