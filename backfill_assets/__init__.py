@@ -14,6 +14,7 @@ from backfill_assets.reconciliation import (
     state_level,
 )
 from backfill_assets.schema import Corrections, Instant, Published, row_rule
+from backfill_assets.standard_gates import change_gate, duplicate_gate, record_gate
 from backfill_assets.target import (
     ColumnOrigin,
     CorrectionsTable,
@@ -57,8 +58,11 @@ __all__ = [
     "TransformContext",
     "TransformVersion",
     "Wrong",
+    "change_gate",
+    "duplicate_gate",
     "keys",
     "outcome_level",
+    "record_gate",
     "record_level",
     "row_rule",
     "state_level",

@@ -415,10 +415,10 @@ def _of_gates(target: TargetTable) -> Iterator[Problem]:
                     f"{target.name}: {field}",
                 )
     for name in target.live.tolerances if target.live else ():
-        if name not in target.tolerances:
+        if name not in target.all_tolerances:
             yield Problem(
-                f"{name!r} is no tolerance" + _meant(name, target.tolerances),
-                f"tolerances are {', '.join(target.tolerances) or 'none'}",
+                f"{name!r} is no tolerance" + _meant(name, target.all_tolerances),
+                f"tolerances are {', '.join(target.all_tolerances) or 'none'}",
                 "correct the name, or declare it in `tolerances`",
                 f"{target.name}: live",
             )

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 
 from backfill_assets import faults, stopping
 from backfill_assets.compute import compute_batch, history_until_end, lineage, staged_frame, transform_context
-from backfill_assets.derivation import DerivedVerdict, derive_batch, judge_derived
+from backfill_assets.derivation import DerivedVerdict, chunk_scopes, derive_batch, judge_derived
 from backfill_assets.exception_table import Judged, keep
 from backfill_assets.gates import (
     GateResult,
@@ -40,6 +40,7 @@ from backfill_assets.reconciliation import SLICES
 from backfill_assets.target import (
     ALL_CHUNKS_GATE,
     EXPECTED_ROWS_GATE,
+    ChunkRows,
     Finding,
     Reconciliation,
     ReconciliationContext,
@@ -646,8 +647,33 @@ def reconciliation_context(
         accepted=accepted,
         tolerances=plan.tolerances,
         shared=shared,
+        source_time_column=target.source_time_column,
+        rows=partial(rows_by_chunk, platform, target, plan, chunks),
     )
     return context
+
+
+def rows_by_chunk(
+    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
+) -> dict[str, ChunkRows]:
+    """Return how many rows readers see of chunks at the plan's base and once they are published, from metadata alone.
+
+    Of a merge, files that have no row of a merged entity stay as they are.
+    """
+    keys = {chunk.chunk for chunk in chunks}
+    base: dict[str, int] = {}
+    files: Mapping[str, Sequence[str]] = {}
+    if plan.base_snapshot_id is not None:
+        scopes = chunk_scopes(target, [chunk for chunk in plan.chunks if chunk.key in keys])
+        files = platform.lakehouse.files_by_chunk(target.name, plan.base_snapshot_id, scopes)
+        base = platform.lakehouse.rows_by_file(target.name, plan.base_snapshot_id)
+    found = {}
+    for chunk in chunks:
+        accepted, after = sum(base[path] for path in files.get(chunk.chunk, ())), chunk.rows or 0
+        if plan.merge is not None:
+            after = accepted - sum(base[path] for path in chunk.replaced) + sum(file.rows for file in chunk.derived)
+        found[chunk.chunk] = ChunkRows(accepted, after)
+    return found
 
 
 def _slices(chunks: Sequence[ChunkRecord], name: str) -> list[dict[str, Any]]:

@@ -255,7 +255,7 @@ def _totals_agree(
     for place in everywhere:
         for measure in measures:
             was, is_ = (side.get(place, {}).get(measure, 0) for side in (wanted, there))
-            if _off(was, is_, relative=relative) > limit:
+            if off(was, is_, relative=relative) > limit:
                 differing.append(
                     dict(zip(slices, place, strict=True))
                     | {"measure": measure, "expected": was, "found": is_, "difference": is_ - was}
@@ -295,7 +295,7 @@ def _totals(
     return totals
 
 
-def _off(expected: Any, found: Any, *, relative: bool) -> float:
+def off(expected: Any, found: Any, *, relative: bool) -> float:
     """Return how far a value is off, in its unit or in percent of what was expected."""
     off = abs(float(found) - float(expected))
     if not relative or off == 0:

@@ -129,6 +129,18 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class ChunkRows:
+    """How many rows readers see of a chunk: at the plan's base, and once the run is published."""
+
+    accepted: int
+    after: int
+
+
+def _no_rows() -> Mapping[str, ChunkRows]:
+    return {}
+
+
+@dataclass(frozen=True)
 class ReconciliationContext:
     """What a reconciliation may look at, once every chunk of a run is staged.
 
@@ -145,6 +157,8 @@ class ReconciliationContext:
         accepted: the same of the version accepted today; None for a chunk that has none.
         tolerances: by name.
         shared: returns what a function of the context found, under a name; gates that share it have it found once.
+        source_time_column: the source's column of the rows' instants.
+        rows: returns how many rows readers see of each chunk, before and after; looked up in metadata when called.
     """
 
     transform: TransformContext
@@ -157,13 +171,16 @@ class ReconciliationContext:
     accepted: Mapping[str, Sequence[Mapping[str, Any]] | None]
     tolerances: Mapping[str, float]
     shared: Callable[[str, Callable[[ReconciliationContext], Any]], Any]
+    source_time_column: str = ""
+    rows: Callable[[], Mapping[str, ChunkRows]] = _no_rows
 
 
 @dataclass(frozen=True)
 class Reconciliation:
     """A run-level gate that a product declares.
 
-    `exceptions_limit`: the most rows that are kept of those that disagree; their number is kept whole.
+    `exceptions_limit`: the most rows that are kept of those that disagree; their number is kept whole. `tolerances` are
+    those that it brings along, by name with their defaults; the target's own come before them.
     """
 
     name: str
@@ -171,6 +188,7 @@ class Reconciliation:
     description: str
     check: Callable[[ReconciliationContext], Finding]
     exceptions_limit: int = 10_000
+    tolerances: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -357,6 +375,12 @@ class TargetTable:
         return (PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, *own)
 
     @property
+    def all_tolerances(self) -> dict[str, float]:
+        """The tolerances of its gates and its own, by name with their defaults; its own come first."""
+        of_gates = {name: value for item in self.reconciliations for name, value in item.tolerances.items()}
+        return of_gates | dict(self.tolerances)
+
+    @property
     def changes(self) -> str:
         """The table that the changed rows of its runs are put into, if anybody asks for it."""
         return f"{self.name}_changes"
@@ -373,7 +397,7 @@ class TargetTable:
             warm_up_days=self.warm_up_days(reference_rows),
             reads_look_back=bool(self.look_back_columns),
             gates=(ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *(item.name for item in self.reconciliations)),
-            tolerances=self.tolerances,
+            tolerances=self.all_tolerances,
             first_chunk=self.chunks_from,
             last_chunk=self.chunks_until,
             required_gates=(ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE),

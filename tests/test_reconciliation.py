@@ -37,6 +37,7 @@ from backfill_assets.reconciliation import Entities, keys, record_level, state_l
 from backfill_assets.reconciliation_job import reconciled_asset, reconciliation_job
 from backfill_assets.reconciling import manifest_of, plan_reconciliation, reconcile
 from backfill_assets.staging import asset_key
+from backfill_assets.standard_gates import duplicate_gate, record_gate
 from backfill_assets.target import (
     ACCEPTED_ROWS_GATE,
     EXCEPTION_COLUMNS,
@@ -525,6 +526,42 @@ def test_eligible_entities_are_held_against_those_that_are_there(world: World) -
     assert {tuple(row) for row in listed} == {('{"place":"IT"}', "d", "extra"), ('{"place":"NO"}', "b", "missing")}
     same = gate.check(a_context(source=source, staged=source))
     assert (same.passed, same.slices) == (True, [])
+
+
+def test_the_gates_of_records_and_duplicates_need_the_names_of_columns_only(world: World) -> None:
+    spark = world.platform.spark.session(Mode.BACKFILL)
+    read = [
+        ("early", "2020-01-31 12:00:00"),
+        ("a", "2020-02-01 00:00:00"),
+        ("b", "2020-02-29 23:30:00"),
+        ("b", "2020-02-29 23:30:00"),
+        ("b", "2020-02-29 23:45:00"),
+        ("late", "2020-03-01 00:00:00"),
+    ]
+    source = spark.createDataFrame(read, "meter string, at string").withColumn("at", F.to_timestamp("at"))
+    staged = spark.createDataFrame([("a",), ("early",)], "meter string")
+    scope = DayRange(start=date(2020, 2, 1), end=date(2020, 2, 29))
+    found = a_context(source=source, staged=staged)
+    cast("Any", found).transform, cast("Any", found).source_time_column = SimpleNamespace(publish_range=scope), "at"
+
+    records = record_gate(("meter",)).check(found)
+    assert (records.compared, records.disagreeing) == (2, 2)
+    assert records.exceptions is not None
+    listed = records.exceptions().select(F.get_json_object("key", "$.meter"), "what").collect()
+    assert {tuple(row) for row in listed} == {("b", "missing"), ("early", "extra")}
+    assert record_gate(("meter",), "carried", carried=True).check(found).disagreeing == 1
+    # in Rome the last readings of b are of the day after, and those of "early" stay where they are
+    assert record_gate(("meter",), "local", zone="Europe/Rome").check(found).compared == 1
+
+    twice = duplicate_gate(("meter", "at")).check(found)
+    assert (twice.passed, twice.compared, twice.disagreeing) == (False, 3, 1)
+    assert twice.exceptions is not None
+    listed = twice.exceptions().select("key", "expected", "found").collect()
+    assert [tuple(row) for row in listed] == [
+        ('{"meter":"b","at":"2020-02-29T23:30:00.000Z"}', '{"expected":1}', '{"found":2}')
+    ]
+    cast("Any", found).source = source.dropDuplicates()
+    assert duplicate_gate(("meter", "at"), "once").check(found).passed
 
 
 def test_series_are_of_gates_and_of_every_slice_that_ever_failed(world: World) -> None:

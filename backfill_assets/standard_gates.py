@@ -1,0 +1,181 @@
+"""Gates that any target gets by naming them: of the change, of records, of rows that were loaded twice.
+
+Put here gates that need nothing of a product but the names of columns. What a product has to recompute is its own
+reconciliation, put together from `reconciliation`. Imported by Spark's Python workers with the products: keep it light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+
+from backfill_assets.reconciliation import SLICES, Comparison, Entities, Wrong, off, record_level
+from backfill_assets.target import Finding, Level, Reconciliation, ReconciliationContext
+
+_ROWS = "rows"
+
+
+def change_gate(
+    name: str = "change_within_tolerance",
+    *,
+    percent: float = 20.0,
+    tolerance: str = "change_percent",
+    asks: bool = False,
+) -> Reconciliation:
+    """Return a gate that no chunk changes by more than a tolerance against its accepted version.
+
+    What is compared are the chunk's rows, and the integer sums that the target's `measure` has of it, if it has one. A
+    chunk without an accepted version is not compared. It reads no row.
+
+    Args:
+        name: of the gate.
+        percent: what is tolerated, in percent of the accepted value; a manifest overrides it in its tolerances.
+        tolerance: the name of that tolerance.
+        asks: whether an owner may accept a larger change with a reason; otherwise the run has failed.
+    """
+    return Reconciliation(
+        name,
+        Level.CHANGE,
+        "Rows and measured sums of each chunk changed against the accepted version by no more than is tolerated.",
+        partial(_change, tolerance=tolerance, asks=asks),
+        tolerances={tolerance: percent},
+    )
+
+
+def _change(context: ReconciliationContext, *, tolerance: str, asks: bool) -> Finding:
+    comparable = sorted(chunk for chunk, measures in context.accepted.items() if measures is not None)
+    if not comparable:
+        return Finding(True, "no accepted version to compare with", {"comparable_chunks": 0})
+    limit, rows = context.tolerances[tolerance], context.rows()
+    old = {chunk: _sums(context.accepted[chunk] or ()) | {_ROWS: rows[chunk].accepted} for chunk in comparable}
+    new = {
+        chunk: _sums(row for row in context.after if row["chunk"] == chunk) | {_ROWS: rows[chunk].after}
+        for chunk in comparable
+    }
+    # a sum that one of the two versions was not measured by says nothing of a change
+    names = sorted({name for sums in old.values() for name in sums} & {name for sums in new.values() for name in sums})
+    changed: list[dict[str, Any]] = []
+    for chunk in comparable:
+        for name in names:
+            before, now = old[chunk].get(name, 0), new[chunk].get(name, 0)
+            if off(before, now, relative=True) > limit:
+                changed.append(
+                    {
+                        "chunk": chunk,
+                        "measure": name,
+                        "accepted": before,
+                        "staged": now,
+                        "change": f"{(now - before) * 100.0 / abs(before):+.2f}%" if before else "from nothing",
+                    }
+                )
+    failing = {row["chunk"] for row in changed}
+    totals = {name: [sum(sums.get(name, 0) for sums in side.values()) for side in (old, new)] for name in names}
+    changed.sort(key=lambda row: (-abs(row["staged"] - row["accepted"]), str(row)))
+    said = "; ".join(f"{name} {before:,} -> {now:,}" for name, (before, now) in totals.items())
+    return Finding(
+        not changed,
+        f"{said}; {len(failing)} of {len(comparable)} chunks changed by more than {limit:g}%",
+        {
+            "comparable_chunks": len(comparable),
+            "limit": limit,
+            "totals": {name: {"accepted": before, "staged": now} for name, (before, now) in totals.items()},
+        },
+        asks=asks and bool(changed),
+        compared=len(comparable),
+        disagreeing=len(failing),
+        slices=changed[:SLICES],
+    )
+
+
+def _sums(measures: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Add up what was measured of one chunk: its integers are sums, everything else is a slice."""
+    found: dict[str, int] = {}
+    for row in measures:
+        for name, value in row.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                found[name] = found.get(name, 0) + value
+    return found
+
+
+def record_gate(
+    key: tuple[str, ...],
+    name: str = "every_entity_is_present",
+    *,
+    zone: str = "UTC",
+    carried: bool = False,
+) -> Reconciliation:
+    """Return a gate that each entity of the source's rows of the publish range is there, and no other is.
+
+    Args:
+        key: the columns, of source and target, that identify an entity. Where the target declares an outline, it has them.
+        name: of the gate.
+        zone: the time zone whose days the target has.
+        carried: whether the transform also has rows of entities whose source rows are all earlier.
+    """
+    entities = Entities(
+        Comparison(
+            name, partial(_present, key=key, zone=zone, carried=carried), key, (), ("eligible", "missing", "extra")
+        ),
+        wrong=(Wrong("missing", "missing"), Wrong("extra", "extra")),
+        expected=("in_source",),
+        found=("there",),
+    )
+    said = "Each {} of the source's rows of the range is there, and no other is."
+    return record_level(name, said.format(", ".join(key)), entities)
+
+
+def _present(context: ReconciliationContext, *, key: tuple[str, ...], zone: str, carried: bool) -> DataFrame:
+    day, scope = _day(context, zone), context.transform.publish_range
+    rows = context.source.where(day <= F.lit(scope.end))
+    in_source = rows.groupBy(*key).agg(F.bool_or(day >= F.lit(scope.start)).alias("in_source"))
+    there = context.staged.select(*key).distinct().withColumn("there", F.lit(True))
+    both = in_source.join(there, list(key), "full_outer")
+    known = F.col("in_source").isNotNull() if carried else F.coalesce("in_source", F.lit(False))
+    is_in_range, is_there = F.coalesce("in_source", F.lit(False)), F.col("there").isNotNull()
+    return both.withColumns(
+        {"eligible": is_in_range, "missing": is_in_range & ~is_there, "extra": is_there & ~known},
+    )
+
+
+def duplicate_gate(
+    columns: tuple[str, ...], name: str = "no_source_row_is_there_twice", *, zone: str = "UTC"
+) -> Reconciliation:
+    """Return a gate that no two source rows of the publish range have the same values: that nothing was loaded twice.
+
+    Args:
+        columns: the source's columns that two rows may not both have, NULL included.
+        name: of the gate.
+        zone: the time zone whose days the target has.
+    """
+    entities = Entities(
+        Comparison(name, partial(_times, columns=columns, zone=zone), columns, (), ("compared", "twice")),
+        wrong=(Wrong("twice", "the source has it more than once"),),
+        expected=("expected",),
+        found=("found",),
+    )
+    return record_level(
+        name,
+        f"No two source rows of the range have the same {', '.join(columns)}.",
+        entities,
+        compared="compared",
+        summary="{compared:,} different rows in the source's range; {wrong:,} of them are there more than once",
+    )
+
+
+def _times(context: ReconciliationContext, *, columns: tuple[str, ...], zone: str) -> DataFrame:
+    scope = context.transform.publish_range
+    rows = context.source.where(_day(context, zone).between(F.lit(scope.start), F.lit(scope.end)))
+    return (
+        rows.groupBy(*columns)
+        .agg(F.count("*").alias("found"))
+        .withColumns({"expected": F.lit(1), "compared": F.lit(True), "twice": F.col("found") > 1})
+    )
+
+
+def _day(context: ReconciliationContext, zone: str) -> Column:
+    """Return the day of a source row; the session's time zone is UTC."""
+    return F.to_date(F.from_utc_timestamp(context.source_time_column, zone))
