@@ -35,6 +35,7 @@ from backfill_assets.target import (
 )
 from manifests.chunks import first_day
 from manifests.errors import DeclarationRefused, InputRefused, Problem
+from manifests.policy import OLD_DATA_GATE
 
 _PACKAGE = Path(__file__).resolve().parent
 _ROOT = _PACKAGE.parent
@@ -393,7 +394,7 @@ def _of_versions(target: TargetTable) -> Iterator[Problem]:
 def _of_gates(target: TargetTable) -> Iterator[Problem]:
     own = [item.name for item in target.reconciliations]
     known = [ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *own]
-    for name, times in Counter([*known, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE]).items():
+    for name, times in Counter([*known, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, OLD_DATA_GATE]).items():
         if times > 1:
             yield Problem(
                 f"gate {name} is declared {times} times",

@@ -163,6 +163,10 @@ def test_what_is_shipped_and_shown_has_no_mistake() -> None:
             "silver.daily: corrections: 'meter_id' is no column of silver.daily_corrections",
         ),
         ({"name": "daily"}, ": a table is named 'daily'"),
+        (
+            {"reconciliations": (ba.change_gate(), ba.change_gate())},
+            "silver.daily: reconciliations: gate change_within_tolerance is declared 2 times",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
