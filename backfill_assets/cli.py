@@ -41,7 +41,7 @@ from backfill_assets.commands.policy import policy
 from backfill_assets.commands.reconciliation import drift, exceptions, reconcile
 from backfill_assets.commands.stopping import stop
 from backfill_assets.commands.ui import ui
-from manifests.errors import InputRefused, Problem, Refused, RunStopped
+from manifests.errors import InputRefused, Problem, Refused, RunStopped, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import load_manifest
 from resources.processes import began_at
@@ -148,6 +148,7 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
             found = [(one, "PREVIEW, not recorded") for one in planning.preview_series(platform, contract)]
         else:
             records = planning.plan_series(platform, contract)
+            _refuse_dead(records)
             found = [(record.plan, record.state.value) for record in records]
     if as_json:
         told = [
@@ -157,6 +158,20 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
         say(told if contract.progressive is not None else told[0])
     else:
         show(*(show_plan(one, state) for one, state in found))
+
+
+def _refuse_dead(records: Sequence[RunRecord]) -> None:
+    """Refuse to show the plan of a run that nothing can come of any more as if it were one to approve."""
+    dead = [record for record in records if record.state in {RunState.CANCELLED, RunState.REJECTED}]
+    if dead:
+        raise TransitionRefused(
+            Problem(
+                f"run '{record.run_id}' is {record.state}",
+                "a run that is over is not planned again",
+                "give the same change a run id of its own",
+            )
+            for record in dead
+        )
 
 
 for _command in (
@@ -397,7 +412,7 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
                 "planHash": record.plan_hash,
                 "chunkStates": console.chunk_counts(chunks),
                 "chunks": chunks,
-                "gates": [verdict for verdict in verdicts if not verdict.chunk],
+                "gates": [*(one for one in verdicts if not one.chunk), *console.failed_chunks(verdicts)],
                 "approvals": platform.ledger.approvals(run_id),
                 "asksForOwner": [verdict.gate for verdict in approvals.asking(platform.ledger, run_id)],
                 "publications": publications,
@@ -422,6 +437,8 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
         show(console.failures(chunks))
     if verdicts:
         show(console.gates(verdicts, CHUNK_GATE, approvals.accepted_gates(platform.ledger, run_id)))
+    if console.failed_chunks(verdicts):
+        click.echo(f"the rows that break a rule: backfill exceptions {run_id}")
 
 
 def _waits(platform: Platform) -> dict[str, str]:

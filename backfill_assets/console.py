@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ _CELL = {
     ChunkState.FAILED: ("✗", "bold red"),
 }
 _BAR = 40
+_WIDTH, _LEAST_WIDTH, _MOST_WIDTH = 140, 40, 1000
 _SLICES_SHOWN = 5
 _KEYS_SHOWN = 6
 
@@ -199,7 +201,7 @@ def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str
     """
     table = Table("gate", "verdict", "found", title="gates", title_justify="left")
     chunked = [verdict for verdict in verdicts if verdict.chunk]
-    failed = [verdict for verdict in chunked if not verdict.passed]
+    failed = failed_chunks(verdicts)
     if chunked:
         table.add_row(
             chunk_gate, _mark(not failed), f"{len(chunked) - len(failed)} of {len(chunked)} chunks pass every rule"
@@ -223,6 +225,11 @@ def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str
         for row in list(verdict.details.get("sample", []))[:3]:
             table.add_row("", "", Text("  " + _named(row), "dim", overflow="ellipsis", no_wrap=True))
     return Group(table, *_exceptions(verdicts))
+
+
+def failed_chunks(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the verdicts of chunks that did not pass, in the order of the chunks."""
+    return sorted((one for one in verdicts if one.chunk and not one.passed), key=lambda one: one.chunk)
 
 
 def _exceptions(verdicts: Sequence[Verdict]) -> list[Text]:
@@ -407,9 +414,12 @@ def runbook(record: RunRecord, steps: Sequence[Step]) -> RenderableType:
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console; wide enough for tables where the output is not a terminal."""
+    """Return a console; where the output is not a terminal, as wide as COLUMNS says, else wide enough for tables."""
     console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=140)
+    asked = os.environ.get("COLUMNS", "")
+    if console.is_terminal or (asked.isdecimal() and _LEAST_WIDTH <= int(asked) <= _MOST_WIDTH):
+        return console
+    return Console(stderr=stderr, highlight=False, width=_WIDTH)
 
 
 def chunk_counts(chunks: Sequence[ChunkRecord]) -> dict[str, int]:

@@ -202,6 +202,22 @@ def stale_chunks(platform: Platform, run_id: str) -> list[str]:
     return change_of(platform, record, platform.ledger.chunks(run_id)).conflicts()
 
 
+def _what_helps(record: RunRecord) -> str:
+    """Return what to do about a run that cannot be compared because not all of it is staged."""
+    match record.state:
+        case RunState.FAILED:
+            return (
+                f"see what is wrong: `backfill exceptions {record.run_id}` lists rows that break a rule, `backfill status "
+                f"{record.run_id}` the rest; `backfill runbook {record.run_id}` has the next step"
+            )
+        case RunState.CANCELLED | RunState.REJECTED:
+            return "it is over: plan the change anew, under a run id of its own"
+        case RunState.PLANNED | RunState.DRAFT:
+            return f"it is approved first: `backfill approve {record.run_id}`; then `backfill run {record.run_id}`"
+        case _:
+            return f"compute them first: `backfill run {record.run_id}`"
+
+
 def _require_staged(platform: Platform, run_id: str) -> tuple[RunRecord, list[ChunkRecord]]:
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
     open_chunks = [chunk.chunk for chunk in chunks if chunk.state not in _STAGED]
@@ -211,7 +227,7 @@ def _require_staged(platform: Platform, run_id: str) -> tuple[RunRecord, list[Ch
             Problem(
                 f"run '{run_id}' is {record.state}; {len(open_chunks)} of {len(chunks)} chunks are not staged: {shown}",
                 "a run is compared once all of it is staged",
-                f"compute them first: `backfill run {run_id}`",
+                _what_helps(record),
             )
         )
     return record, chunks

@@ -873,7 +873,7 @@ def _scope_problems(publish: DayRange, contract: TargetContract, source: SourceS
         problems.append(
             Problem(
                 f"target.publishRange is {publish.start} to {publish.end}",
-                f"{contract.table} is published in whole {contract.chunking}s",
+                f"{contract.table} is published in whole {contract.chunking.lower()}s",
                 f"use {whole[0]} to {whole[1]}",
             )
         )

@@ -7,11 +7,12 @@ UTC. Schema changes are alembic migrations in `resources/migrations`.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -28,7 +29,7 @@ from sqlalchemy.engine import make_url
 from manifests.canonical import LATER, canonical_json
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, StateMoved, TransitionRefused
 from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
-from manifests.model import RunManifest, stored_manifest
+from manifests.model import MAX_RUN_ID, RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile, plan_from_json
 from resources import actors, freezes, instants, judged, stops, ticks, watermarks
 from resources.journal import Journal
@@ -354,9 +355,15 @@ class Ledger:
         """
         record = _find(connection, run_id) if connection is not None else self.find(run_id)
         if record is None:
+            with nullcontext(connection) if connection is not None else self.engine.connect() as looking:
+                known = list(looking.execute(sa.select(runs.c.run_id)).scalars())
+            alike = difflib.get_close_matches(run_id[:MAX_RUN_ID], known, n=3)
+            meant = f"did you mean {' or '.join(alike)}? " if alike else ""
             raise InputRefused(
                 Problem(
-                    f"run '{run_id}' is unknown", "a run is planned first", "see `backfill status` for the known runs"
+                    f"run '{run_id}' is unknown",
+                    "a run is planned first",
+                    f"{meant}see `backfill status` for the known runs",
                 )
             )
         return record

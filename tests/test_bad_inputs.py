@@ -257,7 +257,7 @@ BAD_MANIFESTS = [
     manifest(
         "range-not-in-whole-months",
         "2011-01-05 to 2011-03-31",
-        "whole MONTHs",
+        "whole months",
         "use 2011-01-01 to 2011-03-31",
         target=publishing("2011-01-05", END),
     ),
@@ -507,7 +507,7 @@ BAD_DATA = [
     raw_log("parquet-that-is-text", "log.parquet", CSV_HEADER + A_FINE, "log.parquet", "not readable as Parquet"),
     raw_log("parquet-truncated", "log.parquet", truncated_parquet, "log.parquet", "not readable as Parquet"),
     raw_log("parquet-damaged-inside", "log.parquet", damaged_parquet, "log.parquet", "breaks off"),
-    raw_log("parquet-lacks-a-column", "log.parquet", lambda _: parquet(drop="amount"), "lacks the columns ['amount']"),
+    raw_log("parquet-lacks-a-column", "log.parquet", lambda _: parquet(drop="amount"), "lacks the column(s) amount"),
     raw_log("parquet-with-wide-decimals", "log.parquet", wide_decimals, "decimal256(60, 2)", "at most 38 digits"),
     raw_log("parquet-with-a-name-not-utf-8", "log.parquet", a_name_that_is_not_utf_8, "log.parquet", "not UTF-8"),
     raw_log("parquet-without-rows", "log.parquet", lambda _: parquet(rows=0), "log.parquet", "has no rows"),
@@ -517,13 +517,13 @@ BAD_DATA = [
         "csv-lacks-a-column",
         "log.csv",
         CSV_HEADER.replace("amount,", "") + "case-1,Create Fine,x,0\n",
-        "lacks the columns ['amount']",
+        "lacks the column(s) amount",
     ),
     raw_log(
         "csv-with-a-column-twice",
         "log.csv",
         CSV_HEADER.replace("amount", "amount,amount") + A_FINE,
-        "['amount'] more than once",
+        "column(s) amount more than once",
     ),
     raw_log(
         "csv-with-a-short-line",

@@ -15,6 +15,7 @@ from manifests.errors import InputRefused, Problem
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from backfill_assets.broken_rules import BrokenRule
     from backfill_assets.platform import Platform
     from manifests.model import DayRange
     from resources.ledger import RunRecord, Verdict
@@ -169,19 +170,24 @@ def _show(record: RunRecord, verdicts: list[Verdict]) -> None:
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="The most rows shown.")
 @json_option
 def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None:
-    """List the rows that disagree, where run-level gates of RUN_ID did not pass.
+    """List the rows that disagree, where gates of RUN_ID did not pass.
 
-    They are in the table that is named, for any engine that reads the catalog; the query is shown.
+    Of a chunk that breaks a rule of its table: how many rows, and the first of them (gate chunk_rules). Of a gate of the
+    whole run, they are in the table that is named, for any engine that reads the catalog; the query is shown.
     """
     from backfill_assets import exception_table
+    from backfill_assets.broken_rules import broken_rules
 
     with opened_platform() as platform:
         kept = kept_exceptions(platform, run_id)
-        if gate is not None and gate not in kept:
+        broken = broken_rules(platform.ledger.verdicts(run_id))
+        names = sorted({*kept, *(one.gate for one in broken)})
+        broken = [one for one in broken if gate in {None, one.gate}]
+        if gate is not None and gate not in names:
             raise InputRefused(
                 Problem(
                     f"gate {gate} of '{run_id}' has no exceptions",
-                    f"exceptions are kept of {', '.join(sorted(kept)) or 'no gate of this run'}",
+                    f"exceptions are kept of {', '.join(names) or 'no gate of this run'}",
                     "see `backfill status` for the gates and what they found",
                 )
             )
@@ -189,10 +195,14 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
         judgements = {name: one["judgement"] for name, one in wanted.items()}
         found = exception_table.rows(platform, run_id, judgements, limit)
     if as_json:
-        say({"runId": run_id, "gates": wanted, "shown": len(found), "exceptions": found})
+        say({"runId": run_id, "gates": wanted, "shown": len(found), "exceptions": found, "brokenRules": broken})
         return
-    if not wanted:
+    if not wanted and not broken:
         click.echo(f"no gate of {run_id} has exceptions")
+        return
+    if broken:
+        _show_broken(run_id, broken, limit)
+    if not wanted:
         return
     from rich.table import Table
 
@@ -207,6 +217,21 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
         )
     if sum(one["rows"] for one in wanted.values()) > len(found):
         click.echo(f"shown are {len(found):,}; more with --limit")
+
+
+def _show_broken(run_id: str, broken: list[BrokenRule], limit: int) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("chunk", "rule", "row", title=f"rows of {run_id} that break a rule", title_justify="left")
+    rows = [(one, row) for one in broken for row in one.sample][:limit]
+    for one, row in rows:
+        table.add_row(one.chunk, one.rule, Text(", ".join(f"{name}={value}" for name, value in row.items())))
+    show(table)
+    for one in broken:
+        click.echo(f"{one.chunk} {one.rule}: {one.rows:,} row(s), {len(one.sample):,} of them on record")
+    if sum(len(one.sample) for one in broken) > len(rows):
+        click.echo(f"shown are {len(rows):,}; more with --limit")
 
 
 def kept_exceptions(platform: Platform, run_id: str) -> dict[str, dict[str, Any]]:

@@ -451,20 +451,20 @@ def test_a_parquet_with_damaged_pages_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["log.parquet", "log.csv"])
 def test_missing_columns_are_named_together(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, LOG.drop(AMOUNT, TIMESTAMP))
-    with pytest.raises(RawFileError, match=r"lacks the columns \['time:timestamp', 'amount'\]"):
+    with pytest.raises(RawFileError, match=r"lacks the column\(s\) time:timestamp, amount,"):
         read_batches(path)
 
 
 def test_a_csv_of_semicolons_lacks_its_columns(tmp_path: Path) -> None:
     LOG.write_csv(tmp_path / "log.csv", separator=";")
-    with pytest.raises(RawFileError, match="lacks the columns"):
+    with pytest.raises(RawFileError, match=r"lacks the column\(s\)"):
         read_batches(tmp_path / "log.csv")
 
 
 def test_a_column_that_comes_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text(",".join([*REQUIRED_COLUMNS, AMOUNT]) + "\nA1,Payment,x,1,0,2\n")
-    with pytest.raises(RawFileError, match=r"\['amount'\] more than once"):
+    with pytest.raises(RawFileError, match=r"column\(s\) amount more than once"):
         read_batches(path)
 
 

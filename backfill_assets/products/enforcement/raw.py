@@ -415,8 +415,8 @@ def _needed(path: Path, found: Sequence[str]) -> list[str]:
     if missing:
         raise _refusal(
             path,
-            f"lacks the columns {missing}, having {list(found)}",
-            f"a raw log has {list(REQUIRED_COLUMNS)}",
+            f"lacks the column(s) {', '.join(missing)}, having {', '.join(found)}",
+            f"a raw log has {', '.join(REQUIRED_COLUMNS)}",
             "name the columns so, or deliver them",
         )
     needed = [name for name in (*REQUIRED_COLUMNS, JURISDICTION) if name in found]
@@ -424,7 +424,7 @@ def _needed(path: Path, found: Sequence[str]) -> list[str]:
     if repeated:
         raise _refusal(
             path,
-            f"has the columns {repeated} more than once",
+            f"has the column(s) {', '.join(repeated)} more than once",
             "each column of a raw log has one meaning",
             "remove or rename the others",
         )
