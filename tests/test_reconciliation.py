@@ -37,7 +37,7 @@ from backfill_assets.reconciliation import Entities, keys, record_level, state_l
 from backfill_assets.reconciliation_job import reconciled_asset, reconciliation_job
 from backfill_assets.reconciling import manifest_of, plan_reconciliation, reconcile
 from backfill_assets.staging import asset_key
-from backfill_assets.standard_gates import duplicate_gate, record_gate
+from backfill_assets.standard_gates import change_gate, duplicate_gate, record_gate
 from backfill_assets.target import (
     ACCEPTED_ROWS_GATE,
     EXCEPTION_COLUMNS,
@@ -562,6 +562,24 @@ def test_the_gates_of_records_and_duplicates_need_the_names_of_columns_only(worl
     ]
     cast("Any", found).source = source.dropDuplicates()
     assert duplicate_gate(("meter", "at"), "once").check(found).passed
+
+
+def test_the_change_gate_holds_a_run_against_the_rows_that_readers_see(world: World) -> None:
+    record, chunks = world.platform.ledger.run("history"), world.platform.ledger.chunks("history")
+    again = replace(record.plan, base_snapshot_id=world.platform.lakehouse.snapshot_id(TARGET))
+    gate = change_gate(percent=0.0)
+    staged = replace(
+        reconciliation_context(world.platform, CASE_SLA_DAILY, again, chunks), tolerances=dict(gate.tolerances)
+    )
+    same = gate.check(staged)
+    assert (same.passed, same.compared, same.disagreeing) == (True, 4, 0)
+    assert same.details["totals"]["rows"]["staged"] == sum(chunk.rows or 0 for chunk in chunks)
+    shorter = [replace(chunks[0], rows=(chunks[0].rows or 0) - 1), *chunks[1:]]
+    less = reconciliation_context(world.platform, CASE_SLA_DAILY, again, shorter)
+    found = gate.check(replace(less, tolerances=dict(gate.tolerances)))
+    assert [(one["chunk"], one["measure"], one["staged"] - one["accepted"]) for one in found.slices] == [
+        (chunks[0].chunk, "rows", -1)
+    ]
 
 
 def test_series_are_of_gates_and_of_every_slice_that_ever_failed(world: World) -> None:
