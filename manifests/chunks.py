@@ -56,7 +56,11 @@ def first_day(chunking: Chunking, key: str) -> date:
         return start
     example = "2012-03" if chunking is Chunking.MONTH else "2012-03-31"
     raise InputRefused(
-        Problem(f"'{key}' is not a chunk", f"chunks are {chunking}s, written like {example}", "correct the chunk key")
+        Problem(
+            f"'{key}' is not a chunk",
+            f"chunks are {chunking.lower()}s, written like {example}",
+            "correct the chunk key",
+        )
     )
 
 

@@ -107,7 +107,9 @@ def target_of(table: str | None) -> Any:
         return target_named(table)
     names = [target.name for product in PRODUCTS for target in product.targets]
     if len(names) != 1:
-        raise InputRefused(Problem("no table is named", "a reconciliation is of one table", f"name one of {names}"))
+        raise InputRefused(
+            Problem("no table is named", "a reconciliation is of one table", f"name one of {', '.join(names)}")
+        )
     return target_named(names[0])
 
 
