@@ -38,15 +38,29 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
     leases = leases_of(platform)
     lease = leases.acquire(record.target, *_days(record, action), record.run_id, action)
     faults.reach("leasing.taken")
-    with _given_back(leases, lease):
+    with _released_unless_fenced(leases, lease):
         for token, loser in zip(lease.lost, lease.losers, strict=True):
             theirs = _tables(platform, record.target) if loser == COLLECTION else _tables_of(platform, loser)
             for table in {*_tables_of(platform, record.run_id), *theirs}:
                 platform.lakehouse.fence(table, token)
         faults.reach("leasing.fenced")
         leases.fenced(lease.lost)
+    with _given_back(leases, lease):
         _record_interrupted(platform, record, action, lease)
         yield lease
+
+
+@contextmanager
+def _released_unless_fenced(leases: Leases, lease: Lease) -> Iterator[None]:
+    """Release a lease whose holder could not fence those before it: a fence may land at any time and does no harm.
+
+    Losing it would ask for one more fence at each try, and never end where the catalog leaves every answer out.
+    """
+    try:
+        yield
+    except BaseException:
+        leases.release(lease)
+        raise
 
 
 @contextmanager
@@ -78,11 +92,12 @@ def collecting_lease(platform: Platform, target: str) -> Iterator[Lease]:
     """
     leases = leases_of(platform)
     lease = leases.acquire(target, date.min, date.max, COLLECTION, "collect")
-    with _given_back(leases, lease):
+    with _released_unless_fenced(leases, lease):
         for token in lease.lost:
             for table in _tables(platform, target):
                 platform.lakehouse.fence(table, token)
         leases.fenced(lease.lost)
+    with _given_back(leases, lease):
         yield lease
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from pydantic import Field
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -24,6 +24,7 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
+from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse import fence_of, is_fence, require_unfenced
@@ -129,7 +130,8 @@ def forget(table: Table, *, refs: Iterable[str], snapshot_ids: Iterable[int], to
     looked at with, where they were, and that the lease of `token` is not fenced.
 
     Raises:
-        EnvironmentRefused: if somebody made, moved or removed a ref meanwhile; nothing is removed then.
+        EnvironmentRefused: if somebody made, moved or removed a ref meanwhile, and nothing is removed then; or if the
+            catalog does not say what came of it.
         LeaseLost: if the token is fenced.
     """
     require_unfenced(table, token)
@@ -162,6 +164,14 @@ def forget(table: Table, *, refs: Iterable[str], snapshot_ids: Iterable[int], to
                 f"{'.'.join(table.name())} changed meanwhile: {error}",
                 "a history is shortened as it was looked at",
                 "nothing was removed from it; look again, and repeat the command",
+            )
+        ) from error
+    except (SQLAlchemyError, OSError, CommitStateUnknownException) as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"whether the history of {'.'.join(table.name())} was shortened is unknown: {type(error).__name__}: {error}",
+                "the catalog can be reached, and says whether a commit has landed",
+                "run the same command again when it can: it looks at what is there, and no file is deleted before",
             )
         ) from error
 

@@ -14,6 +14,7 @@ import pyarrow as arrow
 import pytest
 from click.testing import CliRunner, Result
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from backfill_assets import clock, faults
@@ -137,6 +138,28 @@ def test_a_fence_that_is_set_while_snapshots_expire_is_there_afterwards(
         with pytest.raises(LeaseLost):
             require_unfenced(platform.lakehouse.table(DAYS), 4711)
         sweep(platform, at)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_collection_whose_commit_is_not_answered_is_refused_and_finished_by_the_next(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    superseded(platform)
+    at = now() + DECADE
+    listed = find(platform, at=at)
+    commit = SqlCatalog.commit_table
+
+    def unanswered(*arguments: Any) -> Any:
+        if landed:
+            commit(*arguments)
+        raise CommitStateUnknownException("no answer in time")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", unanswered)
+        with pytest.raises(EnvironmentRefused, match="is unknown"):
+            collect(platform, listed, by="ana", at=at)
+    sweep(platform, at)
+    assert not any(one.snapshots for one in find(platform, at=at))
 
 
 def test_a_fence_outlives_the_snapshot_that_it_named(platform: Platform) -> None:

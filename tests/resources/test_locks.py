@@ -224,12 +224,12 @@ def test_two_passes_over_the_same_chunks_do_not_wait_for_each_other_in_a_circle(
     assert {chunk.state for chunk in ledger.chunks(RUN)} == {ChunkState.PASSED}
 
 
-@pytest.mark.parametrize("moved", [RunState.CANCELLED, RunState.REJECTED])
-def test_the_one_who_comes_second_is_told_what_the_first_one_did(ledger: Ledger, moved: RunState) -> None:
+@pytest.mark.parametrize("ended", [RunState.CANCELLED, RunState.REJECTED])
+def test_the_one_who_comes_second_is_told_what_the_first_one_did(ledger: Ledger, ended: RunState) -> None:
     planned(ledger, RUN)
-    found = meanwhile(ledger, lambda own: moved(own, RUN, moved, "first"), cancel)
+    found = meanwhile(ledger, lambda own: moved(own, RUN, ended, "first"), cancel)
 
-    assert [str(refusal).count(f"is {moved} and cannot become") for refusal in found.refused] == [1]
+    assert [str(refusal).count(f"is {ended} and cannot become") for refusal in found.refused] == [1]
     assert len(ledger.history(RUN)) == 2
 
 
