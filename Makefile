@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARCHIVE := $(VENV)/.classes
 WORKERS ?= 2
+QUIETLY := --quiet --disable-pip-version-check --no-input --root-user-action ignore
+FAILED := the packages of requirements.lock could not be installed: pip's reason is above; then run the same command again
 EVENTS ?= $(wildcard ../shared/data/road_traffic_fines.parquet)
 
 .PHONY: demo test lint types lock bench setup clean
@@ -14,14 +16,14 @@ setup: $(READY)
 $(READY): requirements.lock pyproject.toml
 	@command -v java >/dev/null || { echo "Java 17 or later is needed (no 'java' on PATH)"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed: make PYTHON=python3.11"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) from requirements.lock: a minute or two"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install $(QUIETLY) --no-deps --require-hashes -r requirements.lock || { echo "$(FAILED)"; exit 1; }
+	@$(BIN)/python -m pip install $(QUIETLY) --no-deps --no-build-isolation --editable . || { echo "$(FAILED)"; exit 1; }
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/backfill demo $(if $(EVENTS),--events $(EVENTS))
+	@$(BIN)/backfill demo $(if $(EVENTS),--events $(EVENTS))
 
 # Spark starts a third sooner, and the tests start it often
 $(ARCHIVE): $(READY)
@@ -29,17 +31,17 @@ $(ARCHIVE): $(READY)
 	@touch $(ARCHIVE)
 
 test: $(READY) $(ARCHIVE)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
 
 types: $(READY)
-	$(BIN)/mypy
+	@$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/python benchmarks/restatement.py $(if $(EVENTS),--events $(EVENTS))
+	@$(BIN)/python benchmarks/restatement.py $(if $(EVENTS),--events $(EVENTS))
 
 # resolve again within pyproject's bounds; pyspark stays on 4.1.x, the newest line with an Iceberg runtime
 lock:

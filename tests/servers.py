@@ -70,13 +70,17 @@ class Postgres:
         Raises:
             NoServerError: if it does not start, with what it said.
         """
-        self._binaries = binaries
         self.folder = Path(tempfile.mkdtemp(prefix="backfill-postgres-", dir=_memory()))
         self._password = secrets.token_urlsafe(12)
         self._names = itertools.count(1)
         self._owner = _unprivileged()
         self._process: subprocess.Popen[bytes] | None = None
+        self._binaries = binaries
         try:
+            if self._owner is not None:
+                os.chown(self.folder, self._owner.pw_uid, self._owner.pw_gid)
+                if not _may_enter(self._owner, binaries):  # e.g. a virtual environment below a folder of root's
+                    self._binaries = copied(binaries, self.folder / "packages")
             self._make()
             self.port = self._start()
         except BaseException:
@@ -87,8 +91,7 @@ class Postgres:
         password = self.folder / "password"
         password.write_text(self._password)
         if self._owner is not None:
-            for path in (self.folder, password):
-                os.chown(path, self._owner.pw_uid, self._owner.pw_gid)
+            os.chown(password, self._owner.pw_uid, self._owner.pw_gid)
         made = self._run(
             "initdb",
             f"--pgdata={self.folder / 'data'}",
@@ -214,6 +217,25 @@ def _unprivileged() -> pwd.struct_passwd | None:
         if name in known:
             return known[name]
     raise NoServerError("the tests run as root, PostgreSQL refuses to, and there is no user 'postgres' or 'nobody'")
+
+
+def copied(binaries: Path, to: Path) -> Path:
+    """Copy the Python package that binaries lie in, and the libraries beside it; return where they are then."""
+    package = binaries.parents[1]
+    for folder in (package, package.with_name(f"{package.name}.libs")):
+        if folder.is_dir():
+            shutil.copytree(folder, to / folder.name, symlinks=True)
+    return to / binaries.relative_to(package.parent)
+
+
+def _may_enter(owner: pwd.struct_passwd, folder: Path) -> bool:
+    """Tell whether a user may enter a folder and all that it lies in."""
+    for one in (folder, *folder.parents):
+        found = one.stat()
+        shift = 6 if found.st_uid == owner.pw_uid else 3 if found.st_gid == owner.pw_gid else 0
+        if not found.st_mode >> shift & 1:
+            return False
+    return True
 
 
 def _end_with_parent() -> None:

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 import yaml
 from launches import launch
-from servers import Postgres, packaged
+from servers import Postgres, copied, packaged
 from worlds import TARGET, World, make_world
 
 from backfill_assets.cli import execute
@@ -180,3 +180,15 @@ def test_the_packaged_server_starts_where_the_machine_has_none() -> None:
         server.stop()
     assert not folder.exists()
     assert shutil.which("postgres", path=str(binaries[0]))
+
+
+def test_a_server_whose_binaries_only_root_may_reach_starts(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the server runs as whoever runs the tests, who is not root: nothing is out of its reach")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    server = Postgres(copied(packaged()[0], closed / "packages"))
+    try:
+        assert asked(server.database(), "SELECT 6 * 7") == [42]
+    finally:
+        server.stop()
