@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 
+from backfill_assets import planning
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
 from benchmarks.small_table import (
@@ -28,6 +30,7 @@ from benchmarks.small_table import (
 )
 from manifests.lifecycle import RunState
 from resources.lakehouse import commit_replacement, local_path
+from resources.ledger import now
 
 
 @contextmanager
@@ -36,7 +39,10 @@ def world(home: Path) -> Iterator[Platform]:
     with declared():
         platform = opened(home)
         initialise(platform)
-        published(platform, "history", "REPLACE_PARTITIONS", HISTORY, computed_by="1")
+        # of another second than what follows: two versions of a row are told apart by the clocks of their runs
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(planning, "now", lambda: now() - timedelta(seconds=1))
+            published(platform, "history", "REPLACE_PARTITIONS", HISTORY, computed_by="1")
         yield platform
         closed(platform)
 
