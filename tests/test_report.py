@@ -8,6 +8,7 @@ import subprocess
 from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -134,6 +135,24 @@ def test_it_opens_without_network_and_fits_a_phone_and_paper(world: World, page:
 
 def test_the_same_evidence_gives_the_same_page(world: World) -> None:
     assert report(world.platform, "fixed") == report(world.platform, "fixed")
+
+
+def test_decisions_that_an_earlier_version_recorded_without_their_proof_are_shown(
+    world: World, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = report_module._facts
+
+    def earlier(rows: Any, *others: Any) -> Any:
+        def known(row: Any) -> Any:
+            return {name: cell for name, cell in row.items() if name not in {"proof", "channel"}}
+
+        return facts({table: {key: known(row) for key, row in own.items()} for table, own in rows.items()}, *others)
+
+    assert "(claimed)" in report(world.platform, "fixed")
+    monkeypatch.setattr(report_module, "_facts", earlier)
+    shown = report(world.platform, "fixed")
+    assert "bob" in shown
+    assert "(claimed)" not in shown
 
 
 def test_a_run_that_waits_for_its_publication_has_a_page_for_its_reviewer(world: World) -> None:
