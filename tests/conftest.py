@@ -13,6 +13,8 @@ from servers import NoServerError, Postgres, postgres
 from worlds import World, keep, make_world
 
 os.environ.setdefault("TZ", "UTC")
+# pytest's processes hand on a width of 80; no test is about the terminal that started it
+os.environ.pop("COLUMNS", None)
 # there is one server in a test process that others are forked from, whoever asks for it first: what it has imported
 CONTEXT.set_forkserver_preload(
     [

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
+from support import planned_a_second_ago
 
-from backfill_assets import planning
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
 from benchmarks.small_table import (
@@ -30,7 +29,6 @@ from benchmarks.small_table import (
 )
 from manifests.lifecycle import RunState
 from resources.lakehouse import commit_replacement, local_path
-from resources.ledger import now
 
 
 @contextmanager
@@ -39,9 +37,7 @@ def world(home: Path) -> Iterator[Platform]:
     with declared():
         platform = opened(home)
         initialise(platform)
-        # of another second than what follows: two versions of a row are told apart by the clocks of their runs
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(planning, "now", lambda: now() - timedelta(seconds=1))
+        with planned_a_second_ago():
             published(platform, "history", "REPLACE_PARTITIONS", HISTORY, computed_by="1")
         yield platform
         closed(platform)

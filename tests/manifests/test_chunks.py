@@ -131,5 +131,5 @@ def test_the_last_month_that_a_manifest_may_name_can_be_cut(chunking: Chunking) 
     ],
 )
 def test_what_is_no_key_of_the_chunking_is_refused_with_an_example(chunking: Chunking, key: str) -> None:
-    with pytest.raises(InputRefused, match=f"chunks are {chunking}s, written like 2012-03"):
+    with pytest.raises(InputRefused, match=f"chunks are {chunking.lower()}s, written like 2012-03"):
         first_day(chunking, key)
