@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from types import ModuleType
 
 import click
 import pytest
+from pydantic import BaseModel
 
 from backfill_assets.cli import cli
-from manifests.model import parse_manifest
+from backfill_assets.target import TargetTable, TransformContext
+from manifests.model import Limits, RunManifest, Safety, Target, Validation, parse_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")})
@@ -133,6 +136,39 @@ def test_a_link_leads_to_a_file_of_the_repository(page: Path, line: int, to: str
     target = (page.parent / to.partition("#")[0]).resolve()
     assert target.is_relative_to(ROOT)
     assert target.exists()
+
+
+def _first_cells(page: str, heading: str) -> set[str]:
+    """The names in the first column of the table that begins with `heading`."""
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    rows = takewhile(lambda line: line.startswith("|"), dropwhile(lambda line: not line.startswith(heading), lines))
+    return {name for row in rows for name in re.findall(r"`([\w.]+)`", row.split("|")[1])}
+
+
+def _names(model: type[BaseModel], within: str = "") -> set[str]:
+    return {f"{within}{field.alias}" for field in model.model_fields.values()}
+
+
+def test_the_table_of_a_manifest_has_every_field() -> None:
+    names = _names(RunManifest) - {"series"}  # the planner writes it
+    shown = _first_cells("runbook.md", "| field | meaning | if left out |")
+    assert names <= {name.split(".")[0] for name in shown}
+    parts = (
+        _names(Target, "target.")
+        | _names(Safety, "safety.")
+        | _names(Validation, "validation.")
+        | _names(Limits, "limits.")
+    )
+    assert parts <= shown
+
+
+def test_the_table_of_a_target_has_every_field() -> None:
+    assert {field.name for field in fields(TargetTable)} <= _first_cells("adding-a-table.md", "| field | meaning |")
+
+
+def test_the_table_of_a_context_has_every_field() -> None:
+    page = (ROOT / "docs" / "adding-a-table.md").read_text(encoding="utf-8").split("`TransformContext`:")[1]
+    assert {field.name for field in fields(TransformContext)} <= set(re.findall(r"`(\w+)`", page.split("\n\n")[1]))
 
 
 @pytest.mark.parametrize(
