@@ -109,15 +109,16 @@ def init(as_json: bool) -> None:
     """
     from backfill_assets.launch import initialise_instance
     from backfill_assets.loading import initialise
-    from backfill_assets.platform import Platform
+    from backfill_assets.platform import PRODUCTS, Platform, tables_of
 
     settings = load_settings()
     platform = Platform.of(settings)
     held = initialise(platform)
     initialise_instance(settings)
     adopted = platform.ledger.journal.adopted
+    tables = {product.name: dict(tables_of(product)) for product in PRODUCTS}
     if as_json:
-        say({"home": str(settings.home), "references": held, "adopted": adopted})
+        say({"home": str(settings.home), "tables": tables, "references": held, "adopted": adopted})
     else:
         click.echo(f"ready: {settings.home}")
         if adopted:
@@ -125,8 +126,10 @@ def init(as_json: bool) -> None:
                 f"  adopted: {len(adopted)} run(s) of an earlier version are protected from now on, as they are today: "
                 + ", ".join(adopted)
             )
-        for table, version in held.items():
-            click.echo(f"  {table}: {version}")
+        for product, names in tables.items():
+            click.echo(f"  product {product}")
+            for name, what in names.items():
+                click.echo(f"    {name}: {what}" + (f" {held[name]}" if name in held else ""))
 
 
 @cli.command()

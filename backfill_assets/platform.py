@@ -5,13 +5,14 @@ Both the command and Dagster's resources hold a `Platform`; functions that do th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from backfill_assets import declared
 from backfill_assets.quarantine import with_quarantines
-from backfill_assets.target import InputTable, TargetTable
+from backfill_assets.target import InputTable, Product, TargetTable
 from manifests.errors import InputRefused, Problem
 from manifests.policy import Policy
 from resources.evidence import EvidenceStore
@@ -26,6 +27,7 @@ PRODUCTS = declared.products()
 """What this code location serves; a declaration that cannot be used is refused here, before anything is opened."""
 WORKER_MODULES = ("backfill_assets.gates", "backfill_assets.products.registry")
 """What Spark's Python workers have imported when they begin."""
+_Table = TypeVar("_Table", InputTable, TargetTable)
 
 
 @dataclass(frozen=True)
@@ -92,16 +94,7 @@ def target_named(name: str) -> TargetTable:
     Raises:
         InputRefused: if no product declares it.
     """
-    targets = {target.name: target for target in declared_targets()}
-    if name not in targets:
-        raise InputRefused(
-            Problem(
-                f"target {name} is not declared",
-                f"declared are {', '.join(sorted(targets))}",
-                "correct target.table, or declare it in a product",
-            )
-        )
-    return targets[name]
+    return _named(name, declared_targets(), "target", "target.table")
 
 
 def input_tables() -> list[InputTable]:
@@ -115,13 +108,39 @@ def input_named(name: str) -> InputTable:
     Raises:
         InputRefused: if no product declares it.
     """
-    tables = {table.name: table for table in input_tables()}
+    return _named(name, input_tables(), "input table", "the name")
+
+
+def tables_of(product: Product) -> list[tuple[str, str]]:
+    """Return the name of each table that `backfill init` makes for a product, and what it is for."""
+    inputs = [
+        (
+            table.name,
+            "reference"
+            if table.is_reference
+            else f"quarantine of {table.quarantine_of}"
+            if table.quarantine_of
+            else "input",
+        )
+        for table in with_quarantines(product.inputs)
+    ]
+    targets = [(target.name, "target") for target in product.targets]
+    corrections = [
+        (target.corrections.name, f"corrections of {target.name}")
+        for target in product.targets
+        if target.corrections is not None
+    ]
+    return [*inputs, *targets, *corrections]
+
+
+def _named(name: str, tables_declared: Sequence[_Table], what: str, correct: str) -> _Table:
+    tables = {table.name: table for table in tables_declared}
     if name not in tables:
         raise InputRefused(
             Problem(
-                f"input table {name} is not declared",
+                f"{what} {name} is not declared",
                 f"declared are {', '.join(sorted(tables))}",
-                "correct the name, or declare it in a product",
+                f"correct {correct}, or declare it in a product",
             )
         )
     return tables[name]

@@ -321,3 +321,13 @@ def test_the_commands_load_list_and_take_back(
     assert "taken back (4 rows)" in run("unload", READINGS, load_id, "--by", "ada", "--reason", "wrong file").stdout
     assert json.loads(run("loads", READINGS, "--json").stdout)[0]["undone_because"] == "wrong file"
     assert "wrong file" in run("loads", READINGS).stdout
+
+
+def test_init_lists_the_tables_of_each_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(tmp_path / "home"))
+    said = CliRunner().invoke(cli, ["init"], catch_exceptions=False).stdout.splitlines()
+    assert said[1] == "  product enforcement"
+    assert "    bronze.case_events_quarantine: quarantine of bronze.case_events" in said
+    assert "    silver.case_sla_daily_corrections: corrections of silver.case_sla_daily" in said
+    made = Platform.of(load_settings()).lakehouse.catalog
+    assert all(made.table_exists(line.split(":")[0].strip()) for line in said[2:])
