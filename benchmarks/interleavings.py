@@ -97,16 +97,19 @@ class Died(BaseException):
 # --- the actors -------------------------------------------------------------------------------------------------------
 
 
+FIRST, SECOND = "first", "second"
+
+
 @dataclass
 class World:
-    """An installation in one state, two processes' connections to it, and what was done past the project."""
+    """An installation in one state, two processes' connections to it, and what was done past the project by which actor."""
 
     site: Path
     case: Case
     platform: Platform
     others: Platform
-    live: list[str] = field(default_factory=list)
-    loads: set[str] = field(default_factory=set)
+    live: set[str] = field(default_factory=set)
+    actor: str = FIRST
 
     @property
     def run(self) -> str:
@@ -140,17 +143,17 @@ Act = Callable[[World, Platform], Any]
 def _append_live(world: World, platform: Platform) -> None:
     """Append a row to the scope past the project, as a job that knows nothing of it."""
     month = int(world.case.scope[1][5:7])
-    row = {"meter": f"live-{len(world.live)}", "day": date(2020, month, 15), "value": 1, "run_id": "live"}
+    name = f"live-of-the-{world.actor}"  # before somebody else acts; the same when it is done again
+    row = {"meter": name, "day": date(2020, month, 15), "value": 1, "run_id": "live"}
     row |= {"processing_mode": "LIVE", "transform_version": "1", "input_snapshot_id": 1}
     row["produced_at"] = datetime(2020, 1, 1, tzinfo=UTC)
     schema = schema_to_pyarrow(platform.lakehouse.table(READINGS).schema())
-    platform.lakehouse.append(READINGS, [arrow.Table.from_pylist([row], schema=schema)], {LOAD_PROPERTY: row["meter"]})
-    world.live.append(str(row["meter"]))
+    platform.lakehouse.append(READINGS, [arrow.Table.from_pylist([row], schema=schema)], {LOAD_PROPERTY: name})
+    world.live.add(name)
 
 
-def _load(world: World, platform: Platform) -> None:
+def _load(_: World, platform: Platform) -> None:
     """Load a file into the source, as everybody who loads this file does."""
-    world.loads.add("twice")
     schema = schema_to_pyarrow(platform.lakehouse.table(SOURCE).schema())
     rows_ = [{"id": "twice", "at": datetime(2020, 1, 2, tzinfo=UTC)}]
     platform.lakehouse.append(SOURCE, [arrow.Table.from_pylist(rows_, schema=schema)], {LOAD_PROPERTY: "twice"})
@@ -735,7 +738,7 @@ def play(site: Site, schedule: Schedule) -> list[str]:
         if schedule.how == DIES:
             return
         heads.extend([world.head] if still else [])
-        wrong.extend(_attempt(world, world.others, schedule.second))
+        wrong.extend(_attempt(world, world.others, schedule.second, SECOND))
         heads.extend([world.head] if still else [])
 
     unanswered = schedule.how.startswith("commit ")
@@ -754,7 +757,7 @@ def play(site: Site, schedule: Schedule) -> list[str]:
             heads.extend([world.head] if still else [])
             wrong += _moved(heads, schedule.first)
             if unanswered or schedule.how == DIES:
-                wrong += _attempt(world, world.others, schedule.second)
+                wrong += _attempt(world, world.others, schedule.second, SECOND)
                 if stage.late is not None:
                     with suppress(CommitFailedException, ValueError):  # it cannot be done any more
                         stage.late()
@@ -780,13 +783,16 @@ def _no_sleep(_: float) -> None:
     """Wait for nobody: the other actor is done, or waits for this one."""
 
 
-def _attempt(world: World, platform: Platform, act: str) -> list[str]:
+def _attempt(world: World, platform: Platform, act: str, actor: str = FIRST) -> list[str]:
+    interrupted, world.actor = world.actor, actor
     try:
         ACTS[act](world, platform)
     except Refused:
         return []
     except Exception:  # noqa: BLE001 - a command ends with a refusal or is done
         return [f"{act} failed:\n{traceback.format_exc()}"]
+    finally:
+        world.actor = interrupted
     return []
 
 

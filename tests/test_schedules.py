@@ -40,6 +40,7 @@ def spread(places: list[int], most: int) -> list[int]:
         ("validated", "publish", "collect", PAUSED, COMMIT, 2),
         ("validated", "publish", "cancel", EXPIRED, COMMIT, 2),
         ("validated", "load", "load", PAUSED, READ, 3),
+        ("validated", "live", "live", PAUSED, COMMIT, 1),
         ("landed", "publish", "next, rolled back", EXPIRED, LEDGER, 4),
         ("untold", "doctor", "rollback, reinstate", EXPIRED, LEDGER, 4),
         ("undone", "doctor", "rollback, reinstate", EXPIRED, LEDGER, 4),
@@ -110,5 +111,5 @@ def test_what_is_lost_doubled_or_of_no_published_run_is_found(site: Site) -> Non
     expected["2020-03"] = sorted([*expected["2020-03"], row, row], key=repr)
     assert any("1 rows are lost" in one for one in interleavings.settled(site, world, thoroughly=False))
     expected["2020-03"].remove(row)
-    world.live.append("never written")
+    world.live.add("never written")
     assert any("rows of LIVE" in one for one in interleavings.settled(site, world, thoroughly=False))
