@@ -62,6 +62,12 @@ mutation($executionParams: ExecutionParams!) {
 }"""
 
 
+_TERMINATE = """
+mutation($runId: String!) {
+  terminateRun(runId: $runId, terminatePolicy: SAFE_TERMINATE) { __typename ... on PythonError { message } }
+}"""
+
+
 class Server:
     """`backfill ui` on an installation: a real webserver, daemon and code server."""
 
@@ -146,6 +152,11 @@ class Server:
         again = self.query(_RELAUNCH, parentRunId=run_id)["launchRunReexecution"]
         assert again["__typename"] == "LaunchRunSuccess", again
         return str(again["run"]["runId"])
+
+    def terminate(self, run_id: str) -> None:
+        """Terminate a Dagster run, as the button of its page does."""
+        answer = self.query(_TERMINATE, runId=run_id)["terminateRun"]
+        assert answer["__typename"] == "TerminateRunSuccess", answer
 
     def runs(self, **tags: str) -> list[dict[str, str]]:
         wanted = {"tags": [{"key": key.replace("__", "/"), "value": value} for key, value in tags.items()]}
@@ -252,6 +263,11 @@ class Eyes:
                 dialog.get_by_text("24 partitions").first.wait_for(timeout=patience)
                 return
         raise AssertionError(f"the dialog does not show 24 partitions but {dialog.inner_text()}")
+
+    def terminate(self) -> None:
+        """Terminate the Dagster run whose page is open."""
+        self.page.get_by_role("button", name=re.compile("Terminate")).first.click()
+        self.page.get_by_role("dialog").get_by_role("button", name=re.compile("Terminate")).last.click()
 
     def confirm(self) -> None:
         """Launch what the dialog shows."""

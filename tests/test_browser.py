@@ -20,7 +20,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from operators import Eyes, Server, browser, missing_for_a_browser, until
-from worlds import World, make_world
+from worlds import FEW_GATES, World, make_world
 
 from backfill_assets.launch import initialise_instance
 from backfill_assets.loading import initialise
@@ -29,12 +29,13 @@ from backfill_assets.publish import SENSOR_SECONDS
 from backfill_assets.serving import descendants
 from backfill_assets.staging import RUN_TAG, partition_key
 from manifests.lifecycle import RunState
+from resources import stops
 from resources.processes import is_alive
 from resources.settings import load_settings
 
 STAGING, PUBLISHED = "silver/case_sla_daily", "silver/case_sla_daily_published"
 PUBLISH_JOB = "publish_silver_case_sla_daily"
-BAD, REPAIR = "restate-2010", "repair-2010"
+BAD, REPAIR, STOPPED = "restate-2010", "repair-2010", "stopped-2010"
 FIRST, LAST = "2010-01", "2011-12"
 GATE = "payment_breaches_are_penalties"
 
@@ -234,6 +235,35 @@ def test_a_refusal_is_told_in_plain_words(day: Day, glance: Eyes | None) -> None
     assert "what to do:" in failure.user_failure_data.description
     if glance is not None:
         glance.go(f"/runs/{run}", "the publication is refused")
+
+
+def test_terminate_ends_a_run_at_once_and_nothing_publishes_it_until_it_is_launched_again(
+    day: Day, glance: Eyes | None
+) -> None:
+    ledger = day.world.platform.ledger
+    record = day.world.announced(day.world.manifest(STOPPED, validation={"gates": FEW_GATES}))
+    keys = [str(partition_key(STOPPED, chunk.key)) for chunk in record.plan.chunks]
+    day.server.launch(STAGING, keys)
+    dagster_run = day.dagster_run(STOPPED)
+    if glance is not None:
+        glance.go(f"/runs/{dagster_run}", "Terminate")
+    until("its chunks are being computed", lambda: ledger.attempts(STOPPED), 200, every=0.1)
+    at = time.monotonic()
+    day.server.terminate(dagster_run) if glance is None else glance.terminate()
+    assert until("the terminated run ends", lambda: day.server.ended(dagster_run), 60, every=0.1) == "CANCELED"
+    assert time.monotonic() - at < 20  # its process is gone, too: 5 seconds where nothing else needs the cores
+    if glance is not None:
+        glance.rest()
+    assert [one["state"] for one in ledger.attempts(STOPPED)] == ["STOPPED"]  # nothing was halved, nothing failed
+    (stop,) = stops.of_run(ledger.engine, STOPPED)
+    assert stop.through == f"Terminate of the Dagster run {dagster_run}"
+    time.sleep(2 * SENSOR_SECONDS)
+    assert day.state(STOPPED) is RunState.RUNNING
+    assert STOPPED not in set(day.world.rows()["run_id"])
+
+    day.server.launch(STAGING, keys)
+    until("it is published once it was launched again", lambda: day.state(STOPPED) is RunState.PUBLISHED, 400)
+    assert set(day.world.rows()["run_id"]) == {STOPPED}
 
 
 def test_a_team_is_served_on_sockets_and_everything_ends_with_the_server(tmp_path: Path) -> None:
