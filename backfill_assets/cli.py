@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -306,6 +307,7 @@ def _execute(
     progress: bool,
     failed: Callable[[str], None],
 ) -> bool:
+    from backfill_assets.changes import tell_changes
     from backfill_assets.executor import require_computable
     from backfill_assets.launch import announce_approval, run_chunks, run_publication
     from backfill_assets.lost_runs import end_lost_runs
@@ -324,6 +326,7 @@ def _execute(
                 success = run_chunks(platform, instance, record, keys, failed=failed)
         if platform.ledger.run(run_id).state is RunState.PUBLISHED:
             publish_again(platform, run_id)  # nothing is published twice; what a crash left untold is told now
+            tell_changes(platform, instance, target.name)
         wanted = [request for request in publication_requests(platform, target) if request.partition_key == run_id]
         if wanted:
             success &= run_publication(platform, instance, record, failed=failed)
@@ -563,6 +566,7 @@ def _decided(
 ) -> None:
     """Decide about a publication in somebody's name, write its report anew, and say what was done."""
     from backfill_assets.decision_jobs import announcing
+    from backfill_assets.launch import dagster_not_told
     from backfill_assets.report import report_beside
 
     broken: list[dict[str, Any]] = []
@@ -577,8 +581,11 @@ def _decided(
             stack.callback(say_so)
             broken = stack.enter_context(announcing(platform, instance, run_id))
         done = act(platform, run_id, by=by, comment=comment, break_glass=break_glass)
+        not_told = dagster_not_told(platform, platform.ledger.run(run_id).target)
         report_beside(platform, run_id)
     _tell(done, verb, as_json)
+    if not_told:
+        click.echo(f"{not_told}. Readers see it all the same; `backfill doctor --repair` tells it later.", err=True)
 
 
 def _tell(done: Any, verb: str, as_json: bool) -> None:
@@ -681,9 +688,11 @@ def doctor(repair: bool, as_json: bool) -> None:
     """
     from backfill_assets import console
     from backfill_assets.doctor import examine, mend
+    from backfill_assets.untold import dagster_disagreements
 
     with opened_platform() as platform:
-        repaired, left = mend(platform) if repair else ([], examine(platform))
+        more = partial(dagster_disagreements, platform)
+        repaired, left = mend(platform, more) if repair else ([], [*examine(platform), *more()])
     if as_json:
         say(
             {

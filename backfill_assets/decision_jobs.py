@@ -13,6 +13,7 @@ from dagster import OpExecutionContext
 from pydantic import Field
 
 from backfill_assets import decisions
+from backfill_assets.changes import tell_changes
 from backfill_assets.launched_by import launched
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.staging import (
@@ -100,6 +101,10 @@ def _deciding(context: OpExecutionContext, platform: Platform, run_id: str) -> I
     tell_of_broken_glass(context, platform, run_id)
 
 
+def _tell_change(context: OpExecutionContext, platform: Platform, run_id: str) -> None:
+    tell_changes(platform, context.instance, platform.ledger.run(run_id).target)
+
+
 @dg.op
 def approve(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Approval) -> None:
     """Approve the plan of a run."""
@@ -139,6 +144,7 @@ def publish(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
         done = decisions.publish(
             platform, config.run_id, by=config.by, comment=config.comment, break_glass=config.break_glass
         )
+    _tell_change(context, platform, config.run_id)
     context.log.info("%s: PUBLISHED by %s as snapshot %s", config.run_id, config.by, done.snapshot_id)
 
 
@@ -149,6 +155,7 @@ def roll_back(context: OpExecutionContext, platform: dg.ResourceParam[Platform],
         done = decisions.rollback(
             platform, config.run_id, by=config.by, comment=config.comment, break_glass=config.break_glass
         )
+    _tell_change(context, platform, config.run_id)
     context.log.info("%s: ROLLED_BACK by %s as snapshot %s", config.run_id, config.by, done.snapshot_id)
 
 

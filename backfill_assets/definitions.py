@@ -12,6 +12,7 @@ import dagster as dg
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
+from backfill_assets.changes import changes_sensor
 from backfill_assets.checks import gate_checks
 from backfill_assets.decision_jobs import DECISION_JOBS
 from backfill_assets.inputs import input_asset, observe_inputs
@@ -60,7 +61,7 @@ def build_definitions(platform: Platform) -> dg.Definitions:
     shared = dg.Definitions(
         assets=[input_asset(table) for table in input_tables()],
         jobs=list(DECISION_JOBS),
-        sensors=[observe_inputs, lost_runs_sensor, terminated_sensor],
+        sensors=[observe_inputs, lost_runs_sensor, terminated_sensor, changes_sensor],
         resources={"platform": platform},
         # a step in a process of its own would start a JVM of its own
         executor=dg.in_process_executor,

@@ -172,11 +172,16 @@ def _policy_file(platform: Platform) -> Iterator[Disagreement]:
         yield Disagreement("policy-file", "policy", said, Sure.CERTAIN, fix)
 
 
-def mend(platform: Platform) -> tuple[list[Repaired], list[Disagreement]]:
-    """Repair what is provably safe; return what was repaired, and what is left after looking again."""
+def mend(
+    platform: Platform, more: Callable[[], Iterable[Disagreement]] = tuple
+) -> tuple[list[Repaired], list[Disagreement]]:
+    """Repair what is provably safe; return what was repaired, and what is left after looking again.
+
+    `more` looks for what disagrees besides.
+    """
     repaired: list[Repaired] = []
     refused: dict[tuple[str, str], str] = {}
-    left = examine(platform)
+    left = [*examine(platform), *more()]
     for _ in range(_ROUNDS):  # a repair may bring another one within reach
         todo = [item for item in left if item.repair is not None and (item.kind, item.where) not in refused]
         if not todo:
@@ -189,7 +194,7 @@ def mend(platform: Platform) -> tuple[list[Repaired], list[Disagreement]]:
                 logs.event(_log, logging.INFO, "repaired", text, kind=item.kind, where=item.where)
             except Refused as refusal:
                 refused[item.kind, item.where] = str(refusal)
-        left = examine(platform)
+        left = [*examine(platform), *more()]
     told = [(item, refused.get((item.kind, item.where))) for item in left]
     return repaired, [
         item if why is None else Disagreement(item.kind, item.where, f"{item.what}; repair: {why}", item.sure, item.fix)

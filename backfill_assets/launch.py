@@ -5,6 +5,7 @@ Put here the Dagster instance of an installation and the calls that run a job on
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,16 +17,19 @@ import yaml
 from dagster._core.definitions.partitions.context import partition_loading_context
 
 from backfill_assets import stopping
+from backfill_assets.changes import tell_changes
 from backfill_assets.definitions import build_definitions
 from backfill_assets.inputs import observations
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publish import publish_job
 from backfill_assets.staging import PROCESS_TAG, RUN_TAG, offer_run, range_tags, staging_job_name, stretches
-from manifests.errors import EnvironmentRefused, Problem
+from manifests.errors import EnvironmentRefused, Problem, Refused
+from resources import logs
 from resources.ledger import RunRecord
 from resources.processes import this_process
 from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings
 
+_log = logging.getLogger(__name__)
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """The event log has everything; a terminal that shows a progress bar needs none of it twice."""
 _SHIPPED = Path(__file__).with_name("dagster.yaml")
@@ -211,6 +215,25 @@ def run_publication(
     for why in _failures(result):
         failed(why)
     return result.success
+
+
+def dagster_not_told(platform: Platform, target: str) -> str:
+    """Tell Dagster the changes of a target that it does not know of; return why it could not be told, or nothing.
+
+    What readers see has changed already, whatever Dagster's storage says: the sensor or the doctor tells it later.
+    """
+    try:
+        with instance_at(platform.settings) as instance:
+            tell_changes(platform, instance, target)
+    except Refused as refusal:
+        why = refusal.problems[0].what
+    except Exception as error:  # noqa: BLE001 - a storage that breaks down while it is told may raise anything
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    else:
+        return ""
+    text = f"Dagster was not told of the change of {target}: {why}"
+    logs.event(_log, logging.WARNING, "dagster_not_told", text, told=True, target=target, why=why)
+    return text
 
 
 def report_inputs(platform: Platform, instance: dg.DagsterInstance) -> None:

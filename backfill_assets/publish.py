@@ -11,7 +11,7 @@ import dagster as dg
 from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from backfill_assets import diff_view
+from backfill_assets import changes, diff_view
 from backfill_assets.launched_by import launched
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
@@ -81,29 +81,27 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         with in_plain_words(), launched(context):
             try:
                 with also_to(context.log), launched_by_dagster(context, platform, run_id, resumes=False) as launch:
-                    done = publish(platform, run_id)
+                    publish(platform, run_id)
             except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
                 retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
                 raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
         if launch.stop is not None:
             context.log.warning("'%s' is published all the same: %s", run_id, launch.stop)
+        changes.tell_changes(platform, context.instance, target.name, but=run_id, own=context.run_id)
+        change, is_newest = changes.change_of_run(platform, target.name, run_id)
+        before_this = (
+            {} if not changes.is_told(context.instance, change) else {"change": "none: it was published before"}
+        )
         page = report_beside(platform, run_id)
         chunks = platform.ledger.chunks(run_id)
         loud: dict[str, dg.MetadataValue[Any]] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
         return dg.MaterializeResult(
-            data_version=dg.DataVersion(str(done.snapshot_id)),
+            data_version=dg.DataVersion(change.data_version),
             metadata=loud
+            | changes.metadata(platform, change, is_newest=is_newest)
+            | before_this
             | {
-                "snapshot": str(done.snapshot_id),
-                "base snapshot": str(done.base_snapshot_id or "none"),
-                "files added": done.files_added,
-                "files removed": done.files_removed,
                 "chunks": len(chunks),
-                "dagster/row_count": sum(chunk.rows or 0 for chunk in chunks),
-                "evidence root": done.evidence_root,
-                "evidence": dg.MetadataValue.url(f"{run_path(run_id)}#evidence"),
-                "run page": dg.MetadataValue.url(run_path(run_id)),
-                "manifest": dg.MetadataValue.url(f"{run_path(run_id)}/manifest.json"),
                 **(
                     {} if page is None else {"report": dg.MetadataValue.url(f"{run_path(run_id)}/evidence/{page.name}")}
                 ),

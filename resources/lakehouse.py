@@ -850,11 +850,15 @@ class Lakehouse:
         found = table.refs().get(ref)
         return None if found is None else found.snapshot_id
 
-    def total_rows(self, name: str) -> int | None:
-        """Return the rows of a table as its current snapshot's summary counts them; None where it does not say."""
-        snapshot = self.table(name).current_snapshot()
+    def total_rows(self, name: str, snapshot_id: int | None = None) -> int | None:
+        """Return the rows of a table as the summary of its current, or of another, snapshot counts them.
+
+        None where it does not say, or where the table does not know the snapshot any more.
+        """
+        table = self.table(name)
+        snapshot = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
         if snapshot is None:
-            return 0
+            return 0 if snapshot_id is None else None
         found = snapshot.summary.additional_properties.get("total-records") if snapshot.summary else None
         return None if found is None else int(found)
 

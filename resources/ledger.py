@@ -1006,6 +1006,17 @@ class Ledger:
         """Return the publications and rollbacks of a run, in order."""
         return self._rows(sa.select(publications).where(publications.c.run_id == run_id).order_by(publications.c.id))
 
+    def committed(self, target: str) -> list[dict[str, Any]]:
+        """Return the publications, rollbacks and so on of every run of a target that landed, in the order of their records."""
+        of_target = runs.c.run_id == publications.c.run_id
+        query = (
+            sa.select(publications)
+            .join(runs, of_target)
+            .where(runs.c.target == target, publications.c.state == "COMMITTED")
+            .order_by(publications.c.ended_at, publications.c.id)
+        )
+        return self._rows(query)
+
     def interrupted_publications(self, target: str) -> list[tuple[int, str, str]]:
         """Return id, run and action of each publication of a target that may have landed and is not on record.
 
