@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich import table as rich_table
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from manifests.errors import Refused
@@ -47,6 +47,14 @@ _BAR = 40
 _WIDTH, _LEAST_WIDTH, _MOST_WIDTH = 140, 40, 1000
 _SLICES_SHOWN = 5
 _KEYS_SHOWN = 6
+
+
+class Table(rich_table.Table):
+    """A table that never cuts what it shows: what is too wide for its column goes on in the next line."""
+
+    def add_column(self, *arguments: Any, **options: Any) -> None:
+        """Add a column, folded unless something else is asked for."""
+        super().add_column(*arguments, **{"overflow": "fold"} | options)
 
 
 def refusal(error: Refused) -> RenderableType:
@@ -178,17 +186,15 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
     """
     table = Table(title="runs", title_justify="left")
     table.add_column("run", no_wrap=True, min_width=max((len(record.run_id) for record in records), default=3))
-    for name in ("kind", "target", "range", "version", "state", "why"):
-        table.add_column(name)
+    table.add_column("state", no_wrap=True)
+    table.add_column("what")
+    table.add_column("why")
     for record in records:
         scope = record.plan.publish_range
         table.add_row(
             record.run_id,
-            record.kind,
-            record.target,
-            f"{scope.start} to {scope.end}",
-            record.plan.transform_version,
             Text(record.state, STATE_STYLE.get(record.state, "")),
+            f"{record.kind} of {record.target}\n{scope.start} to {scope.end}, {record.plan.transform_version}",
             _waits(waiting[record.run_id]) if record.run_id in waiting else record.state_reason,
         )
     return table

@@ -10,10 +10,9 @@ from typing import Any
 
 import dagster as dg
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from backfill_assets.console import facts
+from backfill_assets.console import Table, facts
 from backfill_assets.derive import ADDED, CHANGED, REMOVED
 from backfill_assets.diff import ChangesTable, ColumnDiff, Made, RunDiff, diff_summary
 from backfill_assets.platform import Platform, target_named

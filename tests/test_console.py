@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from typing import Any
+
+import pytest
+from rich.console import Console
 
 from backfill_assets import console
 from resources.ledger import ChunkRecord, ChunkState
@@ -34,3 +38,14 @@ def test_chunks_that_failed_alike_are_told_once_by_the_first_line_of_their_error
     assert "org.apache" not in text
     assert "2004-12    ValueError: another" in text
     assert len(text.splitlines()) < 6
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_a_table_cuts_nothing_however_narrow_the_terminal(width: int) -> None:
+    words = ("restate-2012-of-everything", "silver.case_sla_daily_corrections", "7861623254248930709" * 3)
+    table = console.Table("run", "table", "snapshot")
+    table.add_row(*words)
+    with io.StringIO() as shown:
+        Console(file=shown, width=width).print(table)
+        cells = [line.split("│")[1:-1] for line in shown.getvalue().splitlines() if "│" in line]
+    assert tuple("".join(column).replace(" ", "") for column in zip(*cells, strict=True)) == words

@@ -136,9 +136,9 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
 
     A decision about a plan, or about numbers, that the run no longer has is void, and stays on record.
     """
-    from rich.table import Table
     from rich.text import Text
 
+    from backfill_assets.console import Table
     from resources import approvals
 
     with opened_platform() as platform:
@@ -154,7 +154,7 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
     table = Table(title="decisions", title_justify="left")
     table.add_column("run", no_wrap=True)
     for name in ("decision", "role", "by", "through", "at", "plan", "why"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name)
     for one in found:
         said = Text(one["decision"], "dim" if one["void"] else "")
         if one["void"]:

@@ -149,10 +149,9 @@ def _asked(how: str, data: bool, head: str | None) -> bool:
 
 
 def _show(done: Verification, *, data: bool) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    from backfill_assets.console import facts
+    from backfill_assets.console import Table, facts
 
     table = Table("run", "evidence root", "links", "found", title="evidence", title_justify="left")
     for run in done.runs:

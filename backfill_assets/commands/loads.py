@@ -138,13 +138,13 @@ def loads(table: str, as_json: bool) -> None:
 
 
 def _listed(table: str, found: list[Load]) -> object:
-    from rich.table import Table
+    from backfill_assets.console import Table
 
     shown = Table(title=f"loads of {table}", title_justify="left")
     for column, kept in (("loaded (UTC)", "left"), ("file", "left"), ("rows", "right"), ("quarantined", "right")):
-        shown.add_column(column, justify=kept)  # type: ignore[arg-type]
+        shown.add_column(column, justify=kept)
     for column in ("by", "taken back", "load"):
-        shown.add_column(column, overflow="fold")
+        shown.add_column(column)
     for one in found:
         undone = (
             "" if one.undone_at is None else f"{one.undone_at:%Y-%m-%d %H:%M} by {one.undone_by}: {one.undone_because}"

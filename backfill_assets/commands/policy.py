@@ -104,8 +104,7 @@ def adopt(policy_hash: str, by: str | None, comment: str, as_json: bool) -> None
 @json_option
 def history(as_json: bool) -> None:
     """Show every decision about the policy: which was proposed and adopted, by whom, when, from which file."""
-    from rich.table import Table
-
+    from backfill_assets.console import Table
     from resources.policy_in_force import history as decisions
 
     with opened_platform() as platform:
@@ -115,7 +114,7 @@ def history(as_json: bool) -> None:
         return
     table = Table(title="decisions about the policy", title_justify="left")
     for name in ("decision", "policy", "name", "by", "at", "file", "why"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name)
     for one in found:
         at = f"{one['at']:%Y-%m-%d %H:%M:%S}"
         by = shown_actor(one["by"], one["proof"])

@@ -13,9 +13,8 @@ from backfill_assets.commands.base import EXIT_FAILED, json_option, opened_platf
 from manifests.errors import InputRefused, Problem
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from backfill_assets.broken_rules import BrokenRule
+    from backfill_assets.console import Table
     from backfill_assets.platform import Platform
     from manifests.model import DayRange
     from resources.ledger import RunRecord, Verdict
@@ -206,7 +205,7 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
         _show_broken(run_id, broken, limit)
     if not wanted:
         return
-    from rich.table import Table
+    from backfill_assets.console import Table
 
     table = Table("gate", "slice", "key", "expected", "found", "what", title=f"exceptions of {run_id}")
     for row in found:
@@ -222,8 +221,9 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
 
 
 def _show_broken(run_id: str, broken: list[BrokenRule], limit: int) -> None:
-    from rich.table import Table
     from rich.text import Text
+
+    from backfill_assets.console import Table
 
     table = Table("chunk", "rule", "row", title=f"rows of {run_id} that break a rule", title_justify="left")
     rows = [(one, row) for one in broken for row in one.sample][:limit]
@@ -278,8 +278,9 @@ def drift(table: str | None, last: int, as_json: bool) -> None:
 
 
 def _drift_table(name: str, runs: list[RunRecord], lines: list[Any]) -> Table:
-    from rich.table import Table
     from rich.text import Text
+
+    from backfill_assets.console import Table
 
     first, last = (record.created_at for record in (runs[0], runs[-1]))
     table = Table(
