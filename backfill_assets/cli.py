@@ -501,8 +501,8 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                         "state": record.state,
                         "why": record.state_reason,
                         "planHash": record.plan_hash,
-                        "range": record.plan.publish_range,
-                        "transformVersion": record.plan.transform_version,
+                        "range": record.manifest.target.publish_range,
+                        "transformVersion": record.manifest.transform.version,
                         "waitsFor": waiting.get(record.run_id),
                     }
                     for record in records

@@ -190,11 +190,11 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
     table.add_column("what")
     table.add_column("why")
     for record in records:
-        scope = record.plan.publish_range
+        scope = record.manifest.target.publish_range
         table.add_row(
             record.run_id,
             Text(record.state, STATE_STYLE.get(record.state, "")),
-            f"{record.kind} of {record.target}\n{scope.start} to {scope.end}, {record.plan.transform_version}",
+            f"{record.kind} of {record.target}\n{scope.start} to {scope.end}, {record.manifest.transform.version}",
             _waits(waiting[record.run_id]) if record.run_id in waiting else record.state_reason,
         )
     return table

@@ -94,7 +94,7 @@ def _amount(one: Mapping[str, Any]) -> float:
 def reconciliations(platform: Platform, target: str, last: int) -> list[RunRecord]:
     """Return the last judged reconciliations of a target, oldest first."""
     judged = platform.ledger.runs(target=target, states=[RunState.VALIDATED, RunState.FAILED])
-    ours = [record for record in judged if record.plan.mode is Mode.RECONCILIATION]
+    ours = [record for record in judged if record.mode == Mode.RECONCILIATION]
     return sorted(ours, key=lambda record: (record.created_at, record.run_id))[-last:]
 
 

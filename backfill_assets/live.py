@@ -83,7 +83,7 @@ def _tick(platform: Platform, target: TargetTable) -> Tick:
     under_way = [
         record
         for record in platform.ledger.runs(target=target.name, states=_OPEN)
-        if record.plan.mode is Mode.LIVE and is_live_id(record.run_id, target)
+        if record.mode == Mode.LIVE and is_live_id(record.run_id, target)
     ]
     if under_way and (stop := stops.held(platform.ledger.engine, under_way[0].run_id)) is not None:
         run_id = under_way[0].run_id

@@ -139,7 +139,7 @@ def _runs_table(records: Sequence[RunRecord]) -> list[str]:
             _state(record.state),
             escape(record.manifest.kind),
             escape(record.target),
-            f"{record.plan.publish_range.start} to {record.plan.publish_range.end}",
+            f"{record.manifest.target.publish_range.start} to {record.manifest.target.publish_range.end}",
             escape(record.manifest.requested_by),
         )
         for record in sorted(records, key=lambda one: one.updated_at, reverse=True)

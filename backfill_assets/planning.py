@@ -232,16 +232,17 @@ def base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -
     watermark = watermarks.current(platform.ledger.engine, target.name)
     holders = platform.ledger.accepted(target.name)
     records = {run_id: platform.ledger.run(run_id) for run_id in sorted(set(holders.values()))}
-    accepted = {run_id: record.plan for run_id, record in records.items()}
     published = platform.ledger.runs(target=target.name, states=[RunState.PUBLISHED, RunState.SUPERSEDED])
-    was_live = any(one.plan.mode is Mode.LIVE and _touches(one.plan, scope) for one in published)
-    newest = max((plan.source_committed_at for plan in accepted.values() if _touches(plan, scope)), default=None)
+    live = [one for one in published if one.mode == Mode.LIVE]
+    was_live = any(_touches(one.manifest, scope) for one in live)
+    touching = (one.plan.source_committed_at for one in records.values() if _touches(one.manifest, scope))
+    newest = max(touching, default=None)
     return BaseState(
         complete_until=None if watermark is None else watermark.complete_until,
         complete_at=None if watermark is None else watermark.source_at,
         accepted=frozenset(holders),
         live_at=newest if was_live else None,
-        present=_present(target, holders, records, live_has_begun=any(one.plan.mode is Mode.LIVE for one in published)),
+        present=_present(target, holders, records, live_has_begun=bool(live)),
     )
 
 
@@ -250,7 +251,7 @@ def _present(
 ) -> Present:
     """Return what a kind of run is held against: the accepted run of each chunk, and whether LIVE has begun."""
     found = {
-        run_id: Holder(Kind(one.kind), one.plan.transform_version, one.plan.source_snapshot_id)
+        run_id: Holder(Kind(one.kind), one.manifest.transform.version, one.plan.source_snapshot_id)
         for run_id, one in records.items()
     }
     begins = {key: first_day(target.chunking, key) for key in holders}
@@ -261,17 +262,18 @@ def _present(
     )
 
 
-def _touches(plan: Plan, scope: DayRange) -> bool:
-    return plan.publish_range.start <= scope.end and plan.publish_range.end >= scope.start
+def _touches(manifest: RunManifest, scope: DayRange) -> bool:
+    mine = manifest.target.publish_range
+    return mine.start <= scope.end and mine.end >= scope.start
 
 
 def _reference_states(platform: Platform, target: TargetTable, manifest: RunManifest) -> dict[str, ReferenceState]:
     recorded: dict[str, set[int]] = {table: set() for table in target.references}
     scope = manifest.target.publish_range
     for run_id in sorted(set(platform.ledger.accepted(target.name).values())):
-        plan = platform.ledger.run(run_id).plan
-        if _touches(plan, scope):
-            for pin in plan.references:
+        record = platform.ledger.run(run_id)
+        if _touches(record.manifest, scope):
+            for pin in record.plan.references:
                 recorded[pin.table].add(pin.snapshot_id)
     return {table: platform.lakehouse.reference_state(table, frozenset(recorded[table])) for table in target.references}
 

@@ -163,7 +163,7 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
     """
     stopped = stops.all_held(platform.ledger.engine)
     for record in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED]):
-        if record.plan.manual_publish or not record.plan.publishes or record.run_id in stopped:
+        if record.run_id in stopped or not record.manifest.execution_mode.publishes or record.plan.manual_publish:
             continue
         if waits_for(platform, record):
             continue

@@ -259,7 +259,7 @@ class Launch:
             by, through = self._by, f"{number.name} to process {os.getpid()} on {socket.gethostname()}"
             if (terminated := self._terminated()) is not None:
                 self._note(self._recorded(*terminated))
-            elif number is signal.SIGTERM and self._platform.ledger.run(self.run_id).plan.mode is Mode.LIVE:
+            elif number is signal.SIGTERM and self._platform.ledger.run(self.run_id).mode == Mode.LIVE:
                 # a service that is restarted: LIVE is launched by its schedule, and nobody has decided against that
                 self._note(Stop(0, self.run_id, by, through, "its process was ended", "", now(), None, None))
             else:

@@ -67,6 +67,11 @@ class Mode(StrEnum):
     DRY_RUN = "DRY_RUN"
     RECONCILIATION = "RECONCILIATION"
 
+    @property
+    def publishes(self) -> bool:
+        """Whether a run of it may ever be published: a dry run and a reconciliation only look."""
+        return self not in {Mode.DRY_RUN, Mode.RECONCILIATION}
+
 
 class PublishMode(StrEnum):
     """How a publication changes the target; each is one commit."""

@@ -370,8 +370,8 @@ class Plan:
 
     @property
     def publishes(self) -> bool:
-        """Whether the run may ever be published: a dry run and a reconciliation only look."""
-        return self.mode not in {Mode.DRY_RUN, Mode.RECONCILIATION}
+        """Whether the run may ever be published."""
+        return self.mode.publishes
 
     def chunk(self, key: str) -> PlannedChunk:
         """Return the chunk named `key`; KeyError where the plan has none."""

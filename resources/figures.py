@@ -19,6 +19,7 @@ from manifests.lifecycle import RunState
 from manifests.planner import Estimate
 from resources.leases import RELEASED
 from resources.ledger import ChunkState, Ledger
+from resources.plans import said
 from resources.tables import attempts, chunks, leases, publications, runs, transitions, verdicts, waits, watermarks
 
 OVER = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK, RunState.REJECTED, RunState.CANCELLED})
@@ -106,7 +107,7 @@ def figures(ledger: Ledger, *, at: datetime, days: int, most: int) -> Figures:
             for one in recent[:most]
         }
         complete = [
-            Complete(row.target, _end_of(row.complete_until), _instant(json.loads(row.plan)["source_committed_at"]))
+            Complete(row.target, _end_of(row.complete_until), _instant(row.source_at))
             for row in connection.execute(_newest_watermarks())
         ]
         for keys in _portions(list(shown)):
@@ -120,11 +121,13 @@ def _portions(keys: Sequence[str], size: int = 500) -> list[Sequence[str]]:
 
 
 def _read(connection: sa.Connection, keys: Sequence[str], shown: dict[str, RunFigures]) -> None:
-    plans = sa.select(runs.c.run_id, runs.c.plan).where(runs.c.run_id.in_(keys))
-    for row in connection.execute(plans):
-        plan = json.loads(row.plan)
-        parts = {"range": plan["reads"], "look_back": plan["look_back"]}
-        shown[row.run_id].planned = {name: Estimate(**part) for name, part in parts.items() if part is not None}
+    reads, look_back = said(runs.c.plan, "reads"), said(runs.c.plan, "look_back")
+    plans = sa.select(runs.c.run_id, reads.label("range"), look_back.label("look_back"))
+    for row in connection.execute(plans.where(runs.c.run_id.in_(keys))):
+        parts = {"range": row.range, "look_back": row.look_back}
+        shown[row.run_id].planned = {
+            name: Estimate(**json.loads(part)) for name, part in parts.items() if part is not None
+        }
     since = sa.select(transitions.c.run_id, sa.func.max(transitions.c.at).label("at"))
     for row in connection.execute(since.where(transitions.c.run_id.in_(keys)).group_by(transitions.c.run_id)):
         shown[row.run_id].since = row.at
@@ -222,7 +225,11 @@ def _newest_watermarks() -> sa.Select[Any]:
         sa.select(sa.func.max(watermarks.c.id)).where(watermarks.c.ended_at.is_(None)).group_by(watermarks.c.target)
     )
     return (
-        sa.select(watermarks.c.target, watermarks.c.complete_until, runs.c.plan)
+        sa.select(
+            watermarks.c.target,
+            watermarks.c.complete_until,
+            said(runs.c.plan, "source_committed_at").label("source_at"),
+        )
         .join(runs, runs.c.run_id == watermarks.c.run_id)
         .where(watermarks.c.id.in_(newest))
         .order_by(watermarks.c.target)

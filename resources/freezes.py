@@ -13,8 +13,8 @@ from datetime import date, datetime, timedelta
 import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
-from manifests.model import Mode, RunManifest
-from manifests.planner import Plan, plan_from_json
+from manifests.model import DayRange, Mode, RunManifest, stored_manifest
+from manifests.planner import Plan
 from resources.tables import freezes, runs, waits
 
 OVER = frozenset({RunState.PUBLISHED, RunState.REJECTED, RunState.CANCELLED, RunState.ROLLED_BACK})
@@ -38,16 +38,17 @@ class Frozen:
         return f"{self.run_id} ({self.start} to {self.end}, at most until {self.until:%Y-%m-%d %H:%M} UTC)"
 
 
-def begin(connection: sa.Connection, manifest: RunManifest, plan: Plan, at: datetime) -> None:
+def begin(connection: sa.Connection, manifest: RunManifest, at: datetime) -> None:
     """Freeze the scope of a run that is being approved, if its manifest asks for it and it will publish."""
-    if manifest.freeze is None or not plan.publishes:
+    if manifest.freeze is None or not manifest.execution_mode.publishes:
         return
+    scope = manifest.target.publish_range
     connection.execute(
         freezes.insert().values(
-            target=plan.target,
-            run_id=plan.run_id,
-            start_day=plan.publish_range.start,
-            end_day=plan.publish_range.end,
+            target=manifest.target.table,
+            run_id=manifest.run_id,
+            start_day=scope.start,
+            end_day=scope.end,
             from_at=at,
             until_at=at + timedelta(hours=manifest.freeze.hours),
         )
@@ -61,9 +62,10 @@ def end(connection: sa.Connection, run_id: str, at: datetime) -> None:
     )
     connection.execute(waits.update().where(waits.c.run_id == run_id, *_OPEN).values(ended_at=at))
     targets = sa.select(runs.c.target).where(runs.c.run_id == run_id)
-    waiting = sa.select(waits.c.run_id, runs.c.plan).join(runs, runs.c.run_id == waits.c.run_id)
+    waiting = sa.select(runs.c.target, runs.c.manifest).join(waits, runs.c.run_id == waits.c.run_id)
     for row in connection.execute(waiting.where(waits.c.target.in_(targets), *_OPEN)).all():
-        _settle(connection, plan_from_json(row.plan), at)
+        other = stored_manifest(row.manifest)
+        _settle(connection, other.run_id, row.target, other.target.publish_range, at)
 
 
 def ask(engine: sa.Engine, plan: Plan, at: datetime) -> tuple[Frozen, ...]:
@@ -74,7 +76,7 @@ def ask(engine: sa.Engine, plan: Plan, at: datetime) -> tuple[Frozen, ...]:
     if plan.mode is not Mode.LIVE:
         return ()
     with engine.begin() as connection:
-        return _settle(connection, plan, at)
+        return _settle(connection, plan.run_id, plan.target, plan.publish_range, at)
 
 
 def waiting(engine: sa.Engine, target: str | None = None) -> dict[str, str]:
@@ -93,26 +95,26 @@ def waits_of(engine: sa.Engine, run_id: str) -> int:
         return int(connection.execute(query).scalar_one())
 
 
-def _settle(connection: sa.Connection, plan: Plan, at: datetime) -> tuple[Frozen, ...]:
+def _settle(connection: sa.Connection, run_id: str, target: str, scope: DayRange, at: datetime) -> tuple[Frozen, ...]:
     """Make the wait row of a run say what is so at an instant, and return what freezes its scope."""
-    found = _freezing(connection, plan, at)
-    is_mine = waits.c.run_id == plan.run_id
+    found = _freezing(connection, run_id, target, scope, at)
+    is_mine = waits.c.run_id == run_id
     open_wait = connection.execute(sa.select(waits.c.id).where(is_mine, *_OPEN)).first()
     if found and open_wait is None:
         why = _WHY + "; ".join(map(str, found))
-        connection.execute(waits.insert().values(run_id=plan.run_id, target=plan.target, why=why, since_at=at))
+        connection.execute(waits.insert().values(run_id=run_id, target=target, why=why, since_at=at))
     elif not found and open_wait is not None:
         connection.execute(waits.update().where(is_mine, *_OPEN).values(ended_at=at))
     return found
 
 
-def _freezing(connection: sa.Connection, plan: Plan, at: datetime) -> tuple[Frozen, ...]:
-    scope, frozen = plan.publish_range, freezes.c
+def _freezing(connection: sa.Connection, run_id: str, target: str, scope: DayRange, at: datetime) -> tuple[Frozen, ...]:
+    frozen = freezes.c
     rows = connection.execute(
         sa.select(freezes)
         .where(
-            frozen.target == plan.target,
-            frozen.run_id != plan.run_id,
+            frozen.target == target,
+            frozen.run_id != run_id,
             frozen.ended_at.is_(None),
             frozen.until_at > at,
             frozen.start_day <= scope.end,

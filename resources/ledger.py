@@ -11,11 +11,12 @@ import difflib
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from manifests.canonical import LATER, canonical_json
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, StateMoved, TransitionRefused
 from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
 from manifests.model import MAX_RUN_ID, RunManifest, stored_manifest
-from manifests.planner import Plan, StagedFile, plan_from_json
-from resources import actors, freezes, instants, judged, stops, ticks, watermarks
+from manifests.planner import Plan, StagedFile
+from resources import actors, freezes, instants, judged, plans, stops, ticks, watermarks
 from resources.journal import Journal
-from resources.locks import bound_waiting, lock_run, lock_schema, lock_target, require_lease
+from resources.locks import lock_run, lock_schema, lock_target, require_lease
 from resources.processes import has_ended, is_busy, this_process
 from resources.tables import (
     accepted_versions,
@@ -48,6 +49,7 @@ from resources.tables import (
     transitions,
     verdicts,
 )
+from resources.transactions import make_engine
 
 ABANDONED = "ABANDONED"
 """State of a publication whose process ended before it could say what came of it; another entry says so."""
@@ -59,6 +61,8 @@ BEFORE = {
 }
 """The state of a run from which each action changes its tables."""
 _others = accepted_versions.alias()
+_RUN = tuple(column for column in runs.c if column.name != "plan")
+"""What a record of a run is made of; its plan is fetched when somebody asks for it."""
 
 
 class ChunkState(StrEnum):
@@ -72,7 +76,7 @@ class ChunkState(StrEnum):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run as the ledger holds it."""
+    """One run as the ledger holds it. What its manifest says as well (range, mode, version) needs no plan."""
 
     run_id: str
     kind: str
@@ -83,10 +87,19 @@ class RunRecord:
     requested_by: str
     manifest: RunManifest
     manifest_hash: str
-    plan: Plan
     plan_hash: str
     created_at: datetime
     updated_at: datetime
+    _fetch_plan: Callable[[], Plan] = field(repr=False, compare=False)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The run's plan, fetched and parsed when it is first asked for; see `resources.plans`.
+
+        Raises:
+            StateMoved: if the run was planned anew since the record was read.
+        """
+        return self._fetch_plan()
 
 
 @dataclass(frozen=True)
@@ -168,11 +181,8 @@ class Ledger:
         self.url = url
         parsed = make_url(url)
         self._sqlite = parsed.get_backend_name() == "sqlite"
-        # the locks are made for READ COMMITTED, whatever the server's default is
-        server = {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
-        options: dict[str, Any] = {"connect_args": {"timeout": 60}} if self._sqlite else server
         try:
-            self.engine = sa.create_engine(url, **options)
+            self.engine = make_engine(url)
         except (sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
             raise EnvironmentRefused(
                 Problem(
@@ -181,11 +191,6 @@ class Ledger:
                     "correct BACKFILL_LEDGER_URL, or install the driver (the extra `postgres` brings psycopg2)",
                 )
             ) from error
-        if self._sqlite:
-            sa.event.listen(self.engine, "connect", _sqlite_connect)
-            sa.event.listen(self.engine, "begin", _sqlite_begin)
-        elif parsed.get_backend_name() == "postgresql":
-            bound_waiting(self.engine)
         self.journal = Journal(self.engine)
 
     # --- schema ---------------------------------------------------------------------------------------------------
@@ -370,13 +375,13 @@ class Ledger:
 
     def runs(self, *, target: str | None = None, states: Iterable[RunState] | None = None) -> list[RunRecord]:
         """Return runs, oldest first."""
-        query = sa.select(runs).order_by(runs.c.created_at, runs.c.run_id)
+        query = sa.select(*_RUN).order_by(runs.c.created_at, runs.c.run_id)
         if target is not None:
             query = query.where(runs.c.target == target)
         if states is not None:
             query = query.where(runs.c.state.in_([state.value for state in states]))
         with self.engine.connect() as connection:
-            return [_run_record(row) for row in connection.execute(query)]
+            return [_run_record(self.engine, row) for row in connection.execute(query)]
 
     def _locked(self, connection: sa.Connection, run_id: str) -> RunRecord:
         """Return a run that nobody else changes until the transaction has ended."""
@@ -497,7 +502,7 @@ class Ledger:
             )
             _move(connection, run_id, expected, wanted, by, comment)
             if approve:
-                freezes.begin(connection, record.manifest, record.plan, at)
+                freezes.begin(connection, record.manifest, at)
 
     def approvals(self, run_id: str) -> list[dict[str, Any]]:
         """Return the decisions on a run, in order."""
@@ -858,10 +863,22 @@ class Ledger:
                 .values(state="REFUSED", note=note, ended_at=now())
             )
 
-    def _holding_target(self, connection: sa.Connection, run_id: str) -> RunRecord:
-        """Return a run; nobody else changes its target's runs and who holds its chunks until the transaction has ended."""
+    def _holding_target(self, connection: sa.Connection, run_id: str, plan_hash: str) -> RunRecord:
+        """Return a run; nobody else changes its target's runs and who holds its chunks until the transaction has ended.
+
+        Raises:
+            StateMoved: if its plan is another one than that of `plan_hash`, which was looked at before.
+        """
         lock_target(connection, self.run(run_id, connection=connection).target)
-        return self.run(run_id, connection=connection)
+        record = self.run(run_id, connection=connection)
+        if record.plan_hash != plan_hash:
+            raise plans.planned_anew(run_id, plan_hash)
+        return record
+
+    def _before_locking(self, run_id: str) -> tuple[Plan, str]:
+        """Return the plan of a run and its hash, for a transaction that keeps nobody waiting while a plan is parsed."""
+        record = self.run(run_id)
+        return record.plan, record.plan_hash
 
     def accept(
         self,
@@ -878,18 +895,18 @@ class Ledger:
 
         `keys` are the chunks of the target that are the run's from now on; None: all of its plan.
         """
-        at = now()
+        at, (plan, plan_hash) = now(), self._before_locking(run_id)
         with self.engine.begin() as connection:
-            record = self._holding_target(connection, run_id)
+            record = self._holding_target(connection, run_id, plan_hash)
             recorded = record.state in {RunState.PUBLISHED, RunState.SUPERSEDED}
             if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
                 _close_recorded(connection, publication, at)
                 return
             if keys is None:
-                keys = [chunk.key for chunk in record.plan.chunks]
+                keys = [chunk.key for chunk in plan.chunks]
             before = _take(connection, record.target, keys, run_id, at)
-            if len(keys) == len(record.plan.chunks):  # a run that changes some of the rows completes nothing
-                watermarks.advance(connection, record.plan, at)
+            if len(keys) == len(plan.chunks):  # a run that changes some of the rows completes nothing
+                watermarks.advance(connection, plan, at)
             _require_state(record, BEFORE[_action_of(connection, publication)], RunState.PUBLISHED)
             _move(connection, run_id, record.state, RunState.PUBLISHED, actor, f"snapshot {snapshot_id}")
             for earlier in sorted(set(before.values())):
@@ -898,14 +915,14 @@ class Ledger:
 
     def undo(self, run_id: str, publication: int, *, snapshot_id: int, added: int, removed: int, actor: str) -> None:
         """Record a rollback that landed: the runs accepted before are accepted again."""
-        at = now()
+        at, (plan, plan_hash) = now(), self._before_locking(run_id)
         with self.engine.begin() as connection:
-            record = self._holding_target(connection, run_id)
+            record = self._holding_target(connection, run_id, plan_hash)
             recorded = record.state is RunState.ROLLED_BACK
             if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
                 _close_recorded(connection, publication, at)
                 return
-            keys = [chunk.key for chunk in record.plan.chunks]
+            keys = [chunk.key for chunk in plan.chunks]
             earlier = connection.execute(
                 sa.select(accepted_versions.c.chunk, accepted_versions.c.run_id).where(
                     accepted_versions.c.target == record.target,
@@ -921,7 +938,7 @@ class Ledger:
             _end_accepted(connection, record.target, keys, run_id, "ROLLED_BACK", at, holder=run_id)
             for chunk, holder in earlier:
                 _insert_accepted(connection, record.target, [chunk], holder, at)
-            watermarks.withdraw(connection, record.plan, at)
+            watermarks.withdraw(connection, plan, at)
             _move(connection, run_id, RunState.PUBLISHED, RunState.ROLLED_BACK, actor, f"snapshot {snapshot_id}")
             for holder in sorted({holder for _, holder in earlier}):
                 if self.run(holder, connection=connection).state is RunState.SUPERSEDED:
@@ -931,16 +948,16 @@ class Ledger:
 
     def accept_version(self, run_id: str, publication: int, *, snapshot_id: int, actor: str) -> None:
         """Record that a version published under its name is what main shows from now on."""
-        at = now()
+        at, (plan, plan_hash) = now(), self._before_locking(run_id)
         with self.engine.begin() as connection:
-            record = self._holding_target(connection, run_id)
+            record = self._holding_target(connection, run_id, plan_hash)
             if not _close_publication(connection, publication, snapshot_id, 0, 0, at):
                 return  # another process has recorded it, perhaps with what came after it
             if record.state is not RunState.PUBLISHED:
                 raise _moved(run_id, RunState.PUBLISHED, record.state)
-            keys = [chunk.key for chunk in record.plan.chunks]
+            keys = [chunk.key for chunk in plan.chunks]
             before = _take(connection, record.target, keys, run_id, at)
-            watermarks.advance(connection, record.plan, at)
+            watermarks.advance(connection, plan, at)
             for earlier in sorted(set(before.values())):
                 if not _still_holds(connection, earlier):
                     _move(connection, earlier, RunState.PUBLISHED, RunState.SUPERSEDED, actor, f"by run {run_id}")
@@ -993,7 +1010,7 @@ class Ledger:
         """Return the plan of each chunk of a run: the approved one, or the one it was planned anew with."""
         found = {chunk.key: record.plan for chunk in record.plan.chunks}
         for amendment in self.amendments(record.run_id):
-            plan = plan_from_json(amendment["plan"])
+            plan = plans.parsed(amendment["plan"])
             found |= dict.fromkeys(json.loads(amendment["chunks"]), plan)
         return found
 
@@ -1060,19 +1077,6 @@ class Ledger:
     def _rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
         with self.engine.connect() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
-
-
-def _sqlite_connect(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # transactions are begun below, not by the driver
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA foreign_keys=ON")
-    cursor.close()
-
-
-def _sqlite_begin(connection: sa.Connection) -> None:
-    # a transaction that reads and then writes must not find somebody else's write in between
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 @contextmanager
@@ -1157,11 +1161,11 @@ def _action_of(connection: sa.Connection, publication: int) -> str:
 
 
 def _find(connection: sa.Connection, run_id: str) -> RunRecord | None:
-    row = connection.execute(sa.select(runs).where(runs.c.run_id == run_id)).one_or_none()
-    return None if row is None else _run_record(row)
+    row = connection.execute(sa.select(*_RUN).where(runs.c.run_id == run_id)).one_or_none()
+    return None if row is None else _run_record(connection.engine, row)
 
 
-def _run_record(row: Any) -> RunRecord:
+def _run_record(engine: sa.Engine, row: Any) -> RunRecord:
     return RunRecord(
         row.run_id,
         row.kind,
@@ -1172,10 +1176,10 @@ def _run_record(row: Any) -> RunRecord:
         row.requested_by,
         stored_manifest(row.manifest),
         row.manifest_hash,
-        plan_from_json(row.plan),
         row.plan_hash,
         row.created_at,
         row.updated_at,
+        partial(plans.fetch, engine, row.run_id, row.plan_hash),
     )
 
 

@@ -7,13 +7,14 @@ accepts a run or undoes it, and nowhere else. A row is never changed but ended, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import sqlalchemy as sa
 
 from manifests.chunks import first_day
 from manifests.model import Corrections, PublishMode
-from manifests.planner import Plan, plan_from_json
+from manifests.planner import Plan
+from resources.plans import said
 from resources.tables import accepted_versions, runs, watermarks
 
 
@@ -93,7 +94,7 @@ def _completes(plan: Plan) -> bool:
 
 def _current(connection: sa.Connection, target: str) -> Watermark | None:
     row = connection.execute(
-        sa.select(watermarks, runs.c.plan)
+        sa.select(watermarks, said(runs.c.plan, "source_committed_at").label("source_at"))
         .join(runs, runs.c.run_id == watermarks.c.run_id)
         .where(watermarks.c.target == target, watermarks.c.ended_at.is_(None))
         .order_by(watermarks.c.id.desc())
@@ -101,7 +102,7 @@ def _current(connection: sa.Connection, target: str) -> Watermark | None:
     ).one_or_none()
     if row is None:
         return None
-    source_at = plan_from_json(row.plan).source_committed_at
+    source_at = datetime.fromisoformat(row.source_at).astimezone(UTC)
     return Watermark(target, row.run_id, row.complete_until, row.source_snapshot_id, source_at, row.at)
 
 

@@ -299,7 +299,7 @@ def test_a_wrong_password_is_refused_and_not_shown(postgres_server: Postgres) ->
 
 def test_a_process_that_stands_still_with_a_lock_does_not_hold_the_others_for_ever(ledger: Ledger) -> None:
     if ledger.engine.dialect.name == "sqlite":
-        with ledger.engine.connect() as connection:
+        with ledger.engine.begin() as connection:
             assert connection.execute(sa.text("PRAGMA busy_timeout")).scalar_one() == 60_000
         return
     for _ in range(2):  # also on a connection that comes from the pool
