@@ -7,7 +7,8 @@ ledger, gate, Dagster or publication. Both run in the same Spark session on the 
 last: a restatement is held against the mean of the two bare jobs beside it, since a machine's speed drifts. History is
 published first, and both run unmeasured as often as `--warm-up` says: the JVM compiles for several rounds. Prints
 seconds, the ratio of each round and of all together, and peak memory; what comes after the publication (Dagster's events
-of it, the report) is shown apart.
+of it, the report) is shown apart. Beside it stands the ratio of the processor seconds of both, with what comes after the
+publication: other programs move it less.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def main() -> None:
         headings = ("bare job before", "and after", "to published", "ratio", "publication", "later")
         table = Table("round", *headings, caption="seconds")
         bares, wholes = [], []
-        (before,) = run_bare(0)
+        before, bare_computed = run_bare(0)
+        bares_computed, wholes_computed = [], []
         for number in range(1, options.rounds + 1):
             began = now()
             with timed() as whole, _parts(options.parts):
@@ -76,19 +78,27 @@ def main() -> None:
             (entry,) = world.platform.ledger.publications(f"restatement-{number}")
             published = (entry["ended_at"] - began).total_seconds()
             commit = (entry["ended_at"] - entry["started_at"]).total_seconds()
-            (after,) = run_bare(number)
+            after, computed = run_bare(number)
             beside = (before + after) / 2
             seconds = (before, after, published, published / beside, commit, whole[0] - published)
             table.add_row(str(number), *(f"{value:.2f}" for value in seconds))
             bares.append(beside)
             wholes.append(published)
-            before = after
+            bares_computed.append((bare_computed + computed) / 2)
+            wholes_computed.append(whole[1])
+            before, bare_computed = after, computed
         ratios = [mine / theirs for mine, theirs in zip(wholes, bares, strict=True)]
         memory.stop.set()
         rows = sum(chunk.rows or 0 for chunk in world.platform.ledger.chunks("restatement-1"))
     Console().print(f"{world.load.source_file}: {rows:,} rows in {len(record.plan.chunks)} chunks")
     Console().print(table)
     Console().print(f"all rounds together: {sum(wholes) / sum(bares):.2f}; median of the rounds: {median(ratios):.2f}")
+    ratios = [mine / theirs for mine, theirs in zip(wholes_computed, bares_computed, strict=True)]
+    together = sum(wholes_computed) / sum(bares_computed)
+    rounds_ = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    Console().print(
+        f"processor seconds: {together:.2f} all rounds together; {rounds_}; bare {sum(bares_computed) / len(ratios):.1f}"
+    )
     Console().print(f"peak memory of all processes: {memory.peak:,.0f} MiB (proportional set size)")
 
 
