@@ -1,0 +1,95 @@
+"""What people are told while another process writes the ledger, or keeps it to itself: at once, or why not and who does."""
+
+from __future__ import annotations
+
+import gc
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support import planned
+from test_bad_inputs import own_environment, run_command, squeezed
+
+from resources import transactions
+from resources.ledger import Ledger
+
+RUN = "planned-run"
+HOLDER = """
+import sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+for statement in sys.argv[2:]:
+    database.execute(statement)
+print("held", flush=True)
+sys.stdin.read()
+"""
+WRITING = ("BEGIN IMMEDIATE",)
+ALONE = ("PRAGMA locking_mode=EXCLUSIVE", "BEGIN EXCLUSIVE")
+REFUSED = 2
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The ledger of an initialised installation with a planned run."""
+    own_environment(monkeypatch, tmp_path / "home", tmp_path)
+    assert run_command("init") == 0
+    (file,) = (tmp_path / "home").rglob("ledger.db")
+    ledger = Ledger(f"sqlite:///{file}")
+    planned(ledger, RUN)
+    ledger.engine.dispose()
+    gc.collect()  # the connections of `init`, whose process would have ended
+    return file
+
+
+@contextmanager
+def held(database: Path, *statements: str) -> Iterator[int]:
+    """Have another process hold a database; yield its number."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(database), *statements],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process.pid
+        process.communicate()
+
+
+def test_status_answers_at_once_while_somebody_writes(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with held(database, *WRITING):
+        for command in (["status"], ["status", RUN], ["status", "--json"]):
+            began = time.monotonic()
+            assert run_command(*command) == 0
+            assert time.monotonic() - began < 10
+            assert RUN in capsys.readouterr().out
+
+
+def test_status_says_within_seconds_who_keeps_the_ledger_to_himself(
+    database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with held(database, *ALONE) as pid:
+        began = time.monotonic()
+        assert run_command("status") == REFUSED
+        assert time.monotonic() - began < 10
+        found = squeezed(capsys.readouterr().err)
+        assert f"islockedbyprocess{pid}" in found
+        assert "waited5s" in found
+    assert run_command("status") == 0
+
+
+def test_who_cannot_write_is_told_who_does_and_nothing_is_changed(
+    database: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "WRITE_WAIT", 1)
+    before = Ledger(f"sqlite:///{database}").history(RUN)
+    with held(database, *WRITING) as pid:
+        assert run_command("approve", RUN, "--by", "grace") == REFUSED
+        found = squeezed(capsys.readouterr().err)
+        assert re.search(rf"islockedbyprocess{pid}\(.*\);waited1s", found)
+        assert "nothingwaschanged" in found
+    assert Ledger(f"sqlite:///{database}").history(RUN) == before
