@@ -102,13 +102,24 @@ def _places(diff: RunDiff) -> Table:
     for name, *numbers in found:
         total = sum(numbers) or 1
         bar = Text()
-        for number, kind in zip(numbers, (ADDED, REMOVED, CHANGED), strict=False):
-            cells = round(_BAR * number / total / most)
-            bar.append("█" * max(cells, int(number > 0)), _STYLE[kind])
         share = sum(numbers[:3]) / total
+        for cells, kind in zip(_cells(numbers[:3], round(_BAR * share / most)), (ADDED, REMOVED, CHANGED), strict=True):
+            bar.append("█" * cells, _STYLE[kind])
         bar.append(f" {share:.2%}" if share else "", "dim")
         table.add_row(name, *(f"{number:,}" for number in numbers), bar)
     return table
+
+
+def _cells(numbers: Sequence[int], length: int) -> list[int]:
+    """Spread the cells of a bar over numbers by their share, each that is not 0 at least one: equal bars stay equal."""
+    whole = sum(numbers)
+    cells = [max(int(number > 0), length * number // (whole or 1)) for number in numbers]
+    while whole and sum(cells) < length:  # to those of which most was cut off
+        place = max(range(len(cells)), key=lambda at: length * numbers[at] - cells[at] * whole)
+        cells[place] += 1
+    while sum(cells) > max(length, sum(number > 0 for number in numbers)):
+        cells[cells.index(max(cells))] -= 1
+    return cells
 
 
 def _columns(columns: Sequence[ColumnDiff], changed: int) -> Table:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
 from hashlib import sha256
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from hypothesis import strategies as st
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from rich.console import Console
 from worlds import FEW_GATES, TARGET, World, killed_at, make_world
 
 from backfill_assets import compare as compare_module
+from backfill_assets import diff_view
 from backfill_assets.cli import cli
 from backfill_assets.compare import CompareSpec, CompareTask, Concealed, compare, spread
-from backfill_assets.diff import diff_run, diff_summary, recorded_diff, stale_chunks
+from backfill_assets.diff import ChunkDiff, Made, RunDiff, diff_run, diff_summary, recorded_diff, stale_chunks
 from backfill_assets.garbage import find
 from backfill_assets.publication import cancel, publish, rollback
 from manifests.errors import InputRefused
@@ -423,6 +426,21 @@ def test_what_a_killed_diff_has_left_of_a_run_that_is_over_is_garbage(
 
 
 # --- where it is shown ------------------------------------------------------------------------------------------------
+
+
+def test_equal_shares_have_bars_of_equal_length() -> None:
+    """However the rows are spread over kinds of change: three kinds were rounded by themselves, and 100% had 24 to 26 blocks."""
+    kinds = [(7, 7, 10, 0), (13, 13, 1000, 0), (1, 1, 998, 0), (1, 0, 0, 0), (1, 1, 1, 0), (31, 31, 1, 0), (1, 0, 1, 2)]
+    chunks = [ChunkDiff(f"2010-0{n}", *counts, {}, {}) for n, counts in enumerate(kinds, 1)]
+    sums = [sum(column) for column in zip(*kinds, strict=True)]
+    made = Made(RunDiff("", "r", TARGET, "", None, KEY, *sums, [], chunks, [], [], {}, "", ""), new=True)
+    console = Console(width=140, file=StringIO(), color_system=None)
+    console.print(diff_view.shown(made))
+    assert isinstance(console.file, StringIO)
+    lines = [line for line in console.file.getvalue().splitlines() if "█" in line]
+    blocks = {share: {line.count("█") for line in lines if share in line} for share in ("100.00%", "50.00%")}
+    assert len(lines) == len(kinds)
+    assert blocks == {"100.00%": {24}, "50.00%": {12}}
 
 
 def test_the_command_shows_it_and_dagster_too(world: World, restated: str, monkeypatch: pytest.MonkeyPatch) -> None:
