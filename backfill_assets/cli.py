@@ -309,6 +309,7 @@ def _execute(
 ) -> bool:
     from backfill_assets.changes import tell_changes
     from backfill_assets.executor import require_computable
+    from backfill_assets.kept_diffs import after_publication
     from backfill_assets.launch import announce_approval, run_chunks, run_publication
     from backfill_assets.lost_runs import end_lost_runs
     from backfill_assets.platform import target_named
@@ -327,6 +328,7 @@ def _execute(
         if platform.ledger.run(run_id).state is RunState.PUBLISHED:
             publish_again(platform, run_id)  # nothing is published twice; what a crash left untold is told now
             tell_changes(platform, instance, target.name)
+            after_publication(platform, run_id)
         wanted = [request for request in publication_requests(platform, target) if request.partition_key == run_id]
         if wanted:
             success &= run_publication(platform, instance, record, failed=failed)
@@ -564,10 +566,10 @@ def accept(run_id: str, by: str | None, comment: str, break_glass: str, as_json:
 def _decided(
     act: Callable[..., Any], run_id: str, verb: str, by: str | None, comment: str, break_glass: str, as_json: bool
 ) -> None:
-    """Decide about a publication in somebody's name, write its report anew, and say what was done."""
+    """Decide about a publication in somebody's name, see to its diff and report, and say what was done."""
     from backfill_assets.decision_jobs import announcing
+    from backfill_assets.kept_diffs import after_publication
     from backfill_assets.launch import dagster_not_told
-    from backfill_assets.report import report_beside
 
     broken: list[dict[str, Any]] = []
 
@@ -582,7 +584,7 @@ def _decided(
             broken = stack.enter_context(announcing(platform, instance, run_id))
         done = act(platform, run_id, by=by, comment=comment, break_glass=break_glass)
         not_told = dagster_not_told(platform, platform.ledger.run(run_id).target)
-        report_beside(platform, run_id)
+        after_publication(platform, run_id)
     _tell(done, verb, as_json)
     if not_told:
         click.echo(f"{not_told}. Readers see it all the same; `backfill doctor --repair` tells it later.", err=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
@@ -30,6 +30,7 @@ from pyiceberg.schema import Schema
 from backfill_assets.columns import scan_file
 from backfill_assets.derive import ADDED, CHANGED, REMOVED, rows_between
 from backfill_assets.gates import shown_row
+from backfill_assets.sums import numeric, sum_of, sums_of
 from manifests.canonical import plain
 
 KINDS = (ADDED, REMOVED, CHANGED)
@@ -232,8 +233,8 @@ def _count(spec: CompareSpec, found: ChunkCompared, rows: pl.DataFrame, old: int
         pl.col("_differs").sum().alias(CHANGED),
         present.sum().alias("_present"),
         *(pl.col(f"_differs_{name}").sum() for name in spec.values),
-        *(_sum(name, rows.schema[name]).alias(f"_old_{name}") for name in numbers),
-        *(_sum(f"{name}{_NEW}", rows.schema[name]).alias(f"_new_{name}") for name in numbers),
+        *(sum_of(name, rows.schema[name]).alias(f"_old_{name}") for name in numbers),
+        *(sum_of(f"{name}{_NEW}", rows.schema[name]).alias(f"_new_{name}") for name in numbers),
     ).row(0, named=True)
     found.duplicates |= totals["_present"] + totals[ADDED] != new or totals["_present"] + totals[REMOVED] != old
     for kind in KINDS:
@@ -247,17 +248,6 @@ def _count(spec: CompareSpec, found: ChunkCompared, rows: pl.DataFrame, old: int
     return rows.filter(~present | pl.col("_differs")).with_columns(kind=coming_or_going.otherwise(pl.lit(CHANGED)))
 
 
-def numeric(rows: pl.DataFrame) -> list[str]:
-    """Return the columns that can be added up."""
-    return [name for name, kind in rows.schema.items() if kind.is_numeric()]
-
-
-def _sum(name: str, kind: pl.DataType) -> pl.Expr:
-    if kind.is_integer():
-        return pl.col(name).cast(pl.Int128).sum()
-    return pl.col(name).cast(pl.Decimal(38, kind.scale)).sum() if isinstance(kind, pl.Decimal) else pl.col(name).sum()
-
-
 def _add_sums(found: ChunkCompared, name: str, before: Any, after: Any) -> None:
     known = found.sums.get(name)
     found.sums[name] = [before, after] if known is None else [known[0] + before, known[1] + after]
@@ -267,11 +257,8 @@ def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -
     """Add the rows of files that are before and after: what they sum up to is read, nothing is compared."""
     for path in paths:
         lazy = scan_file(path, spec.table, spec.values)
-        schema = lazy.collect_schema()
-        sums = [_sum(name, kind).alias(name) for name, kind in schema.items() if kind.is_numeric()]
-        totals = lazy.select(pl.len().alias("_rows"), *sums).collect().row(0, named=True)
-        found.unchanged += totals.pop("_rows")
-        for name, total in totals.items():
+        found.unchanged += _rows_of(path)
+        for name, total in sums_of(lazy).items():
             _add_sums(found, name, total, total)
 
 
@@ -409,21 +396,23 @@ def _write(spec: CompareSpec, task: CompareTask, changed: pl.DataFrame, number: 
     return path, rows.height, filesystem.get_file_info(name).size
 
 
-def compare_batches(spec: CompareSpec, batches: Iterator[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
-    """Compare the chunks of Arrow batches with columns `chunk` and `task` (JSON): a result each, and the rows kept of all.
+def compared(spec: CompareSpec, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Compare the chunks of tasks (JSON), one after the other: each with its result, and at last the rows kept of all.
 
-    The rows are the result of the chunk without a name: how many there are does not depend on how many changed.
+    Those are the result of the chunk without a name: how many there are does not depend on how many changed.
     """
-    pl.Config.set_engine_affinity("in-memory")
     kept = RowsKept(spec)
-    for batch in batches:
-        results = []
-        for text in batch.column("task").to_pylist():
-            found, largest, sample = compare(spec, CompareTask(**json.loads(text)))
-            kept.add(largest, sample)
-            found.sums = {name: [str(value) for value in pair] for name, pair in found.sums.items()}
-            results.append((found.chunk, json.dumps(plain(found))))
-        chunks, texts = zip(*results, strict=True)
-        yield arrow.RecordBatch.from_pydict({"chunk": list(chunks), "result": list(texts)})
-    rows = json.dumps({"largest": kept.largest, "sample": kept.sample})
-    yield arrow.RecordBatch.from_pydict({"chunk": [""], "result": [rows]})
+    for text in texts:
+        found, largest, sample = compare(spec, CompareTask(**json.loads(text)))
+        kept.add(largest, sample)
+        found.sums = {name: [str(value) for value in pair] for name, pair in found.sums.items()}
+        yield found.chunk, json.dumps(plain(found))
+    yield "", json.dumps({"largest": kept.largest, "sample": kept.sample})
+
+
+def compare_batches(spec: CompareSpec, batches: Iterator[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
+    """Compare the chunks of Arrow batches with columns `chunk` and `task` (JSON), as `compared` does; a batch a result."""
+    pl.Config.set_engine_affinity("in-memory")
+    tasks = (text for batch in batches for text in batch.column("task").to_pylist())
+    for chunk, text in compared(spec, tasks):
+        yield arrow.RecordBatch.from_pydict({"chunk": [chunk], "result": [text]})

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from backfill_assets import decisions
 from backfill_assets.changes import tell_changes
+from backfill_assets.kept_diffs import after_publication
 from backfill_assets.launched_by import launched
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.staging import (
@@ -145,6 +146,7 @@ def publish(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
             platform, config.run_id, by=config.by, comment=config.comment, break_glass=config.break_glass
         )
     _tell_change(context, platform, config.run_id)
+    after_publication(platform, config.run_id)
     context.log.info("%s: PUBLISHED by %s as snapshot %s", config.run_id, config.by, done.snapshot_id)
 
 
@@ -156,6 +158,7 @@ def roll_back(context: OpExecutionContext, platform: dg.ResourceParam[Platform],
             platform, config.run_id, by=config.by, comment=config.comment, break_glass=config.break_glass
         )
     _tell_change(context, platform, config.run_id)
+    after_publication(platform, config.run_id)
     context.log.info("%s: ROLLED_BACK by %s as snapshot %s", config.run_id, config.by, done.snapshot_id)
 
 

@@ -44,12 +44,14 @@ from resources.ledger import ChunkRecord, DerivedFiles
 class DerivedVerdict:
     """What is wrong with what was derived of a chunk, and its measures as readers would see it (None: as computed).
 
-    `hashes` are those of the derived files, by path.
+    `hashes` are those of the derived files, by path; `visible` are the rows and the sums of number columns as readers would
+    see them (None: as computed).
     """
 
     violations: list[Violation]
     summary: str
     slices: list[dict[str, Any]] | None
+    visible: Mapping[str, Any] | None = None
     hashes: Mapping[str, Fingerprint] = field(default_factory=dict)
 
 
@@ -179,6 +181,7 @@ def _judge_merge(
             broken,
             f"{len(chunk.replaced)} file(s) copied with merged rows",
             data["slices"],
+            data["visible"],
             {path: Fingerprint(*both) for path, both in data["hashes"].items()},
         )
     return verdicts
@@ -210,5 +213,5 @@ def _judge_corrections(
             violations.append(Violation(ISSUED_RULE, issued[result.chunk]))
         slices = None
         summary = f"{result.rows:,} corrections ({result.digest})"
-        verdicts[result.chunk] = DerivedVerdict(violations, summary, slices, result.hashes)
+        verdicts[result.chunk] = DerivedVerdict(violations, summary, slices, hashes=result.hashes)
     return verdicts

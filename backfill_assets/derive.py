@@ -27,6 +27,7 @@ from pyiceberg.schema import Schema
 from backfill_assets.columns import scan_file
 from backfill_assets.gates import by_key, merged_measures, named, shown_row
 from backfill_assets.schema import LINEAGE_COLUMNS
+from backfill_assets.sums import added, as_text, sums_of, value_columns
 from manifests.canonical import plain
 from manifests.model import OlderVersion
 from resources.fingerprints import fingerprint
@@ -406,11 +407,16 @@ def judge_merges(
             merged, own = data.pop("merged"), data.pop("own")
             broken = merge_violations(spec, DeriveTask(**data), merged)
             slices: pl.DataFrame | None = None
-            if measure is not None and not broken:
-                for path in merged:
-                    more = named(measure)(scan_file(path, spec.schema).collect())
-                    slices = merged_measures(slices, more)
+            sums: dict[str, Any] = {}
+            seen = 0
+            for path in () if broken else merged:
+                rows = scan_file(path, spec.schema).collect()
+                seen += rows.height
+                sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key))))
+                slices = None if measure is None else merged_measures(slices, named(measure)(rows))
             found = [] if slices is None else plain(slices.to_dicts())
             hashes = {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path}
-            texts.append(json.dumps({"chunk": data["chunk"], "broken": broken, "slices": found, "hashes": hashes}))
+            visible = {"rows": seen, "sums": as_text(sums)}
+            judged = {"broken": broken, "slices": found, "visible": visible, "hashes": hashes}
+            texts.append(json.dumps({"chunk": data["chunk"], **judged}))
         yield arrow.RecordBatch.from_pydict({"chunk": chunks, "result": texts})

@@ -11,10 +11,11 @@ leaves and those that it puts there, of corrections the rows with the correction
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.expressions import EqualTo
@@ -24,6 +25,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, ListType, NestedField, StringType
 
 from backfill_assets import faults
+from backfill_assets.chunk_changes import STAGED, Side, diff_id_of, sides_of
 from backfill_assets.compare import (
     KINDS,
     PRODUCER,
@@ -31,28 +33,28 @@ from backfill_assets.compare import (
     CompareTask,
     RowsKept,
     compare_batches,
+    compared,
 )
-from backfill_assets.derivation import chunk_scopes
 from backfill_assets.derive import ADDED, CHANGED, REMOVED
 from backfill_assets.old_data import concealed
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publication import change_of
 from backfill_assets.schema import LINEAGE_COLUMNS, TABLE_PROPERTIES, dtypes, iceberg_schema
+from backfill_assets.sums import value_columns
 from backfill_assets.target import TargetTable
 from backfill_assets.workers import in_workers
-from manifests.canonical import plain, sha256_of
+from manifests.canonical import plain
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.planner import StagedFile
 from resources.lakehouse import DIFF_PROPERTY, RUN_PROPERTY, local_path
-from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
+from resources.ledger import ChunkRecord, RunRecord, now, operator
 from resources.storage import Storage, place_of
 
 LARGEST, SAMPLE = 5, 1
 """How many rows are kept unless somebody asks for more; see `CompareSpec`."""
 RECORD, TABLE_RECORD = "diff", "diff-table"
 """Names of the records beside the evidence; where a run was computed anew, later ones are numbered."""
-_STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 _WAITING = frozenset({RunState.RUNNING, RunState.STAGED, RunState.FAILED, RunState.VALIDATED})
 
 
@@ -150,15 +152,6 @@ class Made:
     table: ChangesTable | None = None
 
 
-@dataclass(frozen=True)
-class _Side:
-    """The files of one chunk: only before, only after, and those that stay."""
-
-    old: tuple[str, ...]
-    new: tuple[str, ...]
-    both: tuple[str, ...] = field(default=())
-
-
 def diff_run(
     platform: Platform, run_id: str, *, largest: int | None = None, sample: int | None = None, table: bool = False
 ) -> Made:
@@ -173,8 +166,8 @@ def diff_run(
     record, chunks = _require_staged(platform, run_id)
     target = target_named(record.target)
     recorded, written = recorded_diff(platform, run_id), _table_record(platform, run_id)
-    sides = _sides(platform, target, record, chunks)
-    diff_id = sha256_of({"target": target.name, "chunks": sides})
+    sides = sides_of(platform, target, record, chunks)
+    diff_id = diff_id_of(target, sides)
     same = recorded is not None and recorded.diff_id == diff_id
     has_table = written is not None and written.diff_id == diff_id
     if recorded is not None and same and (has_table or not table) and _holds(recorded, largest or 0, sample or 0):
@@ -182,12 +175,31 @@ def diff_run(
     keep = (LARGEST if largest is None else largest, SAMPLE if sample is None else sample)
     _require_files(platform, target, record, sides)
     output = _changes_folder(platform, target, run_id, diff_id) if table and not has_table else ""
-    found, files = _compared(platform, target, record, chunks, sides, diff_id, keep, output)
+    found, files = _compared(platform, target, record, chunks, sides, diff_id, keep, output=output)
     if not same:
         _append(platform, run_id, RECORD, found)
     if output:
         written = _put(platform, target, run_id, diff_id, files, output)
     return Made(found, new=True, table=written if has_table or output else None)
+
+
+def diff_here(platform: Platform, run_id: str, *, like: RunDiff | None = None) -> RunDiff:
+    """Compare the rows before and after a run in this process, one chunk after the other; nothing is put on record.
+
+    Memory is one chunk's, as in a worker. It takes no Spark session, which a process that only publishes does not have. As
+    many rows are kept as of the diff that it is to be `like`; else the usual number, and none of a table whose rows a policy
+    has erased by subject: what is kept of each publication stays for ever, and nobody has asked for the rows.
+
+    Raises:
+        InputRefused: if the run is unknown or not staged whole, or files that it needs are gone.
+    """
+    record, chunks = _require_staged(platform, run_id)
+    target = target_named(record.target)
+    sides = sides_of(platform, target, record, chunks)
+    _require_files(platform, target, record, sides)
+    keep = (0, 0) if concealed(platform, target, record.plan).subject else (LARGEST, SAMPLE)
+    keep = keep if like is None else (like.kept["largest"], like.kept["sample"])
+    return _compared(platform, target, record, chunks, sides, diff_id_of(target, sides), keep, here=True)[0]
 
 
 def _holds(recorded: RunDiff, largest: int, sample: int) -> bool:
@@ -220,7 +232,7 @@ def _what_helps(record: RunRecord) -> str:
 
 def _require_staged(platform: Platform, run_id: str) -> tuple[RunRecord, list[ChunkRecord]]:
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
-    open_chunks = [chunk.chunk for chunk in chunks if chunk.state not in _STAGED]
+    open_chunks = [chunk.chunk for chunk in chunks if chunk.state not in STAGED]
     if open_chunks or len(chunks) != len(record.plan.chunks):
         shown = ", ".join(open_chunks[:10]) + (" …" if len(open_chunks) > 10 else "")  # noqa: PLR2004
         raise InputRefused(
@@ -233,29 +245,7 @@ def _require_staged(platform: Platform, run_id: str) -> tuple[RunRecord, list[Ch
     return record, chunks
 
 
-def _sides(
-    platform: Platform, target: TargetTable, record: RunRecord, chunks: Sequence[ChunkRecord]
-) -> dict[str, _Side]:
-    """Return the files before and after, by chunk; a chunk that was planned anew has a base of its own."""
-    plans, scopes = platform.ledger.plans(record), chunk_scopes(target, record.plan.chunks)
-    before: dict[str, tuple[str, ...]] = dict.fromkeys(scopes, ())
-    for base in {plan.base_snapshot_id for plan in plans.values()} - {None}:
-        mine = {key: scopes[key] for key, plan in plans.items() if plan.base_snapshot_id == base}
-        before |= platform.lakehouse.files_by_chunk(target.name, base, mine)
-    sides = {}
-    for chunk in chunks:
-        old = before[chunk.chunk]
-        new = [file.path for file in chunk.files]
-        if record.plan.merge is not None:
-            gone = set(chunk.replaced)
-            new = [path for path in old if path not in gone] + [file.path for file in chunk.derived]
-        both = sorted({*old} & {*new})
-        only_old, only_new = (tuple(sorted({*side} - {*both})) for side in (old, new))
-        sides[chunk.chunk] = _Side(only_old, only_new, tuple(both))
-    return sides
-
-
-def _require_files(platform: Platform, target: TargetTable, record: RunRecord, sides: Mapping[str, _Side]) -> None:
+def _require_files(platform: Platform, target: TargetTable, record: RunRecord, sides: Mapping[str, Side]) -> None:
     paths = {place_of(path) for side in sides.values() for path in (*side.old, *side.new, *side.both)}
     gone = sorted(paths - Storage(platform.lakehouse.table(target.name)).look(paths).keys())
     if gone:
@@ -273,13 +263,18 @@ def _compared(
     target: TargetTable,
     record: RunRecord,
     chunks: Sequence[ChunkRecord],
-    sides: Mapping[str, _Side],
+    sides: Mapping[str, Side],
     diff_id: str,
     keep: tuple[int, int],
-    output: str,
+    *,
+    output: str = "",
+    here: bool = False,
 ) -> tuple[RunDiff, list[StagedFile]]:
-    """Have Spark's workers compare every chunk, one task a chunk; no row is shuffled, since a key stays in its chunk."""
-    values = tuple(name for name in dtypes(target.model) if name not in (*target.key, *LINEAGE_COLUMNS))
+    """Have every chunk compared, one task a chunk; no row is shuffled, since a key stays in its chunk.
+
+    By Spark's workers, or `here`: by this process, one chunk after the other, without a Spark job.
+    """
+    values = value_columns(tuple(dtypes(target.model)), target.key)
     schema = changes_schema(target).model_dump_json() if output else ""
     hidden = concealed(platform, target, record.plan)
     table = platform.lakehouse.table(target.name).schema().model_dump_json()
@@ -291,7 +286,12 @@ def _compared(
         texts.append((key, weights[key], json.dumps(plain(CompareTask(key, old, new, both, local_path(output))))))
     by_chunk: dict[str, dict[str, Any]] = {}
     kept = RowsKept(spec)
-    for text in in_workers(platform, record.plan, texts, partial(compare_batches, spec)):
+    results: Iterable[str]
+    if here:
+        results = (text for _, text in compared(spec, (task for _, _, task in texts)))
+    else:
+        results = in_workers(platform, record.plan, texts, partial(compare_batches, spec))
+    for text in results:
         result = json.loads(text)
         if "chunk" in result:
             by_chunk[result["chunk"]] = result
@@ -453,6 +453,11 @@ def _table_record(platform: Platform, run_id: str) -> ChangesTable | None:
     return None if found is None else ChangesTable(**found)
 
 
+def put_diff(platform: Platform, diff: RunDiff) -> None:
+    """Put a diff on record, if it is not: one of other files than the last one's gets a record of its own."""
+    _append(platform, diff.run_id, RECORD, diff)
+
+
 def _append(platform: Platform, run_id: str, name: str, content: RunDiff | ChangesTable) -> None:
     """Add a record; one of another diff of the same run gets the next number."""
     before = _numbers(platform, run_id, name)
@@ -461,13 +466,20 @@ def _append(platform: Platform, run_id: str, name: str, content: RunDiff | Chang
     platform.evidence.append(run_id, name if not before else f"{name}-{before[-1] + 1}", plain(content))
 
 
-def _last_record(platform: Platform, run_id: str, name: str) -> dict[str, Any] | None:
+def last_file(platform: Platform, run_id: str, name: str = RECORD) -> Path | None:
+    """Return the file of a run's last record of that name, or None."""
     numbers = _numbers(platform, run_id, name)
     if not numbers:
         return None
     file = name if numbers[-1] == 1 else f"{name}-{numbers[-1]}"
-    text = (platform.evidence.folder / run_id / "records" / f"{file}.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
+    return platform.evidence.records(run_id) / f"{file}.json"
+
+
+def _last_record(platform: Platform, run_id: str, name: str) -> dict[str, Any] | None:
+    file = last_file(platform, run_id, name)
+    if file is None:
+        return None
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 

@@ -25,6 +25,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.garbage import tables_of
+from backfill_assets.kept_diffs import due, keep_diff
 from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publication import change_of
@@ -64,6 +65,8 @@ CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far the clocks of two machines may be apart before it is said."""
 SILENT_AFTER = timedelta(days=1)
 """After how long an attempt on another machine is asked about."""
+COMPARING = timedelta(minutes=15)
+"""How long after a publication its diff is not missed: a process may be at it."""
 _READERS = 8
 _SHOWN = 10
 _ROUNDS = 5
@@ -156,7 +159,7 @@ def examine(platform: Platform) -> list[Disagreement]:
         )
     for record in everything:
         found += _attempts(platform, record)
-    found += _evidence(platform, everything)
+    found += [*_evidence(platform, everything), *_diffs(platform, everything)]
     found += [*_journal(platform), *_leases(platform), *_freezes(platform), *_clock(platform), *_policy_file(platform)]
     for one in found:
         text = f"{one.where}: {one.what}"
@@ -715,6 +718,34 @@ def _evidence(platform: Platform, runs: Iterable[RunRecord]) -> Iterator[Disagre
                 Sure.CERTAIN,
                 f"the bundle was made anew by somebody: compare with {EVIDENCE_PROPERTY} in the target's history",
             )
+
+
+def _diffs(platform: Platform, runs: Iterable[RunRecord]) -> Iterator[Disagreement]:
+    """Find publications whose diff is to be kept and is not: their process ended before it was made, or could not make it."""
+    for record in runs:
+        try:
+            missing = due(platform, record) and not _just_published(platform, record.run_id)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # damaged evidence: found as such
+        if missing:
+            yield Disagreement(
+                "diff-missing",
+                record.run_id,
+                "it is published, and the diff that is kept of each publication is not on record",
+                Sure.CERTAIN,
+                "have its rows compared; nothing is published again, and readers see what they see",
+                partial(_keep_diff, platform, record.run_id),
+            )
+
+
+def _just_published(platform: Platform, run_id: str) -> bool:
+    """Whether the process that has published a run may be comparing its rows."""
+    done = [one["ended_at"] for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    return bool(done) and now() - max(done) < COMPARING
+
+
+def _keep_diff(platform: Platform, run_id: str) -> str:
+    return _done(keep_diff(platform, run_id) is not None, "made its diff and put it on record")
 
 
 def _journal(platform: Platform) -> Iterator[Disagreement]:

@@ -19,6 +19,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame
 
 from backfill_assets import faults, stopping
+from backfill_assets.chunk_changes import VISIBLE
 from backfill_assets.compute import compute_batch, history_until_end, lineage, staged_frame, transform_context
 from backfill_assets.derivation import DerivedVerdict, chunk_scopes, derive_batch, judge_derived
 from backfill_assets.exception_table import Judged, keep
@@ -444,8 +445,9 @@ def paired(results: Iterable[GateResult], chunks: Sequence[ChunkRecord]) -> Iter
 
 
 def _gated(result: GateResult, derived: DerivedVerdict | None, chunk: ChunkRecord) -> GatedChunk:
-    """Return what is recorded of a gated chunk; `slices` are those of the chunk as readers would see it."""
+    """Return what is recorded of a gated chunk; `slices` and what is visible are those of the chunk as readers would see it."""
     measures: dict[str, Any] = {"slices": result.measures, "outline": result.outline}
+    measures[VISIBLE] = {"rows": result.rows, "sums": result.sums}
     details: dict[str, Any] = {"rows": result.rows, "digest": result.digest}
     if derived is not None:
         result = replace(result, violations=[*result.violations, *derived.violations])
@@ -453,6 +455,8 @@ def _gated(result: GateResult, derived: DerivedVerdict | None, chunk: ChunkRecor
         details |= {"published": derived.summary} | measures["happened"]
         if derived.slices is not None:
             measures["slices"] = derived.slices
+        if derived.visible is not None:
+            measures[VISIBLE] = derived.visible
     details["violations"] = plain(result.violations)
     verdict = Verdict(CHUNK_GATE, result.passed, result.summary, details, result.chunk, result.attempt)
     hashes = {**result.hashes, **({} if derived is None else derived.hashes)}

@@ -39,6 +39,7 @@ POINTS = frozenset(
         "recording.told",
         "comparing.written",
         "comparing.committed",
+        "comparing.kept",
         "collecting.listed",
         "collecting.leased",
         "collecting.expired",

@@ -25,6 +25,7 @@ from pandera.errors import SchemaError, SchemaErrors
 
 from backfill_assets.digest import RowDigest
 from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, is_row_rule
+from backfill_assets.sums import added, as_text, sums_of, value_columns
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Problem
 from resources.fingerprints import Fingerprint, fingerprint
@@ -110,7 +111,8 @@ class GateResult:
     """What the gate saw of one chunk.
 
     `measures` are rows of slice columns and sums; `digest` is empty where the rows could not be put in key order;
-    `outline` is the path of the outline, empty where none was written; `hashes` are those of the files by path.
+    `outline` is the path of the outline, empty where none was written; `hashes` are those of the files by path; `sums` are
+    those of the number columns, exact, as text.
     """
 
     chunk: str
@@ -121,6 +123,7 @@ class GateResult:
     violations: list[Violation]
     outline: str = ""
     hashes: Mapping[str, Fingerprint] = field(default_factory=dict)
+    sums: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -217,6 +220,7 @@ class _Judge:
             {name: kind for name, kind in dtypes(named(spec.model)).items() if name in self._columns}
         )
         self._measures: pl.DataFrame | None = None
+        self._sums: dict[str, Any] = {}
         self._outlines: list[pl.DataFrame] = []
         self._last_key: tuple[Any, ...] | None = None
         self.violations: dict[str, Violation] = {}
@@ -242,6 +246,7 @@ class _Judge:
         if self.violations:
             return
         self._digest.update(frame)
+        self._sums = added(self._sums, sums_of(frame.lazy().select(value_columns(self._columns, spec.key))))
         if spec.measure is not None:
             self._measures = merged_measures(self._measures, named(spec.measure)(frame))
         if spec.outline is not None:
@@ -271,6 +276,7 @@ class _Judge:
             sorted(self.violations.values(), key=lambda violation: violation.rule),
             _written(self._outlines, self._task.outline) if passes else "",
             self.hashes,
+            as_text(self._sums) if passes else {},
         )
 
 

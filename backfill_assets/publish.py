@@ -12,11 +12,11 @@ from dagster import AssetExecutionContext
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets import changes, diff_view
+from backfill_assets.kept_diffs import after_publication
 from backfill_assets.launched_by import launched
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, waits_for
-from backfill_assets.report import report_beside
 from backfill_assets.staging import (
     RUN_TAG,
     asset_key,
@@ -92,7 +92,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         before_this = (
             {} if not changes.is_told(context.instance, change) else {"change": "none: it was published before"}
         )
-        page = report_beside(platform, run_id)
+        page = after_publication(platform, run_id)
         chunks = platform.ledger.chunks(run_id)
         loud: dict[str, dg.MetadataValue[Any]] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
         return dg.MaterializeResult(

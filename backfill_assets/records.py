@@ -21,6 +21,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from backfill_assets import faults
+from backfill_assets.chunk_changes import CHANGES_FILE, VISIBLE, changes_of_run
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.seals import (
     BESIDE_FILE,
@@ -89,13 +90,15 @@ def bundle_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
         lock_target(connection, record.target)
         rows = rows_of(connection, run_id)
     (run,) = rows["runs"].values()
+    before = accepted_before(platform, record)
     files: dict[str, Any] = {
         _RUN_FILE: {name: cell for name, cell in run.items() if name not in _FILED_APART},
         "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
         "code.json": record.plan.code,
         "policy.json": approvals.policy_text(platform.ledger, record.plan.policy),
         "reconciliation.json": _reconciliation(rows, record),
-        "accepted_before.json": accepted_before(platform, record),
+        "accepted_before.json": before,
+        CHANGES_FILE: changes_of_run(platform, record, before),
         SCHEMA_FILE: sealed_schema(platform, record),
         INPUTS_FILE: sealed_inputs(platform, record),
         BESIDE_FILE: sealed_beside(platform, record),
@@ -134,13 +137,14 @@ def _reconciliation(rows: Rows, record: RunRecord) -> list[dict[str, Any]]:
 
 
 def accepted_before(platform: Platform, record: RunRecord) -> dict[str, Any]:
-    """Return what readers saw of each chunk just before: whose it was, its digest, and what its gate measured."""
+    """Return what readers saw of each chunk just before: whose it was, its digest, and what its gate measured and added up."""
     holders = platform.ledger.accepted(record.target, [chunk.key for chunk in record.plan.chunks])
     found = {}
     for run_id in sorted(set(holders.values()) - {record.run_id}):
         for chunk in platform.ledger.chunks(run_id):
             if holders.get(chunk.chunk) == run_id:
                 facts = {"run": run_id, "digest": chunk.digest, "rows": chunk.rows}
+                facts |= {VISIBLE: chunk.measures[VISIBLE]} if VISIBLE in chunk.measures else {}
                 found[chunk.chunk] = facts | {"slices": chunk.measures.get("slices", [])}
     return found
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from backfill_assets.chunk_changes import CHANGES_FILE, changes_of_run
 from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import Record, accepted_before, kept_rows, last_diff, records_of
+from backfill_assets.sums import difference
 from manifests.canonical import plain
+from manifests.model import Mode
+from resources.ledger import RunRecord
 from resources.rows import Rows, rows_of
 from resources.whole_files import write_whole
 
@@ -29,10 +34,20 @@ _LOG = logging.getLogger(__name__)
 _PANELS = 6
 _LINES = 40
 """The most lines of a heat map."""
-_LARGEST = 20
+_LARGEST, _LARGEST_OF_EACH = 40, 3
+"""The most rows of the largest changes, and of one column and kind of change."""
+_KINDS = ("added", "removed", "changed", "unchanged")
 _NOTHING: Mapping[str, int] = {}
 _DONE_BY = {"publish": "published", "rollback": "rolled back", "reinstate": "reinstated", "accept": "accepted"}
-_DECISIONS = {"APPROVED": "approved", "REJECTED": "rejected"}
+_DECISIONS = {
+    "APPROVED": "approved",
+    "REJECTED": "rejected",
+    "REVIEWED": "reviewed",
+    "PUBLISH": "decided to publish",
+    "ROLLBACK": "decided to roll back",
+    "REINSTATE": "decided to reinstate",
+    "ACCEPT": "decided to accept the version",
+}
 
 
 def report(platform: Platform, run_id: str) -> str:
@@ -51,9 +66,10 @@ def report(platform: Platform, run_id: str) -> str:
         before = plain(accepted_before(platform, record))
     else:
         before = json.loads((bundle / "accepted_before.json").read_bytes())
-    facts = _facts(rows, run_id, before)
-    diff = last_diff(platform, run_id)
-    facts |= {"diff": diff if isinstance(diff, dict) else None, "largest_shown": _LARGEST}
+    facts = _facts(defaultdict(dict, rows), run_id, before)  # a table without a row has no file in a bundle
+    facts |= {
+        "change": _what_changed(facts, _changes(platform, record, bundle, facts, before), last_diff(platform, run_id))
+    }
     facts |= {"evidence": _evidence(platform, run_id, bundle, records), "charts": _charts(facts)}
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -66,6 +82,7 @@ def report(platform: Platform, run_id: str) -> str:
         "number": _number,
         "signed": _signed,
         "percent": _percent,
+        "figure": _figure,
         "instant": _instant,
         "cell": _cell,
     }
@@ -145,6 +162,125 @@ def _facts(rows: Rows, run_id: str, before: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
+# --- what changed -----------------------------------------------------------------------------------------------------
+
+
+def _changes(
+    platform: Platform, record: RunRecord, bundle: Path | None, facts: Mapping[str, Any], before: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return rows and sums by chunk: as they were sealed, or of a run that has no bundle as they would be."""
+    if bundle is None:
+        return plain(changes_of_run(platform, record, before))  # type: ignore[no-any-return]
+    if (file := bundle / CHANGES_FILE).is_file():
+        return json.loads(file.read_bytes())  # type: ignore[no-any-return]
+    rows = [{"chunk": one["chunk"], "rows": [one["before"], one["rows"]], "sums": {}} for one in facts["chunks"]]
+    return {"diff_id": "", "chunks": rows, "unknown": ""}
+
+
+def _what_changed(facts: Mapping[str, Any], changes: Mapping[str, Any], recorded: Any) -> dict[str, Any]:
+    """Return what the section says: by chunk, by column, and the rows that moved furthest where a diff is on record."""
+    diff = recorded if isinstance(recorded, dict) else {}
+    if changes["diff_id"] and diff.get("diff_id", changes["diff_id"]) != changes["diff_id"]:
+        diff = {}  # of rows that were computed anew since
+    by_chunk = {one["chunk"]: one for one in diff.get("chunks", ())}
+    chunks = [
+        {"chunk": one["chunk"], "before": one["rows"][0], "after": one["rows"][1]}
+        | {name: by_chunk.get(one["chunk"], {}).get(name) for name in _KINDS}
+        for one in changes["chunks"]
+    ]
+    if facts["plan"]["mode"] == Mode.RECONCILIATION:
+        chunks = []
+    columns = diff.get("columns") or _summed(changes["chunks"] if chunks else [])
+    return {
+        "lead": _lead(facts["run"], facts["plan"], facts["committed"], diff),
+        "unknown": changes["unknown"],
+        "diff": diff or None,
+        "why_no_diff": _why_no_diff(facts, changes) if chunks else "",
+        "chunks": chunks,
+        "rows": [_sum(one["before"] for one in chunks), _sum(one["after"] for one in chunks)],
+        "columns": [one for one in columns if one.get("before") is not None or one.get("after") or one.get("changed")],
+        "largest": [_moved(row) for row in _first_of_each(diff.get("largest") or [])][:_LARGEST],
+    }
+
+
+def _summed(chunks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Add up the sums of all chunks by column; None where one of them is not known."""
+    found = []
+    for name in dict.fromkeys(name for chunk in chunks for name in chunk["sums"]):
+        sides = [[chunk["sums"].get(name, (None, None))[side] for chunk in chunks] for side in (0, 1)]
+        before, after = (None if None in side else str(sum(map(Decimal, side), Decimal(0))) for side in sides)
+        delta = None if before is None or after is None else difference(before, after)
+        found.append({"column": name, "changed": None, "before": before, "after": after, "delta": delta})
+    return found
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    found = list(values)
+    return None if None in found else sum(one for one in found if one is not None)
+
+
+def _lead(
+    run: Mapping[str, Any], plan: Mapping[str, Any], committed: Sequence[Mapping[str, Any]], diff: Mapping[str, Any]
+) -> str:
+    """Say whether readers have what is shown, or had it, or would have."""
+    if plan["mode"] == Mode.RECONCILIATION:
+        return "Nothing: it compares what readers have with what they should have, and is never published."
+    if plan["mode"] == Mode.DRY_RUN:
+        return "Nothing: it is a dry run, which is never published. As a run of another mode it would change this."
+    undone = [one for one in committed if one["action"] in {"rollback", "reinstate"}]
+    if not any(one["action"] == "publish" for one in committed):
+        over = run["state"] in {"REJECTED", "CANCELLED"}
+        return f"Readers have seen nothing of it. {'This is what it would have changed' if over else 'Published, it would change this'}."
+    if not undone:
+        return "What the publication changed, before and after."
+    said = "; ".join(f"{_DONE_BY[one['action']]} {_instant(one['ended_at'])}" for one in undone)
+    if undone[-1]["action"] == "reinstate":
+        return f"It was {said}: readers have what is shown as “after” again."
+    back = "what is shown as “before”"
+    if diff:
+        names = ("added", "removed", "changed")
+        gone, there, changed = (_number(diff.get(name, 0)) for name in names)
+        back += (
+            f": the {gone} added rows are gone, the {there} removed are back, the {changed} changed say what they said"
+        )
+    return f"It was {said}. The rollback changed everything below back, so that readers have {back}."
+
+
+def _why_no_diff(facts: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
+    run_id = facts["run"]["run_id"]
+    if not facts["committed"]:
+        return f"Its rows were not compared by key: `backfill diff {run_id}` does that, once all of it is staged."
+    if not facts["manifest"].get("evidence", {}).get("diff", True):
+        return "Its rows were not compared by key: the manifest says so (evidence.diff)."
+    if not changes["diff_id"]:
+        return f"No diff is on record of this run: `backfill diff {run_id}` makes one, while the rows before are there."
+    return "Its rows are not compared by key yet: `backfill doctor --repair` completes that."
+
+
+def _first_of_each(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the first few rows of each column and kind of change."""
+    seen: dict[tuple[Any, Any], int] = defaultdict(int)
+    for row in rows:
+        place = (row.get("column"), row.get("kind"))
+        seen[place] += 1
+        if seen[place] <= _LARGEST_OF_EACH:
+            yield row
+
+
+def _moved(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a row of the largest changes, each cell as text, old before new."""
+    old, new = ((row.get(side) or {}).get(row.get("column")) for side in ("old", "new"))
+    return {
+        "column": _cell(row.get("column")),
+        "kind": _cell(row.get("kind")).lower(),
+        "chunk": _cell(row.get("chunk")),
+        "key": ", ".join(_cell(value) for value in (row.get("key") or {}).values()),
+        "before": _cell(old),
+        "after": _cell(new),
+        "by": f"{_cell(row.get('by'))} {row.get('unit') or ''}".rstrip(),
+    }
+
+
 def _chunk(chunk: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
     shown = {name: chunk[name] for name in ("chunk", "state", "attempt", "rows", "bytes", "digest", "error")}
     same = before is not None and before["digest"] == chunk["digest"]
@@ -220,7 +356,7 @@ def _evidence(platform: Platform, run_id: str, bundle: Path | None, records: Seq
         "root": None if bundle is None else json.loads((bundle / "index.json").read_bytes())["root"],
         "files": [] if bundle is None else sorted(file.name for file in bundle.iterdir()),
         "links": links,
-        "head": None if not links else links[-1].hash,
+        "head": links[-1] if links else chain.links[-1] if chain.links else None,
         "is_kept": bundle is not None and (bundle / "run.json").is_file(),
         "records": [one.name for one in records],
     }
@@ -342,11 +478,20 @@ def _instant(value: Any) -> str:
     return "-" if value is None else f"{str(value)[:19].replace('T', ' ')} UTC"
 
 
+def _figure(value: str | None) -> str:
+    """Return an exact figure that is given as text with its thousands apart."""
+    if value is None:
+        return "-"
+    whole, point, rest = value.partition(".")
+    return f"{int(whole):,}{point}{rest}" if whole.lstrip("-").isdigit() and whole != "-0" else value
+
+
 def _cell(value: Any) -> str:
-    return (
-        json.dumps(value, ensure_ascii=False)
-        if isinstance(value, (dict, list))
-        else "-"
-        if value is None
-        else str(value)
-    )
+    """Return a value as people write it: of a mapping each name with its value, of a list the values."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_cell(one)}" for name, one in value.items()) or "-"
+    if isinstance(value, list):
+        return ", ".join(map(_cell, value)) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else str(value)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from math import isclose
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
+from backfill_assets.chunk_changes import CHANGES_FILE
 from backfill_assets.garbage import tables_of
 from backfill_assets.links import strange_links
 from backfill_assets.pins import Inputs
@@ -215,6 +217,8 @@ class _Check:
         rows: Rows | None = None
         try:
             rows = None if bundle is None else self._rows(run_id, bundle, links, records, root, found)
+            if bundle is not None:
+                self._diff(bundle, records, found, published=bool(links))
             if rows is not None and bundle is not None:
                 target = target_named(str(rows["runs"][run_id]["target"]))
                 sealed = sealed_of(run_id, target, rows, bundle, [one.content for one in records if one.number])
@@ -306,6 +310,28 @@ class _Check:
                     found.add(where, what, "nothing", f"SHA-256 {record.hash}")
         for name in sorted(beside.keys() - by_name.keys()):
             found.add(f"{found.run_id}/records/{name}.json", "is missing", f"SHA-256 {beside[name]}", "nothing")
+
+    @staticmethod
+    def _diff(bundle: Path, records: Sequence[Record], found: _Findings, *, published: bool) -> None:
+        """Hold the kept diff of a publication against the rows and sums by chunk that were sealed before it."""
+        file = bundle / CHANGES_FILE
+        sealed = json.loads(file.read_bytes()) if file.is_file() else {}
+        if not published or not sealed.get("diff_id"):
+            return
+        for record in records:
+            if record.content.get("diff_id") != sealed["diff_id"] or "chunks" not in record.content:
+                continue  # that a diff is missing is the doctor's to say
+            where = f"{found.run_id}/records/{record.name}.json"
+            by_chunk = {one["chunk"]: one for one in record.content["chunks"]}
+            for chunk in sealed["chunks"]:
+                told = by_chunk.pop(chunk["chunk"], None)
+                for name, expected, seen in _counted(chunk, told):
+                    if expected != seen:
+                        found.add(
+                            f"{where} chunk {chunk['chunk']}", f"has other {name} than was sealed", expected, seen
+                        )
+            for chunk in by_chunk:
+                found.add(f"{where} chunk {chunk}", "is of no chunk that was sealed")
 
     # --- the ledger -------------------------------------------------------------------------------------------
 
@@ -553,6 +579,27 @@ class _Check:
     @staticmethod
     def _file_problem(chunk: str, problem: FileProblem, found: _Findings) -> None:
         found.add(f"chunk {chunk} {problem.path}".rstrip(), problem.what, problem.expected, problem.found)
+
+
+def _counted(sealed: Mapping[str, Any], told: Mapping[str, Any] | None) -> Iterator[tuple[str, Any, Any]]:
+    """Yield rows and sums of a chunk, before and after, as they were sealed and as a diff has them; what is not known is left out."""
+    there = told or {"added": 0, "removed": 0, "changed": 0, "unchanged": 0, "sums": {}}
+    stays = there["changed"] + there["unchanged"]
+    counted = (stays + there["removed"], stays + there["added"])
+    for side, expected, seen in zip(("before", "after"), sealed["rows"], counted, strict=True):
+        if expected is not None:
+            yield f"rows {side}", expected, seen
+    for name, both in sealed["sums"].items():
+        for side, expected, seen in zip(("before", "after"), both, there["sums"].get(name, (None, None)), strict=True):
+            if expected is not None:
+                yield f"sum of {name} {side}", expected, expected if _is_sum(expected, seen) else seen
+
+
+def _is_sum(expected: str, seen: str | None) -> bool:
+    """Whether two sums are equal: whole numbers to the digit; of floating-point numbers the last ones depend on their order."""
+    if seen is None or expected == seen:
+        return expected == seen
+    return not (expected + seen).replace("-", "").isdigit() and isclose(float(expected), float(seen), rel_tol=1e-9)
 
 
 def _of(links: Sequence[Link], event: str) -> list[Link]:

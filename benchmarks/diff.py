@@ -28,8 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from backfill_assets import demo
+from backfill_assets.chunk_changes import sides_of
 from backfill_assets.compute import read
-from backfill_assets.diff import _require_staged, _sides, diff_run
+from backfill_assets.diff import _require_staged, diff_run
 from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
 from backfill_assets.loading import initialise, load_case_events
 from backfill_assets.planning import plan_run
@@ -118,7 +119,7 @@ def versions(platform: Platform, run_id: str) -> tuple[DataFrame, DataFrame]:
     """Return the frames of both versions, as the diff reads them."""
     record, chunks = _require_staged(platform, run_id)
     target = target_named(record.target)
-    sides = _sides(platform, target, record, chunks).values()
+    sides = sides_of(platform, target, record, chunks).values()
     spark, schema = platform.spark.session(record.plan.mode), platform.lakehouse.table(target.name).schema()
 
     def frame(paths: Sequence[str]) -> DataFrame:

@@ -372,10 +372,18 @@ class Limits(_Part):
     max_runs_in_parallel: Annotated[int, Field(ge=1, le=1_000, strict=True)] = 1
 
 
+class Evidence(_Part):
+    """What is kept of a publication beside its proof: the diff, which compares every row by key once readers have them."""
+
+    diff: bool = True
+
+
 class RunManifest(_Part):
     """The contract of one run: what, why, by whom, from which input, with which code, allowed to change what."""
 
-    _later = frozenset({"conflict", "freeze", "sample", "progressive", "series", "cut_line", "overlap_days", "purpose"})
+    _later = frozenset(
+        {"conflict", "freeze", "sample", "progressive", "series", "cut_line", "overlap_days", "purpose", "evidence"}
+    )
 
     api_version: Literal["backfill/v1"] = "backfill/v1"
     run_id: str
@@ -402,6 +410,7 @@ class RunManifest(_Part):
     """How many days from the cut line on the run may publish all the same."""
     purpose: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")] | None = None
     """What the source is used for, where the policy asks."""
+    evidence: Evidence = Evidence()
     development: bool = False
 
     @field_validator("run_id")

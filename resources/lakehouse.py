@@ -378,13 +378,24 @@ class Lakehouse:
         Raises:
             InputRefused: if a file lies in more than one chunk.
         """
+        found = self.file_rows_by_chunk(name, snapshot_id, scopes, branch=branch)
+        return {key: tuple(sorted(files)) for key, files in found.items()}
+
+    def file_rows_by_chunk(
+        self, name: str, snapshot_id: int | None, scopes: Mapping[str, Scope], *, branch: str | None = None
+    ) -> dict[str, dict[str, int]]:
+        """Return the data files of each scope with their rows, as `files_by_chunk` does; from metadata alone.
+
+        Raises:
+            InputRefused: if a file lies in more than one chunk.
+        """
         table = self.table(name)
         snapshot = (
             table.snapshot_by_name(branch or MAIN_BRANCH) if snapshot_id is None else _snapshot(table, snapshot_id)
         )
-        files: dict[str, list[str]] = {key: [] for key in scopes}
+        files: dict[str, dict[str, int]] = {key: {} for key in scopes}
         if snapshot is None or not scopes:
-            return dict.fromkeys(scopes, ())
+            return files
         column = next(iter(scopes.values())).column
         whole = Scope(column, min(one.start for one in scopes.values()), max(one.end for one in scopes.values()))
         by_start = sorted(scopes.items(), key=lambda item: item[1].start)
@@ -402,8 +413,8 @@ class Lakehouse:
                         )
                     )
                 continue  # of a chunk between two of these
-            files[by_start[place][0]].append(file.file_path)
-        return {key: tuple(sorted(paths)) for key, paths in files.items()}
+            files[by_start[place][0]][file.file_path] = file.record_count
+        return files
 
     # --- reading --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from launches import Launch, launch
 from worlds import END, FEW_GATES, SPARK, TARGET, World, make_world
 
 from backfill_assets import faults
+from backfill_assets.diff import recorded_diff
 from backfill_assets.publication import publish
 from backfill_assets.staging import RUN_TAG
 from manifests.lifecycle import RunState
@@ -64,7 +65,10 @@ def test_the_same_command_after_a_kill_at_every_point_ends_as_if_nothing_had_hap
     assert world.platform.ledger.run("disturbed").state is RunState.VALIDATED  # it landed, nobody could say so
     command(world, "run", "disturbed", fault="publishing.recorded").finish(KILLED)
     command(world, "run", "disturbed", fault="recording.told").finish(KILLED)
+    command(world, "run", "disturbed", fault="comparing.kept").finish(KILLED)
+    assert recorded_diff(world.platform, "disturbed") is None
     command(world, "run", "disturbed").finish(0)
+    assert recorded_diff(world.platform, "disturbed") is not None  # kept, once, by the command that was repeated
     ledger = world.platform.ledger
     assert ledger.run("disturbed").state is RunState.PUBLISHED
     assert world.digests("disturbed") == world.digests(undisturbed.run_id)

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from backfill_assets.cli import cli
 from backfill_assets.target import TargetTable, TransformContext
-from manifests.model import Limits, RunManifest, Safety, Target, Validation, parse_manifest
+from manifests.model import Evidence, Limits, RunManifest, Safety, Target, Validation, parse_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")})
@@ -158,6 +158,7 @@ def test_the_table_of_a_manifest_has_every_field() -> None:
         | _names(Safety, "safety.")
         | _names(Validation, "validation.")
         | _names(Limits, "limits.")
+        | _names(Evidence, "evidence.")
     )
     assert parts <= shown
 

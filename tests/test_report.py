@@ -6,20 +6,27 @@ import re
 import shutil
 import subprocess
 from datetime import date
+from decimal import Decimal
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from click.testing import CliRunner
 from worlds import World, make_world
 
+from backfill_assets import decisions
 from backfill_assets import report as report_module
 from backfill_assets.cli import cli
-from backfill_assets.publication import publish, rollback
+from backfill_assets.diff import recorded_diff
+from backfill_assets.kept_diffs import after_publication
+from backfill_assets.publication import publish, reinstate, rollback
 from backfill_assets.report import report, report_beside
 from manifests.errors import InputRefused
 from resources.evidence import REPORT
+from resources.lakehouse import local_path
 
 HOSTILE = '<script>alert("x")</script> & $\\frac{1}{2}$ <img src=http://example.org/x.png onerror=alert(1)>'
 MARCH = (date(2010, 3, 1), date(2010, 3, 31))
@@ -169,6 +176,116 @@ def test_a_first_publication_has_nothing_before(world: World) -> None:
     assert "Later runs hold part of its scope" in page.text
 
 
+def tables(text: str) -> list[list[list[str]]]:
+    """Every table of a page: its lines, their cells."""
+    rows = [
+        re.findall(r"<tr>(.*?)</tr>", one, re.DOTALL) for one in re.findall(r"<table>(.*?)</table>", text, re.DOTALL)
+    ]
+    return [
+        [
+            [
+                unescape(re.sub(r"<[^>]*>", "", cell))
+                for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL)
+            ]
+            for row in one
+        ]
+        for one in rows
+    ]
+
+
+def table_of(text: str, *names: str) -> list[dict[str, str]]:
+    (found,) = (one for one in tables(text) if one[0][: len(names)] == list(names))
+    return [dict(zip(found[0], line, strict=True)) for line in found[1:]]
+
+
+def test_what_changed_is_said_without_a_diff(world: World) -> None:
+    """Rows and sums by chunk are sealed with the bundle: nobody has to compare anything before."""
+    text = report(world.platform, "fixed")
+    ledger = world.platform.ledger
+    (after,), (before,) = (
+        [one for one in ledger.chunks(run) if one.chunk == "2010-03"] for run in ("fixed", "history")
+    )
+    (shown,) = table_of(text, "chunk", "rows before", "rows after")
+    assert (shown["chunk"], shown["rows before"], shown["rows after"]) == (
+        "2010-03",
+        f"{before.rows:,}",
+        f"{after.rows:,}",
+    )
+    sums = {one["column"]: one for one in table_of(text, "column", "sum before", "sum after")}
+    then, now = (pl.concat([pl.read_parquet(local_path(file.path)) for file in one.files]) for one in (before, after))
+    assert sums["days_open"]["sum before"] == f"{then['days_open'].sum():,}"
+    assert sums["days_open"]["sum after"] == f"{now['days_open'].sum():,}"
+    assert Decimal(sums["amount"]["change"].replace(",", "")) == now["amount"].sum() - then["amount"].sum()
+    assert "Its rows are not compared by key yet: backfill doctor --repair completes that." in Page(text).text.replace(
+        "`", ""
+    )
+
+
+def test_an_unpublished_run_says_what_it_would_change_and_has_the_head_of_the_chain(world: World) -> None:
+    world.validated(world.manifest("unseen", target=world.scope(*MARCH)))
+    text = report(world.platform, "unseen")
+    assert "Readers have seen nothing of it. Published, it would change this." in Page(text).text
+    (shown,) = table_of(text, "chunk", "rows before", "rows after")
+    assert shown["rows after"] == f"{world.platform.ledger.chunks('unseen')[0].rows:,}"
+    assert table_of(text, "column", "sum before", "sum after")
+    head = world.platform.evidence.chain.last()
+    assert head is not None
+    assert f"backfill verify unseen --head {head.hash}" in Page(text).text
+    done = CliRunner().invoke(cli, ["verify", "unseen", "--head", head.hash], env={"BACKFILL_HOME": str(world.home)})
+    assert done.exit_code == 0
+    half = world.approved(world.manifest("half", target=world.scope(date(2010, 3, 1), date(2010, 4, 30))))
+    world.stage(half, ["2010-03"])
+    assert [one["rows after"] for one in table_of(report(world.platform, "half"), "chunk", "rows before")][1] == "-"
+
+
+def test_a_kept_diff_is_shown_in_words_and_a_rollback_says_what_it_changed_back(world: World) -> None:
+    run_id = world.published(world.manifest("shown", target=world.scope(*MARCH), version="2.4.1")).run_id
+    after_publication(world.platform, run_id)
+    diff = recorded_diff(world.platform, run_id)
+    assert diff is not None
+    text = report(world.platform, run_id)
+    (chunk,) = table_of(text, "chunk", "rows before", "rows after")
+    assert [chunk[name] for name in ("added", "removed", "changed", "unchanged")] == [
+        f"{number:,}" for number in (diff.added, diff.removed, diff.changed, diff.unchanged)
+    ]
+    largest = table_of(text, "column", "kind", "chunk", "key", "before", "after", "by")
+    assert {row["kind"] for row in largest} <= {"added", "removed", "changed"}
+    assert any(row["by"].endswith(" days") for row in largest)
+    assert [cell for one in tables(text) for line in one for cell in line if re.search(r"[{}\[\]]", cell)] == []
+    rollback(world.platform, run_id)
+    after_publication(world.platform, run_id)
+    back = Page(report(world.platform, run_id)).text
+    assert f"the {diff.added:,} added rows are gone, the {diff.removed:,} removed are back" in back
+    reinstate(world.platform, run_id)
+    assert "readers have what is shown as “after” again" in Page(report(world.platform, run_id)).text
+    rollback(world.platform, run_id)
+
+
+def test_who_decided_and_whose_process_did_it_are_told_apart(world: World) -> None:
+    run_id = world.validated(world.manifest("decided", target=world.scope(*MARCH))).run_id
+    decisions.publish(world.platform, run_id, by="ops", comment="after lunch")
+    text = Page(report(world.platform, run_id)).text
+    assert "decided to publish by ops" in text
+    assert "PUBLISH by" not in text
+    assert "published under the name ops" in text
+    rollback(world.platform, run_id)
+
+
+def test_a_dry_run_is_said_to_change_nothing(world: World) -> None:
+    world.ran(world.manifest("dry", mode="DRY_RUN", target=world.scope(*MARCH), safety={}))
+    text = report(world.platform, "dry")
+    assert "Nothing: it is a dry run, which is never published." in Page(text).text
+    (shown,) = table_of(text, "chunk", "rows before", "rows after")
+    assert shown["rows after"] == f"{world.platform.ledger.chunks('dry')[0].rows:,}"
+
+
+def test_a_version_that_main_does_not_show_has_a_report(world: World) -> None:
+    """No chunk of it is accepted, so that its bundle has no file of accepted versions."""
+    scope = world.scope(*MARCH) | {"publishMode": "VERSIONED", "version": "v9", "acceptance": "LATER"}
+    run_id = world.published(world.manifest("version", target=scope)).run_id
+    assert "version PUBLISHED" in Page(report(world.platform, run_id)).text
+
+
 def test_a_diff_on_record_is_shown(world: World) -> None:
     record = {"added": 3, "removed": 1, "changed": 2, "unchanged": 1200, "key": ["case_id", "clock"]}
     largest = [{"column": "amount", "by": "12.00", "key": {"case_id": HOSTILE}}]
@@ -194,7 +311,7 @@ def test_the_commands_write_it_beside_the_bundle_and_where_they_are_told(
     assert run(cli, ["rollback", "waiting"]).exit_code == 0
     text = Page(file.read_text()).text
     assert "It was rolled back. That can be undone, too: backfill reinstate waiting" in text
-    assert "rolled back by" in text
+    assert "rolled back under the name" in text
     assert isinstance(run(cli, ["report", "nobody-knows"]).exception, InputRefused)
     assert run(cli, ["verify", "--all"]).exit_code == 0  # a page is no evidence, and in nobody's way
 

@@ -132,6 +132,17 @@ def test_a_manifest_that_states_a_default_is_the_one_that_leaves_it_out() -> Non
     assert manifest_from(stated).hash == manifest_from(manifest_data()).hash
 
 
+def test_a_manifest_says_that_no_diff_is_kept_and_one_that_says_nothing_is_as_it_was() -> None:
+    without, stated = manifest_data(evidence={"diff": False}), manifest_data(evidence={"diff": True})
+
+    assert "evidence" not in manifest_from(manifest_data()).canonical()
+    assert manifest_from(stated).hash == manifest_from(manifest_data()).hash
+    assert manifest_from(without).hash != manifest_from(manifest_data()).hash
+    assert not stored_manifest(manifest_from(without).canonical()).evidence.diff
+    with pytest.raises(ManifestRefused, match="unknown key"):
+        manifest_from(manifest_data(evidence={"diffs": False}))
+
+
 def test_a_comment_and_another_layout_leave_the_hash_alone() -> None:
     block = yaml.safe_dump(yaml.safe_load(FULL), default_flow_style=False, sort_keys=True)
     flow = yaml.safe_dump(yaml.safe_load(FULL), default_flow_style=True, width=60)
