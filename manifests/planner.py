@@ -6,11 +6,12 @@ that a plan can be made and tested without a catalog. The plan is what a preview
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
-from itertools import islice
+from itertools import accumulate, islice
 
 from pydantic import TypeAdapter
 
@@ -475,8 +476,9 @@ def make_plan(
     problems += _source_range_problems(manifest, inputs, source)
     pins, pin_problems = _pin_references(manifest, contract, references)
     problems += pin_problems
-    reads = _estimate(source, inputs.start, inputs.end)
-    chunks = tuple(_planned(chunk, source, warm_up) for chunk in cut(contract.chunking, publish.start, publish.end))
+    files = _FileIndex(source.files)
+    reads = _estimate(files, inputs.start, inputs.end)
+    chunks = tuple(_planned(chunk, files, warm_up) for chunk in cut(contract.chunking, publish.start, publish.end))
     if manifest.sample is not None:
         chunks, sample_problems = _sampled(manifest.sample, chunks)
         problems += sample_problems
@@ -530,7 +532,7 @@ def make_plan(
         read_from=_midnight(inputs.start) - ZONE_MARGIN,
         read_until=_midnight(inputs.end + timedelta(days=1)) + ZONE_MARGIN,
         reads=reads,
-        look_back=_estimate(source, date.min, inputs.start - ZONE_MARGIN - timedelta(days=1), margin=False)
+        look_back=_estimate(files, date.min, inputs.start - ZONE_MARGIN - timedelta(days=1), margin=False)
         if contract.reads_look_back
         else None,
         references=pins,
@@ -783,16 +785,58 @@ def _gates(manifest: RunManifest, contract: TargetContract) -> tuple[str, ...]:
     return tuple(gate for gate in contract.gates if gate in chosen or gate in contract.required_gates)
 
 
-def _planned(chunk: Chunk, source: SourceState, warm_up: int) -> PlannedChunk:
-    reads = _estimate(source, chunk.start - timedelta(days=warm_up), chunk.end)
+def _planned(chunk: Chunk, files: _FileIndex, warm_up: int) -> PlannedChunk:
+    reads = _estimate(files, chunk.start - timedelta(days=warm_up), chunk.end)
     return PlannedChunk(chunk.key, chunk.index, chunk.start, chunk.end, reads)
 
 
-def _estimate(source: SourceState, start: date, end: date, *, margin: bool = True) -> Estimate:
+def _estimate(files: _FileIndex, start: date, end: date, *, margin: bool = True) -> Estimate:
     edge = ZONE_MARGIN if margin else timedelta(0)
     low = start - edge if start > date.min else start
-    touched = [file for file in source.files if file.first_day <= end + edge and file.last_day >= low]
-    return Estimate(len(touched), sum(file.rows for file in touched), sum(file.bytes for file in touched))
+    return files.touched(low, end + edge)
+
+
+class _FileIndex:
+    """Source files by their days: what a range of days touches is found in the logarithm of their number.
+
+    What a range touches is what begins by its end, without what ends before its start.
+    """
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        # bounds that some other program wrote the wrong way round belong into no order
+        self._odd = [file for file in files if file.first_day > file.last_day]
+        even = [file for file in files if file.first_day <= file.last_day]
+        self._begin = _RunningSums(even, lambda file: file.first_day)
+        self._end = _RunningSums(even, lambda file: file.last_day)
+
+    def touched(self, first: date, last: date) -> Estimate:
+        """Return how many files, rows and bytes a range of days touches, both inclusive; nothing where it is empty."""
+        found = [file for file in self._odd if file.first_day <= last and file.last_day >= first]
+        sums = [len(found), sum(file.rows for file in found), sum(file.bytes for file in found)]
+        if first <= last:
+            begun, ended = self._begin.until(last), self._end.before(first)
+            sums = [own + more - less for own, more, less in zip(sums, begun, ended, strict=True)]
+        return Estimate(*sums)
+
+
+class _RunningSums:
+    """Numbers of files, rows and bytes, summed up in the order of a day of each file."""
+
+    def __init__(self, files: Sequence[SourceFile], day: Callable[[SourceFile], date]) -> None:
+        ordered = sorted(files, key=day)
+        self._days = [day(file) for file in ordered]
+        parts = [(1, file.rows, file.bytes) for file in ordered]
+        self._sums = list(accumulate(parts, _add, initial=(0, 0, 0)))
+
+    def until(self, day: date) -> tuple[int, int, int]:
+        return self._sums[bisect_right(self._days, day)]
+
+    def before(self, day: date) -> tuple[int, int, int]:
+        return self._sums[bisect_left(self._days, day)]
+
+
+def _add(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int, int, int]:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 def _name_problems(manifest: RunManifest, contract: TargetContract) -> list[Problem]:

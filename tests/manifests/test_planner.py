@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +26,7 @@ from support import (
     publishing,
 )
 
-from manifests.chunks import Chunking
+from manifests.chunks import Chunking, aligned
 from manifests.errors import PlanRefused
 from manifests.model import Mode, PublishMode, RunManifest, Semantics
 from manifests.planner import (
@@ -453,6 +453,73 @@ def test_batches_of_some_chunks_hold_those_and_no_other(size: int, data: st.Data
 
     found = [chunk.key for batch in plan.batches(wanted) for chunk in batch]
     assert found == sorted(wanted)
+
+
+# --- many chunks and files --------------------------------------------------------------------------------------------
+
+
+def touched(files: tuple[SourceFile, ...], first: date, last: date) -> Estimate:
+    """Count what a range of days touches by looking at each file."""
+    found = [file for file in files if file.first_day <= last and file.last_day >= first]
+    return Estimate(len(found), sum(file.rows for file in found), sum(file.bytes for file in found))
+
+
+days_around = st.dates(date(2011, 12, 1), date(2012, 5, 1))
+some_files = st.lists(
+    # one of them begins after it ends: nobody else's metadata is taken on trust
+    st.builds(SourceFile, st.integers(0, 10**12), st.integers(0, 2**62), days_around, days_around),
+    max_size=40,
+)
+
+
+@unhurried
+@given(some_files, st.integers(0, 90), st.integers(0, 59), st.integers(0, 30), st.sampled_from(Chunking))
+def test_the_plan_is_that_of_who_looks_at_each_file_for_each_chunk(
+    drawn: list[SourceFile], warm_up: int, begins: int, length: int, chunking: Chunking
+) -> None:
+    # the edges know every day that may be published
+    files = (SourceFile(1, 1, date(2011, 1, 1), date(2011, 1, 1)), *drawn, SourceFile(1, 1, *[date(2013, 1, 1)] * 2))
+    start = date(2012, 1, 1) + timedelta(days=begins)
+    first, last = aligned(chunking, start, start + timedelta(days=length))
+    manifest = a_manifest(target=publishing(first.isoformat(), last.isoformat()))
+    contract = a_contract(chunking=chunking, warm_up_days=warm_up)
+    plan = a_plan(manifest, contract=contract, source=a_source(files))
+
+    reach, day = timedelta(days=warm_up + 1), timedelta(days=1)
+    slow = dataclasses.replace(
+        plan,
+        reads=touched(files, first - reach, last + day),
+        look_back=touched(files, date.min, first - reach - day),
+        chunks=tuple(
+            dataclasses.replace(chunk, reads=touched(files, chunk.start - reach, chunk.end + day))
+            for chunk in plan.chunks
+        ),
+    )
+    assert plan.to_json() == slow.to_json()
+    assert plan.hash == slow.hash
+
+
+class Counted(tuple[SourceFile, ...]):
+    """Files that count how often somebody goes through all of them."""
+
+    __slots__ = ()
+    passes: ClassVar[list[int]] = []
+
+    def __iter__(self) -> Iterator[SourceFile]:
+        self.passes.append(len(self))
+        return super().__iter__()
+
+
+def test_no_chunk_goes_through_all_files() -> None:
+    files = Counted(monthly_files(date(2001, 1, 1), 180))
+    source = dataclasses.replace(a_source(files), files=files)
+    plan = a_plan(
+        a_manifest(target=publishing("2003-01-01", "2012-12-31")),
+        contract=a_contract(chunking=Chunking.DAY),
+        source=source,
+    )
+    assert len(plan.chunks) == 3_653
+    assert len(Counted.passes) < 20
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------
