@@ -29,7 +29,7 @@ from backfill_assets.kept_diffs import due, keep_diff
 from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publication import change_of
-from backfill_assets.recording import record_landed, tell_again
+from backfill_assets.recording import PROCESS_ENDED, close_intent, protect_base, record_landed, tell_again
 from backfill_assets.records import MOVED, WAS_PUBLISHED, catch_up, is_behind, name_of
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import ACCEPT, PUBLISH, ROLLBACK, WITHDRAW, Change, withdrawn
@@ -42,12 +42,11 @@ from resources import logs
 from resources.history import referenced
 from resources.journal import INSTALLATION, explain, unexplained
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
-from resources.ledger import ABANDONED, BEFORE, ChunkRecord, ChunkState, RunRecord, now, operator
+from resources.ledger import BEFORE, ChunkRecord, ChunkState, RunRecord, now, operator
 from resources.lineage import lineage_of
 from resources.policy_in_force import disagreement
 from resources.processes import has_ended, is_busy
 from resources.repairs import (
-    close_publication,
     end_attempt,
     end_freeze,
     lease,
@@ -60,7 +59,6 @@ from resources.rows import run_ids
 from resources.storage import Storage, place_of
 
 _log = logging.getLogger(__name__)
-PROCESS_ENDED = "process ended"
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far the clocks of two machines may be apart before it is said."""
 SILENT_AFTER = timedelta(days=1)
@@ -340,29 +338,26 @@ def _open_intent(
     platform: Platform, record: RunRecord, entry: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]
 ) -> Disagreement:
     action, number = entry["action"], entry["id"]
-    ledger = platform.ledger
     before = BEFORE.get(action)
+    close = partial(_close_intent, platform, record.run_id, number, action)
     if recorded:
-        note = f"{PROCESS_ENDED} before it could record the {action}; entry {recorded[-1]['id']} records it"
         return Disagreement(
             "intent-left-open",
             f"{record.run_id} publication {number}",
             f"the intent to {action} is open; entry {recorded[-1]['id']} recorded snapshot {recorded[-1]['snapshot_id']}",
             Sure.CERTAIN,
             "close it, naming the entry that records what happened",
-            lambda: _done(close_publication(ledger, number, ABANDONED, note), "closed as abandoned"),
+            close,
         )
-    nothing = f"{PROCESS_ENDED}; nothing of it is in the target's history"
-    refuse = partial(close_publication, ledger, number, "REFUSED", nothing)
     if record.state is not before or _publisher_is_gone(platform, entry):
         return Disagreement(
             "intent-left-open",
             f"{record.run_id} publication {number}",
             f"the intent to {action} is open, nothing landed, and "
-            + (f"the run is {record.state}" if record.state is not before else "its process is gone"),
+            + (f"the run is {record.state}" if record.state is not before else "nobody is at it any more"),
             Sure.CERTAIN,
             "close it as refused: it changed nothing",
-            lambda: _done(refuse(), "closed as refused"),
+            close,
         )
     return Disagreement(
         "intent-in-doubt",
@@ -373,10 +368,15 @@ def _open_intent(
     )
 
 
+def _close_intent(platform: Platform, run_id: str, entry: int, action: str) -> str:
+    state = close_intent(platform, run_id, entry, action)
+    return _done(state is not None, f"closed as {str(state).lower()}")
+
+
 def _publisher_is_gone(platform: Platform, entry: Mapping[str, Any]) -> bool:
-    """Return whether the process that opened an intent is provably dead; only its lease says which one it was."""
+    """Return whether nobody is at what an intent says: its lease has ended, or the process that held it is provably dead."""
     held = None if entry["token"] is None else lease(platform.ledger, entry["token"])
-    return held is not None and has_ended(held)
+    return held is not None and (held["ended_at"] is not None or has_ended(held))
 
 
 def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
@@ -440,7 +440,7 @@ def _base_tag(view: _View, record: RunRecord) -> Iterator[Disagreement]:
             f"no tag {tag} protects snapshot {base} of {view.target.name}, the run's base",
             Sure.CERTAIN,
             "tag the snapshot, so that no expiry takes it",
-            partial(_tag_again, view, tag, base),
+            partial(_tag_again, view.platform, record.run_id),
         )
     elif reference.snapshot_id != base:
         yield Disagreement(
@@ -452,9 +452,9 @@ def _base_tag(view: _View, record: RunRecord) -> Iterator[Disagreement]:
         )
 
 
-def _tag_again(view: _View, tag: str, base: int) -> str:
-    view.platform.lakehouse.tag(view.target.name, tag, base)
-    return f"created tag {tag} of snapshot {base}"
+def _tag_again(platform: Platform, run_id: str) -> str:
+    tag = protect_base(platform, run_id)
+    return _done(tag is not None, f"created tag {tag}")
 
 
 # --- attempts ---------------------------------------------------------------------------------------------------------

@@ -10,8 +10,12 @@ from backfill_assets.leasing import brought_to_an_end, publishing_lease, put_on_
 from backfill_assets.platform import Platform
 from backfill_assets.publication import change_of, require_publishable, tell_of
 from backfill_assets.ways import PUBLISH
-from resources.ledger import BEFORE, operator
+from manifests.lifecycle import RunState
+from resources.ledger import ABANDONED, BEFORE, operator
+from resources.repairs import close_publication
 
+PROCESS_ENDED = "process ended"
+"""What is noted of something that was left open."""
 RECORD = "record"
 """What a lease is taken for under which what has landed is put on record."""
 
@@ -38,6 +42,45 @@ def record_landed(platform: Platform, run_id: str, action: str, number: int) -> 
             entry = ledger.open_publication(run_id, action, base, root, operator(), token=lease.token)
             put_on_record(platform, change, entry, action, commit)
     return tell_again(platform, run_id, action, number)
+
+
+def close_intent(platform: Platform, run_id: str, entry: int, action: str) -> str | None:
+    """Close an open intent of which nothing has landed, or which another entry has recorded; return as what.
+
+    Under the lease whatever was on its way is fenced, and what has landed is recorded: nothing can come of an intent that
+    is open still. None, and nothing is done, where it is open no more.
+
+    Raises:
+        LeaseHeld: if somebody is at a change of the same days.
+    """
+    ledger = platform.ledger
+    with publishing_lease(platform, ledger.run(run_id), RECORD):
+        done = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED" and one["action"] == action]
+        later = [one["id"] for one in done if one["id"] > entry]
+        if later:
+            state, note = ABANDONED, f"{PROCESS_ENDED} before it could record the {action}; entry {later[0]} records it"
+        else:
+            state, note = "REFUSED", f"{PROCESS_ENDED}; nothing of it is in the target's history"
+        return state if close_publication(ledger, entry, state, note) else None
+
+
+def protect_base(platform: Platform, run_id: str) -> str | None:
+    """Tag the base snapshot of a published run, so that no expiry takes it; return the tag.
+
+    None, and nothing is done, where the run is published no more, or a collection has removed the snapshot since.
+
+    Raises:
+        LeaseHeld: if somebody is at a change of the same days, or collects garbage.
+        PublicationRefused: if there is such a tag, and it names another snapshot.
+    """
+    with publishing_lease(platform, platform.ledger.run(run_id), RECORD):
+        record = platform.ledger.run(run_id)
+        base, tag = record.plan.base_snapshot_id, f"before-{run_id}"
+        known = base is not None and base in platform.lakehouse.history(record.target)
+        if record.state is not RunState.PUBLISHED or base is None or not known:
+            return None
+        platform.lakehouse.tag(record.target, tag, base)
+        return tag
 
 
 def tell_again(platform: Platform, run_id: str, action: str, number: int) -> int | None:

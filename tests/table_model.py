@@ -7,18 +7,32 @@ states. No Iceberg, no ledger, no clock. A commit is one assignment, so whatever
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import count
 
-from manifests.errors import LeaseHeld, LeaseLost, Problem, PublicationDeferred, PublicationRefused, TransitionRefused
+from manifests.errors import (
+    EnvironmentRefused,
+    LeaseHeld,
+    LeaseLost,
+    Problem,
+    PublicationDeferred,
+    PublicationRefused,
+    TransitionRefused,
+)
 from manifests.lifecycle import TRANSITIONS, RunState
 from manifests.model import Corrections, OlderVersion, OnConflict, PublishMode
 
 Key = tuple[str, date]
 Values = tuple[int, int]
 """Value and revision: what a row says besides its key."""
+BEFORE = {
+    "publish": RunState.VALIDATED,
+    "rollback": RunState.PUBLISHED,
+    "reinstate": RunState.ROLLED_BACK,
+    "accept": RunState.PUBLISHED,
+}
 ON_BRANCH = {PublishMode.SHADOW_SWAP, PublishMode.VERSIONED}
 WHY = Problem("the model says so", "what it says", "compare")
 VALIDATED, PUBLISHED, SUPERSEDED = RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED
@@ -102,6 +116,8 @@ class Run:
     prepared: bool = False
     shown: bool = False
     pending: str | None = None
+    intents: dict[str, ModelLease] = field(default_factory=dict)
+    """What it set out to do and nobody has closed, with the lease under which that was."""
     done: list[str] = field(default_factory=list)
     held_before: dict[str, str | None] = field(default_factory=dict)
 
@@ -130,6 +146,16 @@ class ModelLease:
     lost: bool = False
 
 
+@dataclass(eq=False)
+class Unanswered:
+    """A commit of main whose answer was lost: it lands when it arrives, if nobody has been there since."""
+
+    months: frozenset[str]
+    commit: int
+    land: Callable[[], None]
+    fenced: bool = False
+
+
 Reach = Callable[[str], None]
 
 
@@ -144,6 +170,8 @@ class Model:
         self.holders: dict[str, str] = {}
         self.runs: dict[str, Run] = {}
         self.leases: list[ModelLease] = []
+        self.answers = True
+        self.unanswered: list[Unanswered] = []
         self._commits = count(1)
 
     def rows(self, files: Mapping[str, Files] | None = None) -> list[Row]:
@@ -226,6 +254,8 @@ class Model:
         for one in others:
             one.lost = True
             self.leases.remove(one)
+        for late in self.unanswered:
+            late.fenced |= bool(late.months & months)
         mine = ModelLease(run.run_id, months)
         self.leases.append(mine)
         killed = False
@@ -258,19 +288,32 @@ class Model:
             if run.pending is None and self.conflicts(run):
                 self._in_conflict(run)
             reach("publishing.sealed")
+            if not lease.lost:
+                run.intents["publish"] = lease
             reach("publishing.tagged")
-            if run.mode in ON_BRANCH and not run.prepared:
+            with self._closed_if_refused(run, "publish", lease):
+                if run.mode in ON_BRANCH and not run.prepared:
+                    _require(lease)
+                    run.prepared = True
+                reach("publishing.prepared")
+                reach("publishing.leased")
                 _require(lease)
-                run.prepared = True
-            reach("publishing.prepared")
-            reach("publishing.leased")
-            _require(lease)
-            if run.pending is None:
-                self._commit_publication(run)
+                if run.pending is None:
+                    self._commit_publication(run)
             reach("publishing.committed")
             if run.pending is not None:  # else whoever took the lease over has recorded it
                 self.record(run)
             reach("publishing.recorded")
+
+    @staticmethod
+    @contextmanager
+    def _closed_if_refused(run: Run, action: str, lease: ModelLease) -> Iterator[None]:
+        try:
+            yield
+        except (LeaseLost, PublicationRefused, PublicationDeferred):
+            if run.intents.get(action) is lease:
+                del run.intents[action]
+            raise
 
     def conflicts(self, run: Run) -> list[str]:
         if not run.moves_main or run.mode in ON_BRANCH:
@@ -290,34 +333,54 @@ class Model:
             run.waiting = set(conflicts)
             run.state = RunState.RUNNING
             raise PublicationDeferred(WHY)
+        run.intents.pop("publish", None)
         run.state = REJECTED
         raise PublicationRefused(WHY)
 
     def _commit_publication(self, run: Run) -> None:
-        refused = None
-        if run.mode in ON_BRANCH:
-            moved = run.moves_main and self.commit != run.base_commit
-            taken = run.version is not None and run.version in self.versions
-            refused = moved or taken
-        elif run.corrections is not None and any(self.corrections[m] != run.issued[m] for m in run.months):
-            refused = True
-        elif any(self.main[month] != run.base[month] for month in run.changes):
-            self._in_conflict(run)
-        elif not run.changes and run.corrections is None:
-            refused = True
-        if refused:
+        if self._is_refused(run):
             if self.conflicts(run):
                 self._in_conflict(run)
             run.state = REJECTED
             raise PublicationRefused(WHY)
-        if run.version is not None:
-            self.versions[run.version] = run.run_id
-        if run.corrections is not None:
-            self.corrections |= {month: run.issued[month] | run.events[month] for month in run.months}
-        if run.moves_main:
-            self._change_main({month: run.after[month] for month in run.changes})
-            run.shown = True
-        run.pending = "publish"
+
+        def land() -> None:
+            if run.version is not None:
+                self.versions[run.version] = run.run_id
+            if run.corrections is not None:
+                self.corrections |= {month: run.issued[month] | run.events[month] for month in run.months}
+            if run.moves_main:
+                self._change_main({month: run.after[month] for month in run.changes})
+                run.shown = True
+            run.pending = "publish"
+
+        self._committed(run, land)
+
+    def _is_refused(self, run: Run) -> bool:
+        if run.mode in ON_BRANCH:
+            moved = run.moves_main and self.commit != run.base_commit
+            return moved or (run.version is not None and run.version in self.versions)
+        if run.corrections is not None and any(self.corrections[m] != run.issued[m] for m in run.months):
+            return True
+        return any(self.main[m] != run.base[m] for m in run.changes) or (not run.changes and run.corrections is None)
+
+    def _committed(self, run: Run, land: Callable[[], None]) -> None:
+        """Let a change land; or lose it on its way, where no answer comes."""
+        if self.answers:
+            return land()
+        months = frozenset(self.main if run.mode in ON_BRANCH else run.months)
+        self.unanswered.append(Unanswered(months, self.commit, land))
+        raise EnvironmentRefused(WHY)
+
+    def arrive(self) -> list[bool]:
+        """Let what was lost on its way arrive; say of each whether it has landed."""
+        landed = []
+        for late in self.unanswered:
+            landed.append(late.commit == self.commit and not late.fenced)
+            if landed[-1]:
+                late.land()
+        self.unanswered.clear()
+        return landed
 
     def _change_main(self, months: Mapping[str, Files]) -> None:
         self.main |= months
@@ -327,14 +390,20 @@ class Model:
         self._require_accepted_later(run)
         if "accept" in run.done:
             return
-        with self.lease(run, "accept"):
+        with self.lease(run, "accept") as lease:
             self._require_accepted_later(run)  # its rollback may have been recorded just now
-            if not run.shown:
-                if self.commit != run.base_commit:
-                    raise PublicationRefused(WHY)
-                self._change_main({month: run.after[month] for month in run.changes})
-                run.shown = True
-            run.pending = "accept"
+            run.intents["accept"] = lease
+            if not run.shown and self.commit != run.base_commit:
+                del run.intents["accept"]
+                raise PublicationRefused(WHY)
+
+            def land() -> None:
+                if not run.shown:
+                    self._change_main({month: run.after[month] for month in run.changes})
+                    run.shown = True
+                run.pending = "accept"
+
+            self._committed(run, land)
             reach("accepting.committed")
             if run.pending is not None:
                 self.record(run)
@@ -372,24 +441,34 @@ class Model:
             if back and any(self.holders.get(month, run.run_id) != run.run_id for month in mine):
                 raise PublicationRefused(WHY)
             _require(lease)
-            if run.pending is None:
-                there = {m: run.after[m] if back else run.base[m] for m in run.changes} if run.shown else {}
-                events = {m: run.issued[m] | run.events[m] if back else run.issued[m] for m in run.events}
-                if any(self.main[m] != files for m, files in there.items()):
-                    raise PublicationRefused(WHY)
-                if any(self.corrections[m] != files for m, files in events.items()):
-                    raise PublicationRefused(WHY)
-                if run.shown:
-                    self._change_main({m: run.base[m] if back else run.after[m] for m in run.changes})
-                self.corrections |= {m: run.issued[m] if back else run.issued[m] | run.events[m] for m in run.events}
-                if run.version is not None:
-                    names = [run.version, f"withdrawn-{run.version}"]
-                    old, new = names if back else reversed(names)
-                    self.versions[new] = self.versions.pop(old)
-                run.pending = action
+            run.intents[action] = lease
+            with self._closed_if_refused(run, action, lease):
+                self._undone(run, back=back)
             reach("undoing.committed")
             if run.pending is not None:
                 self.record(run)
+
+    def _undone(self, run: Run, *, back: bool) -> None:
+        if run.pending is not None:
+            return
+        there = {m: run.after[m] if back else run.base[m] for m in run.changes} if run.shown else {}
+        events = {m: run.issued[m] | run.events[m] if back else run.issued[m] for m in run.events}
+        if any(self.main[m] != files for m, files in there.items()):
+            raise PublicationRefused(WHY)
+        if any(self.corrections[m] != files for m, files in events.items()):
+            raise PublicationRefused(WHY)
+
+        def land() -> None:
+            if run.shown:
+                self._change_main({m: run.base[m] if back else run.after[m] for m in run.changes})
+            self.corrections |= {m: run.issued[m] if back else run.issued[m] | run.events[m] for m in run.events}
+            if run.version is not None:
+                names = [run.version, f"withdrawn-{run.version}"]
+                old, new = names if back else reversed(names)
+                self.versions[new] = self.versions.pop(old)
+            run.pending = "rollback" if back else "reinstate"
+
+        self._committed(run, land)
 
     def cancel(self, run: Run) -> None:
         if run.state is VALIDATED:
@@ -414,6 +493,7 @@ class Model:
         action = run.pending
         assert action is not None
         run.pending = None
+        run.intents.pop(action, None)
         run.done.append(action)
         mine = self._holds(run)
         if action == "rollback":
@@ -432,6 +512,17 @@ class Model:
         for earlier in {one for one in run.held_before.values() if one is not None}:
             if earlier not in self.holders.values():
                 self.runs[earlier].state = SUPERSEDED
+
+    def mend(self) -> None:
+        """Put on record what was committed, and close what will never be, where nobody holds its months."""
+        for _ in self.runs:  # what is closed may bring another one within reach
+            for run in self.runs.values():
+                for action in [*run.intents]:
+                    lease = run.intents[action]
+                    over = run.state is not BEFORE[action] or lease.state == "gone" or lease not in self.leases
+                    if run.pending == action or over:
+                        with suppress(LeaseHeld), self.lease(run, "record"):
+                            run.intents.pop(action, None)
 
     # --- others ---------------------------------------------------------------------------------------------------
 

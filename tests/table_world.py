@@ -28,7 +28,7 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 from table_model import Event, File, Row, Run
 
-from backfill_assets import derivation, faults
+from backfill_assets import derivation, doctor, faults
 from backfill_assets import platform as platform_module
 from backfill_assets.compute import entities_folder, lineage
 from backfill_assets.executor import CHUNK_GATE, by_plan
@@ -325,8 +325,10 @@ def _values(text: str | None) -> tuple[int, int] | None:
 @contextmanager
 def only_this_table() -> Iterator[None]:
     """Make the table the process's only product, and do workers' work here; put back what was before."""
+    products = (Product("days", (), (TARGET,)),)
     with (
-        mock.patch.object(platform_module, "PRODUCTS", (Product("days", (), (TARGET,)),)),
+        mock.patch.object(platform_module, "PRODUCTS", products),
+        mock.patch.object(doctor, "PRODUCTS", products),
         mock.patch.object(derivation, "in_workers", here),
         mock.patch.dict(os.environ, {"BACKFILL_OPERATOR": "ada"}),
     ):

@@ -18,10 +18,11 @@ from table_model import File, Killed, Row, Run
 from table_world import DAYS, EVENTS, MONTHS, NOBODY, Installation, day_of, only_this_table
 
 from backfill_assets import decisions, faults, publication
-from backfill_assets.leasing import leases_of
+from backfill_assets.doctor import Disagreement, examine
+from backfill_assets.leasing import collecting_lease, leases_of
 from backfill_assets.recording import record_landed, tell_again
 from backfill_assets.ways import Change
-from manifests.errors import EnvironmentRefused, LeaseLost, PublicationDeferred, PublicationRefused
+from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, PublicationDeferred, PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OnConflict, PublishMode
 from resources.leases import Leases
@@ -396,3 +397,29 @@ def test_a_repair_records_a_rollback_that_landed(it: Installation) -> None:
         publication.rollback(it.platform, run.run_id)
     assert record_landed(it.platform, run.run_id, "rollback", 2) == it.platform.lakehouse.snapshot_id(DAYS)
     assert (names(it), state(it, run)) == ([], RunState.ROLLED_BACK)
+
+
+def untagged(it: Installation) -> Disagreement:
+    """Return the finding that nothing protects the base of `run`, which is published over what another one published."""
+    publish(it, staged(it, "first"))
+    publish(it, staged(it, "run"))
+    it.platform.lakehouse.table(DAYS).manage_snapshots().remove_tag("before-run").commit()
+    (found,) = [one for one in examine(it.platform) if one.kind == "base-tag-missing"]
+    return found
+
+
+def test_a_base_is_not_tagged_for_a_run_that_was_rolled_back_since_it_was_looked_at(it: Installation) -> None:
+    found = untagged(it)
+    publication.rollback(it.platform, "run")
+    assert found.repair is not None
+    assert "nothing was done" in found.repair()
+    assert "before-run" not in it.platform.lakehouse.refs(DAYS)
+
+
+def test_a_base_is_not_tagged_while_snapshots_are_collected(it: Installation) -> None:
+    found = untagged(it)
+    assert found.repair is not None
+    with collecting_lease(it.platform, DAYS), pytest.raises(LeaseHeld):
+        found.repair()
+    assert found.repair() == "created tag before-run"
+    assert "before-run" in it.platform.lakehouse.refs(DAYS)

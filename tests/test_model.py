@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from table_model import File, Killed, Model, Row, Run
 from table_world import DAYS, MONTHS, NAMES, NOBODY, Installation, day_of, only_this_table
 
-from backfill_assets import publication, ways
+from backfill_assets import doctor, publication, ways
 from manifests.errors import LeaseHeld, PlanRefused, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, OnConflict, PublishMode
@@ -291,6 +291,55 @@ class TableUnderChange(RuleBasedStateMachine):
         self.act(action, run, point, meanwhile, in_the_model)
         assert not found or _kind(found[0]) is _kind(found[1]), found
 
+    # --- the doctor, and commits whose answer is lost -------------------------------------------------------------
+
+    @precondition(lambda self: self.runs())
+    @rule()
+    def the_doctor_repairs(self) -> None:
+        self._mend()
+
+    def _mend(self) -> None:
+        doctor.mend(self.it.platform)
+        self.model.mend()
+
+    @precondition(lambda self: self.runs(RunState.VALIDATED, RunState.PUBLISHED, RunState.ROLLED_BACK))
+    @rule(data=st.data(), meanwhile=st.sampled_from(["nothing", "doctor", "cancel", "again", "another", "live"]))
+    def an_answer_is_lost_and_the_commit_arrives_later(self, data: st.DataObject, meanwhile: str) -> None:
+        """Somebody else acts before it arrives; a change of two commits is the directed tests' (`test_interleavings`)."""
+        run = self.draw(data, self.runs(RunState.VALIDATED, RunState.PUBLISHED, RunState.ROLLED_BACK))
+        action = {RunState.VALIDATED: "publish", RunState.PUBLISHED: "rollback"}.get(run.state, "reinstate")
+        if run.later and run.state is RunState.PUBLISHED and "accept" not in run.done:
+            action = "accept"
+        if run.corrections is not None or (run.version is not None and action in {"rollback", "reinstate"}):
+            return
+        self.unanswered(action, run, partial(self._meanwhile, meanwhile, run, action, data))
+
+    def _meanwhile(self, what: str, run: Run, action: str, data: st.DataObject) -> None:
+        others = [one for one in self.runs(RunState.VALIDATED) if one is not run]
+        if what == "doctor":
+            self._mend()
+        elif what == "cancel":
+            self.cancel(run)
+        elif what == "again":
+            self.act(action, run)
+        elif what == "another" and others:
+            self.act("publish", self.draw(data, others))
+        elif what == "live":
+            file = self._live_file(run.months[0], 0)
+            self.model.live(run.months[0], file)
+            self.it.live(run.months[0], file)
+
+    def unanswered(self, action: str, run: Run, meanwhile: Callable[[], None]) -> list[bool]:
+        """Lose the answer to a run's commit; let it arrive after `meanwhile`, and say whether it has landed."""
+        self.model.answers = run.later and action == "publish"  # a version is shown to nobody yet
+        with self.it.answer_lost() as late:
+            self.act(action, run)
+        self.model.answers = True
+        meanwhile()
+        landed = [arrives() for arrives in late]
+        assert landed == self.model.arrive()
+        return landed
+
     # --- live -----------------------------------------------------------------------------------------------------
 
     def _live_file(self, month: str, revision: int) -> File:
@@ -413,6 +462,14 @@ def test_corrections_are_not_issued_beside_a_replacement_that_is_refused(machine
         lambda: machine.model.live(MONTHS[0], file),
     )
     assert (run.state, machine.it.corrections()) == (RunState.REJECTED, [])
+
+
+def test_what_the_doctor_has_closed_never_lands(machine: TableUnderChange) -> None:
+    run = machine.given(PublishMode.REPLACE_PARTITIONS)
+    assert machine.unanswered("publish", run, machine._mend) == [False]
+    assert [one["state"] for one in machine.it.platform.ledger.publications(run.run_id)] == ["REFUSED"]
+    machine.act("publish", run)
+    assert run.state is RunState.PUBLISHED
 
 
 @pytest.mark.parametrize("mode", [PublishMode.SHADOW_SWAP, PublishMode.VERSIONED])
