@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse import fence_of, is_fence, require_unfenced
-from resources.lineage import is_past, lineage_of, past_of
+from resources.lineage import is_past, lineage_of, past_of, unreadable_metadata
 from resources.storage import place_of
 
 
@@ -64,14 +64,7 @@ def referenced(table: Table, snapshot_ids: Collection[int] | None = None) -> Ref
                     file = entry.data_file
                     files[place_of(file.file_path)] = (file.file_size_in_bytes, file.record_count)
         except (OSError, ValueError) as error:
-            raise EnvironmentRefused(
-                Problem(
-                    f"the metadata of snapshot {snapshot.snapshot_id} of {'.'.join(table.name())} cannot be read: "
-                    f"{type(error).__name__}: {error}",
-                    "every manifest of every snapshot is readable, or nobody knows which files are in use",
-                    "restore the table's metadata folder from its backup",
-                )
-            ) from error
+            raise unreadable_metadata(table, snapshot, error) from error
     return Referenced(files, frozenset(manifests))
 
 

@@ -85,7 +85,7 @@ from resources.contents import content_property
 from resources.declared_tables import isolation_problems, require_as_declared
 from resources.fingerprints import read_footer
 from resources.gated_contents import require_gated_contents
-from resources.lineage import ancestors
+from resources.lineage import ancestors, unreadable_metadata
 from resources.loads import LOAD_PROPERTY, UNDOES_PROPERTY, Load, loads_of, snapshots_with, undoing
 from resources.locks import lost
 
@@ -500,7 +500,22 @@ class Lakehouse:
             files += _dataframe_to_data_files(table.metadata, batch, table.io)
         said = {**properties, **content_property(table, [file.file_path for file in files])}
         new = self._load_once(name, properties, lambda table: _append(table, files, said))
-        return None if new is None else Commit(new.snapshot_id, len(files), 0)
+        if new is None:
+            self._delete_unreferenced(name, properties[LOAD_PROPERTY], [file.file_path for file in files])
+            return None
+        return Commit(new.snapshot_id, len(files), 0)
+
+    def _delete_unreferenced(self, name: str, load_id: str, written: Sequence[str]) -> None:
+        """Delete files of a load that another process has committed first: nobody knows their names but this one.
+
+        If the load's snapshot has them it was this process's own commit that landed, whatever the catalog has said.
+        """
+        table = self.table(name)
+        landed = _with_property(table, LOAD_PROPERTY, load_id)
+        known = {file.file_path for file in _live_files(table, landed, AlwaysTrue())} if landed else set(written)
+        if known.isdisjoint(written):
+            for path in written:
+                table.io.delete(path)
 
     def append_files(self, name: str, paths: Sequence[str], properties: Mapping[str, str]) -> Snapshot:
         """Append staged files as one snapshot, or find the one that has the same load id."""
@@ -1451,9 +1466,11 @@ def _snapshot(table: Table, snapshot_id: int | None) -> Snapshot:
 def _live_files(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> Iterator[DataFile]:
     # what a scan would say of each file besides (what is left of the filter to apply) takes twice as long as all else
     planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
-    files = [
-        entry.data_file for entry in chain.from_iterable(planner.plan_manifest_entries(snapshot.manifests(table.io)))
-    ]
+    try:
+        entries = planner.plan_manifest_entries(snapshot.manifests(table.io))
+        files = [entry.data_file for entry in chain.from_iterable(entries)]
+    except (OSError, ValueError) as error:
+        raise unreadable_metadata(table, snapshot, error) from error
     if all(file.content == DataFileContent.DATA for file in files):
         yield from files
         return

@@ -16,6 +16,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
+from manifests.errors import EnvironmentRefused, Problem
+
 _PAST = "past-"
 
 
@@ -66,3 +68,16 @@ def _chain(by_id: Mapping[int, Snapshot], snapshot_id: int) -> Iterator[Snapshot
 
 def _age(snapshot: Snapshot) -> tuple[int, int]:
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
+
+
+def unreadable_metadata(table: Table, snapshot: Snapshot, error: Exception) -> EnvironmentRefused:
+    """Say that a snapshot's manifests cannot be read."""
+    return EnvironmentRefused(
+        Problem(
+            f"the metadata of snapshot {snapshot.snapshot_id} of {'.'.join(table.name())} cannot be read: "
+            f"{type(error).__name__}: {error}",
+            "every manifest of every snapshot is readable, or nobody knows which files are in use",
+            "run the same command again when the storage can be read; if it stays so, restore the table's metadata folder "
+            "from its backup",
+        )
+    )

@@ -541,10 +541,27 @@ def test_a_load_that_another_process_appends_while_its_files_are_written_lands_o
         landed.append(lakehouse.append(DAYS, [loading], {LOAD_PROPERTY: "live"}))
         yield loading
 
-    lakehouse.table(DAYS)
+    there = Path(local_path(lakehouse.table(DAYS).location())) / "data"
+    before = {*there.rglob("*.parquet")}
     assert lakehouse.append(DAYS, batches(), {LOAD_PROPERTY: "live"}) is None
     assert landed[0] is not None
     assert rows(lakehouse)["2012-03-06"] == 6, "and each day once"
+    assert len({*there.rglob("*.parquet")} - before) == 1, "what was written for nothing is gone"
+
+
+def test_manifests_that_cannot_be_read_are_the_storages_matter_and_nobody_elses(
+    lakehouse: Lakehouse, days: Table
+) -> None:
+    """A publication that meets them is refused for now: nothing is said of its scope."""
+    base = snapshots(lakehouse)[-1]
+    staged = two_months(days)
+    live(lakehouse, "2012-04-06", load="live")
+    current = lakehouse.table(DAYS).current_snapshot()
+    assert current is not None
+    for manifest in current.manifests(days.io):
+        Path(local_path(manifest.manifest_path)).unlink()
+    with pytest.raises(EnvironmentRefused, match="cannot be read: FileNotFoundError"):
+        publish(lakehouse, base, staged)
 
 
 def test_a_load_is_looked_for_again_whenever_another_commit_came_between(

@@ -37,6 +37,7 @@ from manifests.lifecycle import RunState
 from manifests.planner import StagedFile
 from resources.ledger import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
 from resources.ledger import runs as runs_table
+from resources.repairs import end_attempt
 from resources.tables import chunks, metadata
 
 RUN = "restate-2012"
@@ -586,6 +587,24 @@ def test_a_late_failure_does_not_fail_what_a_newer_attempt_staged(ledger: Ledger
         ledger.fail_attempt(RUN, late, "the connection was lost", chunk="2012-01")
 
     assert [(chunk.state.value, chunk.attempt) for chunk in ledger.chunks(RUN)] == [("STAGED", 2)] * 3
+
+
+def test_an_attempt_that_has_ended_stays_as_it_ended_and_its_chunk_is_left_to_who_is_at_it(ledger: Ledger) -> None:
+    record = approved(ledger, RUN)
+    stage_all(ledger, record)
+    ledger.fail_attempt(RUN, 1, "the connection was lost")
+    assert [(one["state"], one["error"]) for one in ledger.attempts(RUN)] == [("STAGED", "")]
+
+    approved(ledger, "another")
+    late, _ = ledger.start_attempt("another", ["2012-01"], actor=REQUESTER, location="/lake")
+    end_attempt(ledger, "another", late, "process ended")
+    ledger.start_attempt("another", ["2012-01"], actor=REQUESTER, location="/lake")
+    ledger.fail_attempt("another", late, "the connection was lost", chunk="2012-01")
+    assert [(one["state"], one["error"]) for one in ledger.attempts("another")] == [
+        ("FAILED", "process ended"),
+        ("RUNNING", ""),
+    ]
+    assert (ledger.chunks("another")[0].state, ledger.chunks("another")[0].error) == (ChunkState.PLANNED, "")
 
 
 @pytest.mark.parametrize("end", ["published", "cancelled"])
