@@ -155,6 +155,8 @@ def test_an_intent_that_did_not_land_is_in_doubt_while_its_run_may_still_be_publ
 ) -> None:
     with killed_at("publishing.tagged", monkeypatch):
         publish(world.platform, "validated")
+    assert only(examine(world.platform)).kind == "intent-left-open"  # its lease has ended
+    change(world, publications.update().where(publications.c.state == "INTENT").values(token=None))  # who is at it?
     found = only(examine(world.platform))
     assert (found.kind, found.sure, found.repair) == ("intent-in-doubt", "possible", None)
     assert mend(world.platform)[0] == []
