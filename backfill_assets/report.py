@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -17,7 +18,7 @@ from typing import Any
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from backfill_assets.chunk_changes import CHANGES_FILE, changes_of_run
 from backfill_assets.executor import CHUNK_GATE
@@ -83,6 +84,7 @@ def report(platform: Platform, run_id: str) -> str:
         "signed": _signed,
         "percent": _percent,
         "figure": _figure,
+        "prose": _prose,
         "instant": _instant,
         "cell": _cell,
     }
@@ -476,6 +478,11 @@ def _percent(after: int, before: int | None) -> str:
 
 def _instant(value: Any) -> str:
     return "-" if value is None else f"{str(value)[:19].replace('T', ' ')} UTC"
+
+
+def _prose(text: str) -> Markup:
+    """Return a sentence with what stands between backticks as code, and nothing else of it as markup."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before
 
 
 def _figure(value: str | None) -> str:
