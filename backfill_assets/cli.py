@@ -33,7 +33,7 @@ from backfill_assets.commands.base import (
     show,
 )
 from backfill_assets.commands.decisions import COMMANDS as DECISIONS
-from backfill_assets.commands.decisions import loud, publisher_options
+from backfill_assets.commands.decisions import by_option, loud, publisher_options
 from backfill_assets.commands.differences import diff, explain
 from backfill_assets.commands.evidence import head, report, verify
 from backfill_assets.commands.loads import load, loads, unload
@@ -202,14 +202,16 @@ for _command in (
 
 @cli.command()
 @click.argument("run_id")
-@click.option("--by", required=True, help="Who decides.")
+@by_option
 @click.option("--comment", default="", help="Why.")
-def cancel(run_id: str, by: str, comment: str) -> None:
+def cancel(run_id: str, by: str | None, comment: str) -> None:
     """End RUN_ID without a publication. What is staged stays on disk and on record; readers have seen nothing of it."""
-    from backfill_assets import publication
+    from backfill_assets import decisions
+    from resources.ledger import operator
 
     with opened_platform() as platform:
-        publication.cancel(platform, run_id, by, comment)
+        by = by or operator()
+        decisions.cancel(platform, run_id, by=by, comment=comment)
     click.echo(f"{run_id}: CANCELLED by {by}")
 
 

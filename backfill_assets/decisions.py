@@ -157,6 +157,21 @@ def _reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan
 
 
 @_with_head_kept
+def cancel(platform: Platform, run_id: str, *, by: str, comment: str = "") -> RunRecord:
+    """End a run without a publication; return it as it is then.
+
+    Raises:
+        LeaseHeld: if it is being published just now.
+        LeaseLost: if this process was paused for so long that somebody else has taken the scope over.
+        PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
+        TransitionRefused: if the run is over, or the policy wants to know who decides, and nothing but a name says so.
+    """
+    with _in_the_name_of(platform, run_id, by) as person:
+        publication.cancel(platform, run_id, person, comment)
+        return platform.ledger.run(run_id)
+
+
+@_with_head_kept
 def review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:
     """Record that somebody has looked at a run's plan, or at what it has computed.
 

@@ -568,7 +568,7 @@ def test_a_policy_may_want_to_know_who_decides_and_then_a_typed_name_is_refused(
     with pytest.raises(PlanRefused, match="which nothing but the name shows"):
         plan_run(world.platform, manifest)
     assert say("ana", "plan", str(tmp_path / "run.json")).exit_code == 0
-    for decide in ("approve", "review", "reject"):
+    for decide in ("approve", "review", "reject", "cancel"):
         refused = say("ana", decide, manifest.run_id, "--by", "bob")
         assert "nothing but the name shows that 'bob' decides" in str(refused.exception)
     with pytest.raises(TransitionRefused, match="wants authenticated decisions"):
