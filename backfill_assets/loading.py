@@ -10,6 +10,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, MonthTransform, Transform
 
+from backfill_assets.garbage import GC
 from backfill_assets.gates import named
 from backfill_assets.platform import Platform, input_tables
 from backfill_assets.products.enforcement import loading as enforcement
@@ -77,7 +78,8 @@ def initialise(platform: Platform) -> dict[str, str]:
 def make_ledger(platform: Platform) -> None:
     """Create or upgrade the ledger, and put its first policy in force."""
     had = platform.ledger.migrate()
-    for run_id in platform.ledger.journal.adopted:
+    adopted = platform.ledger.journal.adopted
+    for run_id in [*adopted, GC] if adopted else []:
         platform.evidence.adopt(run_id)
     engine, settings = platform.ledger.engine, platform.settings
     policy_in_force.install(engine, settings, upgraded=had is not None, by=operator(), at=now())

@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from backfill_assets.chunk_changes import CHANGES_FILE
-from backfill_assets.garbage import tables_of
+from backfill_assets.garbage import GC, tables_of
 from backfill_assets.links import strange_links
 from backfill_assets.pins import Inputs
 from backfill_assets.platform import Platform, target_named
@@ -510,9 +510,31 @@ class _Check:
         if datetime.now(UTC) - made < timedelta(days=days):
             found.add(where, f"is gone, and policy keeps snapshots for {days} days (keep_snapshots_days)")
             return
+        if where not in self._collected:
+            found.add(where, "is gone, and no collection of garbage on record has removed it")
+            return
         note = f"{where} has expired, as policy allows after {days} days (keep_snapshots_days)"
         if note not in found.notes:
             found.notes.append(note)
+
+    @cached_property
+    def _collected(self) -> frozenset[str]:
+        """The snapshots that collections have removed by their records in the evidence, if a link vouches for those.
+
+        Of one that ended before it could say what it has done, those that it set out to remove.
+        """
+        vouched = {
+            (link.content.get("record"), link.content.get("recordHash"))
+            for link in self.chain.links
+            if link.content.get("run") == GC
+        }
+        said: dict[str, Mapping[str, Any]] = {}
+        for file in sorted(self.platform.evidence.records(GC).glob("*.json"), reverse=True):  # -listed before -done
+            raw = file.read_bytes()
+            if (file.stem, hashlib.sha256(raw).hexdigest()) in vouched:
+                content = json.loads(raw)
+                said[file.stem.rpartition("-")[0]] = content.get("done") or content.get("listed") or {}
+        return frozenset(f"{one.get('table')} snapshot {n}" for one in said.values() for n in one.get("snapshots", ()))
 
     def _table(self, name: str, found: _Findings) -> Seen | None:
         if name not in self._tables:

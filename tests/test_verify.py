@@ -18,6 +18,7 @@ from backfill_assets import decisions, publication
 from backfill_assets.cli import cli
 from backfill_assets.commands.base import EXIT_FAILED, EXIT_REFUSED
 from backfill_assets.doctor import examine, mend
+from backfill_assets.garbage import GC
 from backfill_assets.publication import publish, reinstate, rollback
 from backfill_assets.records import bundle_files
 from backfill_assets.verification import Verification, verify
@@ -249,13 +250,23 @@ def test_a_rollback_over_damaged_evidence_says_so_and_adds_nothing_to_it(world: 
     assert "fixed/bundle" in places(verify(world.platform, ["fixed"]))
 
 
-def test_a_snapshot_that_policy_let_expire_is_noted_and_any_other_is_missed(world: World) -> None:
+def test_a_snapshot_that_a_collection_has_removed_is_noted_and_any_other_is_missed(world: World) -> None:
     table = world.platform.lakehouse.table(TARGET)
     gone = world.platform.ledger.publications("fixed")[0]["snapshot_id"]
     forget(table, refs=[name for name in table.refs() if name != "main"], snapshot_ids=[gone])
     assert places(verify(world.platform, ["fixed"])) == [f"{TARGET} snapshot {gone}"]
     settings = load_settings(home=world.home, keep_snapshots_days=0)
     object.__setattr__(world.platform, "settings", settings)
+    (problem,) = verify(world.platform, ["fixed"]).everything
+    assert problem.what == "is gone, and no collection of garbage on record has removed it"
+    planted = world.platform.evidence.records(GC) / "20260101T000000Z-planted-done.json"
+    planted.parent.mkdir(parents=True)
+    planted.write_text(canonical_json({"done": {"table": TARGET, "snapshots": [gone]}}))
+    assert any(problem.where == f"{TARGET} snapshot {gone}" for problem in verify(world.platform, ["fixed"]).everything)
+    planted.unlink()
+    world.platform.evidence.append(
+        GC, "20260102T000000Z-one-listed", {"listed": {"table": TARGET, "snapshots": [gone]}}
+    )
     done = verify(world.platform, ["fixed"])
     assert done.everything == []
     assert any("has expired, as policy allows after 0 days" in note for note in done.runs[0].notes)
