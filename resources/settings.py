@@ -126,6 +126,8 @@ class Settings(BaseSettings):
     def _resolve(self) -> Self:
         home = _absolute("home", self.home)
         object.__setattr__(self, "home", home)
+        _require_whole_in_uris("home", str(home))
+        _require_whole_in_uris("catalog.warehouse", self.catalog.get("warehouse", ""))
         if self.policy_file is not None:
             object.__setattr__(self, "policy_file", _absolute("policy_file", self.policy_file))
         if not self.catalog:
@@ -185,6 +187,14 @@ def _absolute(name: str, path: Path) -> Path:
     except OSError as error:  # a name that is too long, a folder that may not be entered
         raise ValueError(f"{name} is {path}: {error.strerror}") from error
     return found
+
+
+def _require_whole_in_uris(name: str, place: str) -> None:
+    """Refuse a place whose name Spark, PyIceberg and SQLAlchemy cut, each on its own: files would be looked for elsewhere."""
+    if cut := sorted({"#", "?"} & set(place)):
+        raise ValueError(
+            f"{name} is {place}: {' and '.join(cut)} would end its path where it is read as a URI; name a place without"
+        )
 
 
 def _require_own_database(storage: str, ledger: str) -> None:

@@ -53,6 +53,15 @@ def test_without_settings_everything_lives_below_one_home_folder(elsewhere: Path
     assert not (elsewhere / ".backfill").exists(), "settings make nothing"
 
 
+@pytest.mark.parametrize(
+    "text", ['home = "/srv/b#1"', 'home = "/srv/what?"', '[catalog]\ntype = "sql"\nwarehouse = "s3://lake/c#/w"']
+)
+def test_a_place_whose_name_is_cut_where_it_is_read_as_a_uri_is_refused(elsewhere: Path, text: str) -> None:
+    toml(elsewhere, text + "\n")
+    with pytest.raises(EnvironmentRefused, match=r"would end its path where it is read as a URI"):
+        load_settings()
+
+
 def test_a_file_in_the_working_folder_is_read(elsewhere: Path) -> None:
     toml(
         elsewhere,
