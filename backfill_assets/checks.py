@@ -4,7 +4,7 @@ One check a target judges chunks and is partitioned like it; the run-level gates
 report once a run is complete. The judging is the executor's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -34,7 +34,7 @@ from backfill_assets.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, TargetTa
 from manifests.lifecycle import RunState
 from manifests.policy import OLD_DATA_GATE
 from resources import approvals
-from resources.ledger import Verdict
+from resources.ledger import RunRecord, Verdict
 
 _PLATFORM_GATES = {
     ALL_CHUNKS_GATE: "Every planned chunk is staged and has passed its own gate.",
@@ -80,8 +80,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             evaluations = list(_chunk_evaluations(op_context, key, run_id, chunk_verdicts))
             with stored_together(op_context.instance, op_context.run_id):
                 yield from evaluations
-            outputs = [output.name for output in op_context.op_def.output_defs]
-            yield dg.Output(None, output_name=next(name for name in outputs if name.endswith(CHUNK_GATE)))
+            yield _without_evaluation(op_context, CHUNK_GATE)
         with in_plain_words(), launched(op_context), launched_by_dagster(op_context, platform, run_id):
             gate_run(platform, run_id)
             branch = prepare(platform, run_id)
@@ -96,20 +95,62 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
                 context.log.error("%s%s has not passed: %s", verdict.gate, where, verdict.summary)
         if platform.ledger.run(run_id).state is RunState.FAILED:
             context.log.error("'%s' is not published. Why, and what to do: %s", run_id, run_path(run_id))
-        for verdict in run_verdicts:
-            if verdict.gate in selected:
-                asks = verdict.asks and not verdict.passed and verdict.gate not in accepted
-                yield dg.AssetCheckResult(
-                    passed=verdict.passed or verdict.gate in accepted,
-                    # it waits for an owner, which is no failure of the launch
-                    severity=dg.AssetCheckSeverity.WARN if asks else dg.AssetCheckSeverity.ERROR,
-                    check_name=verdict.gate,
-                    asset_key=key,
-                    description=f"asks for an owner: {verdict.summary}" if asks else verdict.summary,
-                    metadata=verdict_metadata(verdict, run_id),
-                )
+        results = [_result(key, verdict, accepted, run_id) for verdict in run_verdicts if verdict.gate in selected]
+        yield from results
+        fails = any(not one.passed for one in chunk_verdicts.values()) or any(
+            not one.passed and one.severity is dg.AssetCheckSeverity.ERROR for one in results
+        )
+        judged = {verdict.gate for verdict in run_verdicts} | {CHUNK_GATE}
+        for gate in sorted(selected - judged):
+            yield _unjudged(op_context, key, platform.ledger.run(run_id), gate, fails=fails)
 
     return gates
+
+
+def _result(key: dg.AssetKey, verdict: Verdict, accepted: Container[str], run_id: str) -> dg.AssetCheckResult:
+    """Return what Dagster is told of the verdict of a run-level gate."""
+    asks = verdict.asks and not verdict.passed and verdict.gate not in accepted
+    return dg.AssetCheckResult(
+        passed=verdict.passed or verdict.gate in accepted,
+        # it waits for an owner, which is no failure of the launch
+        severity=dg.AssetCheckSeverity.WARN if asks else dg.AssetCheckSeverity.ERROR,
+        check_name=verdict.gate,
+        asset_key=key,
+        description=f"asks for an owner: {verdict.summary}" if asks else verdict.summary,
+        metadata=verdict_metadata(verdict, run_id),
+    )
+
+
+def _unjudged(
+    context: dg.OpExecutionContext, key: dg.AssetKey, record: RunRecord, gate: str, *, fails: bool
+) -> dg.AssetCheckResult | dg.Output[None]:
+    """Return what Dagster is told of a gate that has no verdict of the run.
+
+    It calls a check skipped of which it is told nothing, but failed where the Dagster run fails, whatever made it fail.
+    """
+    shown: dict[str, Any] = {"run": record.run_id, "run page": dg.MetadataValue.url(run_path(record.run_id))}
+    if gate == OLD_DATA_GATE and gate not in record.plan.gates:
+        why = "the plan leaves out no old data"
+        return dg.AssetCheckResult(passed=True, check_name=gate, asset_key=key, description=why, metadata=shown)
+    if not fails:
+        return _without_evaluation(context, gate)
+    why = (
+        "not every chunk has passed its rules" if gate in record.plan.gates else "the run's manifest names other gates"
+    )
+    return dg.AssetCheckResult(
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        check_name=gate,
+        asset_key=key,
+        description=f"not judged: {why}",
+        metadata=shown,
+    )
+
+
+def _without_evaluation(context: dg.OpExecutionContext, gate: str) -> dg.Output[None]:
+    """Return what says that a check's step has done its work, and evaluates nothing (more)."""
+    outputs = [output.name for output in context.op_def.output_defs]
+    return dg.Output(None, output_name=next(name for name in outputs if name.endswith(f"_{gate}")))
 
 
 def _chunk_evaluations(

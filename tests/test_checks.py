@@ -1,0 +1,93 @@
+"""Each gate's asset check has its own verdict, whatever the others say: read from Dagster's records of real runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import dagster as dg
+import pytest
+
+from backfill_assets import definitions
+from backfill_assets import platform as platform_module
+from backfill_assets.launch import announce_approval, initialise_instance, instance_at, run_chunks
+from backfill_assets.platform import Platform
+from backfill_assets.staging import asset_key
+from benchmarks import small_table
+from manifests.model import manifest_from
+
+KEY = asset_key(small_table.READINGS)
+PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
+
+
+@pytest.fixture
+def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    with small_table.declared():
+        monkeypatch.setattr(definitions, "PRODUCTS", platform_module.PRODUCTS)
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        initialise_instance(platform.settings)
+        yield platform
+        small_table.closed(platform)
+
+
+def launched(platform: Platform, run_id: str, **changes: object) -> tuple[str, dict[str, str], list[str]]:
+    """Stage and gate a run in Dagster; return how the Dagster run ended, what its checks show, and what it logged."""
+    chunks = changes.pop("chunks", None)
+    text = small_table.manifest_data(run_id, "REPLACE_PARTITIONS", small_table.SCOPE) | changes
+    record = small_table.planned(platform, manifest_from(text))
+    with instance_at(platform.settings) as instance:
+        announce_approval(instance, record)
+        run_chunks(platform, instance, record, list(chunks or [chunk.key for chunk in record.plan.chunks]))
+        (run,) = instance.get_runs(limit=1)
+        messages = [entry.user_message for entry in instance.all_logs(run.run_id)]
+        graph = definitions.build_definitions(platform).resolve_asset_graph()
+        shown = {check.name: _shown(instance, check, run) for check in graph.asset_check_keys if check.asset_key == KEY}
+    return run.status.value, shown, messages
+
+
+def _shown(instance: dg.DagsterInstance, check: dg.AssetCheckKey, run: dg.DagsterRun) -> str:
+    """Return what Dagster's pages show of a check after a run; see `resolve_status` of its execution records."""
+    history = instance.event_log_storage.get_asset_check_execution_history(check, limit=100)
+    said = set()
+    for record in (one for one in history if one.run_id == run.run_id):
+        if record.event is None or record.status.value == "PLANNED":
+            said.add(FAILED if run.status is dg.DagsterRunStatus.FAILURE else SKIPPED)
+            continue
+        evaluation = record.event.dagster_event.asset_check_evaluation_data
+        said.add(PASSED if evaluation.passed else f"{evaluation.severity.value}: {evaluation.description}")
+    assert len({text.partition(":")[0] for text in said}) <= 1  # of each chunk the same
+    return min(said, default=SKIPPED)
+
+
+def test_one_failed_gate_leaves_the_checks_green_that_passed(platform: Platform) -> None:
+    ended, shown, messages = launched(platform, "bad", safety={"maxRowsExpected": 5})
+    assert ended == "FAILURE"
+    assert shown == {
+        "all_chunks_staged": PASSED,
+        "chunk_rules": PASSED,
+        "old_data_policy": PASSED,
+        "rows_within_expected": "ERROR: 52 rows written, limit 5",
+    }
+    assert not [text for text in messages if "did not yield or return" in text]
+
+
+def test_what_no_gate_has_judged_is_neither_green_nor_an_error(platform: Platform) -> None:
+    ended, shown, messages = launched(platform, "part", chunks=["2020-02"])
+    assert (ended, shown["chunk_rules"], shown["all_chunks_staged"]) == ("SUCCESS", PASSED, SKIPPED)
+    assert not [text for text in messages if "did not yield or return" in text]
+
+    def twice(version: str, *days: object) -> list[dict[str, object]]:
+        return [row for row in rows_of(version, *days) for _ in range(2)]
+
+    rows_of = small_table.rows_of
+    with mock.patch.object(small_table, "rows_of", twice):
+        ended, shown, messages = launched(platform, "doubled")
+    assert ended == "FAILURE"
+    assert shown.pop("chunk_rules").startswith("ERROR: unique key")
+    assert shown == {
+        "all_chunks_staged": "WARN: not judged: not every chunk has passed its rules",
+        "old_data_policy": PASSED,
+        "rows_within_expected": "WARN: not judged: not every chunk has passed its rules",
+    }
