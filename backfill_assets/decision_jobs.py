@@ -182,37 +182,74 @@ def stop(context: OpExecutionContext, platform: dg.ResourceParam[Platform], conf
     context.log.info("%s: %s; the run is %s. %s", config.run_id, done, record.state, done.note)
 
 
-@dg.job(description="Approves the plan of a backfill run; refused, in words, where the policy does not allow it.")
+_TO_FILL_IN = {
+    "run_id": "FILL IN: the backfill run",
+    "plan_hash": "FILL IN: the first 12 characters of the plan",
+    "gate": "FILL IN: the gate that asks",
+    "by": "",
+    "comment": "",
+}
+
+
+def _form(op: str, config: type[Decision]) -> dict[str, Any]:
+    """Return what a job's form starts with: what has to be said, in words, in the place where it is said.
+
+    It is complete, so that Dagster finds no fault with it before anybody has typed; sent as it is, no such run is found.
+    Breaking the glass is not suggested.
+    """
+    wanted = {name: text for name, text in _TO_FILL_IN.items() if name in config.model_fields}
+    return {"ops": {op: {"config": wanted}}}
+
+
+@dg.job(
+    description="Approves the plan of a backfill run; refused, in words, where the policy does not allow it.",
+    config=_form("approve", Approval),
+)
 def approve_run() -> None:
     """Approve a run from a form."""
     approve()
 
 
-@dg.job(description="Rejects a backfill run for good.")
+@dg.job(
+    description="Rejects a backfill run for good.",
+    config=_form("reject", PlanDecision),
+)
 def reject_run() -> None:
     """Reject a run from a form."""
     reject()
 
 
-@dg.job(description="Records that somebody has reviewed a backfill run.")
+@dg.job(
+    description="Records that somebody has reviewed a backfill run.",
+    config=_form("review", PlanDecision),
+)
 def review_run() -> None:
     """Review a run from a form."""
     review()
 
 
-@dg.job(description="Publishes a validated backfill run by hand, in the name of a publisher.")
+@dg.job(
+    description="Publishes a validated backfill run by hand, in the name of a publisher.",
+    config=_form("publish", Publication),
+)
 def publish_run() -> None:
     """Publish a run from a form."""
     publish()
 
 
-@dg.job(description="Rolls a published backfill run back, in the name of a publisher: what it replaced is shown again.")
+@dg.job(
+    description="Rolls a published backfill run back, in the name of a publisher: what it replaced is shown again.",
+    config=_form("roll_back", Publication),
+)
 def roll_back_run() -> None:
     """Roll a run back from a form."""
     roll_back()
 
 
-@dg.job(description="Accepts, as an owner of the table, a change that a gate asks an owner for.")
+@dg.job(
+    description="Accepts, as an owner of the table, a change that a gate asks an owner for.",
+    config=_form("accept", Acceptance),
+)
 def accept_change() -> None:
     """Accept a change from a form."""
     accept()
@@ -220,7 +257,8 @@ def accept_change() -> None:
 
 @dg.job(
     description="Stops a backfill run: what is being computed of it ends within seconds, what is staged stays, and nothing is "
-    "published until its chunks are launched again."
+    "published until its chunks are launched again.",
+    config=_form("stop", Decision),
 )
 def stop_run() -> None:
     """Stop a run from a form."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from backfill_assets.platform import Platform, input_tables
+from backfill_assets.platform import Platform, group_of, input_tables
 from backfill_assets.staging import asset_key, column_schema
 from backfill_assets.target import InputTable
 
@@ -17,7 +17,7 @@ def input_asset(table: InputTable) -> dg.AssetSpec:
     """Make the external asset of an input table."""
     return dg.AssetSpec(
         asset_key(table.name),
-        group_name=table.name.split(".")[0],
+        group_name=group_of(table.name),
         owners=list(table.owners),
         kinds={"iceberg"},
         description=table.description,

@@ -7,10 +7,14 @@ belongs to Dagster's own pages, and no decision about who may see it: that is th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from html import escape
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from manifests.lifecycle import RunState
+from manifests.lifecycle import COMPUTABLE, RunState
 from resources import launches, stops
 from resources.evidence import EvidenceStore
 from resources.ledger import ChunkRecord, ChunkState, Ledger, RunRecord, Verdict
@@ -58,6 +62,12 @@ _NEXT = {
 }
 
 
+_LAUNCHABLE = COMPUTABLE
+_SHOWN_ROWS = 20
+_DIFF_OF_CHUNK = ("chunk", "added", "removed", "changed", "unchanged")
+_DIFF_OF_COLUMN = ("column", "changed", "before", "after", "delta")
+
+
 def run_path(run_id: str) -> str:
     """Return the address of a run's page, on whatever host the UI is served."""
     return f"{PREFIX}/{run_id}"
@@ -70,7 +80,7 @@ def make_pages(ledger: Ledger, evidence: EvidenceStore, report_of: Callable[[str
     """
 
     async def index(_request: Request) -> Response:
-        return await _in_thread(lambda: _page("Backfill runs", _runs_table(ledger.runs())))
+        return await _in_thread(lambda: _page("Backfill runs", _runs_table(ledger, ledger.runs())))
 
     async def one(request: Request) -> Response:
         run_id = request.path_params["run_id"]
@@ -132,21 +142,23 @@ def _page(title: str, parts: Iterable[str]) -> HTMLResponse:
     )
 
 
-def _runs_table(records: Sequence[RunRecord]) -> list[str]:
+def _runs_table(ledger: Ledger, records: Sequence[RunRecord]) -> list[str]:
+    waiting = launches.all_waiting(ledger)
     rows = [
         (
             f"<a href='{run_path(record.run_id)}'>{escape(record.run_id)}</a>",
-            _state(record.state),
+            _state(record.state) + (" <span class=bad>waits for a launch</span>" if record.run_id in waiting else ""),
             escape(record.manifest.kind),
-            escape(record.target),
+            f"<a href='{_asset(record.target)}'>{escape(record.target)}</a>",
             f"{record.manifest.target.publish_range.start} to {record.manifest.target.publish_range.end}",
             escape(record.manifest.requested_by),
+            _time(record.created_at),
+            _time(record.updated_at),
         )
         for record in sorted(records, key=lambda one: one.updated_at, reverse=True)
     ]
-    return (
-        [_table(("run", "state", "kind", "target", "days", "requested by"), rows)] if rows else ["<p>No run yet.</p>"]
-    )
+    head = ("run", "state", "kind", "target", "days", "requested by", "planned", "last change")
+    return [_table(head, rows)] if rows else ["<p>No run yet.</p>"]
 
 
 def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> list[str]:
@@ -158,36 +170,33 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> li
     why, days = record.state_reason, f"{plan.publish_range.start} to {plan.publish_range.end}"
     parts = [
         f"<p>{_state(record.state)} · {escape(manifest.kind)} of {escape(record.target)}, {days} · {' · '.join(links)}</p>",
+        f"<p>In Dagster: {' · '.join(_in_dagster(record))}</p>",
         f"<p>{escape(manifest.reason)}</p>",
         f"<p class=why><b>Why it is {escape(record.state)}:</b> {escape(why)}</p>"
         if why and record.state in {RunState.FAILED, RunState.REJECTED}
         else "",
         _next(ledger, record, chunks),
-        "<h2>Who and what</h2>",
+        "<h2>What</h2>",
         _table(
             ("", ""),
             [
-                ("requested by", escape(manifest.requested_by)),
-                *(
-                    (
-                        escape(str(entry["decision"]).lower()),
-                        f"{escape(entry['decided_by'])} {escape(entry['comment'])}",
-                    )
-                    for entry in ledger.approvals(run_id)
-                ),
-                *((escape(_of_stop(one)[0]), escape(_of_stop(one)[1])) for one in stops.of_run(ledger.engine, run_id)),
+                ("planned", f"{_time(record.created_at)}; last change {_time(record.updated_at)}"),
                 ("transform", f"{escape(plan.transform)} {escape(plan.transform_version)}"),
                 ("reads", f"{escape(plan.source)}, snapshot <code>{plan.source_snapshot_id}</code>"),
                 ("plan", f"<code>{record.plan_hash}</code>"),
             ],
         ),
+        "<h2>Who and when</h2>",
+        _table(("what", "by", "at", "why"), _who(ledger, record)),
     ]
     run_level = [verdict for verdict in verdicts if not verdict.chunk]
     failed = [verdict for verdict in verdicts if verdict.chunk and not verdict.passed]
     passed = sum(verdict.passed for verdict in verdicts if verdict.chunk)
     if verdicts:
         told = f"{passed} of {len(chunks)} chunks have passed their rules"
-        parts += [f"<h2>Gates</h2><p>{told}.</p>", _gates([*failed, *run_level])]
+        parts += [f"<h2 id=gates>Gates</h2><p>{told}.</p>", _gates(record.target, [*failed, *run_level])]
+    parts += _disagreeing([*failed, *run_level])
+    parts += _diff(evidence, run_id, files)
     parts += ["<h2>Chunks</h2>", "<div class=grid>", *(_chunk(chunk.chunk, chunk.state) for chunk in chunks), "</div>"]
     attempts = ledger.attempts(run_id)
     if attempts:
@@ -196,13 +205,17 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> li
                 str(one["attempt"]),
                 escape(str(one["state"]).lower()),
                 str(len(json.loads(one["chunks"]))),
+                _time(one["started_at"]),
                 f"{(one['ended_at'] - one['started_at']).total_seconds():.1f} s" if one["ended_at"] else "",
-                f"<a href='/runs/{escape(one['dagster_run_id'])}'>Dagster run</a>" if one["dagster_run_id"] else "",
+                f"<a href='/runs/{escape(one['dagster_run_id'])}'>{escape(one['dagster_run_id'][:8])}</a>"
+                if one["dagster_run_id"]
+                else "",
                 escape(one["error"][:300]),
             )
             for one in attempts
         ]
-        parts += ["<h2>Attempts</h2>", _table(("attempt", "state", "chunks", "took", "", "error"), rows)]
+        head = ("attempt", "state", "chunks", "started", "took", "Dagster run", "error")
+        parts += ["<h2>Attempts</h2>", _table(head, rows)]
     parts.append("<h2 id=evidence>Evidence</h2>")
     if files:
         parts.append("<ul>" + "".join(f"<li>{_link(run_id, name, name)}" for name in files) + "</ul>")
@@ -211,9 +224,51 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> li
     return parts
 
 
-def _of_stop(one: stops.Stop) -> tuple[str, str]:
-    again = f"; launched again by {one.resumed_by}, {one.resumed_at:%Y-%m-%d %H:%M:%S} UTC" if one.resumed_at else ""
-    return "stopped", str(one).removeprefix("stopped ") + again + (f". {one.note}" if one.note else "")
+def _asset(table: str, **query: str) -> str:
+    """Return the address of a table's asset in Dagster."""
+    path = "/assets/" + "/".join(quote(part, safe="") for part in table.split("."))
+    return escape(path + (f"?{urlencode(query)}" if query else ""))
+
+
+def _in_dagster(record: RunRecord) -> list[str]:
+    """Return the ways to what Dagster has of a run: its asset and the launch there, checks, launches, publication."""
+    run_id, target = record.run_id, record.target
+    job = f"/locations/backfill_assets/jobs/stage_{quote(target.replace('.', '_'))}/partitions"
+    launch = [f"<a href='{job}'>launch</a>"] if record.state in _LAUNCHABLE else []
+    tag = escape(f"/runs?{urlencode({'q[0]': f'tag:backfill/run_id={run_id}'})}")
+    return [
+        f"<a href='{_asset(target)}'>asset</a>",
+        *launch,
+        f"<a href='{_asset(target, view='checks')}'>checks</a>",
+        f"<a href='{tag}'>its Dagster runs</a>",
+        f"<a href='{_asset(f'{target}_published', view='events', partition=run_id)}'>what readers see</a>",
+    ]
+
+
+def _who(ledger: Ledger, record: RunRecord) -> list[tuple[str, str, str, str]]:
+    """Return who has asked for, decided and stopped what, and each change of what readers see, in order."""
+    rows = [(record.created_at, "requested", record.manifest.requested_by, "")]
+    rows += [
+        (one["at"], f"decided: {str(one['decision']).lower()}", one["decided_by"], one["comment"])
+        for one in ledger.approvals(record.run_id)
+    ]
+    for stop in stops.of_run(ledger.engine, record.run_id):
+        through = f"through {stop.through}" if stop.through else ""
+        rows.append(
+            (stop.at, "stopped", stop.stopped_by, ". ".join(text for text in (stop.reason, through, stop.note) if text))
+        )
+        if stop.resumed_at is not None:
+            rows.append((stop.resumed_at, "launched again", stop.resumed_by or "", ""))
+    for entry in ledger.publications(record.run_id):
+        if entry["state"] == "COMMITTED":
+            said = f"{entry['action']} done: snapshot {entry['snapshot_id']}"
+            rows.append((entry["ended_at"], said, entry["actor"], ""))
+    rows.sort(key=lambda row: row[0])
+    return [(escape(what), escape(by), _time(at), escape(why)) for at, what, by, why in rows]
+
+
+def _time(at: datetime) -> str:
+    return f"<time>{at:%Y-%m-%d %H:%M:%S}</time> UTC"
 
 
 def _next(ledger: Ledger, record: RunRecord, chunks: Sequence[ChunkRecord]) -> str:
@@ -227,16 +282,79 @@ def _next(ledger: Ledger, record: RunRecord, chunks: Sequence[ChunkRecord]) -> s
     return f"{stopped}<p><b>Next:</b> it waits for a launch: launch {what} in Dagster, or {command}.</p>"
 
 
-def _gates(verdicts: Sequence[Verdict]) -> str:
+def _gates(target: str, verdicts: Sequence[Verdict]) -> str:
     rows = [
         (
-            escape(verdict.gate + (f" {verdict.chunk}" if verdict.chunk else "")),
+            f"<a href='{_asset(target, view='checks', checkDetail=verdict.gate)}'>{escape(verdict.gate)}</a>",
+            escape(verdict.chunk),
             "<span class=good>passed</span>" if verdict.passed else "<b class=bad>not passed</b>",
-            escape(verdict.summary),
+            escape(verdict.summary) + (f" <a href='#{_anchor(verdict)}'>rows</a>" if _rows_of(verdict) else ""),
+            "" if verdict.at is None else _time(verdict.at),
         )
         for verdict in verdicts
     ]
-    return _table(("gate", "verdict", "found"), rows)
+    return _table(("gate", "chunk", "verdict", "found", "judged"), rows)
+
+
+def _anchor(verdict: Verdict) -> str:
+    return escape(f"rows-{verdict.gate}{verdict.chunk}")
+
+
+def _rows_of(verdict: Verdict) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
+    """Return what a verdict shows of the rows that made it: titles and rows."""
+    details = verdict.details
+    found = [(f"{one['rule']}: {one['count']:,} row(s)", one["sample"]) for one in details.get("violations", ())]
+    found += [("failing slices", details.get("slices", ())), ("rows that disagree", details.get("sample", ()))]
+    return [(title, rows) for title, rows in found if rows]
+
+
+def _disagreeing(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the rows that verdicts show, and how all of them are seen."""
+    parts = []
+    for verdict in verdicts:
+        for number, (title, rows) in enumerate(_rows_of(verdict)):
+            at = f" id='{_anchor(verdict)}'" if not number else ""
+            parts.append(f"<h3{at}>{escape(f'{verdict.gate} {verdict.chunk}'.strip())}: {escape(title)}</h3>")
+            parts.append(_rows_table(rows[:_SHOWN_ROWS]))
+        if (kept := verdict.details.get("exceptions")) and isinstance(kept, Mapping):
+            parts.append(f"<p>{kept['rows']:,} row(s) are kept: <code>{escape(str(kept['command']))}</code></p>")
+    return ["<h2 id=rows>Rows that disagree</h2>", *parts] if parts else []
+
+
+def _rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = list(rows[0])
+    return _table(names, [[escape(_said(row.get(name))) for name in names] for row in rows])
+
+
+def _said(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_said(one)}" for name, one in value.items())
+    return "" if value is None else str(value)
+
+
+def _diff(evidence: EvidenceStore, run_id: str, files: Sequence[str]) -> list[str]:
+    """Return the newest recorded diff of a run: counts by chunk and by column, and its file."""
+    numbers = {name: number for name in files if (number := _diff_number(name))}
+    if not numbers:
+        return []
+    newest = max(numbers, key=lambda name: numbers[name])
+    try:
+        found = json.loads((evidence.folder / run_id / newest).read_text(encoding="utf-8"))
+        chunks = [[_said(row[name]) for name in _DIFF_OF_CHUNK] for row in found["chunks"]]
+        columns = [[_said(row[name]) for name in _DIFF_OF_COLUMN] for row in found["columns"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return [f"<h2 id=diff>What changed</h2><p class=bad>{_link(run_id, newest, newest)} cannot be read.</p>"]
+    return [
+        f"<h2 id=diff>What changed</h2><p>{_link(run_id, newest, 'the whole diff')}</p>",
+        _table(_DIFF_OF_CHUNK, [map(escape, row) for row in chunks]),
+        _table(_DIFF_OF_COLUMN, [map(escape, row) for row in columns]),
+    ]
+
+
+def _diff_number(name: str) -> int:
+    """Return which diff of its run a file is, from 1; 0 for another file."""
+    found = re.fullmatch(r"records/diff(?:-(\d+))?\.json", name)
+    return 0 if found is None else int(found[1] or 1)
 
 
 def _chunk(key: str, state: ChunkState) -> str:
@@ -249,7 +367,7 @@ def _state(state: RunState) -> str:
     return f"<b class='{style}'>{escape(str(state))}</b>"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table; its cells are HTML, which whoever makes them has escaped."""
     top = "".join(f"<th>{escape(name)}" for name in head) if any(head) else ""
     body = "".join("<tr>" + "".join(f"<td>{cell}" for cell in row) for row in rows)

@@ -5,6 +5,7 @@ Both the command and Dagster's resources hold a `Platform`; functions that do th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,6 +82,16 @@ def open_platform(settings: Settings) -> Iterator[Platform]:
         yield platform
     finally:
         platform.ledger.engine.dispose()
+
+
+def group_of(table: str) -> str:
+    """Return the group that the assets of a table are in: its product's name, as Dagster writes names of groups."""
+    names = [
+        product.name
+        for product in PRODUCTS
+        if table in {*(one.name for one in with_quarantines(product.inputs)), *(one.name for one in product.targets)}
+    ]
+    return re.sub(r"[^A-Za-z0-9_]", "_", names[0]) if names else "backfill"
 
 
 def declared_targets() -> list[TargetTable]:

@@ -15,7 +15,7 @@ from backfill_assets import changes, diff_view
 from backfill_assets.kept_diffs import after_publication
 from backfill_assets.launched_by import launched
 from backfill_assets.pages import run_path
-from backfill_assets.platform import Platform
+from backfill_assets.platform import Platform, group_of
 from backfill_assets.publication import publish, waits_for
 from backfill_assets.staging import (
     RUN_TAG,
@@ -62,7 +62,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         ],
         partitions_def=backfill_partitions(target),
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
-        group_name="published",
+        group_name=group_of(target.name),
         owners=list(target.owners),
         kinds={"iceberg"},
         description=(

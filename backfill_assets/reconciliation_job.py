@@ -14,7 +14,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from backfill_assets.checks import verdict_metadata
 from backfill_assets.drift import reading
 from backfill_assets.launched_by import launched
-from backfill_assets.platform import Platform
+from backfill_assets.platform import Platform, group_of
 from backfill_assets.reconciling import described_gates, manifest_of, plan_reconciliation, policy_of, reconcile
 from backfill_assets.staging import RUN_TAG, asset_key, launched_by_dagster
 from backfill_assets.target import TargetTable
@@ -32,7 +32,7 @@ def reconciled_asset(target: TargetTable) -> dg.AssetsDefinition:
         check_specs=[
             dg.AssetCheckSpec(name, asset=key, description=text) for name, text in described_gates(target).items()
         ],
-        group_name="published",
+        group_name=group_of(target.name),
         owners=list(target.owners),
         kinds={"iceberg"},
         description=(

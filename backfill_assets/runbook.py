@@ -28,6 +28,7 @@ from manifests.model import Acceptance, OnConflict
 from manifests.planner import Plan, step_id
 from resources import approvals, freezes, launches, stops
 from resources.actors import Proof
+from resources.code import code_identity
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict, now
 from resources.repairs import open_freezes
 from resources.storage import Storage, place_of
@@ -237,6 +238,24 @@ class _Book:
         return (StepState.DONE, facts, []) if facts else self._later("not decided")
 
     def launched(self) -> _Said:
+        state, facts, commands = self._launched()
+        if state is StepState.NOW and (other := self._other_code):
+            return state, [*facts, other], [one for one in commands if one == self._reject]
+        return state, facts, commands
+
+    @cached_property
+    def _other_code(self) -> str:
+        """Why no launch would be taken by the code that is installed now; empty if it would."""
+        planned, installed = self._plan.code, code_identity()
+        if self._record.manifest.development or planned.content_hash == installed.content_hash:
+            return ""
+        git = f" (git {planned.git_commit[:12]})" if planned.git_commit else ""
+        return (
+            f"it was planned with code {planned.content_hash[:12]}{git}, and installed is {installed.content_hash[:12]}: "
+            "a launch is refused; check that code out, or plan the change again under a new run id"
+        )
+
+    def _launched(self) -> _Said:
         facts = list(starmap(self._of_attempts, Counter(one["state"] for one in self._attempts).items()))
         missing = [one.chunk for one in self._chunks if one.state not in _STAGED]
         launch = [self._command("run")]

@@ -33,7 +33,8 @@ from dagster._core.workspace.load_target import ModuleTarget, WorkspaceFileTarge
 from dagster._core.workspace.permissions import PermissionResult, Permissions
 from dagster_webserver.version import __version__ as webserver_version
 from dagster_webserver.webserver import DagsterWebserver
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
 
 from backfill_assets.guard import FORBIDDEN_MUTATIONS, USER_KEY, App, Asked, Door, Guard, Receive, Role, Scope, Send
 from backfill_assets.launch import instance_at
@@ -54,8 +55,14 @@ _GREY = {
     Permissions.DELETE_PIPELINE_RUN: "deleteRun",
 }
 """The permissions by which Dagster's pages show the mutations that nobody has here."""
+_WAY_TO_RUNS = (
+    f'<a href="{PREFIX}" style="position:fixed;left:24px;bottom:172px;z-index:20;padding:4px 10px;border-radius:8px;'
+    'font:13px system-ui,sans-serif;background:#4f43dd;color:#fff;text-decoration:none">Backfill runs</a>'
+)
+"""On every page of Dagster's: where the runs stand and why."""
 _POLL_MILLISECONDS = 2000
 _LOOK_SECONDS = 0.5
+_BURY_SECONDS = 3.0
 _GOODBYE_SECONDS = 3
 _STOP_SECONDS = 15.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -186,6 +193,14 @@ class _Webserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestConte
     def __init__(self, context: WorkspaceProcessContext, role: Role) -> None:
         self._role = role
         super().__init__(context, live_data_poll_rate=_POLL_MILLISECONDS)
+
+    def index_html_endpoint(self, request: Request) -> Response:
+        """Serve Dagster's page with a link to the runs, which nothing in Dagster's navigation leads to."""
+        page: Response = super().index_html_endpoint(request)
+        content = bytes(page.body).decode("utf-8")
+        page.body = content.replace("</body>", f"{_WAY_TO_RUNS}</body>", 1).encode("utf-8")
+        page.headers["Content-Length"] = str(len(page.body))
+        return page
 
     def _make_request_context(self, conn: HTTPConnection) -> WorkspaceRequestContext:
         base = self._process_context.create_request_context(conn)
@@ -326,9 +341,12 @@ async def _run(
         for app, _ in apps
     ]  # fmt: skip
     tasks = [asyncio.create_task(server.serve(sockets=[one])) for server, (_, one) in zip(servers, apps, strict=True)]
-    lost = ""
+    lost, adopted, looked = "", Adopted(), time.monotonic()
     while not stopping.now and not lost:
         await asyncio.sleep(_LOOK_SECONDS)
+        if time.monotonic() - looked >= _BURY_SECONDS:
+            await asyncio.to_thread(adopted.bury)
+            looked = time.monotonic()
         lost = next(
             (f"the daemon (exit code {child.returncode})" for child in children if child.poll() is not None), ""
         )
@@ -385,6 +403,42 @@ def _ends_what_it_started() -> Iterator[None]:
             _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
+class Adopted:
+    """Processes that became this one's children when what had started them ended: the JVM of a run that is over.
+
+    Nobody else waits for them. Those that this process has started itself are their starters' to wait for.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def bury(self) -> list[int]:
+        """Take note of what lives below the children, and wait for what was noted, was adopted, and has ended."""
+        me, found = os.getpid(), _processes()
+        buried = []
+        for pid in self._known & found.keys():
+            state, parent = found[pid]
+            if state == "Z" and parent == me:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+                    buried.append(pid)
+        of_others = {pid for pid in descendants(me) if found.get(pid, ("", me))[1] != me}
+        self._known = (self._known & found.keys() - set(buried)) | of_others
+        return buried
+
+
+def _processes() -> dict[int, tuple[str, int]]:
+    """Return state and parent of every process, as /proc has them."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+        found[int(folder.name)] = (state, int(parent))
+    return found
+
+
 def _end_children(number: signal.Signals) -> None:
     until = time.monotonic() + _STOP_SECONDS
     told: set[int] = set()
@@ -404,14 +458,7 @@ def _end_children(number: signal.Signals) -> None:
 
 def descendants(pid: int) -> set[int]:
     """Return the processes that came from one, as /proc has them; those that have ended are left out."""
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
-        if state != "Z":
-            parents[int(folder.name)] = int(parent)
+    parents = {one: parent for one, (state, parent) in _processes().items() if state != "Z"}
     found: set[int] = set()
     while more := {one for one, parent in parents.items() if parent in found | {pid}} - found:
         found |= more

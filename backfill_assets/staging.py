@@ -19,7 +19,7 @@ from backfill_assets import stopping
 from backfill_assets.executor import Staged, require_computable, stage_chunks
 from backfill_assets.launched_by import launched
 from backfill_assets.pages import run_path
-from backfill_assets.platform import Platform
+from backfill_assets.platform import Platform, group_of
 from backfill_assets.progress import Progress
 from backfill_assets.schema import LINEAGE_COLUMNS, descriptions, dtypes, iceberg_schema
 from backfill_assets.target import InputTable, TargetTable
@@ -254,13 +254,13 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
         deps=[asset_key(target.source), *(asset_key(table) for table in target.references)],
         partitions_def=partitions_of(target),
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=target.chunks_per_run),
-        group_name=target.name.split(".")[0],
+        group_name=group_of(target.name),
         owners=list(target.owners),
         kinds={"pyspark", "iceberg"},
         description=(
             f"{target.description}\n\nA partition is a chunk ({target.chunking.value.lower()}) of one approved backfill "
             "run. Materialising it computes the chunk into staging; readers see nothing of it before publication. "
-            f"Next: `{target.name}_published`."
+            f"Next: `{target.name}_published`. [Where the runs stand, and why](/backfill)"
         ),
         metadata={
             "dagster/column_schema": column_schema(target),

@@ -442,6 +442,14 @@ def test_dagster_itself_lets_any_page_follow_runs(served: Served) -> None:
     assert over_websocket(served, "unguarded", "https://evil.example", LOGS) == "open"
 
 
+def test_a_click_leads_from_every_page_of_dagsters_to_the_runs(served: Served) -> None:
+    for target in ("/", "/assets"):
+        answer = served.way("viewer").ask(target, method="GET", headers=[("Accept", "text/html")])
+        assert answer.status == 200
+        assert b'<a href="/backfill" ' in answer.body
+        assert answer.body.endswith(b"</html>")
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -41,6 +42,7 @@ from benchmarks.small_table import (
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, Freeze, Mode, OnConflict, RunManifest, Safety, Series
 from resources import judged
+from resources.code import code_identity
 from resources.ledger import Verdict, now
 from resources.tables import waits
 
@@ -372,3 +374,19 @@ def test_each_step_of_the_page_leads_to_its_section() -> None:
 def anchor(heading: str) -> str:
     kept = "".join(one for one in heading.lower() if one.isalnum() or one in " -")
     return kept.replace(" ", "-")
+
+
+def test_a_run_that_was_planned_with_other_code_than_is_installed_is_not_told_to_be_launched(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = next(one for one in platform.ledger.runs(states=[RunState.APPROVED]))
+    ours = dataclasses.replace(record, manifest=changed(record.manifest, development=False))
+    monkeypatch.setattr(platform.ledger, "run", lambda _run_id: ours)
+    launch = TITLES.index("Launch")
+    step = steps(platform, record.run_id)[launch]
+    assert (step.state, step.commands) == (NOW, (f"backfill run {record.run_id}",))
+    installed = dataclasses.replace(code_identity(), content_hash="0" * 64)
+    monkeypatch.setattr("backfill_assets.runbook.code_identity", lambda: installed)
+    step = steps(platform, record.run_id)[launch]
+    assert step.commands == ()
+    assert any("a launch is refused" in fact and "installed is 000000000000" in fact for fact in step.facts)

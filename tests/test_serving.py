@@ -1,0 +1,47 @@
+"""What `backfill ui` does with the processes that come to it, and what its forms start with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from backfill_assets.decision_jobs import DECISION_JOBS
+
+ADOPTING = """
+import ctypes, os, subprocess, sys, time
+from backfill_assets.serving import Adopted, _processes
+ctypes.CDLL(None).prctl(36, 1)  # orphans come to this process
+own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+between = "import subprocess, time; subprocess.Popen(['sleep', '2']); time.sleep(1)"
+child = subprocess.Popen([sys.executable, "-c", between])
+adopted, zombies, until = Adopted(), set(), time.monotonic() + 20
+buried = []
+while not buried and time.monotonic() < until:
+    time.sleep(0.1)
+    buried += adopted.bury()
+    child.poll()
+left = [pid for pid, (state, parent) in _processes().items() if state == "Z" and parent == os.getpid()]
+print(len(buried), left == [own.pid], own.wait(), child.wait())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans come to a process that asks for them on Linux only")
+def test_a_jvm_whose_run_is_over_is_buried_and_no_child_of_ones_own() -> None:
+    root = Path(__file__).resolve().parent.parent
+    said = subprocess.run([sys.executable, "-c", ADOPTING], cwd=root, capture_output=True, text=True, check=False)
+    assert said.stdout.split() == ["1", "True", "7", "0"], said.stderr[-2000:]
+
+
+@pytest.mark.parametrize("job", DECISION_JOBS, ids=lambda job: job.name)
+def test_the_form_of_a_decision_is_complete_and_says_what_to_fill_in(job: dg.JobDefinition) -> None:
+    config = job.run_config
+    assert config is not None
+    (asked,) = [one["config"] for one in config["ops"].values()]
+    assert next(iter(asked)) == "run_id"
+    assert asked["run_id"].startswith("FILL IN")
+    assert "break_glass" not in asked
+    assert dg.validate_run_config(job, config)
