@@ -18,6 +18,7 @@ from backfill_assets.decision_jobs import DECISION_JOBS
 from backfill_assets.inputs import input_asset, observe_inputs
 from backfill_assets.live_triggers import live_schedule, live_sensor
 from backfill_assets.lost_runs import lost_runs_sensor
+from backfill_assets.offers import offers_sensor
 from backfill_assets.platform import Platform, input_tables
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publish import publish_asset, publish_job, publish_sensor, recomputation_sensor
@@ -61,7 +62,7 @@ def build_definitions(platform: Platform) -> dg.Definitions:
     shared = dg.Definitions(
         assets=[input_asset(table) for table in input_tables()],
         jobs=list(DECISION_JOBS),
-        sensors=[observe_inputs, lost_runs_sensor, terminated_sensor, changes_sensor],
+        sensors=[observe_inputs, lost_runs_sensor, terminated_sensor, changes_sensor, offers_sensor],
         resources={"platform": platform},
         # a step in a process of its own would start a JVM of its own
         executor=dg.in_process_executor,
