@@ -137,8 +137,6 @@ def test_a_run_whose_gate_fails_is_seen_to_be_blocked(day: Day, glance: Eyes | N
 def test_why_it_is_blocked_is_told_with_numbers(day: Day, eyes: Eyes) -> None:
     eyes.go(f"/assets/{STAGING}?view=checks&checkDetail={GATE}", "PAYMENT deadlines compared with penalties")
     eyes.sees("Failed")
-    passed = eyes.page.get_by_text("chunk_rules", exact=True).locator("xpath=ancestor::a[1]").inner_text()
-    assert "Succeeded" in passed  # one failed gate leaves those alone that passed
     eyes.sees(f"/backfill/{BAD}")
     eyes.keep("blocked")
     with eyes.page.expect_popup() as popup:

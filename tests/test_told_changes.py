@@ -179,3 +179,14 @@ def test_a_publication_that_was_killed_before_dagster_heard_of_it_is_told_by_the
     said: Any = say("doctor", "--repair", "--json")
     assert said.exit_code == 0, said.output
     assert [(run, change) for run, change, _ in told(platform)] == [("spring", "publish")]
+
+
+def test_what_a_job_of_the_ui_publishes_and_rolls_back_is_seen_on_the_published_asset(platform: Platform) -> None:
+    validated(platform, "spring", SPRING, "1")
+    definitions_ = definitions.build_definitions(platform)
+    with instance_at(platform.settings) as instance:
+        for job, op in (("publish_run", "publish"), ("roll_back_run", "roll_back")):
+            config = {"ops": {op: {"config": {"run_id": "spring", "by": "olga", "comment": "as agreed"}}}}
+            done = definitions_.resolve_job_def(job).execute_in_process(instance=instance, run_config=config)
+            assert done.success
+    assert [(run, change) for run, change, _ in told(platform)] == [("spring", "publish"), ("spring", "rollback")]
