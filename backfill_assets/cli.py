@@ -894,6 +894,9 @@ def main() -> None:
     except BaseException as error:
         if not unexpected.is_unexpected(error):
             raise
+        if (full := unexpected.full_disk(error)) is not None:
+            _refuse(full)
+            sys.exit(EXIT_REFUSED)
         unexpected.tell(error)
         sys.exit(EXIT_FAILED)
 

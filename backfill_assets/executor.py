@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
 from functools import partial, reduce
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pyspark.sql import DataFrame
@@ -54,7 +56,7 @@ from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import DayRange, Mode
 from manifests.planner import Plan, PlannedChunk, StagedFile
 from manifests.policy import OLD_DATA_GATE, age_problems
-from resources import approvals, judged, logs, ticks
+from resources import approvals, judged, logs, space, ticks
 from resources.code import changed_on_disk, code_identity, require_own_bytecode
 from resources.lakehouse import PinnedRead, local_path
 from resources.ledger import ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
@@ -203,6 +205,10 @@ def _stage_chunks(
     outcome.skipped = sorted(set(keys) - wanted)
     text = f"computing {len(wanted)} chunk(s); {len(outcome.skipped)} are staged already"
     logs.event(_log, logging.INFO, "staging_started", text, chunks=len(wanted), skipped=len(outcome.skipped))
+    location = platform.lakehouse.location(target.name)
+    if wanted and urlsplit(location).scheme in {"", "file"}:
+        needed = _bytes_expected(platform, target, record, wanted)
+        space.require_room(Path(local_path(location)), needed, f"computing {len(wanted)} chunk(s)")
     platform.ledger.end_attempts_of_the_dead(run_id)
     platform.ledger.resume(run_id, operator())
     for plan, chunks in by_plan(platform.ledger.plans(record), wanted):
@@ -211,6 +217,19 @@ def _stage_chunks(
             _stage_batch(platform, target, plan, batch, outcome, dagster_run_id=dagster_run_id, tell=tell)
     platform.ledger.settle(run_id, operator())
     return outcome
+
+
+def _bytes_expected(platform: Platform, target: TargetTable, record: RunRecord, keys: frozenset[str]) -> int:
+    """Return how much chunks take on the disk, as far as anybody can tell: what they take today, or else what they read."""
+    holders = platform.ledger.accepted(target.name, keys)
+    today = {
+        chunk.chunk: chunk.bytes or 0
+        for holder in set(holders.values())
+        for chunk in platform.ledger.chunks(holder)
+        if holders.get(chunk.chunk) == holder
+    }
+    share = len(keys - today.keys()) / len(record.plan.chunks)
+    return sum(today.values()) + int(record.plan.reads.bytes * share)
 
 
 def by_plan(plans: Mapping[str, Plan], keys: Iterable[str]) -> list[tuple[Plan, frozenset[str]]]:
@@ -288,7 +307,12 @@ def _stage_batch(
         _say_attempt(plan, batch, attempt, "refused", logging.ERROR, why=refusal.problems[0].what)
         _fail_run(platform, plan.run_id, refusal)
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a transform raises is the chunk's failure, and is recorded
+    except Exception as error:
+        if (full := space.refusal(error)) is not None:  # half as many chunks find no room, either
+            platform.ledger.fail_attempt(plan.run_id, attempt, str(full))
+            _say_attempt(plan, batch, attempt, "refused", logging.ERROR, why=full.problems[0].what)
+            _fail_run(platform, plan.run_id, full)
+            raise full from error
         halves = _failed(platform, plan, batch, attempt, error, outcome, tell)
         for half in halves:
             _stage_batch(platform, target, plan, half, outcome, dagster_run_id=dagster_run_id, tell=tell)

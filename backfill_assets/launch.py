@@ -24,7 +24,7 @@ from backfill_assets.platform import Platform, target_named
 from backfill_assets.publish import publish_job
 from backfill_assets.staging import PROCESS_TAG, RUN_TAG, offer_run, range_tags, staging_job_name, stretches
 from manifests.errors import EnvironmentRefused, Problem, Refused
-from resources import logs
+from resources import logs, space
 from resources.ledger import RunRecord
 from resources.processes import this_process
 from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings
@@ -89,6 +89,8 @@ def _opened(home: Path) -> dg.DagsterInstance:
     try:
         return dg.DagsterInstance.from_config(str(home))
     except Exception as error:
+        if (full := space.refusal(error, str(home))) is not None:
+            raise full from error
         why = str(error.__cause__ or error).strip().partition("\n")[0]
         raise EnvironmentRefused(
             Problem(

@@ -26,7 +26,7 @@ from backfill_assets.target import InputTable, TargetTable
 from manifests.chunks import KEY_FORMAT, Chunking, first_day, following
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
-from resources import approvals, stops
+from resources import approvals, space, stops
 from resources.ledger import ChunkRecord, RunRecord
 from resources.logs import also_to
 from resources.processes import this_process
@@ -219,6 +219,10 @@ def in_plain_words() -> Iterator[None]:
         raise
     except Refused as refusal:
         raise dg.Failure(str(refusal), allow_retries=False) from refusal
+    except Exception as error:
+        if (full := space.refusal(error)) is None:
+            raise
+        raise dg.Failure(str(full), allow_retries=False) from error
 
 
 def tie(instance: dg.DagsterInstance, dagster_run_id: str, platform: Platform, run_id: str) -> None:

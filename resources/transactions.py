@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.locks import bound_waiting
+from resources.space import refusal
 
 READ_WAIT = 5
 """Seconds that a reader of a SQLite ledger waits where the whole file is locked: copied over, or opened exclusively."""
@@ -61,7 +62,7 @@ def make_engine(url: str) -> LedgerEngine:
     if is_sqlite:
         sa.event.listen(engine, "connect", _sqlite_connect)
         sa.event.listen(engine, "begin", _sqlite_begin)
-        sa.event.listen(engine, "handle_error", _refuse_locked)
+        sa.event.listen(engine, "handle_error", _refuse_locked_or_full)
     elif engine.dialect.name == "postgresql":
         bound_waiting(engine)
         sa.event.listen(engine, "begin", _postgres_begin)
@@ -97,14 +98,18 @@ def _writes(connection: sa.Connection) -> bool:
     return bool(connection.get_execution_options().get(_WRITES, False))
 
 
-def _refuse_locked(context: sa.engine.ExceptionContext) -> None:
-    """Turn SQLite's "database is locked" into a refusal that says by whom."""
+def _refuse_locked_or_full(context: sa.engine.ExceptionContext) -> None:
+    """Turn SQLite's "database is locked" into a refusal that says by whom, and what a full disk makes it say into another."""
     error = context.original_exception
-    if not isinstance(error, sqlite3.OperationalError) or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+    if not isinstance(error, sqlite3.OperationalError):
         return
     assert context.engine is not None
-    writes = context.connection is not None and _writes(context.connection)
     file = context.engine.url.database or ""
+    if (full := refusal(error, file)) is not None:
+        raise full from error
+    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+        return
+    writes = context.connection is not None and _writes(context.connection)
     raise EnvironmentRefused(
         Problem(
             f"the ledger {file} is locked by {_holder(file)}; waited {WRITE_WAIT if writes else READ_WAIT} s",

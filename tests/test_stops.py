@@ -66,6 +66,13 @@ def elsewhere(platform: Platform) -> None:
     stops.stop(platform.ledger.engine, RUN, by="olga", through="backfill stop", reason="the cluster is needed")
 
 
+def once_computing(platform: Platform) -> None:
+    until = time.monotonic() + FOR_EVER
+    while not platform.ledger.attempts(RUN) and time.monotonic() < until:
+        time.sleep(0.02)
+    elsewhere(platform)
+
+
 def for_ever(*_: Any, **__: Any) -> Any:
     until = time.monotonic() + FOR_EVER
     while time.monotonic() < until:
@@ -279,7 +286,7 @@ def test_a_dagster_run_of_a_run_that_is_stopped_elsewhere_ends_cancelled_and_so_
     def compute(context):
         asked.append(context.run_id)
         if len(asked) == 1:
-            meanwhile(lambda: elsewhere(platform))
+            meanwhile(lambda: once_computing(platform))
         else:
             elsewhere(platform)  # while it was queued
         with launched_by_dagster(context, platform, RUN):

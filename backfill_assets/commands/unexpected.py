@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import click
 
-from manifests.errors import InputRefused, Problem
+from manifests.errors import InputRefused, Problem, Refused
 from manifests.text import TEXT_RULE, not_text
 
 PANIC = "PanicException"
@@ -40,6 +40,18 @@ def require_text(arguments: Sequence[str]) -> None:
 def is_unexpected(error: BaseException) -> bool:
     """Return whether an error is a fault, and no way to end a process."""
     return isinstance(error, Exception) or type(error).__name__ == PANIC
+
+
+def full_disk(error: BaseException) -> Refused | None:
+    """Return what is said where an error comes of a full disk, wherever it was met; see `resources.space`."""
+    from resources import space
+    from resources.settings import load_settings
+
+    try:
+        home = str(load_settings().home)
+    except Refused:
+        home = None
+    return space.refusal(error, home)
 
 
 def tell(error: BaseException) -> None:
