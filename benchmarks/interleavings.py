@@ -45,6 +45,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table as IcebergTable
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
 from rich.console import Console
@@ -110,6 +111,7 @@ class World:
     others: Platform
     live: set[str] = field(default_factory=set)
     actor: str = FIRST
+    of_nobody: int = 0
 
     @property
     def run(self) -> str:
@@ -319,11 +321,14 @@ STATES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "usual": (("restate unseen",), ("doctor", "collect")),
     "coarse": (("restate",), ("doctor", "collect")),
     "named otherwise": (("restate",), ("doctor", "collect")),
+    "of nobody": (("restate",), ("doctor", "collect")),
 }
 """What a run's state is, and who acts on it: those who are stopped, and those who act meanwhile."""
-SHAPES = ("usual", "coarse", "named otherwise")
+SHAPES = ("usual", "coarse", "named otherwise", "of nobody")
 """States of a table before there is a run: as it was published; with one file for several months; with files whose names
-are written as another writer writes them."""
+are written as another writer writes them; with rows, written past the project, that say of no entity they are."""
+OF_NOBODY = 2
+"""How many such rows there are."""
 INTERRUPTED = {
     "half": "publish",
     "landed": "publish",
@@ -435,6 +440,8 @@ class Site:
             table = world.platform.lakehouse.table(READINGS)
             with table.update_spec() as update:
                 update.add_field("day", MonthTransform(), "day_month")
+        elif state == "of nobody":
+            _write_rows_of_nobody(table)
         elif state == "named otherwise":
             scope = Scope("day", date(2020, 2, 1), date(2020, 3, 31))
             old = [task.file for task in table.scan(row_filter=scope.filter).plan_files()]
@@ -499,6 +506,17 @@ class Site:
             closed(world.platform)
             self.lengths[key] = (stage.passed, stage.commits)
         return self.lengths[key]
+
+
+def _write_rows_of_nobody(table: IcebergTable) -> None:
+    """Replace a month's files by one that holds rows without a meter as well, as a writer can who asks no model."""
+    scope = Scope("day", date(2020, 2, 1), date(2020, 2, 29))
+    old = [task.file for task in table.scan(row_filter=scope.filter).plan_files()]
+    found = table.scan(row_filter=scope.filter).to_arrow()
+    nobody = [{**found.to_pylist()[0], "meter": None, "day": date(2020, 2, 2 + n)} for n in range(OF_NOBODY)]
+    nobody = [{**row, "run_id": "live"} for row in nobody]
+    rows = arrow.concat_tables([found, arrow.Table.from_pylist(nobody, schema=found.schema)])
+    commit_replacement(table, scope.filter, old, list(_dataframe_to_data_files(table.metadata, rows, table.io)), {})
 
 
 def seen(platform: Platform, table: str = READINGS, ref: str = "main") -> list[tuple[Any, ...]]:
@@ -722,12 +740,15 @@ def _fits(case: Case, state: str, first: str, second: str) -> bool:
         return False
     if "prepare" in both and case.mode not in {"SHADOW_SWAP", "VERSIONED"}:
         return False
+    if state == "of nobody" and case.mode != "MERGE_BY_KEY":  # any other mode replaces those rows with their month
+        return False
     return "again" not in both or case.mode == "REPLACE_PARTITIONS" or state != "staged"
 
 
 def play(site: Site, schedule: Schedule) -> list[str]:
     """Let it happen; return everything that is wrong afterwards."""
     world = site.world(schedule.case, site.kept(schedule.case, schedule.state))
+    world.of_nobody = OF_NOBODY if schedule.state == "of nobody" else 0
     wrong: list[str] = []
     still = schedule.first in STILL and "half" not in schedule.state
     heads = [world.head] if still else []
@@ -863,8 +884,8 @@ def _agreement(site: Site, world: World, when: str) -> list[str]:
     if when != "before the doctor":  # by then what landed is on record
         readers = _by_month(seen(platform))
         live = [row for found in readers.values() for row in found if "live" in row]
-        if len(live) != len(world.live):
-            wrong.append(f"{len(live)} rows of LIVE, not {len(world.live)}")
+        if len(live) != len(world.live) + world.of_nobody:
+            wrong.append(f"{len(live)} rows of LIVE, not {len(world.live) + world.of_nobody}")
         for month in sorted(readers.keys() | holders.keys()):
             found = [row for row in readers.get(month, []) if "live" not in row]
             wanted = expected.months.get(holders.get(month, ""), {}).get(month, [])
