@@ -6,6 +6,7 @@ when, and what becomes of a failure is `staging`'s; what readers see changes in 
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyiceberg.schema import Schema
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.old_data import allowed, needed_columns
@@ -41,6 +42,8 @@ _FOOTER_READERS = 8
 _LINE = 300
 _READ_A_TASK = 4_000
 """Source rows that a task is worth its start for (20 to 40 ms): chunks that read less share one."""
+_WRITTEN = "written"
+_PATIENCE_SECONDS = 30.0
 _TRUNC = {Chunking.MONTH: "MM", Chunking.DAY: "DD"}
 
 
@@ -214,25 +217,39 @@ def compute_batch(
         if not version.clustered:
             rows = _clustered(rows, target, context)
         rows = _with_declared_columns(rows, schema, plan).withColumn(CHUNK_FOLDER, day)
-    rows.write.partitionBy(CHUNK_FOLDER).parquet(prefix)
+    counted = Observation()
+    rows.observe(counted, F.count(F.lit(1)).alias(_WRITTEN)).write.partitionBy(CHUNK_FOLDER).parquet(prefix)
     files = staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
-    require_arrived(rows, files, prefix)
+    require_arrived(rows, _written(counted), files, prefix)
     return files
 
 
-def require_arrived(rows: DataFrame, files: Mapping[str, Sequence[StagedFile]], prefix: str) -> None:
-    """Refuse a batch of which nothing is found, although it has rows: they were written to where this process cannot look.
+def _written(counted: Observation) -> int | None:
+    """Return how many rows Spark says it has written; None where it has not said so in time: it may drop its events."""
+    said: list[int] = []
+    asked = threading.Thread(target=lambda: said.append(int(counted.get[_WRITTEN])), daemon=True)
+    asked.start()
+    asked.join(_PATIENCE_SECONDS)
+    return said[0] if said else None
 
-    Only a batch without any rows is computed again for it, up to its first row.
+
+def require_arrived(
+    rows: DataFrame, written: int | None, files: Mapping[str, Sequence[StagedFile]], prefix: str
+) -> None:
+    """Refuse a batch of which not every row is found: executors have written to where this process cannot look.
+
+    Where Spark has not said how many it has `written`, a batch of which nothing is found is computed again, up to its first
+    row.
 
     Raises:
         EnvironmentRefused: naming the folder.
     """
-    if any(files.values()) or rows.isEmpty():
+    found = sum(file.rows for staged in files.values() for file in staged)
+    if found == written or (written is None and (found or rows.isEmpty())):
         return
     raise EnvironmentRefused(
         Problem(
-            f"Spark has computed rows and none are found below {prefix}",
+            f"Spark has written {'' if written is None else f'{written:,} '}rows and {found:,} are found below {prefix}",
             "Spark's executors write to the warehouse that this process reads",
             "put the warehouse where all of them reach it (an object store, a shared file system)",
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -16,14 +17,19 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyspark.sql import DataFrame
 from support import a_lakehouse
+from worlds import FEW_GATES, make_world
 
-from backfill_assets.compute import require_arrived, slots_of, staged_files
+from backfill_assets import compute
+from backfill_assets.compute import compute_batch, require_arrived, slots_of, staged_files
 from backfill_assets.platform import Platform
+from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.schema import iceberg_schema
+from backfill_assets.target import TransformVersion
 from benchmarks.small_table import TARGET
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused
 from manifests.planner import Estimate, PlannedChunk, StagedFile
+from resources.lakehouse import local_path
 from resources.spark import OPEN_FILES
 from resources.storage import place_of
 
@@ -64,14 +70,39 @@ class Rows:
 
 
 def test_rows_that_were_computed_and_are_nowhere_are_not_taken_for_none() -> None:
-    with pytest.raises(EnvironmentRefused, match="none are found below /staging/attempt-1"):
-        require_arrived(cast("DataFrame", Rows(3)), {"2020-01": [], "2020-02": []}, "/staging/attempt-1")
-    require_arrived(cast("DataFrame", Rows(0)), {"2020-01": []}, "/staging/attempt-1")
+    prefix = "/staging/attempt-1"
+    for written in (3, None):
+        with pytest.raises(EnvironmentRefused, match="rows and 0 are found below /staging/attempt-1"):
+            require_arrived(cast("DataFrame", Rows(3)), written, {"2020-01": [], "2020-02": []}, prefix)
+    require_arrived(cast("DataFrame", Rows(0)), None, {"2020-01": []}, prefix)
     found = Rows(3)
-    require_arrived(
-        cast("DataFrame", found), {"2020-01": [StagedFile("/x", 3, 9)], "2020-02": []}, "/staging/attempt-1"
-    )
-    assert found.asked == 0, "nothing is computed twice where rows are found"
+    for written in (3, None):
+        require_arrived(cast("DataFrame", found), written, {"2020-01": [StagedFile("/x", 3, 9)], "2020-02": []}, prefix)
+    require_arrived(cast("DataFrame", found), 0, {"2020-01": []}, prefix)
+    assert found.asked == 0, "nothing is computed twice where Spark says what it has written"
+
+
+def test_a_batch_of_which_a_part_is_nowhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world(tmp_path / "home", cases=40, gates=FEW_GATES)
+    record = world.approved(world.manifest())
+    target, plan, folder = CASE_SLA_DAILY, record.plan, world.platform.lakehouse.location(record.target)
+    files = compute_batch(world.platform, target, plan, plan.chunks, f"{folder}/whole")
+    assert sum(file.rows for staged in files.values() for file in staged) > 0
+
+    def without_one(*arguments: Any) -> dict[str, list[StagedFile]]:
+        lost = next(Path(local_path(arguments[2])).rglob("*.parquet"))
+        lost.unlink()  # an executor's own disk, which this process does not see
+        return staged_files(*arguments)
+
+    monkeypatch.setattr(compute, "staged_files", without_one)
+    with pytest.raises(EnvironmentRefused, match=r"Spark has written [\d,]+ rows and [\d,]+ are found below"):
+        compute_batch(world.platform, target, plan, plan.chunks, f"{folder}/part")
+    monkeypatch.undo()
+    rows_of = target.versions[plan.transform_version].function
+    none = TransformVersion(lambda inputs, context: rows_of(inputs, context).where("business_date < '1900-01-01'"))
+    nothing = replace(target, versions={plan.transform_version: none})
+    found = compute_batch(world.platform, nothing, plan, plan.chunks, f"{folder}/none")
+    assert found == {chunk.key: [] for chunk in plan.chunks}
 
 
 def test_a_folder_that_is_not_there_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
