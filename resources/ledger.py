@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
@@ -60,6 +60,8 @@ BEFORE = {
     "accept": RunState.PUBLISHED,
 }
 """The state of a run from which each action changes its tables."""
+_MOMENT = timedelta(microseconds=1)
+"""What instants of a ledger differ by at least."""
 _others = accepted_versions.alias()
 _RUN = tuple(column for column in runs.c if column.name != "plan")
 """What a record of a run is made of; its plan is fetched when somebody asks for it."""
@@ -895,9 +897,10 @@ class Ledger:
 
         `keys` are the chunks of the target that are the run's from now on; None: all of its plan.
         """
-        at, (plan, plan_hash) = now(), self._before_locking(run_id)
+        plan, plan_hash = self._before_locking(run_id)
         with self.engine.begin() as connection:
             record = self._holding_target(connection, run_id, plan_hash)
+            at = _instant(connection, record.target)
             recorded = record.state in {RunState.PUBLISHED, RunState.SUPERSEDED}
             if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
                 _close_recorded(connection, publication, at)
@@ -915,9 +918,10 @@ class Ledger:
 
     def undo(self, run_id: str, publication: int, *, snapshot_id: int, added: int, removed: int, actor: str) -> None:
         """Record a rollback that landed: the runs accepted before are accepted again."""
-        at, (plan, plan_hash) = now(), self._before_locking(run_id)
+        plan, plan_hash = self._before_locking(run_id)
         with self.engine.begin() as connection:
             record = self._holding_target(connection, run_id, plan_hash)
+            at = _instant(connection, record.target)
             recorded = record.state is RunState.ROLLED_BACK
             if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
                 _close_recorded(connection, publication, at)
@@ -948,9 +952,10 @@ class Ledger:
 
     def accept_version(self, run_id: str, publication: int, *, snapshot_id: int, actor: str) -> None:
         """Record that a version published under its name is what main shows from now on."""
-        at, (plan, plan_hash) = now(), self._before_locking(run_id)
+        plan, plan_hash = self._before_locking(run_id)
         with self.engine.begin() as connection:
             record = self._holding_target(connection, run_id, plan_hash)
+            at = _instant(connection, record.target)
             if not _close_publication(connection, publication, snapshot_id, 0, 0, at):
                 return  # another process has recorded it, perhaps with what came after it
             if record.state is not RunState.PUBLISHED:
@@ -1024,13 +1029,19 @@ class Ledger:
         return self._rows(sa.select(publications).where(publications.c.run_id == run_id).order_by(publications.c.id))
 
     def committed(self, target: str) -> list[dict[str, Any]]:
-        """Return the publications, rollbacks and so on of every run of a target that landed, in the order of their records."""
+        """Return the publications, rollbacks and so on of every run of a target that landed, in the order of their records.
+
+        Those of one run come in the order of their entries, even where a ledger was written while its clock was set back.
+        """
         of_target = runs.c.run_id == publications.c.run_id
+        recorded_at = sa.func.max(publications.c.ended_at).over(
+            partition_by=publications.c.run_id, order_by=publications.c.id
+        )
         query = (
             sa.select(publications)
             .join(runs, of_target)
             .where(runs.c.target == target, publications.c.state == "COMMITTED")
-            .order_by(publications.c.ended_at, publications.c.id)
+            .order_by(recorded_at, publications.c.id)
         )
         return self._rows(query)
 
@@ -1215,6 +1226,21 @@ def _insert_verdict(connection: sa.Connection, run_id: str, verdict: Verdict, at
             at=at,
         )
     )
+
+
+def _instant(connection: sa.Connection, target: str) -> datetime:
+    """Return the present instant, but after that of every change of a target on record: their order is that of the instants.
+
+    Ask for it once the target is locked: whoever waited for the lock changes it later than who held it. A clock that was
+    set back does not count.
+    """
+    newest = connection.execute(
+        sa.select(sa.func.max(publications.c.ended_at))
+        .join(runs, runs.c.run_id == publications.c.run_id)
+        .where(runs.c.target == target, publications.c.state == "COMMITTED")
+    ).scalar()
+    present = now()
+    return present if newest is None else max(present, newest + _MOMENT)
 
 
 def _close_publication(

@@ -34,11 +34,12 @@ from support import (
 
 from manifests.errors import EnvironmentRefused, InputRefused, Refused, TransitionRefused
 from manifests.lifecycle import RunState
-from manifests.planner import StagedFile
+from manifests.planner import Plan, StagedFile
+from resources import ledger as ledger_module
 from resources.ledger import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
 from resources.ledger import runs as runs_table
 from resources.repairs import end_attempt
-from resources.tables import chunks, metadata
+from resources.tables import chunks, metadata, publications
 
 RUN = "restate-2012"
 CHUNKS = ["2012-01", "2012-02", "2012-03"]
@@ -797,6 +798,68 @@ def test_rolling_back_again_after_a_crash_changes_nothing(ledger: Ledger) -> Non
 
     assert ledger.accepted(TARGET) == dict.fromkeys(CHUNKS, "run-one")
     assert len(ledger.history("run-two")) == moves
+
+
+def actions(ledger: Ledger) -> list[tuple[str, str]]:
+    return [(entry["run_id"], entry["action"]) for entry in ledger.committed(TARGET)]
+
+
+def test_changes_are_on_record_in_their_order_though_the_clock_is_set_back(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a rollback gives back is what the run took last, too."""
+    for run_id in ("run-one", "run-two"):
+        published(ledger, run_id)
+    rolled_back(ledger, "run-two")
+    published(ledger, "run-three")
+    monkeypatch.setattr(ledger_module, "now", lambda: datetime.now(UTC) - timedelta(hours=1))
+    again = ledger.open_publication("run-two", "reinstate", 101, "root", REQUESTER)
+    ledger.accept("run-two", again, snapshot_id=102, added=3, removed=2, actor=REQUESTER)
+    assert states(ledger, "run-one", "run-two", "run-three") == ["SUPERSEDED", "PUBLISHED", "SUPERSEDED"]
+    rolled_back(ledger, "run-two")
+
+    assert ledger.accepted(TARGET) == dict.fromkeys(CHUNKS, "run-three")
+    assert states(ledger, "run-one", "run-two", "run-three") == ["SUPERSEDED", "ROLLED_BACK", "PUBLISHED"]
+    assert actions(ledger) == [
+        ("run-one", "publish"),
+        ("run-two", "publish"),
+        ("run-two", "rollback"),
+        ("run-three", "publish"),
+        ("run-two", "reinstate"),
+        ("run-two", "rollback"),
+    ]
+
+
+def test_who_waits_for_the_target_changes_it_after_whom_he_waited_for(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validated(ledger, "run-feb", "2012-02-01", "2012-02-29")
+    before_locking = Ledger._before_locking
+    opened = ledger.open_publication("run-feb", "publish", 7, "root", REQUESTER)
+
+    def overtaken(own: Ledger, run_id: str) -> tuple[Plan, str]:
+        if run_id == "run-feb":
+            published(own, "run-jan", "2012-01-01", "2012-01-31")
+        return before_locking(own, run_id)
+
+    monkeypatch.setattr(Ledger, "_before_locking", overtaken)
+    ledger.accept("run-feb", opened, snapshot_id=101, added=1, removed=1, actor=REQUESTER)
+    assert actions(ledger) == [("run-jan", "publish"), ("run-feb", "publish")]
+
+
+def test_a_ledger_that_was_written_with_a_clock_set_back_has_the_changes_of_a_run_in_their_order(
+    ledger: Ledger,
+) -> None:
+    for run_id in ("run-one", "run-two"):
+        published(ledger, run_id)
+    rolled_back(ledger, "run-two")
+    with ledger.engine.begin() as connection:  # as earlier versions left it
+        connection.execute(
+            publications.update()
+            .where(publications.c.action == "rollback")
+            .values(ended_at=datetime.now(UTC) - timedelta(hours=1))
+        )
+    assert actions(ledger) == [("run-one", "publish"), ("run-two", "publish"), ("run-two", "rollback")]
 
 
 def test_every_version_that_was_ever_accepted_stays_on_record(ledger: Ledger) -> None:
