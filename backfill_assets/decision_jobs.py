@@ -96,7 +96,7 @@ def announce_break_glass(instance: dg.DagsterInstance, record: RunRecord, by: st
 @contextmanager
 def _deciding(context: OpExecutionContext, platform: Platform, run_id: str) -> Iterator[None]:
     """Tie the Dagster run to its backfill run, say refusals in words, and let nobody break the glass in silence."""
-    with in_plain_words(), launched(context), announcing(platform, context.instance, run_id):
+    with in_plain_words(), launched(context, by_people=True), announcing(platform, context.instance, run_id):
         tie(context.instance, context.run_id, platform, run_id)
         yield
     tell_of_broken_glass(context, platform, run_id)

@@ -211,10 +211,12 @@ def stop(platform: Platform, run_id: str, *, by: str, reason: str = "", through:
 
     Raises:
         InputRefused: if the ledger holds no such run.
-        TransitionRefused: if nothing of it could be under way, or nobody is named.
+        TransitionRefused: if nothing of it could be under way, nobody is named, or somebody else is than who is logged in.
     """
     platform.ledger.run(run_id)
-    done = stops.stop(platform.ledger.engine, run_id, by=by, through=through, reason=reason)
+    decides, problems = _who_decides(by)
+    _raise(problems)
+    done = stops.stop(platform.ledger.engine, run_id, by=decides.name, through=through, reason=reason)
     until = time.monotonic() + _COMMIT_SECONDS
     while done.note and time.monotonic() < until:
         if all(entry["state"] != "INTENT" for entry in platform.ledger.publications(run_id)):
@@ -450,21 +452,9 @@ def _in_the_name_of(platform: Platform, run_id: str, by: str | None) -> Iterator
         TransitionRefused: if the name is not the one under which they are logged in, or the policy wants to know who
             they are and only their word says so.
     """
-    actor = actors.current()
-    decides = actor.under(by) if by is not None and by.strip() else actor
+    decides, problems = _who_decides(by)
     record, policy, rule = _of(platform, run_id)
-    problems = []
-    if actor.proof is Proof.PROXY and decides is not actor:
-        problems.append(
-            Problem(
-                f"'{by}' was typed, and '{actor.name}' is logged in",
-                "a decision in the UI carries the name of who is logged in",
-                "leave the name out, or have the other one log in",
-            )
-        )
-    elif not decides.name.strip() or decides.name == SOMEBODY:
-        problems.append(Problem("nobody is named", "a decision has a name", "give `by`"))
-    elif rule.authenticated and not decides.is_authenticated:
+    if not problems and rule.authenticated and not decides.is_authenticated:
         problems.append(
             Problem(
                 f"nothing but the name shows that '{decides.name}' decides about '{record.run_id}'",
@@ -475,6 +465,23 @@ def _in_the_name_of(platform: Platform, run_id: str, by: str | None) -> Iterator
     _raise(problems)
     with actors.acting(decides):
         yield decides.name
+
+
+def _who_decides(by: str | None) -> tuple[Actor, list[Problem]]:
+    """Return who acts, under the name that is given; and what is wrong with that name."""
+    actor = actors.current()
+    decides = actor.under(by) if by is not None and by.strip() else actor
+    if actor.proof is Proof.PROXY and decides is not actor:
+        return decides, [
+            Problem(
+                f"'{by}' was typed, and '{actor.name}' is logged in",
+                "a decision in the UI carries the name of who is logged in",
+                "leave the name out, or have the other one log in",
+            )
+        ]
+    if not decides.name.strip() or decides.name == SOMEBODY:
+        return decides, [Problem("nobody is named", "a decision has a name", "give `by`")]
+    return decides, []
 
 
 def _decide_publication(

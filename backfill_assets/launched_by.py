@@ -19,6 +19,8 @@ USER_TAG = "backfill/launched_by"
 SOMEBODY = "somebody in Dagster"
 """Who launches where no proxy asks people who they are."""
 _SENSOR, _SCHEDULE = "dagster/sensor_name", "dagster/schedule_name"
+ACTOR_TAGS = frozenset({USER_TAG, _SENSOR, _SCHEDULE})
+"""What says who has launched; nobody who launches through the server may say it himself."""
 
 
 def actor_of(tags: Mapping[str, str]) -> Actor:
@@ -43,10 +45,14 @@ def schedule(name: str) -> Actor:
 
 
 @contextmanager
-def launched(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> Iterator[None]:
-    """Have what a Dagster run does be recorded in the name of who has launched it; of the command, where that runs it."""
+def launched(context: dg.OpExecutionContext | dg.AssetExecutionContext, *, by_people: bool = False) -> Iterator[None]:
+    """Have what a Dagster run does be recorded in the name of who has launched it; of the command, where that runs it.
+
+    What is done `by_people` only is never a sensor's or a schedule's, whatever the tags say.
+    """
     if actors.is_known():
         yield
         return
-    with actors.acting(actor_of(context.run.tags)):
+    actor = actor_of(context.run.tags)
+    with actors.acting(Actor(SOMEBODY, Channel.UI) if by_people and actor.proof is Proof.PLATFORM else actor):
         yield

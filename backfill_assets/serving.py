@@ -38,7 +38,7 @@ from starlette.responses import Response
 
 from backfill_assets.guard import FORBIDDEN_MUTATIONS, USER_KEY, App, Asked, Door, Guard, Receive, Role, Scope, Send
 from backfill_assets.launch import instance_at
-from backfill_assets.launched_by import USER_TAG
+from backfill_assets.launched_by import ACTOR_TAGS, USER_TAG
 from backfill_assets.pages import PREFIX, make_pages
 from manifests.errors import EnvironmentRefused, Problem
 from resources.evidence import EvidenceStore
@@ -166,7 +166,7 @@ class _Stamped:
         self._storage.add_backfill(partition_backfill._replace(tags=self._stamp(partition_backfill.tags)))
 
     def _stamp(self, tags: Mapping[str, str] | None) -> dict[str, str]:
-        kept = {name: value for name, value in (tags or {}).items() if name != USER_TAG}
+        kept = {name: value for name, value in (tags or {}).items() if name not in ACTOR_TAGS}
         return kept | ({USER_TAG: self._user} if self._user else {})
 
 

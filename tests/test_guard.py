@@ -536,13 +536,15 @@ def test_a_name_is_stamped_on_every_run_that_is_launched_whatever_was_sent(serve
     for door, expected in (("nginx operator", "olga"), ("operator", None)):
         way = served.way(door)
         before = {one.run_id for one in served.instance.get_runs()}
-        forged = '{key: "backfill/launched_by", value: "victor"}'
+        named = ("backfill/launched_by", "dagster/schedule_name", "dagster/sensor_name")
+        forged = ", ".join(f'{{key: "{name}", value: "victor"}}' for name in named)
         query = text_of("launchRun").replace("tags: [", f"tags: [{forged}, ")
         own = [("Origin", way.origin), ("Sec-Fetch-Site", "same-origin")]
         answer = way.ask(body=json.dumps({"query": query}), headers=[JSON, *own])
         assert answer.status == 200, answer.body
         (launched,) = [one for one in served.instance.get_runs() if one.run_id not in before]
         assert launched.tags.get(USER_TAG) == expected
+        assert not launched.tags.keys() & {"dagster/schedule_name", "dagster/sensor_name"}, "neither has launched it"
         assert launched.tags["dagster/partition"] == "offered"
 
 

@@ -610,6 +610,8 @@ def test_a_decision_in_the_ui_carries_who_is_logged_in_and_no_typed_name_replace
 
     with world.dagster() as instance:
         assert "nobody is named" in launch(instance, "", {})
+        for typed in ("dagster/schedule_name", "dagster/sensor_name"):
+            assert "nobody is named" in launch(instance, "", {typed: "anything"})
         assert "nothing but the name shows that 'bob' decides" in launch(instance, "bob", {})
         assert "'bob' was typed, and 'olga' is logged in" in launch(instance, "bob", {USER_TAG: "olga"})
         assert "'victor' is no approver" in launch(instance, "", {USER_TAG: "victor"})
@@ -623,6 +625,14 @@ def test_what_dagster_runs_is_recorded_in_the_name_of_what_has_launched_it(world
     assert actor_of({"dagster/schedule_name": "s"}) == Actor("schedule s", Channel.SCHEDULE, Proof.PLATFORM)
     assert actor_of({"dagster/sensor_name": "s", USER_TAG: "olga"}) == Actor("olga", Channel.UI, Proof.PROXY)
     assert actor_of({}) == Actor(SOMEBODY, Channel.UI, Proof.CLAIMED)
+
+
+def test_a_stop_carries_the_name_of_who_is_logged_in(world: World):
+    record = world.approved(world.manifest())
+    with acting(Actor("olga", Channel.UI, Proof.PROXY)):
+        with pytest.raises(TransitionRefused, match="'grace' was typed, and 'olga' is logged in"):
+            decisions.stop(world.platform, record.run_id, by="grace", through="the job stop_run")
+        assert decisions.stop(world.platform, record.run_id, by="", through="the job stop_run")[0].stopped_by == "olga"
 
 
 def test_a_publication_is_recorded_in_the_name_of_who_decided_it(tmp_path: Path):
