@@ -194,10 +194,15 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
         table.add_row(
             record.run_id,
             Text(record.state, STATE_STYLE.get(record.state, "")),
-            f"{record.kind} of {record.target}\n{scope.start} to {scope.end}, {record.manifest.transform.version}",
+            f"{of_kind(record)} of {record.target}\n{scope.start} to {scope.end}, {record.manifest.transform.version}",
             _waits(waiting[record.run_id]) if record.run_id in waiting else record.state_reason,
         )
     return table
+
+
+def of_kind(record: RunRecord) -> str:
+    """Return a run's kind, and that it is a dry run, which readers never see."""
+    return record.kind if record.manifest.execution_mode.publishes else f"{record.kind} ({record.mode})"
 
 
 def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str] = ()) -> RenderableType:
@@ -420,12 +425,15 @@ def runbook(record: RunRecord, steps: Sequence[Step]) -> RenderableType:
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console; where the output is not a terminal, as wide as COLUMNS says, else wide enough for tables."""
-    console = Console(stderr=stderr, highlight=False)
+    """Return a console; where the output is not a terminal, as wide as COLUMNS says, else wide enough for tables.
+
+    What people have typed is printed as it is: brackets are brackets, no markup.
+    """
+    console = Console(stderr=stderr, highlight=False, markup=False)
     asked = os.environ.get("COLUMNS", "")
     if console.is_terminal or (asked.isdecimal() and _LEAST_WIDTH <= int(asked) <= _MOST_WIDTH):
         return console
-    return Console(stderr=stderr, highlight=False, width=_WIDTH)
+    return Console(stderr=stderr, highlight=False, markup=False, width=_WIDTH)
 
 
 def chunk_counts(chunks: Sequence[ChunkRecord]) -> dict[str, int]:

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from backfill_assets.console import of_kind
 from manifests.lifecycle import COMPUTABLE, RunState
 from resources import launches, stops
 from resources.evidence import EvidenceStore
@@ -56,7 +57,6 @@ _NEXT = {
     RunState.APPROVED: "launch its chunks on the asset in Dagster, or <code>backfill run</code>",
     RunState.RUNNING: "its chunks are being computed and gated",
     RunState.STAGED: "its run-level gates are judging it",
-    RunState.VALIDATED: "the sensor publishes it within seconds, unless its manifest wants a person to, or a freeze holds it",
     RunState.FAILED: "see the gates below; what is computed stays, and a corrected change is a new run with a manifest of "
     "its own",
 }
@@ -148,7 +148,7 @@ def _runs_table(ledger: Ledger, records: Sequence[RunRecord]) -> list[str]:
         (
             f"<a href='{run_path(record.run_id)}'>{escape(record.run_id)}</a>",
             _state(record.state) + (" <span class=bad>waits for a launch</span>" if record.run_id in waiting else ""),
-            escape(record.manifest.kind),
+            escape(of_kind(record)),
             f"<a href='{_asset(record.target)}'>{escape(record.target)}</a>",
             f"{record.manifest.target.publish_range.start} to {record.manifest.target.publish_range.end}",
             escape(record.manifest.requested_by),
@@ -169,7 +169,7 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> li
     links += [_link(run_id, name, "report") for name in files if name.endswith(REPORT)]
     why, days = record.state_reason, f"{plan.publish_range.start} to {plan.publish_range.end}"
     parts = [
-        f"<p>{_state(record.state)} · {escape(manifest.kind)} of {escape(record.target)}, {days} · {' · '.join(links)}</p>",
+        f"<p>{_state(record.state)} · {escape(of_kind(record))} of {escape(record.target)}, {days} · {' · '.join(links)}</p>",
         f"<p>In Dagster: {' · '.join(_in_dagster(record))}</p>",
         f"<p>{escape(manifest.reason)}</p>",
         f"<p class=why><b>Why it is {escape(record.state)}:</b> {escape(why)}</p>"
@@ -275,11 +275,21 @@ def _next(ledger: Ledger, record: RunRecord, chunks: Sequence[ChunkRecord]) -> s
     """Say what comes next: a launch where one is waited for, else what the state says."""
     waiting = launches.waits(ledger, record, chunks=chunks)
     if waiting is None:
-        return f"<p><b>Next:</b> {_NEXT[record.state]}.</p>" if record.state in _NEXT else ""
+        what = _when_validated(record) if record.state is RunState.VALIDATED else _NEXT.get(record.state, "")
+        return f"<p><b>Next:</b> {what}.</p>" if what else ""
     stopped = "" if waiting.stop is None else f"<p class=why><b>Stopped:</b> {escape(str(waiting.stop))}.</p>"
     what = f"its chunks {waiting.chunks[0]} to {waiting.chunks[-1]}" if waiting.chunks else "its chunks"
     command = f"<code>backfill {'run' if waiting.stop is None else 'resume'} {escape(record.run_id)}</code>"
     return f"{stopped}<p><b>Next:</b> it waits for a launch: launch {what} in Dagster, or {command}.</p>"
+
+
+def _when_validated(record: RunRecord) -> str:
+    """Say what becomes of a run that has passed its gates."""
+    if not record.manifest.execution_mode.publishes:
+        return f"nothing: its mode is {record.mode}, and it is never published; what it has found is below"
+    if record.plan.manual_publish:
+        return f"somebody publishes it: <code>backfill publish {escape(record.run_id)}</code>, or the job publish_run in Dagster"
+    return "the sensor publishes it within seconds, unless a freeze holds it"
 
 
 def _gates(target: str, verdicts: Sequence[Verdict]) -> str:

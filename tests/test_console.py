@@ -49,3 +49,10 @@ def test_a_table_cuts_nothing_however_narrow_the_terminal(width: int) -> None:
         Console(file=shown, width=width).print(table)
         cells = [line.split("│")[1:-1] for line in shown.getvalue().splitlines() if "│" in line]
     assert tuple("".join(column).replace(" ", "") for column in zip(*cells, strict=True)) == words
+
+
+def test_what_people_have_typed_is_printed_as_it_is() -> None:
+    table = console.Table("by", "why")
+    table.add_row("[/z]x", "[bold]w[/b]")
+    assert "[/z]x" in printed(table)
+    assert "[bold]w[/b]" in printed(table)

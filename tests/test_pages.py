@@ -115,3 +115,22 @@ def test_each_product_has_its_group(platform: Platform, monkeypatch: pytest.Monk
     assert {groups[f"silver/readings{suffix}"] for suffix in ("", "_published", "_reconciled")} == {"readings"}
     assert {group for key, group in groups.items() if "reading" not in key} == {"enforcement"}
     assert group_of("silver.unknown") == "backfill"
+
+
+@pytest.mark.parametrize(
+    ("run_id", "changes", "said"),
+    [
+        ("dry", {"mode": "DRY_RUN"}, "it is never published"),
+        ("by-hand", {"safety": {"requiresManualPublish": True}}, "<code>backfill publish by-hand</code>"),
+        ("by-itself", {}, "the sensor publishes it within seconds"),
+    ],
+)
+def test_a_validated_run_says_who_publishes_it(
+    platform: Platform, run_id: str, changes: dict[str, object], said: str
+) -> None:
+    planned(platform, run_id, **changes)
+    small_table.staged(platform, run_id)
+    text = page(platform, f"/backfill/{run_id}")
+    assert said in text
+    assert ("(DRY_RUN)" in text) == (run_id == "dry")
+    decisions.cancel(platform, run_id, by="grace")
