@@ -229,6 +229,8 @@ def _examine_target(
         yield from _strangers(views[name])
     open_ends: list[Disagreement] = []
     for record in runs:
+        if record.was_planned_anew:
+            continue  # nobody had approved what was looked at: none of it can have been published
         if record.state in _UNPUBLISHED and (view := views.get(target.name)):
             yield from _staged_files(view, record)
         if all(name in views for name in tables_of(target)):
@@ -623,9 +625,10 @@ def _unread(where: str, whys: Mapping[str, str]) -> Iterator[Disagreement]:
 def _accepted_files(view: _View) -> Iterator[Disagreement]:
     """Find chunks whose files in the table are not those of the run that the ledger holds as accepted."""
     holders = view.platform.ledger.accepted(view.target.name)
-    merges = {record.run_id: record.plan.merge is not None for record in view.runs}
+    accepted = set(holders.values())
+    merges = {record.run_id: record.plan.merge is not None for record in view.runs if record.run_id in accepted}
     expected: dict[str, set[str]] = {}
-    for run_id in sorted(set(holders.values())):
+    for run_id in sorted(accepted):
         for chunk in view.platform.ledger.chunks(run_id):
             if holders.get(chunk.chunk) == run_id:
                 files = chunk.derived if merges.get(run_id) else chunk.files

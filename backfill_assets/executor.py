@@ -59,7 +59,8 @@ from manifests.policy import OLD_DATA_GATE, age_problems
 from resources import approvals, judged, logs, space, ticks
 from resources.code import changed_on_disk, code_identity, require_own_bytecode
 from resources.lakehouse import PinnedRead, local_path
-from resources.ledger import ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
+from resources.ledger import OBSOLETE, ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
+from resources.plans import computed_in_vain
 
 _log = logging.getLogger(__name__)
 CHUNK_GATE = "chunk_rules"
@@ -211,10 +212,13 @@ def _stage_chunks(
         space.require_room(Path(local_path(location)), needed, f"computing {len(wanted)} chunk(s)")
     platform.ledger.end_attempts_of_the_dead(run_id)
     platform.ledger.resume(run_id, operator())
+    edition = platform.ledger.edition(run_id)  # before the plans: one that comes in between makes this launch obsolete
     for plan, chunks in by_plan(platform.ledger.plans(record), wanted):
         for batch in plan.batches(chunks):
             _wait_for_a_place(platform, plan, tell)
-            _stage_batch(platform, target, plan, batch, outcome, dagster_run_id=dagster_run_id, tell=tell)
+            _stage_batch(
+                platform, target, plan, batch, outcome, edition=edition, dagster_run_id=dagster_run_id, tell=tell
+            )
     platform.ledger.settle(run_id, operator())
     return outcome
 
@@ -259,14 +263,21 @@ def _stage_batch(
     batch: Sequence[PlannedChunk],
     outcome: Staged,
     *,
+    edition: int,
     dagster_run_id: str,
     tell: Listener,
 ) -> None:
+    """Compute a batch by a plan that its chunks had when the run was of an edition; see `Ledger.edition`.
+
+    Raises:
+        StateMoved: if one of them has another plan by now, and was not staged by it yet: nothing has failed.
+    """
     keys = [chunk.key for chunk in batch]
     stopping.going_on(plan.run_id)()
     opened = platform.ledger.start_attempt(
         plan.run_id,
         keys,
+        edition=edition,
         actor=operator(),
         location=platform.lakehouse.location(target.name),
         dagster_run_id=dagster_run_id,
@@ -303,19 +314,17 @@ def _stage_batch(
         outcome.skipped += keys  # another launch has staged them first
         return
     except Refused as refusal:  # every chunk would be refused for the same reason
-        platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
-        _say_attempt(plan, batch, attempt, "refused", logging.ERROR, why=refusal.problems[0].what)
-        _fail_run(platform, plan.run_id, refusal)
+        _refused(platform, plan, batch, attempt, refusal)
         raise
     except Exception as error:
         if (full := space.refusal(error)) is not None:  # half as many chunks find no room, either
-            platform.ledger.fail_attempt(plan.run_id, attempt, str(full))
-            _say_attempt(plan, batch, attempt, "refused", logging.ERROR, why=full.problems[0].what)
-            _fail_run(platform, plan.run_id, full)
+            _refused(platform, plan, batch, attempt, full)
             raise full from error
         halves = _failed(platform, plan, batch, attempt, error, outcome, tell)
         for half in halves:
-            _stage_batch(platform, target, plan, half, outcome, dagster_run_id=dagster_run_id, tell=tell)
+            _stage_batch(
+                platform, target, plan, half, outcome, edition=edition, dagster_run_id=dagster_run_id, tell=tell
+            )
         return
     outcome.computed += keys
     tell("staged", keys, prefix)
@@ -331,16 +340,20 @@ def _failed(
     outcome: Staged,
     tell: Listener,
 ) -> list[Sequence[PlannedChunk]]:
-    """Record that a batch failed; return the halves that are tried next, none where a chunk stands alone."""
+    """Record that a batch failed; return the halves that are tried next, none where a chunk stands alone.
+
+    Raises:
+        StateMoved: if its chunks were planned anew meanwhile: it was computed in vain, and that is no failure.
+    """
     keys = [chunk.key for chunk in batch]
     why = f"{type(error).__name__}: {str(error)[:_ERROR_LENGTH]}"
+    ended = platform.ledger.fail_attempt(plan.run_id, attempt, why, chunk=keys[0] if len(batch) == 1 else None)
+    _refuse_obsolete(plan, batch, attempt, ended, error)
     _say_attempt(plan, batch, attempt, "failed", logging.WARNING, error=type(error).__name__)
     if len(batch) == 1:
-        platform.ledger.fail_attempt(plan.run_id, attempt, why, chunk=keys[0])
         outcome.failed[keys[0]] = why
         tell("failed", keys, why)
         return []
-    platform.ledger.fail_attempt(plan.run_id, attempt, why)
     middle = len(batch) // 2
     return [batch[:middle], batch[middle:]]
 
@@ -356,18 +369,29 @@ def _say_staged(
             logs.event(_log, logging.INFO, "chunk_staged", text, attempt=attempt, files=len(staged), **facts)
 
 
-def _fail_run(platform: Platform, run_id: str, refusal: Refused) -> None:
-    """Move a run to FAILED that was RUNNING when a batch of it was refused.
+def _refused(platform: Platform, plan: Plan, batch: Sequence[PlannedChunk], attempt: int, refusal: Refused) -> None:
+    """Record that a batch was refused: its attempt and the run have failed, in one transaction.
 
-    If another process has moved it on meanwhile, or ended it, that is what it is.
+    A run that another process has moved on meanwhile, or ended, is what it is.
+
+    Raises:
+        StateMoved: if its chunks were planned anew meanwhile: it was computed in vain, and that is no failure.
     """
-    why = refusal.problems[0].what
-    try:
-        platform.ledger.move(run_id, RunState.FAILED, operator(), why, expected=RunState.RUNNING)
-    except TransitionRefused as moved:
-        logs.event(
-            _log, logging.WARNING, "run_not_failed", f"the run is not FAILED: {moved.problems[0].what}", told=True
-        )
+    run_id, why = plan.run_id, refusal.problems[0].what
+    ended = platform.ledger.fail_attempt(run_id, attempt, str(refusal), fails_run=why, actor=operator())
+    _refuse_obsolete(plan, batch, attempt, ended, refusal)
+    _say_attempt(plan, batch, attempt, "refused", logging.ERROR, why=why)
+    if (state := platform.ledger.run(run_id).state) is not RunState.FAILED:
+        text = f"the run is not FAILED: it is {state}"
+        logs.event(_log, logging.WARNING, "run_not_failed", text, told=True)
+
+
+def _refuse_obsolete(plan: Plan, batch: Sequence[PlannedChunk], attempt: int, ended: str, error: Exception) -> None:
+    """End the launch if its attempt was one at chunks that were planned anew; `error` is what became of it in vain."""
+    if ended == OBSOLETE:
+        obsolete = computed_in_vain(plan.run_id, [chunk.key for chunk in batch])
+        _say_attempt(plan, batch, attempt, "not used", logging.WARNING, why=obsolete.problems[0].what)
+        raise obsolete from error
 
 
 def _say_attempt(

@@ -216,7 +216,7 @@ def _needed_snapshots(platform: Platform, table: Table, keeping: Sequence[RunRec
     Snapshot ids of other tables may be among them; they are not found in this one.
     """
     needed: set[int | None] = set()
-    for record in keeping:
+    for record in map(platform.ledger.with_plan, keeping):
         for plan in {plan.hash: plan for plan in [record.plan, *platform.ledger.plans(record).values()]}.values():
             needed |= {plan.base_snapshot_id, plan.corrections_base_snapshot_id, plan.source_snapshot_id}
             needed |= {pin.snapshot_id for pin in plan.references}

@@ -98,7 +98,7 @@ def make_pages(ledger: Ledger, evidence: EvidenceStore, report_of: Callable[[str
             record = ledger.find(run_id)
             if record is None or name not in {"manifest", "plan"}:
                 return _unknown(run_id)
-            found = record.manifest.canonical() if name == "manifest" else record.plan.to_json()
+            found = record.manifest.canonical() if name == "manifest" else ledger.with_plan(record).plan.to_json()
             return JSONResponse(json.loads(found), headers={"Cache-Control": "no-store"})
 
         return await _in_thread(make)
@@ -162,6 +162,7 @@ def _runs_table(ledger: Ledger, records: Sequence[RunRecord]) -> list[str]:
 
 
 def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> list[str]:
+    record = ledger.with_plan(record)
     run_id, manifest, plan = record.run_id, record.manifest, record.plan
     chunks, verdicts = ledger.chunks(run_id), ledger.verdicts(run_id)
     links = [f"<a href='{run_path(run_id)}/{name}.json'>{name}</a>" for name in ("manifest", "plan")]

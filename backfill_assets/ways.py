@@ -157,8 +157,11 @@ class Change:
     # --- publishing -----------------------------------------------------------------------------------------------
 
     def conflicts(self) -> list[str]:
-        """Return the chunks whose files in the target are no longer those of their base."""
-        if not self.moves_main or self.plan.publish_mode in ON_BRANCH:
+        """Return the chunks whose files in the target are no longer those of their base.
+
+        Also for corrections instead of a change: they say what to do with rows that the target had in those files.
+        """
+        if self.plan.publish_mode in ON_BRANCH:
             return []
         lakehouse, scopes = self.platform.lakehouse, chunk_scopes(self.target, self.plan.chunks)
         bases = {plan.base_snapshot_id for plan in self.plans.values()} - {lakehouse.snapshot_of(self.target.name)}
@@ -193,9 +196,12 @@ class Change:
 
     def publish(self, root: str) -> Commit:
         """Make the change, or find that it was made: one commit a table."""
-        if len(self.tables) > 1 and not self.has_landed:  # what can be refused is, before the first of them changes
-            for table in self.tables:
-                self.platform.lakehouse.require_unchanged(table, self.scopes(table), replaced=table == self.target.name)
+        tables = dict.fromkeys([self.target.name, *self.tables])  # what is corrected must be there, changed or not
+        if len(tables) > 1 and not self.has_landed:  # what can be refused is, before the first of them changes
+            for table in tables:
+                self.platform.lakehouse.require_unchanged(
+                    table, self.scopes(table), replaced=table == self.tables[0] == self.target.name
+                )
         commits: list[Commit] = []
         for table in self.tables:
             if commits:

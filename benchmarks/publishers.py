@@ -136,7 +136,9 @@ def validated(platform: Platform, run_id: str, start: str, end: str) -> RunRecor
     ledger.decide(run_id, approve=True, by="grace", comment="", self_approval=False, plan_hash=record.plan_hash)
     keys = [chunk.key for chunk in record.plan.chunks]
     table = platform.lakehouse.table(DAYS)
-    attempt, prefix = ledger.start_attempt(run_id, keys, actor="ada", location=platform.lakehouse.location(DAYS))
+    attempt, prefix = ledger.start_attempt(
+        run_id, keys, edition=0, actor="ada", location=platform.lakehouse.location(DAYS)
+    )
     files, gated = {}, []
     for chunk in cut(Chunking.MONTH, record.plan.publish_range.start, record.plan.publish_range.end):
         days = [chunk.start + timedelta(days=n) for n in range((chunk.end - chunk.start).days + 1)]

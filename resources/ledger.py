@@ -51,6 +51,8 @@ from resources.tables import (
 )
 from resources.transactions import make_engine
 
+OBSOLETE = "OBSOLETE"
+"""State of an attempt whose chunks were planned anew before it was staged: nothing of it is used, and nothing has failed."""
 ABANDONED = "ABANDONED"
 """State of a publication whose process ended before it could say what came of it; another entry says so."""
 BEFORE = {
@@ -102,6 +104,19 @@ class RunRecord:
             StateMoved: if the run was planned anew since the record was read.
         """
         return self._fetch_plan()
+
+    @property
+    def was_planned_anew(self) -> bool:
+        """Whether somebody has planned the run anew since the record was read, as long as nobody had approved it.
+
+        For whoever looks at many runs. If not, the plan is there from now on, whatever becomes of the run.
+        """
+        try:
+            _ = self.plan
+        except StateMoved:
+            return True
+        else:
+            return False
 
 
 @dataclass(frozen=True)
@@ -375,6 +390,12 @@ class Ledger:
             )
         return record
 
+    def with_plan(self, record: RunRecord) -> RunRecord:
+        """Return a run with its plan: as it was read, or, if it was planned anew since, as it is by now."""
+        while record.was_planned_anew:
+            record = self.run(record.run_id)
+        return record
+
     def runs(self, *, target: str | None = None, states: Iterable[RunState] | None = None) -> list[RunRecord]:
         """Return runs, oldest first."""
         query = sa.select(*_RUN).order_by(runs.c.created_at, runs.c.run_id)
@@ -519,15 +540,24 @@ class Ledger:
             return [_chunk_record(row) for row in found]
 
     def start_attempt(
-        self, run_id: str, keys: Sequence[str], *, actor: str, location: str, dagster_run_id: str = ""
+        self,
+        run_id: str,
+        keys: Sequence[str],
+        *,
+        edition: int,
+        actor: str,
+        location: str,
+        dagster_run_id: str = "",
     ) -> tuple[int, str] | None:
         """Open an attempt at computing `keys`; return its number and the folder it writes to.
 
-        The number is new for the run, so an attempt never writes where another one has. None, and nothing is changed, if
-        another launch has staged all of them meanwhile: the run may be further by now.
+        `edition` is that of the run (`edition`) when the plan that they are computed with was read. The number is new for
+        the run, so an attempt never writes where another one has. None, and nothing is changed, if another launch has
+        staged all of them meanwhile: the run may be further by now.
 
         Raises:
             RunStopped: if somebody has stopped the run.
+            StateMoved: if one of the chunks was planned anew since its plan was read.
         """
         with self.engine.begin() as connection:
             record = self._locked(connection, run_id)
@@ -537,6 +567,7 @@ class Ledger:
             if set(keys).isdisjoint(connection.execute(waiting).scalars()):
                 return None
             stops.refuse_held(connection, run_id)
+            _require_same_plan(connection, run_id, keys, edition)
             if record.state is not RunState.RUNNING:
                 check_transition(run_id, record.state, RunState.RUNNING)
             if record.state not in COMPUTABLE:  # a VALIDATED run only goes back where its publisher plans chunks anew
@@ -583,12 +614,18 @@ class Ledger:
         `files` has an entry per chunk of the attempt; an empty chunk has no file and is staged all the same. `derived`
         has one per chunk where something else than the computed rows is published. `reads` says how much the attempt was
         given to read, where that is known; it is kept with the attempt, beside what another attempt had staged before.
+
+        Raises:
+            StateMoved: if chunks of the attempt were planned anew since it was opened.
+            TransitionRefused: if the attempt has ended for another reason, or the run has moved on.
         """
         at = now()
         suppressed: list[str] = []
         with self.engine.begin() as connection:
             record = self._locked(connection, run_id)
             stops.refuse_held(connection, run_id)
+            if _state_of_attempt(connection, run_id, attempt) == OBSOLETE:
+                raise plans.computed_in_vain(run_id, list(files))
             if record.state is not RunState.RUNNING:
                 raise TransitionRefused(
                     Problem(
@@ -655,21 +692,34 @@ class Ledger:
                 .values(state="FAILED", ended_at=now(), error="its process ended")
             )
 
-    def fail_attempt(self, run_id: str, attempt: int, error: str, *, chunk: str | None = None) -> None:
-        """Record that an attempt failed; with `chunk`, that this one chunk did and why.
+    def fail_attempt(
+        self,
+        run_id: str,
+        attempt: int,
+        error: str,
+        *,
+        chunk: str | None = None,
+        fails_run: str = "",
+        actor: str = "",
+    ) -> str:
+        """Record that an attempt failed; return the state it has ended in, which is FAILED unless it had ended before.
 
-        An attempt that has ended stays as it ended, and its chunk as well: another attempt may be at it by now.
+        With `chunk`, that this one chunk did and why. With `fails_run`, a reason, that the run did: `actor` moves it from
+        RUNNING to FAILED; where another launch has moved it on meanwhile, that is what it is. An attempt that has ended
+        stays as it ended, and its chunk and its run as well: another attempt may be at it by now.
         """
         at = now()
         with self.engine.begin() as connection:
-            lock_run(connection, run_id)
+            record = self._locked(connection, run_id)
             failed = connection.execute(
                 attempts.update()
-                # one that a stop has ended has not failed
+                # one that a stop or another plan of its chunks has ended has not failed
                 .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == "RUNNING")
                 .values(state="FAILED", ended_at=at, error=error)
             )
-            if chunk is not None and failed.rowcount == 1:
+            if failed.rowcount != 1:
+                return _state_of_attempt(connection, run_id, attempt)
+            if chunk is not None:
                 connection.execute(
                     chunks.update()
                     .where(
@@ -679,6 +729,9 @@ class Ledger:
                     )
                     .values(state=ChunkState.FAILED, attempt=attempt, error=error, updated_at=at)
                 )
+            if fails_run and record.state is RunState.RUNNING:
+                _move(connection, run_id, RunState.RUNNING, RunState.FAILED, actor, fails_run)
+        return "FAILED"
 
     def resume(self, run_id: str, actor: str) -> RunRecord:
         """Move a run that may compute to RUNNING, if it is not there yet, and return it.
@@ -972,7 +1025,8 @@ class Ledger:
     ) -> int:
         """Plan chunks of a validated run anew, as its approved conflict policy allows: they are computed again.
 
-        Returns the number of the amendment.
+        Whoever computes one of them still, by the plan that it had, computes in vain: that attempt is OBSOLETE. Returns the
+        number of the amendment.
 
         Raises:
             StateMoved: if the run is VALIDATED no more.
@@ -1005,7 +1059,25 @@ class Ledger:
                 .values(state=ChunkState.PLANNED, files="[]", derived="[]", replaced="[]", digest=None, measures="{}"),
                 [{"key": key} for key in keys],
             )
+            running = sa.select(attempts.c.attempt, attempts.c.chunks).where(
+                attempts.c.run_id == run_id, attempts.c.state == "RUNNING"
+            )
+            in_vain = [one for one in connection.execute(running) if not set(keys).isdisjoint(json.loads(one.chunks))]
+            connection.execute(
+                attempts.update()
+                .where(attempts.c.run_id == run_id, attempts.c.attempt.in_([one.attempt for one in in_vain]))
+                .values(state=OBSOLETE, ended_at=at, error=f"its chunks were planned anew: {reason}")
+            )
         return number
+
+    def edition(self, run_id: str) -> int:
+        """Return how often chunks of a run were planned anew: the number of its newest amendment, 0 if there is none.
+
+        Ask for it before `plans`: who computes by them names it to `start_attempt`, which finds out what is obsolete.
+        """
+        with self.engine.connect() as connection:
+            newest = sa.select(sa.func.max(amendments.c.number)).where(amendments.c.run_id == run_id)
+            return int(connection.execute(newest).scalar() or 0)
 
     def amendments(self, run_id: str) -> list[dict[str, Any]]:
         """Return how often and why chunks of a run were planned anew, in order."""
@@ -1164,6 +1236,23 @@ def _moved(run_id: str, expected: RunState, found: str = "in another state") -> 
             "somebody else moved it: look at `backfill status` again",
         )
     )
+
+
+def _require_same_plan(connection: sa.Connection, run_id: str, keys: Sequence[str], edition: int) -> None:
+    """Refuse to compute chunks by a plan that one of them has no longer; the caller has locked the run.
+
+    Raises:
+        StateMoved: naming the chunks that were planned anew since the run had this edition.
+    """
+    query = sa.select(amendments.c.chunks).where(amendments.c.run_id == run_id, amendments.c.number > edition)
+    anew = {key for text in connection.execute(query).scalars() for key in json.loads(text)}
+    if changed := [key for key in keys if key in anew]:
+        raise plans.computed_in_vain(run_id, changed)
+
+
+def _state_of_attempt(connection: sa.Connection, run_id: str, attempt: int) -> str:
+    query = sa.select(attempts.c.state).where(attempts.c.run_id == run_id, attempts.c.attempt == attempt)
+    return str(connection.execute(query).scalar() or "")
 
 
 def _action_of(connection: sa.Connection, publication: int) -> str:

@@ -8,6 +8,7 @@ is kept under its text, and a ledger that was changed by hand is not answered fr
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
@@ -59,6 +60,18 @@ def planned_anew(run_id: str, plan_hash: str) -> StateMoved:
             f"run '{run_id}' was planned anew since: its plan is no longer {plan_hash}",
             "what is done with a run is done with the plan that was looked at",
             f"look at `backfill status {run_id}` again",
+        )
+    )
+
+
+def computed_in_vain(run_id: str, keys: Sequence[str]) -> StateMoved:
+    """Return what a launch is told that computes chunks by a plan which they have no longer."""
+    shown = ", ".join(keys[:10]) + (" …" if len(keys) > 10 else "")  # noqa: PLR2004
+    return StateMoved(
+        Problem(
+            f"chunk(s) of run '{run_id}' were planned anew while this launch computed them by their earlier plan: {shown}",
+            "what is staged of a chunk was computed by the plan that it has",
+            f"nothing has failed, and nothing of this attempt is used; `backfill run {run_id}` computes them by the new plan",
         )
     )
 

@@ -61,7 +61,7 @@ def live_through(url: str, name: str, shared: Sequence[str], own: str) -> dict[s
             won["approved"].append(run_id)
         together()
         number, prefix = ledger.start_attempt(
-            run_id, [chunk.key for chunk in record.plan.chunks], actor=name, location="/lake"
+            run_id, [chunk.key for chunk in record.plan.chunks], edition=0, actor=name, location="/lake"
         )
         won["attempts"].append((run_id, number, prefix))
         together()

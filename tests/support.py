@@ -194,7 +194,7 @@ def moved(ledger: Ledger, run_id: str, wanted: RunState, actor: str, reason: str
 def stage_all(ledger: Ledger, record: RunRecord) -> int:
     """Stage every chunk of a run in one attempt; return its number."""
     keys = [chunk.key for chunk in record.plan.chunks]
-    attempt, _ = ledger.start_attempt(record.run_id, keys, actor=REQUESTER, location="/staging")
+    attempt, _ = ledger.start_attempt(record.run_id, keys, edition=0, actor=REQUESTER, location="/staging")
     ledger.stage(record.run_id, attempt, staged_files(record, attempt))
     ledger.settle(record.run_id, REQUESTER)
     return attempt

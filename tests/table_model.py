@@ -316,7 +316,7 @@ class Model:
             raise
 
     def conflicts(self, run: Run) -> list[str]:
-        if not run.moves_main or run.mode in ON_BRANCH:
+        if run.mode in ON_BRANCH:
             return []
         return [month for month in run.months if self.main[month] != run.base[month]]
 
@@ -330,6 +330,7 @@ class Model:
         if run.on_conflict is OnConflict.REPLAN and run.amendments < run.max_replans and replannable:
             run.amendments += 1
             run.base |= {month: self.main[month] for month in conflicts}
+            run.issued |= {month: self.corrections[month] for month in conflicts}
             run.waiting = set(conflicts)
             run.state = RunState.RUNNING
             raise PublicationDeferred(WHY)
@@ -362,7 +363,8 @@ class Model:
             return moved or (run.version is not None and run.version in self.versions)
         if run.corrections is not None and any(self.corrections[m] != run.issued[m] for m in run.months):
             return True
-        return any(self.main[m] != run.base[m] for m in run.changes) or (not run.changes and run.corrections is None)
+        looked_at = run.changes if run.corrections is None else run.months
+        return any(self.main[m] != run.base[m] for m in looked_at) or (not run.changes and run.corrections is None)
 
     def _committed(self, run: Run, land: Callable[[], None]) -> None:
         """Let a change land; or lose it on its way, where no answer comes."""

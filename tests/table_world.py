@@ -178,7 +178,11 @@ class Installation:
         record = ledger.run(run.run_id)
         keys = sorted(computed)
         attempt, prefix = ledger.start_attempt(
-            run.run_id, keys, actor="ada", location=platform.lakehouse.location(DAYS)
+            run.run_id,
+            keys,
+            edition=ledger.edition(run.run_id),
+            actor="ada",
+            location=platform.lakehouse.location(DAYS),
         )
         if run.mode is PublishMode.MERGE_BY_KEY:
             folder = Path(local_path(entities_folder(prefix)))

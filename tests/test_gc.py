@@ -121,7 +121,7 @@ def failed_attempt(world: World, run_id: str) -> Path:
         own = (chunks.c.run_id == run_id, chunks.c.chunk == found.chunk)
         connection.execute(chunks.update().where(*own).values(state="PLANNED"))
     opened = ledger.start_attempt(
-        run_id, [found.chunk], actor="ana", location=world.platform.lakehouse.location(TARGET)
+        run_id, [found.chunk], edition=0, actor="ana", location=world.platform.lakehouse.location(TARGET)
     )
     assert opened is not None
     number, prefix = opened

@@ -22,10 +22,18 @@ from backfill_assets.doctor import Disagreement, examine
 from backfill_assets.leasing import collecting_lease, leases_of
 from backfill_assets.recording import record_landed, tell_again
 from backfill_assets.ways import Change
-from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, PublicationDeferred, PublicationRefused
+from manifests.errors import (
+    EnvironmentRefused,
+    LeaseHeld,
+    LeaseLost,
+    PublicationDeferred,
+    PublicationRefused,
+    StateMoved,
+)
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OnConflict, PublishMode
 from resources.leases import Leases
+from resources.ledger import OBSOLETE, ChunkState
 from resources.processes import name_of
 
 
@@ -277,6 +285,77 @@ def test_a_rollback_that_arrives_after_others_were_at_it_does_not_land(it: Insta
     publication.rollback(it.platform, "later")
     assert [arrives() for arrives in late] == [False]
     assert (names(it), state(it, run)) == (["run"], RunState.PUBLISHED)
+
+
+# --- planning anew while somebody computes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opened", ["before it is planned anew", "afterwards"])
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_launch_by_an_earlier_plan_stages_and_fails_nothing(it: Installation, opened: str, empty: bool) -> None:
+    """An empty chunk has no rows that a gate could ask for their plan: what it would replace was lost once."""
+    ledger, month = it.platform.ledger, MONTHS[0]
+    publish(it, staged(it, "earlier"))
+    run = Run("run", PublishMode.REPLACE_PARTITIONS, MONTHS[:1], OnConflict.REPLAN)
+    it.plan(run)
+    edition = ledger.edition("run")
+
+    def opens() -> tuple[int, str] | None:
+        location = it.platform.lakehouse.location(DAYS)
+        return ledger.start_attempt("run", [month], edition=edition, actor="ada", location=location)
+
+    late = opens() if opened.startswith("before") else None
+    row = Row("run", day_of(month, 3), 1, 1, "run")
+    it.stage(run, {month: [] if empty else [File(frozenset({row}))]}, passes=True)
+    it.live(month, File(frozenset({Row("live", day_of(month, 9), 1, 1, "live")})))
+    with pytest.raises(PublicationDeferred):
+        publish(it, run)
+    if late is None:
+        with pytest.raises(StateMoved, match="planned anew"):
+            opens()
+    else:
+        with pytest.raises(StateMoved, match="planned anew"):
+            ledger.stage("run", late[0], {month: []})
+        assert ledger.fail_attempt("run", late[0], "lost", chunk=month, fails_run="lost", actor="ada") == OBSOLETE
+    assert (state(it, run), ledger.chunks("run")[0].state) == (RunState.RUNNING, ChunkState.PLANNED)
+    it.stage(run, {month: [File(frozenset({row}))]}, passes=True)
+    publish(it, run)
+    assert (names(it), state(it, run)) == (["run"], RunState.PUBLISHED)
+
+
+# --- corrections of rows that have changed ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("terms", list(OnConflict))
+@pytest.mark.parametrize("way", list(Corrections))
+def test_corrections_of_rows_that_others_have_replaced_follow_the_conflict_policy(
+    it: Installation, way: Corrections, terms: OnConflict
+) -> None:
+    publish(it, staged(it, "earlier"))
+    run = staged(it, "run", mode=PublishMode.CORRECTION_EVENTS, corrections=way, on_conflict=terms)
+    publish(it, staged(it, "another", value=2))
+    refusal = PublicationRefused if terms is OnConflict.REFUSE else PublicationDeferred
+    with pytest.raises(refusal, match=r"changed since|no longer holds"):
+        publish(it, run)
+    states = {OnConflict.REFUSE: RunState.REJECTED, OnConflict.WAIT: RunState.VALIDATED}
+    assert (state(it, run), issued(it), names(it)) == (states.get(terms, RunState.RUNNING), [], ["another"])
+    if terms is OnConflict.REPLAN:
+        row = Row("run", day_of(MONTHS[0], 3), 1, 1, "run")
+        it.stage(run, {MONTHS[0]: [File(frozenset({row}))]}, passes=True)
+        publish(it, run)
+        assert {(event.corrects, event.kind) for event in it.corrections()} == {("another", "REMOVED"), (None, "ADDED")}
+
+
+def test_rows_that_change_just_before_their_corrections_are_issued_are_found(it: Installation) -> None:
+    publish(it, staged(it, "earlier"))
+    run = staged(it, "run", mode=PublishMode.CORRECTION_EVENTS, corrections=Corrections.INSTEAD)
+    file = File(frozenset({Row("live", day_of(MONTHS[0], 9), 1, 1, "live")}))
+    with (
+        at("publishing.leased", lambda: it.live(MONTHS[0], file)),
+        pytest.raises(PublicationRefused, match="no longer holds"),
+    ):
+        publish(it, run)
+    assert (state(it, run), issued(it)) == (RunState.REJECTED, [])
 
 
 # --- changes of two tables --------------------------------------------------------------------------------------------

@@ -224,6 +224,7 @@ def test_a_chunk_that_two_launches_compute_is_a_duplicate_of_the_second(platform
                 record.plan,
                 record.plan.chunks[:1],
                 executor.Staged(),
+                edition=0,
                 dagster_run_id="",
                 tell=executor._silent,
             )

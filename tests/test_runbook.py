@@ -120,7 +120,9 @@ def under_way(platform: Platform) -> None:
     for name, process in (("computed", os.getpid()), ("abandoned", dead_process())):
         record = planned(platform, manifest(name, REPLACE, SCOPE))
         with mock.patch("os.getpid", return_value=process):
-            ledger.start_attempt(name, [one.key for one in record.plan.chunks], actor="ada", location="file:///staging")
+            ledger.start_attempt(
+                name, [one.key for one in record.plan.chunks], edition=0, actor="ada", location="file:///staging"
+            )
     record = planned(platform, manifest("staged", REPLACE, SCOPE))
     stage_chunks(platform, "staged", [one.key for one in record.plan.chunks])
     record = planned(platform, manifest("half-staged", REPLACE, SCOPE))

@@ -32,7 +32,7 @@ from support import (
     staged_files,
 )
 
-from manifests.errors import EnvironmentRefused, InputRefused, Refused, TransitionRefused
+from manifests.errors import EnvironmentRefused, InputRefused, Refused, StateMoved, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.planner import Plan, StagedFile
 from resources import ledger as ledger_module
@@ -395,7 +395,8 @@ def test_attempts_opened_at_once_have_numbers_and_folders_of_their_own(ledger: L
     found: list[tuple[int, str]] = []
     race(
         ledger.url,
-        *[lambda own: found.append(own.start_attempt(RUN, CHUNKS, actor=REQUESTER, location="/lake/data"))] * 4,
+        *[lambda own: found.append(own.start_attempt(RUN, CHUNKS, edition=0, actor=REQUESTER, location="/lake/data"))]
+        * 4,
     )
 
     assert sorted(found) == [(number, f"/lake/data/run={RUN}/attempt-{number}") for number in (1, 2, 3, 4)]
@@ -408,18 +409,18 @@ def test_a_run_that_nobody_approved_cannot_compute(ledger: Ledger) -> None:
     planned(ledger, RUN)
 
     with pytest.raises(TransitionRefused, match="is PLANNED and cannot become RUNNING"):
-        ledger.start_attempt(RUN, CHUNKS, actor=REQUESTER, location="/lake")
+        ledger.start_attempt(RUN, CHUNKS, edition=0, actor=REQUESTER, location="/lake")
     assert ledger.attempts(RUN) == []
 
 
 def test_chunks_that_another_launch_has_staged_and_judged_are_neither_computed_nor_judged_again(ledger: Ledger) -> None:
     record = approved(ledger, RUN)
     attempt = stage_all(ledger, record)
-    assert ledger.start_attempt(RUN, CHUNKS, actor="grace", location="/lake") is None
+    assert ledger.start_attempt(RUN, CHUNKS, edition=0, actor="grace", location="/lake") is None
     pass_all(ledger, record, attempt)
     ledger.settle(RUN, REQUESTER)
     before = ledger.chunks(RUN), ledger.verdicts(RUN), ledger.attempts(RUN), ledger.history(RUN)
-    assert ledger.start_attempt(RUN, CHUNKS[:1], actor="grace", location="/lake") is None
+    assert ledger.start_attempt(RUN, CHUNKS[:1], edition=0, actor="grace", location="/lake") is None
     ledger.record_gated(RUN, [gated(CHUNKS[0], attempt, passed=False)])
     assert (ledger.chunks(RUN), ledger.verdicts(RUN), ledger.attempts(RUN), ledger.history(RUN)) == before
 
@@ -437,7 +438,9 @@ def test_a_late_verdict_does_not_pass_a_chunk_that_was_planned_anew(ledger: Ledg
 
 def test_an_attempt_is_on_record_with_where_it_runs_and_writes(ledger: Ledger) -> None:
     approved(ledger, RUN)
-    number, prefix = ledger.start_attempt(RUN, CHUNKS, actor=REQUESTER, location="/lake", dagster_run_id="d-1")
+    number, prefix = ledger.start_attempt(
+        RUN, CHUNKS, edition=0, actor=REQUESTER, location="/lake", dagster_run_id="d-1"
+    )
 
     (attempt,) = ledger.attempts(RUN)
     assert (number, prefix) == (1, f"/lake/run={RUN}/attempt-1")
@@ -448,7 +451,7 @@ def test_an_attempt_is_on_record_with_where_it_runs_and_writes(ledger: Ledger) -
 
 def test_a_staged_chunk_exists_with_its_files_and_counts(ledger: Ledger) -> None:
     approved(ledger, RUN)
-    number, _ = ledger.start_attempt(RUN, CHUNKS[:2], actor=REQUESTER, location="/lake")
+    number, _ = ledger.start_attempt(RUN, CHUNKS[:2], edition=0, actor=REQUESTER, location="/lake")
     files = [StagedFile("/lake/a.parquet", 3, 30), StagedFile("/lake/b.parquet", 4, 40)]
     ledger.stage(RUN, number, {"2012-01": files, "2012-02": []})
 
@@ -462,7 +465,7 @@ def test_a_staged_chunk_exists_with_its_files_and_counts(ledger: Ledger) -> None
 
 def test_staging_is_one_transaction(ledger: Ledger) -> None:
     approved(ledger, RUN)
-    number, _ = ledger.start_attempt(RUN, CHUNKS, actor=REQUESTER, location="/lake")
+    number, _ = ledger.start_attempt(RUN, CHUNKS, edition=0, actor=REQUESTER, location="/lake")
 
     def files() -> Iterator[tuple[str, list[StagedFile]]]:
         yield "2012-01", [StagedFile("/lake/a.parquet", 3, 30)]
@@ -480,8 +483,8 @@ def test_staging_is_one_transaction(ledger: Ledger) -> None:
 
 def test_of_two_attempts_at_a_chunk_the_one_that_staged_it_first_keeps_it(ledger: Ledger) -> None:
     approved(ledger, RUN)
-    first, _ = ledger.start_attempt(RUN, CHUNKS, actor=REQUESTER, location="/lake")
-    second, _ = ledger.start_attempt(RUN, ["2012-01"], actor="grace", location="/lake")
+    first, _ = ledger.start_attempt(RUN, CHUNKS, edition=0, actor=REQUESTER, location="/lake")
+    second, _ = ledger.start_attempt(RUN, ["2012-01"], edition=0, actor="grace", location="/lake")
     ledger.stage(RUN, second, {"2012-01": [StagedFile("/lake/second.parquet", 3, 30)]})
     ledger.stage(RUN, first, {"2012-01": [StagedFile("/lake/first.parquet", 3, 30)], "2012-02": []})
 
@@ -494,7 +497,7 @@ def test_a_chunk_that_failed_its_gate_is_staged_again_without_digest_and_measure
     record = approved(ledger, RUN)
     attempt = stage_all(ledger, record)
     ledger.record_gated(RUN, [gated("2012-01", attempt, passed=False), gated("2012-02", attempt)])
-    attempt, _ = ledger.start_attempt(RUN, ["2012-01"], actor=REQUESTER, location="/lake")
+    attempt, _ = ledger.start_attempt(RUN, ["2012-01"], edition=0, actor=REQUESTER, location="/lake")
     ledger.stage(RUN, attempt, {"2012-01": []})
 
     first, second, _ = ledger.chunks(RUN)
@@ -505,7 +508,7 @@ def test_a_chunk_that_failed_its_gate_is_staged_again_without_digest_and_measure
 
 def test_a_failed_chunk_says_why_and_the_run_fails_with_it(ledger: Ledger) -> None:
     approved(ledger, RUN)
-    number, _ = ledger.start_attempt(RUN, ["2012-02"], actor=REQUESTER, location="/lake")
+    number, _ = ledger.start_attempt(RUN, ["2012-02"], edition=0, actor=REQUESTER, location="/lake")
     ledger.fail_attempt(RUN, number, "no space left", chunk="2012-02")
 
     assert ledger.settle(RUN, REQUESTER) is RunState.FAILED
@@ -520,7 +523,7 @@ def test_a_failed_chunk_says_why_and_the_run_fails_with_it(ledger: Ledger) -> No
 
 def test_a_failed_batch_leaves_its_chunks_to_be_tried_alone(ledger: Ledger) -> None:
     approved(ledger, RUN)
-    number, _ = ledger.start_attempt(RUN, CHUNKS, actor=REQUESTER, location="/lake")
+    number, _ = ledger.start_attempt(RUN, CHUNKS, edition=0, actor=REQUESTER, location="/lake")
     ledger.fail_attempt(RUN, number, "one of them is bad")
 
     assert {chunk.state for chunk in ledger.chunks(RUN)} == {ChunkState.PLANNED}
@@ -529,16 +532,16 @@ def test_a_failed_batch_leaves_its_chunks_to_be_tried_alone(ledger: Ledger) -> N
 
 def test_a_failed_run_resumes_and_is_staged_once_its_last_chunk_is(ledger: Ledger) -> None:
     record = approved(ledger, RUN)
-    number, _ = ledger.start_attempt(RUN, CHUNKS, actor=REQUESTER, location="/lake")
+    number, _ = ledger.start_attempt(RUN, CHUNKS, edition=0, actor=REQUESTER, location="/lake")
     ledger.stage(RUN, number, {key: files for key, files in staged_files(record, 1).items() if key != "2012-02"})
     assert ledger.settle(RUN, REQUESTER) is RunState.RUNNING
 
-    number, _ = ledger.start_attempt(RUN, ["2012-02"], actor=REQUESTER, location="/lake")
+    number, _ = ledger.start_attempt(RUN, ["2012-02"], edition=0, actor=REQUESTER, location="/lake")
     ledger.fail_attempt(RUN, number, "no space left", chunk="2012-02")
     assert ledger.settle(RUN, REQUESTER) is RunState.FAILED
 
     assert ledger.resume(RUN, REQUESTER).state is RunState.RUNNING
-    number, _ = ledger.start_attempt(RUN, ["2012-02"], actor=REQUESTER, location="/lake")
+    number, _ = ledger.start_attempt(RUN, ["2012-02"], edition=0, actor=REQUESTER, location="/lake")
     ledger.stage(RUN, number, {"2012-02": []})
     assert ledger.settle(RUN, REQUESTER) is RunState.STAGED
     assert [chunk.attempt for chunk in ledger.chunks(RUN)] == [1, 3, 1]
@@ -572,7 +575,7 @@ def test_resuming_moves_only_a_run_that_waits_to_compute(ledger: Ledger) -> None
 def test_a_late_attempt_does_not_replace_what_a_newer_one_staged(ledger: Ledger) -> None:
     # a process that was thought dead comes back after its chunk was computed again
     record = approved(ledger, RUN)
-    late, _ = ledger.start_attempt(RUN, CHUNKS, actor=REQUESTER, location="/lake")
+    late, _ = ledger.start_attempt(RUN, CHUNKS, edition=0, actor=REQUESTER, location="/lake")
     pass_all(ledger, record, stage_all(ledger, record))
     with suppress(Refused):
         ledger.stage(RUN, late, staged_files(record, late))
@@ -582,12 +585,55 @@ def test_a_late_attempt_does_not_replace_what_a_newer_one_staged(ledger: Ledger)
 
 def test_a_late_failure_does_not_fail_what_a_newer_attempt_staged(ledger: Ledger) -> None:
     record = approved(ledger, RUN)
-    late, _ = ledger.start_attempt(RUN, ["2012-01"], actor=REQUESTER, location="/lake")
+    late, _ = ledger.start_attempt(RUN, ["2012-01"], edition=0, actor=REQUESTER, location="/lake")
     stage_all(ledger, record)
     with suppress(Refused):
         ledger.fail_attempt(RUN, late, "the connection was lost", chunk="2012-01")
 
     assert [(chunk.state.value, chunk.attempt) for chunk in ledger.chunks(RUN)] == [("STAGED", 2)] * 3
+
+
+def test_planning_chunks_anew_ends_the_attempts_at_them_and_no_others(ledger: Ledger) -> None:
+    record = approved(ledger, RUN)
+    numbers = []
+    for keys in (CHUNKS[:2], CHUNKS[1:], CHUNKS[2:]):
+        number, _ = ledger.start_attempt(RUN, keys, edition=0, actor=REQUESTER, location="/lake")
+        numbers.append(number)
+    pass_all(ledger, record, stage_all(ledger, record))
+    ledger.settle(RUN, REQUESTER)
+    moved(ledger, RUN, RunState.VALIDATED, REQUESTER)
+    assert ledger.edition(RUN) == 0
+    assert ledger.replan(RUN, record.plan, CHUNKS[:1], actor=REQUESTER, reason="changed") == 1
+    assert ledger.edition(RUN) == 1
+
+    states = {one["attempt"]: (one["state"], one["ended_at"] is None) for one in ledger.attempts(RUN)}
+    assert [states[number] for number in numbers] == [("OBSOLETE", False), ("RUNNING", True), ("RUNNING", True)]
+    ledger.stage(RUN, numbers[1], {key: [] for key in CHUNKS[1:]})  # its chunks have the plan that they had
+    for keys in (CHUNKS[:1], CHUNKS[:2]):
+        with pytest.raises(StateMoved, match=rf"(?m)planned anew.*: {CHUNKS[0]}$"):
+            ledger.start_attempt(RUN, keys, edition=0, actor=REQUESTER, location="/lake")
+    with pytest.raises(StateMoved, match="planned anew"):
+        ledger.stage(RUN, numbers[0], {key: [] for key in CHUNKS[:2]})
+    assert (
+        ledger.fail_attempt(RUN, numbers[0], "lost", chunk=CHUNKS[0], fails_run="lost", actor=REQUESTER) == "OBSOLETE"
+    )
+    assert ledger.run(RUN).state is RunState.RUNNING
+    assert [one.state.value for one in ledger.chunks(RUN)] == ["PLANNED", "PASSED", "PASSED"]
+    assert ledger.start_attempt(RUN, CHUNKS[:1], edition=1, actor=REQUESTER, location="/lake") is not None
+
+
+def test_a_refused_attempt_fails_its_run_unless_that_has_moved_on(ledger: Ledger) -> None:
+    approved(ledger, RUN)
+    number, _ = ledger.start_attempt(RUN, CHUNKS, edition=0, actor=REQUESTER, location="/lake")
+    assert ledger.fail_attempt(RUN, number, "no", fails_run="a file is gone", actor=REQUESTER) == "FAILED"
+    assert (ledger.run(RUN).state, ledger.run(RUN).state_reason) == (RunState.FAILED, "a file is gone")
+
+    record = approved(ledger, "another")
+    late, _ = ledger.start_attempt("another", CHUNKS, edition=0, actor=REQUESTER, location="/lake")
+    stage_all(ledger, record)
+    ledger.settle("another", REQUESTER)
+    assert ledger.fail_attempt("another", late, "no", fails_run="a file is gone", actor=REQUESTER) == "FAILED"
+    assert ledger.run("another").state is RunState.STAGED
 
 
 def test_an_attempt_that_has_ended_stays_as_it_ended_and_its_chunk_is_left_to_who_is_at_it(ledger: Ledger) -> None:
@@ -597,9 +643,9 @@ def test_an_attempt_that_has_ended_stays_as_it_ended_and_its_chunk_is_left_to_wh
     assert [(one["state"], one["error"]) for one in ledger.attempts(RUN)] == [("STAGED", "")]
 
     approved(ledger, "another")
-    late, _ = ledger.start_attempt("another", ["2012-01"], actor=REQUESTER, location="/lake")
+    late, _ = ledger.start_attempt("another", ["2012-01"], edition=0, actor=REQUESTER, location="/lake")
     end_attempt(ledger, "another", late, "process ended")
-    ledger.start_attempt("another", ["2012-01"], actor=REQUESTER, location="/lake")
+    ledger.start_attempt("another", ["2012-01"], edition=0, actor=REQUESTER, location="/lake")
     ledger.fail_attempt("another", late, "the connection was lost", chunk="2012-01")
     assert [(one["state"], one["error"]) for one in ledger.attempts("another")] == [
         ("FAILED", "process ended"),
@@ -650,7 +696,7 @@ def test_a_gated_chunk_has_its_digest_measures_and_verdict(ledger: Ledger) -> No
 def test_what_was_gated_of_an_outdated_attempt_is_ignored(ledger: Ledger) -> None:
     record = approved(ledger, RUN)
     ledger.record_gated(RUN, [gated("2012-01", stage_all(ledger, record), passed=False)])
-    newer, _ = ledger.start_attempt(RUN, ["2012-01"], actor=REQUESTER, location="/lake")
+    newer, _ = ledger.start_attempt(RUN, ["2012-01"], edition=0, actor=REQUESTER, location="/lake")
     ledger.stage(RUN, newer, {"2012-01": []})
     ledger.record_gated(RUN, [gated("2012-01", 1), gated("2012-02", 1)])
 

@@ -96,7 +96,7 @@ def plan_again(own: Ledger) -> None:
 
 
 def start(own: Ledger) -> tuple[int, str]:
-    return own.start_attempt(RUN, CHUNKS, actor=REQUESTER, location="/lake/data")
+    return own.start_attempt(RUN, CHUNKS, edition=0, actor=REQUESTER, location="/lake/data")
 
 
 def validated(ledger: Ledger, run_id: str) -> RunRecord:

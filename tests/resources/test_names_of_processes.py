@@ -87,7 +87,7 @@ def test_a_launch_in_another_container_of_the_same_host_name_keeps_its_attempt(
     ledger: Ledger, dead: int, look: Callable[[Ledger, str], Any]
 ) -> None:
     record = approved(ledger, RUN)
-    number, _ = ledger.start_attempt(RUN, CHUNKS, actor="ada", location="/lake") or (0, "")
+    number, _ = ledger.start_attempt(RUN, CHUNKS, edition=0, actor="ada", location="/lake") or (0, "")
     with ledger.engine.begin() as connection:  # as the other container writes it; here its number is nobody's
         connection.execute(attempts.update().values(pid=dead, process=named(dead, namespace=OTHER)))
     assert not look(ledger, RUN)

@@ -221,7 +221,7 @@ def test_a_batch_of_a_long_plan_costs_what_the_batch_does(ledger: Ledger, parser
     keys = [chunk.key for chunk in plan.chunks[:12]]
     staged = staged_files(record, 1)
     del parser.parsed[:]
-    started = ledger.start_attempt(RUN, keys, actor=REQUESTER, location="/staging")
+    started = ledger.start_attempt(RUN, keys, edition=0, actor=REQUESTER, location="/staging")
     assert started is not None
     ledger.stage(RUN, started[0], {key: staged[key] for key in keys})
     ledger.settle(RUN, REQUESTER)

@@ -30,7 +30,7 @@ def validated(ledger: Ledger) -> RunRecord:
 
 def test_a_stop_ends_the_attempt_under_way_and_nothing_of_it_is_staged(ledger: Ledger) -> None:
     record = approved(ledger, "run")
-    number, _ = ledger.start_attempt("run", keys(record), actor=REQUESTER, location="/staging")
+    number, _ = ledger.start_attempt("run", keys(record), edition=0, actor=REQUESTER, location="/staging")
     stopped = stop(ledger)
     (attempt,) = ledger.attempts("run")
     assert attempt["state"] == stops.STOPPED
@@ -38,7 +38,7 @@ def test_a_stop_ends_the_attempt_under_way_and_nothing_of_it_is_staged(ledger: L
     with pytest.raises(RunStopped, match=r"olga.*the cluster is needed"):
         ledger.stage("run", number, staged_files(record, number))
     with pytest.raises(RunStopped, match="backfill resume run"):
-        ledger.start_attempt("run", keys(record), actor=REQUESTER, location="/staging")
+        ledger.start_attempt("run", keys(record), edition=0, actor=REQUESTER, location="/staging")
     ledger.fail_attempt("run", number, "the job was cancelled", chunk=keys(record)[0])
     assert ledger.attempts("run")[0]["state"] == stops.STOPPED, "what a stop has ended has not failed"
     assert ledger.run("run").state is RunState.RUNNING
@@ -57,7 +57,7 @@ def test_the_next_launch_ends_a_stop_and_both_are_on_record(ledger: Ledger) -> N
     first = stop(ledger)
     known = stops.launched(ledger.engine, "run", by="ada")
     assert known == first.id
-    assert ledger.start_attempt("run", keys(record), actor="ada", location="/staging") is not None
+    assert ledger.start_attempt("run", keys(record), edition=0, actor="ada", location="/staging") is not None
     second = stop(ledger, by="grace")
     assert second.id > first.id
     told = [(one.stopped_by, one.resumed_by) for one in stops.of_run(ledger.engine, "run")]

@@ -1,0 +1,204 @@
+"""A launch holds the plan that its chunks had, and the publisher plans them anew: what it computes is used for nothing.
+
+In each order of events two launches compute the same chunks of one run. The first is slow; meanwhile the second stages
+them, another run publishes into the scope, the source gets more, and the publisher plans what is in conflict anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as arrow
+import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+from backfill_assets import executor, publication
+from backfill_assets.platform import Platform
+from backfill_assets.verification import verify
+from benchmarks import small_table
+from benchmarks.small_table import SOURCE, manifest_data
+from manifests.errors import EnvironmentRefused, Problem, PublicationDeferred, StateMoved
+from manifests.lifecycle import RunState
+from manifests.model import manifest_from
+from resources.lakehouse import LOAD_PROPERTY
+from resources.ledger import OBSOLETE, ChunkState
+
+SCOPE, MARCH = ("2020-02-01", "2020-03-31"), ("2020-03-01", "2020-03-31")
+KEYS = ["2020-02", "2020-03"]
+REPLACE, MERGE = "REPLACE_PARTITIONS", "MERGE_BY_KEY"
+SLOW, OTHER = "slow", "other"
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Platform]:
+    with small_table.declared():
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        small_table.planned(
+            platform, small_table.manifest("history", REPLACE, ("2020-01-01", "2020-04-30"), computed_by="1")
+        )
+        small_table.staged(platform, "history")
+        publication.publish(platform, "history")
+        yield platform
+        small_table.closed(platform)
+
+
+def two_runs(platform: Platform, mode: str = REPLACE, scope: tuple[str, str] = SCOPE) -> None:
+    """Approve the run that two launches compute, and validate another one in its scope, on the same base."""
+    options: dict[str, Any] = {"merge": {"entities": ["m0", "m1"]}} if mode == MERGE else {}
+    data = manifest_data(SLOW, mode, scope, **options)
+    data["conflict"] = {"onConflict": "REPLAN", "maxReplans": 2}
+    small_table.planned(platform, manifest_from(data))
+    small_table.planned(platform, small_table.manifest(OTHER, REPLACE, MARCH))
+    small_table.staged(platform, OTHER)
+
+
+def meanwhile(platform: Platform) -> None:
+    """Let the second launch stage all, and the publisher plan March anew for what came into target and source since."""
+    small_table.staged(platform, SLOW)
+    assert platform.ledger.run(SLOW).state is RunState.VALIDATED
+    publication.publish(platform, OTHER)
+    schema = schema_to_pyarrow(platform.lakehouse.table(SOURCE).schema())
+    more = [{"id": "late", "at": datetime(2020, 3, 5, tzinfo=UTC)}]
+    platform.lakehouse.append(SOURCE, [arrow.Table.from_pylist(more, schema=schema)], {LOAD_PROPERTY: "late"})
+    with pytest.raises(PublicationDeferred):
+        publication.publish(platform, SLOW)
+
+
+def once(act: Callable[[], None]) -> Callable[..., None]:
+    todo = [act]
+
+    def do(*_: Any) -> None:
+        if todo:
+            todo.pop()()
+
+    return do
+
+
+def march(platform: Platform) -> int:
+    return sum(row[1] >= date(2020, 3, 1) and row[1] <= date(2020, 3, 31) for row in small_table.rows(platform))
+
+
+def nothing_has_failed(platform: Platform) -> None:
+    ledger = platform.ledger
+    assert ledger.run(SLOW).state is RunState.RUNNING
+    assert all(one.state is not ChunkState.FAILED for one in ledger.chunks(SLOW))
+    assert {one.chunk: one.state for one in ledger.chunks(SLOW)}["2020-03"] is ChunkState.PLANNED
+    assert all(one["state"] in {"STAGED", OBSOLETE} for one in ledger.attempts(SLOW))
+
+
+def comes_to_its_end(platform: Platform) -> None:
+    """Launch the run again, by its new plan, and publish it."""
+    ledger = platform.ledger
+    small_table.staged(platform, SLOW)
+    publication.publish(platform, SLOW)
+    assert ledger.run(SLOW).state is RunState.PUBLISHED
+    assert march(platform) > 0
+    plans = ledger.plans(ledger.run(SLOW))
+    inputs = {row[1].strftime("%Y-%m"): row[-1] for row in small_table.rows(platform) if SLOW in row}
+    assert all(plans[month].source_snapshot_id == snapshot for month, snapshot in inputs.items())
+    assert verify(platform, data=True).everything == []
+
+
+@pytest.mark.parametrize("when", ["it waits for its place", "it computes"])
+@pytest.mark.parametrize("mode", [REPLACE, MERGE])
+@pytest.mark.parametrize("empty", [True, False])
+def test_what_was_computed_by_an_earlier_plan_is_not_staged(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, when: str, mode: str, empty: bool
+) -> None:
+    """Where the earlier plan's source had nothing for March, no gate can tell whose plan an empty chunk is of."""
+    two_runs(platform, mode)
+    earlier = platform.ledger.run(SLOW).plan.source_snapshot_id
+    act, compute, rows_of = once(lambda: meanwhile(platform)), small_table.compute, small_table.rows_of
+
+    def slowly(platform: Platform, target: Any, plan: Any, *rest: Any) -> Any:
+        def rows(version: str, start: date, end: date) -> list[dict[str, Any]]:
+            gone = empty and plan.run_id == SLOW and plan.source_snapshot_id == earlier and start.month == 3
+            return [] if gone else rows_of(version, start, end)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(small_table, "rows_of", rows)
+            files = compute(platform, target, plan, *rest)
+        if when == "it computes" and plan.run_id == SLOW:
+            act()
+        return files
+
+    monkeypatch.setattr(executor, "compute_batch", slowly)
+    if when == "it waits for its place":
+        monkeypatch.setattr(executor, "_wait_for_a_place", act)
+    with pytest.raises(StateMoved, match="planned anew") as refusal:
+        executor.stage_chunks(platform, SLOW, KEYS)
+    assert "2020-03" in refusal.value.problems[0].what
+    nothing_has_failed(platform)
+    comes_to_its_end(platform)
+
+
+@pytest.mark.parametrize("scope", [MARCH, SCOPE])
+@pytest.mark.parametrize(
+    "error", [ValueError("executor lost"), EnvironmentRefused(Problem("a file is gone", "it is there", "look"))]
+)
+def test_a_launch_that_computed_in_vain_fails_neither_chunk_nor_run(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, scope: tuple[str, str], error: Exception
+) -> None:
+    two_runs(platform, scope=scope)
+
+    def fails() -> None:
+        meanwhile(platform)
+        raise error
+
+    act = once(fails)
+
+    def compute(*arguments: Any) -> Any:
+        files = small_table.compute(*arguments)
+        act()
+        return files
+
+    monkeypatch.setattr(executor, "compute_batch", compute)
+    with pytest.raises(StateMoved, match="planned anew"):
+        executor.stage_chunks(platform, SLOW, KEYS if scope == SCOPE else KEYS[1:])
+    nothing_has_failed(platform)
+    comes_to_its_end(platform)
+
+
+def test_a_launch_whose_chunks_another_one_has_staged_by_the_new_plan_has_nothing_to_say(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_runs(platform)
+
+    def act() -> None:
+        meanwhile(platform)
+        small_table.staged(platform, SLOW)
+
+    acts = once(act)
+
+    def compute(*arguments: Any) -> Any:
+        files = small_table.compute(*arguments)
+        acts()
+        return files
+
+    monkeypatch.setattr(executor, "compute_batch", compute)
+    outcome = executor.stage_chunks(platform, SLOW, KEYS)
+    assert (outcome.computed, outcome.skipped, outcome.failed) == ([], KEYS, {})
+    assert platform.ledger.run(SLOW).state is RunState.VALIDATED
+    comes_to_its_end(platform)
+
+
+def test_a_launch_of_chunks_that_keep_their_plan_is_not_obsolete(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_runs(platform)
+    act = once(lambda: meanwhile(platform))
+
+    def compute(*arguments: Any) -> Any:
+        files = small_table.compute(*arguments)
+        act()
+        return files
+
+    monkeypatch.setattr(executor, "compute_batch", compute)
+    executor.stage_chunks(platform, SLOW, KEYS[:1])  # February only: the publisher has planned March anew
+    assert platform.ledger.run(SLOW).state is RunState.RUNNING
+    assert [one["state"] for one in platform.ledger.attempts(SLOW)] == ["STAGED", "STAGED"]
+    comes_to_its_end(platform)
