@@ -24,6 +24,7 @@ from pandera.errors import SchemaErrors
 
 from backfill_assets.schema import dtypes, iceberg_schema
 from manifests.errors import InputRefused, Problem
+from manifests.model import EARLIEST, LATEST
 
 ROW = "_source_row"
 """The number of a row in its file, from 0."""
@@ -33,7 +34,8 @@ RECORD = "_record"
 _CSV_BLOCK = 16 << 20
 """Bytes of CSV text in memory at once; one line cannot be longer."""
 _DETAIL_LENGTH = 200
-_INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})$"
+_INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})$"
+"""A leap second (:60) is none: it would be stored as the next minute's first."""
 _WHOLE = r"^[+-]?\d+$"
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 
@@ -320,7 +322,14 @@ def _can_hold(declared: pl.DataType, found: Any) -> bool:
 
 
 def _typed(name: str, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
-    """Return a column with its declared type; null where the value would not be the same."""
+    """Return a column with its declared type; null where the value would not be the same, or no run could reach its day."""
+    converted = _converted(name, found, declared)
+    if isinstance(declared, (pl.Date, pl.Datetime)):
+        return pl.when(converted.dt.year().is_between(EARLIEST.year, LATEST.year)).then(converted).alias(name)
+    return converted
+
+
+def _converted(name: str, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
     column = pl.col(name)
     if found == declared:
         return column

@@ -41,7 +41,7 @@ RUN_ID_RULE = (
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}[a-z0-9]")
 MAX_RUN_ID = 64
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
-_EARLIEST, _LATEST = date(1000, 1, 1), date(9000, 12, 31)
+EARLIEST, LATEST = date(1000, 1, 1), date(9000, 12, 31)
 
 
 class Kind(StrEnum):
@@ -190,8 +190,8 @@ def _iso_date(value: Any) -> Any:
 
 
 def _in_reach(value: date) -> date:
-    if not _EARLIEST <= value <= _LATEST:
-        raise ValueError(f"a day lies between {_EARLIEST} and {_LATEST}, so that warm-up and time zones have room")
+    if not EARLIEST <= value <= LATEST:
+        raise ValueError(f"a day lies between {EARLIEST} and {LATEST}, so that warm-up and time zones have room")
     return value
 
 

@@ -149,6 +149,42 @@ def test_a_value_that_its_type_cannot_hold_is_quarantined_not_bent(platform: Pla
     assert {row["read_at"] for row in held(platform)} == {NOON, NOON + timedelta(microseconds=1)}
 
 
+@pytest.mark.parametrize(
+    "instant",
+    [
+        "2012-06-30T23:59:60Z",
+        "0000-01-01T00:00:00Z",
+        "0001-01-01T00:00:00Z",
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59-23:59",
+    ],
+)
+def test_an_instant_that_no_run_can_reach_or_no_clock_shows_is_quarantined(
+    platform: Platform, tmp_path: Path, instant: str
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(f"meter,read_at,watt_hours,price\nm1,2024-01-01T12:00:00Z,5,\nm1,{instant},5,\n")
+    assert load_file(platform, READINGS, file).by_reason == {"read_at: not timestamptz": 1}
+    (kept,) = held(platform, f"{READINGS}_quarantine")
+    assert kept["detail"] == f"read_at is {instant}"
+
+
+def test_typed_instants_beyond_what_a_run_can_reach_are_quarantined(platform: Platform, tmp_path: Path) -> None:
+    file = parquet(tmp_path / "a.parquet", rows(number=4), read_at=pa.timestamp("us", "UTC"))
+    table = pq.read_table(file)
+    odd = pa.array([2**62, -(2**62), 0, -62_135_596_800_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    pq.write_table(table.set_column(1, "read_at", odd), file)
+    with pytest.raises(InputRefused, match="3"):  # most of it: the whole load
+        load_file(platform, READINGS, file)
+    pq.write_table(
+        pa.concat_tables(
+            [table.set_column(1, "read_at", odd), pq.read_table(parquet(tmp_path / "b.parquet", rows(number=9)))]
+        ),
+        file,
+    )
+    assert load_file(platform, READINGS, file).by_reason == {"read_at: not timestamptz": 3}
+
+
 def test_a_file_of_other_columns_is_refused_with_every_reason_and_nothing_is_written(
     platform: Platform, tmp_path: Path
 ) -> None:
