@@ -280,10 +280,12 @@ def execute(
     progress: bool,
     failed: Callable[[str], None] = lambda _: None,
     asked_at: datetime | None = None,
+    resumes: bool = True,
 ) -> bool:
     """Stage, gate and, where the manifest lets the sensor do it, publish a run; return success.
 
-    `failed` is told why it did not succeed; `asked_at` is when somebody asked for it, if not now.
+    `failed` is told why it did not succeed; `asked_at` is when somebody asked for it, if not now; a stop `resumes` with what
+    a person asks for, not with LIVE's own launch.
 
     Raises:
         RunStopped: if somebody stops the run.
@@ -296,7 +298,7 @@ def execute(
     keys = select_chunks(record, ranges)
     if record.state not in _DONE_COMPUTING:
         require_computable(platform, run_id, keys, target=target_named(record.target))
-    with stopping.launched(platform, run_id, asked_at=asked_at):
+    with stopping.launched(platform, run_id, asked_at=asked_at, resumes=resumes):
         return _execute(platform, instance, record, keys, progress=progress, failed=failed)
 
 
@@ -800,15 +802,14 @@ def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTabl
     """Make one tick of a target and run what it made; print what came of it and return the exit code of that."""
     from backfill_assets.live import LAUNCHABLE, tick
     from resources import freezes, watermarks
-    from resources.ledger import now
 
-    asked_at, failures = now(), list[str]()
+    failures: list[str] = []
     try:
         done = tick(platform, target)
         record, success = done.record, True
         if record is not None and record.state in LAUNCHABLE | {RunState.VALIDATED}:
             success = execute(
-                platform, instance, record.run_id, (), progress=False, failed=failures.append, asked_at=asked_at
+                platform, instance, record.run_id, (), progress=False, failed=failures.append, resumes=False
             )
     except RunStopped as error:
         _refuse(error)

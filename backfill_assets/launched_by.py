@@ -21,17 +21,25 @@ SOMEBODY = "somebody in Dagster"
 _SENSOR, _SCHEDULE = "dagster/sensor_name", "dagster/schedule_name"
 ACTOR_TAGS = frozenset({USER_TAG, _SENSOR, _SCHEDULE})
 """What says who has launched; nobody who launches through the server may say it himself."""
+_PARENT, _RETRY = "dagster/parent_run_id", "dagster/retry_number"
+"""Tags of a run that is executed again, and of one that Dagster has tried again by itself."""
 
 
 def actor_of(tags: Mapping[str, str]) -> Actor:
     """Return who acts in a Dagster run of these tags."""
     if user := tags.get(USER_TAG):
         return Actor(user, Channel.UI, Proof.PROXY)
-    if name := tags.get(_SENSOR):
+    again = _PARENT in tags and _RETRY not in tags  # somebody re-executes it, and Dagster copies its tags
+    if not again and (name := tags.get(_SENSOR)):
         return sensor(name)
-    if name := tags.get(_SCHEDULE):
+    if not again and (name := tags.get(_SCHEDULE)):
         return schedule(name)
     return Actor(SOMEBODY, Channel.UI)
+
+
+def is_decided(tags: Mapping[str, str]) -> bool:
+    """Whether a person has launched a Dagster run of these tags: no sensor, no schedule, no retry of Dagster's."""
+    return _RETRY not in tags and actor_of(tags).proof is not Proof.PLATFORM
 
 
 def sensor(name: str) -> Actor:

@@ -17,7 +17,7 @@ from dagster._core.storage.tags import BACKFILL_ID_TAG
 
 from backfill_assets import stopping
 from backfill_assets.executor import Staged, require_computable, stage_chunks
-from backfill_assets.launched_by import launched
+from backfill_assets.launched_by import is_decided, launched
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform, group_of
 from backfill_assets.progress import Progress
@@ -182,9 +182,12 @@ def launched_by_dagster(
 ) -> Iterator[stopping.Launch]:
     """Watch for stops of a backfill run during the body, which works for it in a Dagster run.
 
-    The Dagster run ends CANCELED if the backfill run was stopped, whoever has stopped it; see `stopping.launched`.
+    The Dagster run ends CANCELED if the backfill run was stopped, whoever has stopped it, and FAILURE if only its process
+    was ended; see `stopping.launched`. A stop ends with what a person launches, if it `resumes`: what a sensor, a schedule
+    or a retry of Dagster's has launched was asked for by nobody who knows of the stop.
     """
     instance, dagster_run_id = context.instance, context.run_id
+    resumes = resumes and is_decided(context.run.tags)
     try:
         with (
             stopping.launched(
@@ -195,7 +198,8 @@ def launched_by_dagster(
             yield launch
     except RunStopped as stop:
         why = stop.problems[0].what
-        stopping.cancel_dagster_run(instance, dagster_run_id, why)
+        if not stop.only_the_process:
+            stopping.cancel_dagster_run(instance, dagster_run_id, why)
         context.log.warning(str(stop))
         raise DagsterExecutionInterruptedError(why) from stop
 

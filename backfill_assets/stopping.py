@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from backfill_assets.platform import Platform
-from manifests.errors import Refused, RunStopped
+from manifests.errors import Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
 from manifests.model import Mode
 from resources import logs, stops
@@ -59,13 +59,14 @@ class Interrupted(KeyboardInterrupt):
 class Launch:
     """One launch of a run in this process, from its beginning to its end: what it knows of stops.
 
-    `resumed` says that a stop ended with it, `signalled` that this process was told to end.
+    `resumed` says that a stop ended with it, `signalled` that this process was told to end, `ended` that nothing but this
+    process was: nobody has stopped the run.
     """
 
     def __init__(self, platform: Platform, run_id: str, known: int, by: str, *, resumed: bool = False) -> None:
         self.run_id, self.resumed = run_id, resumed
         self.stop: Stop | None = None
-        self.signalled = False
+        self.signalled = self.ended = False
         self._platform, self._known = platform, known
         self._by = by  # who acts is known to the thread that begins, not to the one that watches
         self._dagster: list[tuple[DagsterInstance, str]] = []
@@ -124,7 +125,7 @@ class Launch:
             self._shields -= 1
 
     def _refusal(self, found: Stop) -> RunStopped:
-        refusal = stops.refusal(found)
+        refusal = _process_ended(found) if self.ended else stops.refusal(found)
         refusal.signalled = self.signalled
         return refusal
 
@@ -261,6 +262,7 @@ class Launch:
                 self._note(self._recorded(*terminated))
             elif number is signal.SIGTERM and self._platform.ledger.run(self.run_id).mode == Mode.LIVE:
                 # a service that is restarted: LIVE is launched by its schedule, and nobody has decided against that
+                self.ended = True
                 self._note(Stop(0, self.run_id, by, through, "its process was ended", "", now(), None, None))
             else:
                 self._note(self._recorded(by, through))
@@ -286,9 +288,10 @@ class Launch:
 
     def _note(self, found: Stop) -> None:
         self.stop, self._noticed = found, time.monotonic()
-        logs.event(_log, logging.WARNING, "run_stopped", f"'{self.run_id}' was {found}", told=True)
-        if found.note:
-            return  # its publication goes on
+        what = f"the process of '{self.run_id}' was ended" if self.ended else f"'{self.run_id}' was {found}"
+        logs.event(_log, logging.WARNING, "run_stopped", what, told=True)
+        if found.note or self.ended:
+            return  # its publication goes on; or its Dagster run fails, which nobody has cancelled
         for instance, dagster_run_id in list(self._dagster):
             cancel_dagster_run(instance, dagster_run_id, str(found))
 
@@ -299,6 +302,19 @@ class Launch:
             if run is not None and run.status.value in _CANCELLED:
                 return "Dagster", f"Terminate of the Dagster run {dagster_run_id}"
         return None
+
+
+def _process_ended(found: Stop) -> RunStopped:
+    """Return what a launch is told whose process was ended, and no more: its run goes on with the next launch."""
+    refusal = RunStopped(
+        Problem(
+            f"the process that worked for run '{found.run_id}' was ended ({found.through})",
+            "nobody has stopped the run: what is staged stays, and LIVE launches it again",
+            f"nothing, where LIVE is on; else `backfill run {found.run_id}`",
+        )
+    )
+    refusal.only_the_process = True
+    return refusal
 
 
 def cancel_dagster_run(instance: DagsterInstance, dagster_run_id: str, why: str) -> None:
@@ -338,9 +354,9 @@ def launched(
         known = stops.launched(engine, run_id, by=operator(), asked_at=asked_at)
     else:
         resumed = False
+        known = stops.newest(engine, run_id)  # first: a stop that comes between the two looks is seen by the second
         if (held := stops.held(engine, run_id)) is not None:
             raise stops.refusal(held)
-        known = stops.newest(engine, run_id)
     launch = Launch(platform, run_id, known, operator(), resumed=resumed)
     with _active_launch(launch), launch.ending():
         yield launch

@@ -87,6 +87,8 @@ class RunStopped(TransitionRefused):
     headline = "the run was stopped"
     signalled = False
     """Whether the process that says so was itself told to end."""
+    only_the_process = False
+    """Whether nothing else was: nobody has stopped the run, which goes on with its next launch."""
 
 
 class SinkRefused(Refused):

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -16,7 +17,7 @@ import pytest
 from backfill_assets import decisions, executor, faults, stopping
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish
-from backfill_assets.publish import publication_requests
+from backfill_assets.publish import publication_requests, recomputation_requests
 from backfill_assets.runbook import steps
 from backfill_assets.staging import RUN_TAG, launched_by_dagster
 from backfill_assets.terminated import note_terminated
@@ -303,6 +304,91 @@ def test_a_dagster_run_of_a_run_that_is_stopped_elsewhere_ends_cancelled_and_so_
             require_stopped(platform)
             stops.launched(platform.ledger.engine, RUN, by="ada")
     assert len(platform.ledger.attempts(RUN)) == 1, "the second one has computed nothing"
+
+
+def in_dagster(instance: dg.DagsterInstance, act: Callable[[Any], Any], **tags: str) -> dg.DagsterRun:
+    """Have a Dagster run of these tags do something; return it as it ended."""
+
+    @dg.op
+    def work(context):
+        act(context)
+
+    @dg.job(executor_def=dg.in_process_executor)
+    def job() -> None:
+        work()
+
+    result = job.execute_in_process(
+        instance=instance, raise_on_error=False, tags={f"dagster/{name}": value for name, value in tags.items()}
+    )
+    return instance.get_run_by_id(result.run_id)
+
+
+def test_a_sensor_that_looked_before_a_stop_has_nothing_computed_after_it(platform: Platform) -> None:
+    staged(platform, RUN)
+    record = platform.ledger.run(RUN)
+    platform.ledger.replan(RUN, record.plan, keys(platform)[:1], actor="ada", reason="conflict")
+    (request,) = recomputation_requests(platform, small_table.TARGET)
+    elsewhere(platform)
+
+    def compute(context: Any) -> None:
+        with launched_by_dagster(context, platform, RUN):
+            staged(platform, RUN)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert request.tags[RUN_TAG] == RUN
+        assert in_dagster(instance, compute, sensor_name="after_conflict").status is dg.DagsterRunStatus.CANCELED
+    assert platform.ledger.run(RUN).state is RunState.RUNNING
+    require_stopped(platform)
+
+
+@pytest.mark.parametrize(
+    ("tags", "ends"),
+    [
+        ({"sensor_name": "after_conflict"}, False),
+        ({"schedule_name": "live_daily"}, False),
+        ({"parent_run_id": "1", "retry_number": "1"}, False),
+        ({"sensor_name": "after_conflict", "parent_run_id": "1"}, True),
+        ({}, True),
+    ],
+    ids=["sensor", "schedule", "Dagster's retry", "re-executed by somebody", "somebody"],
+)
+def test_only_what_a_person_launches_ends_a_stop(platform: Platform, tags: dict[str, str], ends: bool) -> None:
+    elsewhere(platform)
+
+    def launch_it(context: Any) -> None:
+        with launched_by_dagster(context, platform, RUN):
+            pass
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        status = in_dagster(instance, launch_it, **tags).status
+    assert status is (dg.DagsterRunStatus.SUCCESS if ends else dg.DagsterRunStatus.CANCELED)
+    assert (stops.held(platform.ledger.engine, RUN) is None) == ends
+
+
+def test_the_end_of_a_process_that_computes_a_live_run_is_no_stop_of_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "compute_batch", disturbed(platform, by_signal(signal.SIGTERM), for_ever))
+    monkeypatch.setattr(stopping, "Mode", SimpleNamespace(LIVE=platform.ledger.run(RUN).mode))  # it counts as LIVE
+
+    def compute(context: Any) -> None:
+        with launched_by_dagster(context, platform, RUN):
+            executor.stage_chunks(platform, RUN, keys(platform))
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        ended = in_dagster(instance, compute)
+        assert ended.status is dg.DagsterRunStatus.FAILURE, "nobody has cancelled it"
+        assert not [one for one in platform.ledger.chunks(RUN) if one.error]
+        assert stops.of_run(platform.ledger.engine, RUN) == []
+        # the service is started again, and LIVE's schedule launches the run
+        monkeypatch.setattr(executor, "compute_batch", small_table.compute)
+
+        def again(context: Any) -> None:
+            with launched_by_dagster(context, platform, RUN):
+                staged(platform, RUN)
+
+        assert in_dagster(instance, again, schedule_name="live_daily").status is dg.DagsterRunStatus.SUCCESS
+    assert platform.ledger.run(RUN).state is RunState.VALIDATED
 
 
 def test_a_launch_that_was_terminated_without_its_process_noting_it_is_stopped_once(platform: Platform) -> None:
