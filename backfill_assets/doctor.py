@@ -40,6 +40,7 @@ from manifests.model import Acceptance
 from manifests.planner import StagedFile
 from resources import logs
 from resources.history import referenced
+from resources.instants import CLOCK_TOLERANCE
 from resources.journal import INSTALLATION, explain, unexplained
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import BEFORE, ChunkRecord, ChunkState, RunRecord, now, operator
@@ -59,8 +60,6 @@ from resources.rows import run_ids
 from resources.storage import Storage, place_of
 
 _log = logging.getLogger(__name__)
-CLOCK_TOLERANCE = timedelta(minutes=1)
-"""How far the clocks of two machines may be apart before it is said."""
 SILENT_AFTER = timedelta(days=1)
 """After how long an attempt on another machine is asked about."""
 COMPARING = timedelta(minutes=15)

@@ -27,6 +27,7 @@ from manifests.chunks import KEY_FORMAT, Chunking, first_day, following
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
 from resources import approvals, space, stops
+from resources.instants import CLOCK_TOLERANCE
 from resources.ledger import ChunkRecord, RunRecord
 from resources.logs import also_to
 from resources.processes import this_process
@@ -191,7 +192,11 @@ def launched_by_dagster(
     try:
         with (
             stopping.launched(
-                platform, run_id, asked_at=_asked_at(instance, dagster_run_id), resumes=resumes
+                platform,
+                run_id,
+                asked_at=_asked_at(instance, dagster_run_id),
+                tolerance=CLOCK_TOLERANCE,
+                resumes=resumes,
             ) as launch,
             launch.in_dagster(instance, dagster_run_id),
         ):

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -300,7 +300,7 @@ class Launch:
         for instance, dagster_run_id in list(self._dagster):
             run = instance.get_run_by_id(dagster_run_id)
             if run is not None and run.status.value in _CANCELLED:
-                return "Dagster", f"Terminate of the Dagster run {dagster_run_id}"
+                return "Dagster", f"{stops.TERMINATE} {dagster_run_id}"
         return None
 
 
@@ -330,7 +330,12 @@ _active: dict[str, Launch] = {}
 
 @contextmanager
 def launched(
-    platform: Platform, run_id: str, *, asked_at: datetime | None = None, resumes: bool = True
+    platform: Platform,
+    run_id: str,
+    *,
+    asked_at: datetime | None = None,
+    tolerance: timedelta = timedelta(0),
+    resumes: bool = True,
 ) -> Iterator[Launch]:
     """Watch for stops of a run during the body, which is a launch of it or part of one.
 
@@ -338,6 +343,7 @@ def launched(
         platform: the installation.
         run_id: the run.
         asked_at: when somebody asked for the launch, if not now; a stop that came later holds.
+        tolerance: how long before that a stop holds as well, where the clocks of two machines are compared.
         resumes: whether a stop before it ends with this launch; a sensor's publication is nobody's launch.
 
     Raises:
@@ -351,7 +357,7 @@ def launched(
     engine = platform.ledger.engine
     if resumes:
         resumed = stops.held(engine, run_id) is not None
-        known = stops.launched(engine, run_id, by=operator(), asked_at=asked_at)
+        known = stops.launched(engine, run_id, by=operator(), asked_at=asked_at, tolerance=tolerance)
     else:
         resumed = False
         known = stops.newest(engine, run_id)  # first: a stop that comes between the two looks is seen by the second

@@ -28,7 +28,7 @@ def note_terminated(platform: Platform, instance: dg.DagsterInstance, dagster_ru
     if any(at >= found.start_time for at in known) or any(at > found.end_time for at in later):
         return None  # it was noted, or somebody has launched the run again since
     try:
-        through = f"Terminate of the Dagster run {dagster_run_id}"
+        through = f"{stops.TERMINATE} {dagster_run_id}"
         return stops.stop(platform.ledger.engine, run_id, by="Dagster", through=through)
     except TransitionRefused:  # it is over, or nothing of it could be under way
         return None

@@ -6,13 +6,15 @@ Put here what a decision's instant is held against. Where a clock that was set b
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
 from manifests.errors import Problem, TransitionRefused
 from resources.tables import acceptances, approvals, policy_decisions, runs, transitions
 
+CLOCK_TOLERANCE = timedelta(minutes=1)
+"""How far the clocks of two machines may be apart before it is said."""
 _OF_A_RUN = (runs.c.updated_at, transitions.c.at, approvals.c.at, acceptances.c.at)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
@@ -20,6 +20,8 @@ from resources.tables import attempts, publications, runs, stops
 
 STOPPABLE = frozenset({RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED})
 """States in which something of a run may be under way, or be done next without anybody saying so."""
+TERMINATE = "Terminate of the Dagster run"
+"""How a stop begins to say that it came through Dagster, which also says when the launches after it were asked for."""
 STOPPED = "STOPPED"
 """State of an attempt that a stop has ended."""
 
@@ -84,20 +86,28 @@ def stop(engine: sa.Engine, run_id: str, *, by: str, through: str, reason: str =
     return found
 
 
-def launched(engine: sa.Engine, run_id: str, *, by: str, asked_at: datetime | None = None) -> int:
+def launched(
+    engine: sa.Engine,
+    run_id: str,
+    *,
+    by: str,
+    asked_at: datetime | None = None,
+    tolerance: timedelta = timedelta(0),
+) -> int:
     """Record that somebody launches a run: a stop before that holds no longer; return the number of its newest stop.
 
-    `asked_at` is when the launch was asked for, if not now: one that was asked for before the stop does not end it.
+    `asked_at` is when the launch was asked for, if not now: one that was asked for before the stop does not end it, nor does
+    one that was asked for less than `tolerance` after it, where the clocks of two machines are compared. Dagster's Terminate
+    needs none.
 
     Raises:
-        RunStopped: if the run was stopped after the launch was asked for.
+        RunStopped: if the run was stopped after the launch was asked for, or nobody can say which came first.
     """
     with engine.begin() as connection:
         lock_run(connection, run_id)
         found = _held(connection, run_id)
-        if found is not None and asked_at is not None and found.at > asked_at:
-            raise refusal(found)
         if found is not None:
+            _refuse_earlier(found, asked_at, tolerance)
             open_ones = stops.update().where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None))
             connection.execute(open_ones.values(resumed_at=datetime.now(UTC), resumed_by=by))
         return _newest(connection, run_id)
@@ -162,6 +172,26 @@ def refusal(found: Stop) -> RunStopped:
             f"run '{found.run_id}' was {found}",
             "what is staged stays; nothing more is computed or published until somebody launches the run again",
             f"`backfill resume {found.run_id}`, or launch its chunks again in Dagster",
+        )
+    )
+
+
+def _refuse_earlier(found: Stop, asked_at: datetime | None, tolerance: timedelta) -> None:
+    if asked_at is None:
+        return
+    if found.at > asked_at:
+        raise refusal(found)
+    if not found.through.startswith(TERMINATE) and found.at > asked_at - tolerance:
+        raise _in_doubt(found, asked_at, tolerance)
+
+
+def _in_doubt(found: Stop, asked_at: datetime, tolerance: timedelta) -> RunStopped:
+    seconds = f"{tolerance.total_seconds():.0f} s"
+    return RunStopped(
+        Problem(
+            f"run '{found.run_id}' was {found}, and this launch was asked for at {asked_at:%H:%M:%S} UTC",
+            f"the clocks of two machines may be {seconds} apart: which of the two came first is not known, and the stop holds",
+            f"`backfill resume {found.run_id}`, or launch its chunks in Dagster {seconds} after the stop or later",
         )
     )
 

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from backfill_assets import decisions, executor, faults, stopping
+from backfill_assets import decisions, executor, faults, staging, stopping
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish
 from backfill_assets.publish import publication_requests, recomputation_requests
@@ -352,8 +353,11 @@ def test_a_sensor_that_looked_before_a_stop_has_nothing_computed_after_it(platfo
     ],
     ids=["sensor", "schedule", "Dagster's retry", "re-executed by somebody", "somebody"],
 )
-def test_only_what_a_person_launches_ends_a_stop(platform: Platform, tags: dict[str, str], ends: bool) -> None:
+def test_only_what_a_person_launches_ends_a_stop(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, tags: dict[str, str], ends: bool
+) -> None:
     elsewhere(platform)
+    monkeypatch.setattr(staging, "CLOCK_TOLERANCE", timedelta(0))  # as if the stop were older
 
     def launch_it(context: Any) -> None:
         with launched_by_dagster(context, platform, RUN):
@@ -363,6 +367,29 @@ def test_only_what_a_person_launches_ends_a_stop(platform: Platform, tags: dict[
         status = in_dagster(instance, launch_it, **tags).status
     assert status is (dg.DagsterRunStatus.SUCCESS if ends else dg.DagsterRunStatus.CANCELED)
     assert (stops.held(platform.ledger.engine, RUN) is None) == ends
+
+
+def test_a_stop_holds_whose_clock_is_behind_that_of_the_launch_before_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = timedelta(seconds=5)
+
+    class Behind(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) - behind
+
+    def compute(context: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(stops, "datetime", Behind)
+            elsewhere(platform)  # while the launch waited in the queue
+        with launched_by_dagster(context, platform, RUN):
+            staged(platform, RUN)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert in_dagster(instance, compute).status is dg.DagsterRunStatus.CANCELED
+    assert platform.ledger.attempts(RUN) == []
+    require_stopped(platform)
 
 
 def test_the_end_of_a_process_that_computes_a_live_run_is_no_stop_of_it(

@@ -10,6 +10,7 @@ from support import REQUESTER, approved, pass_all, planned, stage_all, staged_fi
 from manifests.errors import RunStopped, TransitionRefused
 from manifests.lifecycle import RunState
 from resources import stops
+from resources.instants import CLOCK_TOLERANCE
 from resources.ledger import Ledger, RunRecord, now
 
 
@@ -75,6 +76,29 @@ def test_a_launch_that_was_asked_for_before_the_stop_does_not_end_it(ledger: Led
         stops.launched(ledger.engine, "run", by="ada", asked_at=asked)
     assert stops.held(ledger.engine, "run") is not None
     stops.launched(ledger.engine, "run", by="ada", asked_at=now() + timedelta(seconds=1))
+    assert stops.held(ledger.engine, "run") is None
+
+
+def test_where_two_clocks_are_compared_a_launch_that_was_asked_for_about_when_the_run_was_stopped_does_not_end_it(
+    ledger: Ledger,
+) -> None:
+    approved(ledger, "run")
+    found = stop(ledger)
+    for seconds in (5, 59):
+        asked = found.at + timedelta(seconds=seconds)
+        with pytest.raises(RunStopped, match="which of the two came first is not known"):
+            stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE)
+    assert stops.held(ledger.engine, "run") == found
+    late = found.at + CLOCK_TOLERANCE
+    stops.launched(ledger.engine, "run", by="ada", asked_at=late, tolerance=CLOCK_TOLERANCE)
+    assert stops.held(ledger.engine, "run") is None
+
+
+def test_a_launch_in_dagster_after_a_terminate_there_ends_the_stop_at_once(ledger: Ledger) -> None:
+    approved(ledger, "run")
+    found = stops.stop(ledger.engine, "run", by="Dagster", through=f"{stops.TERMINATE} 1")
+    asked = found.at + timedelta(seconds=1)
+    stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE)
     assert stops.held(ledger.engine, "run") is None
 
 
