@@ -941,7 +941,9 @@ def _scope_problems(publish: DayRange, contract: TargetContract, source: SourceS
         return problems
     first = min(file.first_day for file in source.files)
     last = max(file.last_day for file in source.files)
-    covered = (key_of(contract.chunking, first - ZONE_MARGIN), key_of(contract.chunking, last + ZONE_MARGIN))
+    # a source may hold days at the ends of the calendar, which have no margin
+    earliest, latest = max(first, date.min + ZONE_MARGIN), min(last, date.max - ZONE_MARGIN)
+    covered = (key_of(contract.chunking, earliest - ZONE_MARGIN), key_of(contract.chunking, latest + ZONE_MARGIN))
     if begins < covered[0] or ends > covered[1]:
         problems.append(
             Problem(

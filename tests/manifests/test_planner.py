@@ -308,6 +308,11 @@ def test_a_range_that_is_not_of_whole_chunks_is_answered_with_the_one_that_is() 
     assert problem.fix == "use 2012-01-01 to 2012-03-31"
 
 
+def test_a_source_that_holds_days_at_the_ends_of_the_calendar_can_be_planned() -> None:
+    whole = a_source([SourceFile(5, 50, date.min, date.max)])
+    assert a_plan(source=whole).reads == Estimate(1, 5, 50)
+
+
 def test_a_source_without_rows_refuses_the_plan() -> None:
     assert reasons(refusal(source=a_source([]))) == [f"{SOURCE} holds no rows at snapshot 11"]
 
