@@ -8,6 +8,7 @@ loader makes of its files is the product's.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from backfill_assets.schema import iceberg_schema
 from backfill_assets.target import InputTable
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
+from manifests.model import VERSION_PATTERN
 from resources.lakehouse import DATA_VERSION_PROPERTY
 from resources.ledger import now, operator
 from resources.loads import (
@@ -100,6 +102,8 @@ def load_file(
                 f"nothing is to be done; a script asks with --if-new; `backfill unload {declared.name} '{load_id}'` takes it back",
             )
         )
+    if version is not None:
+        _require_new_version(platform, declared, version)
     with _repeated_rows(opened, declared) as repeated:
         reasons, rows = _reasons(opened, repeated)
         _require_few(path, declared, reasons, rows, limit)
@@ -123,6 +127,26 @@ def load_file(
             platform.lakehouse.append(declared.name, _loaded(opened, declared, repeated), properties)
     made = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == load_id)
     return FileLoaded(made, dict(sorted(reasons.items())), new=True)
+
+
+def _require_new_version(platform: Platform, declared: InputTable, version: str) -> None:
+    """Refuse a version's name that a manifest could not say, or that stands for other content already."""
+    if not re.fullmatch(VERSION_PATTERN, version):
+        raise InputRefused(
+            Problem(
+                f"'{version[:80]}' cannot name a version of {declared.name}",
+                "a version is named in letters, digits and . _ + -, at most 64 of them, a letter or digit first",
+                "give another --version",
+            )
+        )
+    if version in platform.lakehouse.reference_state(declared.name, frozenset()).versions:
+        raise InputRefused(
+            Problem(
+                f"{declared.name} has a version '{version}' already",
+                "a version's name stands for one content, also once it was taken back: manifests pin versions by name",
+                "give another --version",
+            )
+        )
 
 
 def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: str) -> LoadUndone:

@@ -102,7 +102,7 @@ class Tamperer:
             if not self._write(connection, table, column, rowid, changed):
                 return None
             here = (
-                int(changed) if (column, table) in {("id", table), ("number", JOURNAL)} else rowid
+                int(changed) if (column, table) in {("id", table), ("number", JOURNAL)} and changed.isdigit() else rowid
             )  # which is the row's own number in SQLite
             (kept,), *_ = connection.execute(
                 f"SELECT CAST({column} AS BLOB) FROM {table} WHERE rowid = ?", (here,)

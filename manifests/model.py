@@ -197,7 +197,8 @@ def _in_reach(value: date) -> date:
 
 TableName = Annotated[str, BeforeValidator(_table_name)]
 Day = Annotated[date, BeforeValidator(_iso_date), AfterValidator(_in_reach)]
-Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z._+-]{0,63}$")]
+VERSION_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z._+-]{0,63}$"
+Version = Annotated[str, Field(pattern=VERSION_PATTERN)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 SnapshotId = Annotated[int, Field(gt=0, lt=2**63, strict=True)]
 

@@ -320,7 +320,16 @@ def test_a_reference_table_is_replaced_as_a_named_version_and_the_one_before_com
     assert set(platform.lakehouse.reference_state(TARIFFS, frozenset()).versions) == {"2023", "2024"}
     with pytest.raises(InputRefused, match="takes no row that its model refuses"):
         load_file(platform, TARIFFS, tariffs("bad.csv", "day,31", "night,-1"))
+    other = tariffs("other.csv", "day,99")
+    for name in ("2023", "2024"):
+        with pytest.raises(InputRefused, match=f"has a version '{name}' already"):
+            load_file(platform, TARIFFS, other, version=name)
+    for name in (" ", "../..", "<b>", "v" * 20_000):
+        with pytest.raises(InputRefused, match="cannot name a version"):
+            load_file(platform, TARIFFS, other, version=name)
     undo_load(platform, TARIFFS, new.load.load_id, by="ada", reason="not in force yet")
+    with pytest.raises(InputRefused, match="has a version '2024' already"):
+        load_file(platform, TARIFFS, other, version="2024")
     assert {row["name"]: row["cents"] for row in held(platform, TARIFFS)} == {"day": 30, "night": 20}
 
 
