@@ -2,7 +2,8 @@
 
 The ledger has the changes; the published asset of a table shows them, each once, in their order, on the partition of its
 run. Put here which of them Dagster was not told of and how it is told. Nothing here decides anything, and no change waits
-for Dagster: what it could not be told at once, the sensor or the doctor tells it later.
+for Dagster: what it could not be told at once, the sensor or the doctor tells it later, and no lock of the ledger is held
+while it is told.
 
 A change is known by the data version of its event, which Dagster has an index of.
 """
@@ -10,7 +11,9 @@ A change is known by the data version of its event, which Dagster has an index o
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,9 +25,12 @@ from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform, declared_targets, target_named
 from backfill_assets.staging import PROCESS_TAG, RANGE_START, RUN_TAG, asset_key, offer_run
 from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK
-from resources.locks import lock_target
+from manifests.errors import EnvironmentRefused
+from resources import logs
 from resources.processes import is_gone
+from resources.telling import telling
 
+_log = logging.getLogger(__name__)
 SENSOR_SECONDS = 10
 _PARTITION_TAG = "dagster/partition"
 _SAID = {
@@ -82,15 +88,28 @@ def recorded(platform: Platform, target: str) -> list[ReaderChange]:
 
 
 def untold(platform: Platform, instance: dg.DagsterInstance) -> list[ReaderChange]:
-    """Return the changes that Dagster was not told of, and that no living Dagster run is about to tell."""
+    """Return the changes that Dagster was not told of, and could be: none that a living Dagster run is about to tell.
+
+    Neither that one nor those after it: they are told when it was.
+    """
     found = []
     for target in declared_targets():
-        changes = recorded(platform, target.name)
-        known = _known(instance, target.name) if changes else set()
-        waiting = [change for change in changes if change.data_version not in known]
-        busy = _publishing(instance, {change.run_id for change in waiting})
-        found += [change for change in waiting if change.action != PUBLISH or change.run_id not in busy]
+        for change, is_busy in _waiting(instance, target.name, recorded(platform, target.name)):
+            if is_busy:
+                break
+            found.append(change)
     return found
+
+
+def _waiting(
+    instance: dg.DagsterInstance, name: str, changes: Sequence[ReaderChange], own: str = ""
+) -> list[tuple[ReaderChange, bool]]:
+    """Return which changes of a target Dagster was not told of, and whether a Dagster run is about to tell it by itself."""
+    known = _known(instance, name) if changes else set()
+    waiting = [change for change in changes if change.data_version not in known]
+    # in this order: whoever was publishing when the ledger was read, and is no more, has told what it had to tell
+    busy = _publishing(instance, {change.run_id for change in waiting}, own)
+    return [(change, change.action == PUBLISH and change.run_id in busy) for change in waiting]
 
 
 def tell_changes(
@@ -111,33 +130,63 @@ def _tell(
 ) -> tuple[list[ReaderChange], bool]:
     """Tell the changes of one target; return those that were told now, and whether none is left."""
     changes = recorded(platform, name)
-    known = _known(instance, name) if changes else set()
-    waiting = [change for change in changes if change.data_version not in known]
-    # in this order: whoever was publishing when the ledger was read, and is no more, has told what it had to tell
-    busy = _publishing(instance, {change.run_id for change in waiting}, own)
     told: list[ReaderChange] = []
-    for change in waiting:
-        if change.action == PUBLISH and (change.run_id in busy or change.run_id == but):
+    for change, is_busy in _waiting(instance, name, changes, own):
+        if is_busy or (change.action == PUBLISH and change.run_id == but):
             return told, False
-        shown = metadata(platform, change, is_newest=change == changes[-1])
-        with platform.ledger.engine.begin() as connection:  # held while Dagster is asked and told: nobody else tells
-            lock_target(connection, name)
+        after = changes[changes.index(change) + 1 :]
+        known = _known(instance, name)
+        # one that is told after a later one is the asset's latest: it says what readers see now, too
+        shown = metadata(platform, change, is_newest=not after or any(one.data_version in known for one in after))
+        with telling(platform.ledger.engine, name):
             known = _known(instance, name)
             if change.data_version in known:
                 continue
             offer_run(instance, target_named(name), change.run_id)
-            later = any(one.data_version in known for one in changes[changes.index(change) + 1 :])
-            instance.report_runless_asset_event(_event(change, shown, later=later))
+            instance.report_runless_asset_event(_event(change, shown, after, known))
         told.append(change)
     return told, True
 
 
+@contextmanager
+def telling_of(platform: Platform, instance: dg.DagsterInstance, change: ReaderChange) -> Iterator[bool]:
+    """Yield whether who calls is to tell a publication by itself, now; nobody else tells of its target meanwhile.
+
+    Not where it is told, nor out of its turn: `tell_changes` does that.
+
+    Raises:
+        EnvironmentRefused: if somebody else has been telling for too long.
+    """
+    changes = recorded(platform, change.target)
+    turn = changes.index(change)
+    with telling(platform.ledger.engine, change.target):
+        known = _known(instance, change.target)
+        is_next = all(one.data_version in known for one in changes[:turn])
+        yield is_next and not any(one.data_version in known for one in changes[turn:])
+
+
+@contextmanager
+def tolerant(target: str) -> Iterator[None]:
+    """Go on where Dagster cannot be told just now, and say so: what readers see has changed all the same."""
+    try:
+        yield
+    except EnvironmentRefused as refusal:
+        why = refusal.problems[0].what
+        text = f"Dagster was not told of the change of {target}: {why}; the sensor tell_changes tells it"
+        logs.event(_log, logging.WARNING, "dagster_not_told", text, target=target, why=why)
+
+
 def _event(
-    change: ReaderChange, shown: dict[str, Any], *, later: bool
+    change: ReaderChange, shown: dict[str, Any], after: Sequence[ReaderChange], known: Collection[str]
 ) -> dg.AssetMaterialization | dg.AssetObservation:
-    """Return the event of a change; one that a `later` one was told before must not be taken for the latest."""
+    """Return the event of a change.
+
+    One that a change of the same run `after` it was told before must not be taken for the latest of their partition; after
+    one of another run it is the only one that makes its partition a materialised one.
+    """
     said = _SAID[change.action].format(run=change.run_id)
-    event = dg.AssetObservation if later else dg.AssetMaterialization
+    later = [one.run_id for one in after if one.data_version in known]
+    event = dg.AssetObservation if change.run_id in later else dg.AssetMaterialization
     return event(
         asset_key(f"{change.target}_published"),
         partition=change.run_id,
@@ -241,7 +290,9 @@ def changes_sensor(context: dg.SensorEvaluationContext, platform: dg.ResourcePar
     told: list[ReaderChange] = []
     for target in declared_targets():
         number = len(recorded(platform, target.name))
-        if number != known.get(target.name, 0):
+        if number == known.get(target.name, 0):
+            continue
+        with tolerant(target.name):
             now_told, all_told = _tell(platform, context.instance, target.name)
             told += now_told
             known |= {target.name: number} if all_told else {}

@@ -13,7 +13,7 @@ from dagster import OpExecutionContext
 from pydantic import Field
 
 from backfill_assets import decisions
-from backfill_assets.changes import tell_changes
+from backfill_assets.changes import tell_changes, tolerant
 from backfill_assets.kept_diffs import after_publication
 from backfill_assets.launched_by import launched
 from backfill_assets.platform import Platform, target_named
@@ -27,6 +27,7 @@ from backfill_assets.staging import (
 )
 from resources import approvals
 from resources.ledger import RunRecord
+from resources.logs import also_to
 
 
 class Decision(dg.Config):
@@ -103,7 +104,9 @@ def _deciding(context: OpExecutionContext, platform: Platform, run_id: str) -> I
 
 
 def _tell_change(context: OpExecutionContext, platform: Platform, run_id: str) -> None:
-    tell_changes(platform, context.instance, platform.ledger.run(run_id).target)
+    target = platform.ledger.run(run_id).target
+    with also_to(context.log), tolerant(target):
+        tell_changes(platform, context.instance, target)
 
 
 @dg.op

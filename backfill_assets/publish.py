@@ -72,8 +72,11 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         metadata={"dagster/column_schema": column_schema(target), "dagster/table_name": target.name},
         tags={"backfill/stage": "publication"},
         freshness_policy=None if target.live is None else freshness(target.live),
+        output_required=False,  # a publication that Dagster knows of is not materialised again
     )
-    def published(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> dg.MaterializeResult[None]:
+    def published(
+        context: AssetExecutionContext, platform: dg.ResourceParam[Platform]
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetObservation]:
         run_id = context.partition_key
         tie(context.instance, context.run_id, platform, run_id)
         broken = tell_of_broken_glass(context, platform, run_id)
@@ -81,33 +84,41 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         with in_plain_words(), launched(context):
             try:
                 with also_to(context.log), launched_by_dagster(context, platform, run_id, resumes=False) as launch:
-                    publish(platform, run_id)
+                    done = publish(platform, run_id)
             except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
                 retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
                 raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
         if launch.stop is not None:
             context.log.warning("'%s' is published all the same: %s", run_id, launch.stop)
-        changes.tell_changes(platform, context.instance, target.name, but=run_id, own=context.run_id)
-        change, is_newest = changes.change_of_run(platform, target.name, run_id)
-        before_this = (
-            {} if not changes.is_told(context.instance, change) else {"change": "none: it was published before"}
-        )
-        page = after_publication(platform, run_id)
         chunks = platform.ledger.chunks(run_id)
-        loud: dict[str, dg.MetadataValue[Any]] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(change.data_version),
-            metadata=loud
-            | changes.metadata(platform, change, is_newest=is_newest)
-            | before_this
-            | {
-                "chunks": len(chunks),
-                **(
-                    {} if page is None else {"report": dg.MetadataValue.url(f"{run_path(run_id)}/evidence/{page.name}")}
-                ),
-                "what changed": dg.MetadataValue.md(change_charts(before, chunks)),
-                **diff_view.of_run(platform, run_id),
-            },
+        more: dict[str, Any] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
+        more |= {"chunks": len(chunks), "what changed": dg.MetadataValue.md(change_charts(before, chunks))}
+        is_told = False
+        with also_to(context.log), changes.tolerant(target.name):  # at once: rows are compared for minutes
+            changes.tell_changes(platform, context.instance, target.name, but=run_id, own=context.run_id)
+            change, is_newest = changes.change_of_run(platform, target.name, run_id)
+            shown = changes.metadata(platform, change, is_newest=is_newest)
+            with changes.telling_of(platform, context.instance, change) as is_mine:
+                if is_mine:
+                    data_version = dg.DataVersion(change.data_version)
+                    yield dg.MaterializeResult(data_version=data_version, metadata=shown | more)
+                    is_told = True
+            # and what waited for this one
+            changes.tell_changes(platform, context.instance, target.name, own=context.run_id)
+        page = after_publication(platform, run_id)
+        if page is not None:
+            more["report"] = dg.MetadataValue.url(f"{run_path(run_id)}/evidence/{page.name}")
+        if not is_told:
+            why = "its publication is an event of its own" if done.new else "it was published before"
+            more["change"] = f"none: {why}"
+        change, is_newest = changes.change_of_run(platform, target.name, run_id)  # it may be rolled back by now
+        shown = changes.metadata(platform, change, is_newest=is_newest)
+        yield dg.AssetObservation(
+            context.asset_key,
+            partition=run_id,
+            description=f"what the publication of {run_id} changed, row by row",
+            metadata=shown | more | diff_view.of_run(platform, run_id),
+            tags={RUN_TAG: run_id},
         )
 
     return published

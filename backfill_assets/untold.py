@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from backfill_assets.changes import ReaderChange, recorded, summary, tell_changes, untold
+from backfill_assets.changes import ReaderChange, is_told, recorded, summary, tell_changes, untold
 from backfill_assets.doctor import Disagreement, Sure
 from backfill_assets.launch import instance_at
 from backfill_assets.platform import Platform, declared_targets
@@ -47,4 +47,11 @@ def _unreachable(platform: Platform, why: str, fix: str) -> Disagreement:
 def _tell(platform: Platform, change: ReaderChange) -> str:
     with instance_at(platform.settings) as instance:
         told = tell_changes(platform, instance, change.target)
-    return f"told Dagster: {summary(told)}" if told else "Dagster knows of it by now"
+        if told:
+            return f"told Dagster: {summary(told)}"
+        if is_told(instance, change):
+            return "Dagster knows of it by now"
+    return (
+        f"not told yet: a Dagster run publishes into {change.target} and tells its own change first; "
+        "the sensor tell_changes tells this one then"
+    )

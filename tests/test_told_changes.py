@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,14 +13,19 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
-from backfill_assets import definitions, faults, publication
+from backfill_assets import changes, definitions, faults, publication
 from backfill_assets import platform as platform_module
+from backfill_assets import publish as publish_module
 from backfill_assets.changes import tell_changes, untold
 from backfill_assets.cli import cli
 from backfill_assets.launch import announce_approval, initialise_instance, instance_at, run_publication
 from backfill_assets.platform import Platform
 from backfill_assets.staging import RUN_TAG, asset_key, backfill_partitions
+from backfill_assets.untold import dagster_disagreements
 from benchmarks import small_table
+from manifests.errors import EnvironmentRefused
+from resources import telling
+from resources.ledger import Ledger
 
 KEY = asset_key(f"{small_table.READINGS}_published")
 SPRING, MARCH = ("2020-01-01", "2020-04-30"), ("2020-03-01", "2020-03-31")
@@ -190,3 +196,164 @@ def test_what_a_job_of_the_ui_publishes_and_rolls_back_is_seen_on_the_published_
             done = definitions_.resolve_job_def(job).execute_in_process(instance=instance, run_config=config)
             assert done.success
     assert [(run, change) for run, change, _ in told(platform)] == [("spring", "publish"), ("spring", "rollback")]
+
+
+def latest(instance: dg.DagsterInstance) -> dict[str, Any]:
+    event = instance.get_latest_materialization_event(KEY)
+    assert event is not None
+    assert event.asset_materialization is not None
+    return {name: found.value for name, found in event.asset_materialization.metadata.items()}
+
+
+def test_two_dagster_runs_of_one_publication_tell_it_once_though_it_is_rolled_back_before_the_first_ends(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first compares rows, for minutes on a large table; somebody asks again meanwhile, and then rolls back."""
+    validated(platform, "spring", SPRING, "1")
+    after_publication = publish_module.after_publication
+    others: list[str] = []
+
+    def slow(its_platform: Platform, run_id: str) -> Path | None:
+        if not others:
+            others.append(run_id)
+            with instance_at(platform.settings) as other:
+                assert latest(other)["change"] == "publish"  # readers see it, and so does Dagster
+                assert run_publication(platform, other, platform.ledger.run("spring"))
+            assert say("rollback", "spring").exit_code == 0
+        return after_publication(its_platform, run_id)
+
+    monkeypatch.setattr(publish_module, "after_publication", slow)
+    with instance_at(platform.settings) as instance:
+        announce_approval(instance, platform.ledger.run("spring"))
+        assert run_publication(platform, instance, platform.ledger.run("spring"))
+        assert untold(platform, instance) == []
+        assert latest(instance)["change"] == "rollback"
+        found = instance.fetch_observations(KEY, limit=10).records
+    assert [(run, change) for run, change, _ in told(platform)] == [("spring", "publish"), ("spring", "rollback")]
+    said = [one.asset_observation.metadata for one in found if one.asset_observation is not None]
+    assert [one["change"].value for one in said] == ["publish", "none: it was published before"]  # the newest first
+    assert all("report" in one for one in said)
+    assert ["what readers see" in one for one in said] == [False, True]  # by the time of the first it is rolled back
+
+
+def test_the_event_of_a_publication_says_what_changed_and_an_observation_what_the_rows_say(platform: Platform) -> None:
+    validated(platform, "spring", SPRING, "1")
+    with instance_at(platform.settings) as instance:
+        announce_approval(instance, platform.ledger.run("spring"))
+        assert run_publication(platform, instance, platform.ledger.run("spring"))
+        shown = latest(instance)
+        (observed,) = instance.fetch_observations(KEY, limit=10).records
+        assert instance.get_materialized_partitions(KEY) == {"spring"}
+    assert shown["chunks"] == 4
+    assert shown["what changed"].startswith("![by chunk")
+    assert shown["snapshot"] == str(platform.lakehouse.snapshot_id(small_table.READINGS))
+    assert "| spring | 4 |" in shown["what readers see"]
+    assert observed.asset_observation is not None
+    assert observed.asset_observation.partition == "spring"
+    assert observed.asset_observation.metadata.keys() >= {*shown, "report"}
+    assert any(name.startswith("diff: ") for name in observed.asset_observation.metadata)
+
+
+def test_of_two_publishers_who_wait_for_the_ledger_each_is_seen_in_its_turn(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validated(platform, "april", ("2020-04-01", "2020-04-30"), "1")
+    validated(platform, "march", MARCH)
+    before_locking = Ledger._before_locking
+    others: list[str] = []
+
+    def overtaken(own: Ledger, run_id: str) -> Any:
+        found = before_locking(own, run_id)
+        if not others:
+            others.append(run_id)
+            assert say("publish", "march").exit_code == 0
+        return found
+
+    monkeypatch.setattr(Ledger, "_before_locking", overtaken)
+    assert say("publish", "april").exit_code == 0
+    assert [(run, change) for run, change, _ in told(platform)] == [("march", "publish"), ("april", "publish")]
+    with instance_at(platform.settings) as instance:
+        assert instance.get_materialized_partitions(KEY) == {"march", "april"}
+        assert "| april | 1 |" in latest(instance)["what readers see"]
+
+
+def test_a_change_that_is_told_after_a_later_one_of_another_run_materialises_its_partition(platform: Platform) -> None:
+    """As versions left it that told by the clock; of the same run, the later one stays what its partition shows."""
+    validated(platform, "april", ("2020-04-01", "2020-04-30"), "1")
+    validated(platform, "march", MARCH)
+    for run_id in ("april", "march"):
+        publication.publish(platform, run_id)
+    publication.rollback(platform, "march")
+    *_, back = changes.recorded(platform, small_table.READINGS)
+    with instance_at(platform.settings) as instance:
+        event = changes._event(back, changes.metadata(platform, back, is_newest=True), [], set())
+        instance.report_runless_asset_event(event)
+        assert [change.run_id for change in tell_changes(platform, instance)] == ["april", "march"]
+        assert instance.get_materialized_partitions(KEY) == {"march", "april"}
+        assert latest(instance)["run"] == "april"
+        seen = latest(instance)["what readers see"]
+        assert "| april | 1 |" in seen
+        assert "march" not in seen
+        assert tell_changes(platform, instance) == []
+    assert [(run, change) for run, change, _ in told(platform)] == [("march", "rollback"), ("april", "publish")]
+
+
+def test_no_publication_waits_for_a_dagster_that_hangs(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "WAIT", 0.5)
+    validated(platform, "april", ("2020-04-01", "2020-04-30"), "1")
+    validated(platform, "march", MARCH)
+    publication.publish(platform, "april")
+    hangs, goes_on = threading.Event(), threading.Event()
+    report = dg.DagsterInstance.report_runless_asset_event
+
+    def slow(instance: dg.DagsterInstance, event: Any) -> None:
+        if not hangs.is_set():
+            hangs.set()
+            assert goes_on.wait(120)
+        report(instance, event)
+
+    monkeypatch.setattr(dg.DagsterInstance, "report_runless_asset_event", slow)
+
+    def tell() -> None:
+        with instance_at(platform.settings) as instance:
+            tell_changes(platform, instance)
+
+    with ThreadPoolExecutor(1) as pool:
+        telling_it = pool.submit(tell)
+        try:
+            assert hangs.wait(60)
+            said = say("publish", "march")
+            assert said.exit_code == 0, said.output
+            assert "Dagster was not told" in said.output
+            with instance_at(platform.settings) as instance:
+                with pytest.raises(EnvironmentRefused, match="another process is telling Dagster"):
+                    tell_changes(platform, instance)
+                sensor = definitions.build_definitions(platform).resolve_sensor_def("tell_changes")
+                sensor.evaluate_tick(dg.build_sensor_context(instance, resources={"platform": platform}))
+            assert not telling_it.done()
+        finally:
+            goes_on.set()
+        telling_it.result(60)
+    tell()
+    assert [(run, change) for run, change, _ in told(platform)] == [("april", "publish"), ("march", "publish")]
+
+
+def test_the_doctor_leaves_what_waits_for_a_publication_that_tells_by_itself(platform: Platform) -> None:
+    validated(platform, "spring", SPRING, "1")
+    publication.publish(platform, "spring")
+    publication.rollback(platform, "spring")
+    (first, second) = dagster_disagreements(platform)
+    with instance_at(platform.settings) as instance:
+        under_way = instance.create_run_for_job(
+            dg.GraphDefinition("publishing").to_job(),
+            status=dg.DagsterRunStatus.STARTED,
+            tags={"dagster/partition": "spring", RUN_TAG: "spring"},
+        )
+        assert list(dagster_disagreements(platform)) == []
+        assert second.repair is not None
+        assert "not told yet" in second.repair()  # it was found just before that run began
+        assert told(platform) == []
+        instance.report_run_failed(instance.get_run_by_id(under_way.run_id), "its process was killed")
+    assert first.repair is not None
+    assert first.repair() == "told Dagster: publish of spring, rollback of spring"
+    assert second.repair() == "Dagster knows of it by now"
