@@ -55,7 +55,9 @@ def keep_diff(platform: Platform, run_id: str) -> RunDiff | None:
     faults.reach("comparing.kept")
     if of_it is None:
         put_diff(platform, found)
-    elif _findings(of_it) == _findings(found):  # a process ended between the record and its link
+    elif _findings(of_it) == _findings(
+        found
+    ):  # a process ended between the record and its link, or is about to append it
         file = last_file(platform, run_id)
         assert file is not None
         platform.evidence.vouch_for(run_id, file)

@@ -16,7 +16,9 @@ from resources.chain import Link
 from resources.evidence import KEPT, SEALED, EvidenceStore, sha256_of_file
 from resources.journal import Unexplained
 
-_ALWAYS = {"number", "previous", "hash", "event", "run"}
+_PLACE = {"number", "previous", "hash"}
+"""What a link says of where it stands in the chain."""
+_ALWAYS = _PLACE | {"event", "run"}
 _FORMS: Mapping[str, set[str]] = {
     journal.EVENT: {"entry", "entryHash", "at"},
     SEALED: {"bundle", "root"},
@@ -29,10 +31,12 @@ _RECORD = {"record", "recordHash", "root", "rows", "at"}
 def strange_links(store: EvidenceStore, links: Iterable[Link], known: Container[str]) -> list[Unexplained]:
     """Return the links that this project has not appended so: of no known form, about nothing, or once too often.
 
+    A link of a record that changes no rows may be there twice, identical but for its place: of two processes that completed
+    the record at the same time, each appended it once. It says nothing new, and no link is ever taken out of the chain.
     Of known runs, whoever looks at their records says which are missing or changed.
     """
     wrong = []
-    seen: set[tuple[str, ...]] = set()
+    seen: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for link in links:
         what = _strange(store, link.content, seen, known)
         if what:
@@ -40,7 +44,12 @@ def strange_links(store: EvidenceStore, links: Iterable[Link], known: Container[
     return wrong
 
 
-def _strange(store: EvidenceStore, said: Mapping[str, Any], seen: set[tuple[str, ...]], known: Container[str]) -> str:
+def _strange(
+    store: EvidenceStore,
+    said: Mapping[str, Any],
+    seen: dict[tuple[str, ...], Mapping[str, Any]],
+    known: Container[str],
+) -> str:
     event, run_id = said.get("event"), said.get("run")
     if not isinstance(event, str) or not isinstance(run_id, str):
         return "is about nothing"
@@ -49,9 +58,10 @@ def _strange(store: EvidenceStore, said: Mapping[str, Any], seen: set[tuple[str,
     if event == journal.EVENT:
         return "" if run_id == journal.INSTALLATION else "vouches for the journal in the name of a run"
     about = (run_id, str(said.get("record", said.get("bundle"))), str(said.get("root")) if event == SEALED else "")
-    if about in seen and event != SEALED:
+    told = {name: value for name, value in said.items() if name not in _PLACE}
+    if about in seen and event != SEALED and not (event == KEPT and seen[about] == told):
         return f"vouches for {run_id}/{about[1]} once more"
-    seen.add(about)
+    seen.setdefault(about, told)
     if event == SEALED:
         return ""
     file = store.records(run_id) / f"{said['record']}.json"

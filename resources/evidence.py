@@ -132,24 +132,31 @@ class EvidenceStore:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{name}.json"
         raw = (canonical_json(dict(content)) + "\n").encode()
+        before = self.chain.length()
         # nor is it, if somebody else makes it meanwhile: the first one stays
         if not file.exists() and create(file, raw) and "follows" not in content:
-            self.vouch_for(run_id, file)
+            self.vouch_for(run_id, file, since=before)
         return file
 
-    def vouch_for(self, run_id: str, file: Path) -> None:
-        """Append the link of a record that changes no rows (a diff, ...); the others have links of their own."""
-        self._vouch({"event": KEPT, "run": run_id, "record": file.stem, "recordHash": sha256_of_file(file)})
+    def vouch_for(self, run_id: str, file: Path, *, since: int = 0) -> None:
+        """Append the link of a record that changes no rows (a diff, ...), unless it has one; the others have links of their own.
+
+        Of several processes that complete a record at the same time one appends its link. `since` is a number that the chain
+        had reached before the record was written.
+        """
+        said = {"event": KEPT, "run": run_id, "record": file.stem, "recordHash": sha256_of_file(file)}
+        self.chain.append(said, since=since, same=lambda link: said.items() <= link.items())
 
     def adopt(self, run_id: str) -> None:
         """Append links for the bundles and records of a run that an earlier version of this project has left without."""
+        before = self.chain.length()
         for bundle in self.bundles(run_id):
             root, damages = examine(bundle, run_id)
             if not damages:
                 self._vouch({"event": SEALED, "run": run_id, "bundle": bundle.name, "root": root})
         for file in sorted(self.records(run_id).glob("*.json")):
             if "follows" not in json.loads(file.read_bytes()):
-                self.vouch_for(run_id, file)
+                self.vouch_for(run_id, file, since=before)
 
     def _vouch(self, content: Mapping[str, Any]) -> None:
         self.chain.append(content, since=self.chain.length(), same=lambda _: False)

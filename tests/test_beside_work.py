@@ -1,0 +1,128 @@
+"""Who looks beside work that goes on finds nothing wrong with it, and who repairs beside another repair does it once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backfill_assets import faults
+from backfill_assets.kept_diffs import keep_diff
+from backfill_assets.platform import Platform
+from backfill_assets.publication import publish
+from backfill_assets.verification import verify
+from benchmarks import small_table
+from benchmarks.small_table import closed, declared, manifest, planned, staged
+from resources.evidence import KEPT, EvidenceStore
+
+WINTER = ("2020-01-01", "2020-02-29")
+
+
+class Killed(BaseException):
+    """What stands for the end of a process: nothing handles it."""
+
+
+def validated(platform: Platform, run_id: str, scope: tuple[str, str], *, computed_by: str = "2") -> None:
+    planned(platform, manifest(run_id, "REPLACE_PARTITIONS", scope, computed_by=computed_by))
+    staged(platform, run_id)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two published months, a run that waits to replace the second of them, and one that waits to add a third."""
+    home = tmp_path_factory.mktemp("beside") / "home"
+    with declared():
+        platform = small_table.opened(home)
+        small_table.initialise(platform)
+        validated(platform, "history", WINTER, computed_by="1")
+        publish(platform, "history")
+        validated(platform, "feb", ("2020-02-01", "2020-02-29"))
+        validated(platform, "march", ("2020-03-01", "2020-03-31"))
+        closed(platform)
+    shutil.copytree(home, home.with_name("kept"))
+    return home
+
+
+@pytest.fixture
+def platform(kept: Path) -> Iterator[Platform]:
+    shutil.rmtree(kept)
+    shutil.copytree(kept.with_name("kept"), kept)
+    with declared():
+        opened = small_table.opened(kept)
+        yield opened
+        closed(opened)
+
+
+def once(act: Callable[[], Any]) -> Callable[[], None]:
+    """Return what does something the first time that it is called, and nothing while it is at it or afterwards."""
+    done: list[bool] = []
+
+    def first() -> None:
+        if not done:
+            done.append(True)
+            act()
+
+    return first
+
+
+# --- the diff of a publication ----------------------------------------------------------------------------------------
+
+
+def links_of_diffs(platform: Platform) -> list[tuple[str, str]]:
+    return [
+        (str(link["run"]), str(link["record"]))
+        for link in platform.evidence.chain.contents()
+        if link.get("event") == KEPT
+    ]
+
+
+def test_two_repairs_of_a_diff_without_its_link_append_one_link(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(EvidenceStore, "vouch_for", killed)
+        keep_diff(platform, "history")
+    assert links_of_diffs(platform) == []
+    another = once(
+        lambda: keep_diff(platform, "history")
+    )  # while the rows are compared: the command again, or the doctor
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", lambda point: another() if point == "comparing.kept" else None)
+        assert keep_diff(platform, "history") is not None
+    assert links_of_diffs(platform) == [("history", "diff")]
+    assert verify(platform).everything == []
+
+
+def test_a_repair_between_a_diff_and_its_link_appends_it_for_both(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, another = EvidenceStore.vouch_for, once(lambda: keep_diff(platform, "history"))
+
+    def late(self: EvidenceStore, run_id: str, file: Path, **since: int) -> None:
+        another()
+        real(self, run_id, file, **since)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EvidenceStore, "vouch_for", late)
+        assert keep_diff(platform, "history") is not None
+    assert links_of_diffs(platform) == [("history", "diff")]
+    assert verify(platform).everything == []
+
+
+def test_a_second_link_of_a_kept_record_is_forgiven_if_it_says_the_same(platform: Platform) -> None:
+    """Earlier versions appended two where two processes completed the record, and no link is ever taken away."""
+    keep_diff(platform, "history")
+    chain = platform.evidence.chain
+    (link,) = [link for link in chain.contents() if link.get("event") == KEPT]
+    said = {name: link[name] for name in ("event", "run", "record", "recordHash")}
+    chain.append(said, since=chain.length(), same=lambda _: False)
+    assert links_of_diffs(platform) == [("history", "diff")] * 2
+    assert verify(platform).everything == []
+    chain.append(said | {"recordHash": "0" * 64}, since=chain.length(), same=lambda _: False)
+    assert f"chain link {chain.length()}" in {problem.where for problem in verify(platform).everything}
