@@ -35,7 +35,7 @@ from resources.chain import START, Link, ReadChain
 from resources.evidence import INDEX, SEALED, examine
 from resources.heads import Kept, kept_heads, not_extended
 from resources.history import referenced
-from resources.journal import INSTALLATION, Explained, Unexplained, explain, unexplained
+from resources.journal import INSTALLATION, Explained, Unexplained, explain, go_on, newest, unexplained
 from resources.lakehouse import (
     ACTION_PROPERTY,
     EVIDENCE_PROPERTY,
@@ -70,6 +70,8 @@ _SHOWN = 200
 """Characters shown of a value."""
 _CONTEXT = 40
 _AGAIN_SECONDS = 0.5
+_LOOKS = 3
+"""How often a run is looked at again while work goes on that may explain what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ def verify(
     Raises:
         InputRefused: if the ledger and the evidence know nothing of a named run.
     """
+    asked = tuple(kept_heads(platform.settings.head_places))  # before the chain is read, which only grows
     check = _Check(platform)
     wanted = check.known if only is None else list(only)
     if unknown := [run_id for run_id in wanted if run_id not in set(check.known) | check.in_ledger.keys()]:
@@ -133,16 +136,22 @@ def verify(
         problems.append(
             Problem("", "chain", "links that were in it are missing: the given head is no link of it", head, check.head)
         )
-    asked = tuple(kept_heads(platform.settings.head_places))
     problems += [Problem("", one.where, one.what, one.expected, one.found) for one in not_extended(asked, check.chain)]
-    done = []
-    for run_id in wanted:
-        verified, is_behind = check.run(run_id, data=data)
-        if is_behind:  # an event may have happened between two looks: look again
-            time.sleep(_AGAIN_SECONDS)
-            verified, _ = _Check(platform).run(run_id, data=data)
-        done.append(verified)
+    done = [_looked_at(platform, check, run_id, data=data) for run_id in wanted]
     return Verification(len(check.chain.links), check.head, tuple(problems), tuple(done), heads=asked)
+
+
+def _looked_at(platform: Platform, check: _Check, run_id: str, *, data: bool) -> Verified:
+    """Check a run; as long as something is wrong that work beside it may explain, look again, a few times."""
+    verified, is_behind = check.run(run_id, data=data)
+    for _ in range(_LOOKS):
+        if not verified.problems or not (is_behind or check.has_moved()):
+            break
+        time.sleep(_AGAIN_SECONDS)
+        check = _Check(platform)
+        verified, _ = check.run(run_id, data=data)
+        is_behind = False  # what an event just now would explain has had its time
+    return verified
 
 
 @dataclass
@@ -163,6 +172,7 @@ class _Check:
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
+        self._length = platform.evidence.chain.length()
         self.chain: ReadChain = platform.evidence.chain.read()
         self.head = self.chain.head
         self.ledger_problems: list[Problem] = []
@@ -171,27 +181,41 @@ class _Check:
         self._tables: dict[str, Seen | None] = {}
         self._inputs = Inputs(platform)
         self._in_use: dict[str, set[str]] = {}
+        self._is_outrun = False
         try:
-            with platform.ledger.engine.begin() as connection:
+            with platform.ledger.engine.connect() as connection:
                 self.in_ledger = dict.fromkeys(run_ids(connection), "")
                 states = sa.text("SELECT run_id, state FROM runs")
                 self.in_ledger |= {row.run_id: row.state for row in connection.execute(states)}
                 self.journal = explain(connection, self.chain.links)
         except sa.exc.DBAPIError as error:
             self.ledger_problems.append(Problem("", "ledger", f"cannot be read: {error.orig}"))
+        self._read_until = self.journal.length
+
+    def has_moved(self) -> bool:
+        """Whether somebody has written to ledger or chain since they were read, or to a table that was looked at."""
+        if self._is_outrun or self.platform.evidence.chain.length() != self._length:
+            return True
+        if self.ledger_problems:
+            return False
+        with self.platform.ledger.engine.connect() as connection:
+            return newest(connection) != self._read_until
 
     def of_no_run(self) -> list[Problem]:
         """Return what is wrong with the ledger's journal, its links, and rows of no run."""
-        if self.journal.length > self.journal.linked:
+        committed = self.journal.length
+        if committed > self.journal.linked:
             time.sleep(_AGAIN_SECONDS)  # a transaction may have been committed just now: its link comes next
             again = _Check(self.platform)
             if not again.ledger_problems:
                 self.chain, self.head, self.journal = again.chain, again.head, again.journal
+                self._length, self._read_until = again._length, again._read_until
         wrong = list(self.journal.damages)
-        if self.journal.length > self.journal.linked:
+        if committed > self.journal.linked:  # of what was committed since then, the links may be still to come
             what = f"has no link in the chain: a process ended before it could append it; {_REPAIR}"
             wrong.append(Unexplained(f"ledger journal {self.journal.linked + 1}", what))
-        with self.platform.ledger.engine.begin() as connection:
+        with self.platform.ledger.engine.connect() as connection:
+            go_on(connection, self.journal)
             wrong += unexplained(connection, self.journal, INSTALLATION)
         wrong += strange_links(self.platform.evidence, self.chain.links, set(self.known))
         return [Problem("", one.where, one.what, *_around(one.expected, one.found)) for one in wrong]
@@ -231,7 +255,9 @@ class _Check:
             else:
                 found.add(run_id, why)
         if rows is None and not self.ledger_problems:
-            self._journal(run_id, found)
+            with self.platform.ledger.engine.connect() as connection:
+                by_hand = self._by_hand(connection, run_id)
+            self._journal(run_id, by_hand, found)
         numbers = tuple(link.number for link in mine)
         verified = Verified(run_id, root, numbers, tuple(found.problems), tuple(found.notes), chunks_read)
         return verified, found.is_behind
@@ -351,30 +377,29 @@ class _Check:
             found.notes.append(why + "`backfill doctor --repair` puts it under the chain as it is now")
             return None
         try:
-            with self.platform.ledger.engine.begin() as connection:
-                here = rows_of(connection, run_id)
+            with self.platform.ledger.engine.connect() as connection:
+                here, by_hand = rows_of(connection, run_id), self._by_hand(connection, run_id)
         except sa.exc.DBAPIError as error:
             found.add("ledger", f"cannot be read: {error.orig}")
             return kept
         published = bool(links) or self.in_ledger.get(run_id) in WAS_PUBLISHED
-        by_hand = self._by_hand(run_id)
         for one in differences(kept, here):
             known = replace(one, lawful=False) if (one.table, one.key) in by_hand else one
             self._difference(known, here, found, published=published, sealed=sealed)
-        self._journal(run_id, found)
+        self._journal(run_id, by_hand, found)
         self._hashes(run_id, bundle, kept, root, found)
         self._sum(links, records, kept, found)
         return kept
 
-    def _by_hand(self, run_id: str) -> dict[tuple[str, str], Unexplained]:
-        """Return the rows of a run that no transaction of this project has left as they are."""
-        with self.platform.ledger.engine.begin() as connection:
-            return {(one.table, one.key): one for one in unexplained(connection, self.journal, run_id)}
+    def _by_hand(self, connection: sa.Connection, run_id: str) -> dict[tuple[str, str], Unexplained]:
+        """Return the rows of a run that no transaction of this project has left as they are: the last one seen included."""
+        go_on(connection, self.journal)
+        return {(one.table, one.key): one for one in unexplained(connection, self.journal, run_id)}
 
-    def _journal(self, run_id: str, found: _Findings) -> None:
+    @staticmethod
+    def _journal(run_id: str, wrong: Mapping[tuple[str, str], Unexplained], found: _Findings) -> None:
         """Name the rows that are not as the journal has them, but for those that are named already."""
         named = {" ".join(problem.where.split(" ")[:3]) for problem in found.problems}
-        wrong = self._by_hand(run_id)
         if (gone := wrong.get(("runs", run_id))) is not None and gone.found == "nothing":
             found.add(gone.where, f"is gone, with {len(wrong) - 1} other row(s) of it", gone.expected, gone.found)
             return
@@ -465,18 +490,17 @@ class _Check:
                 f"{len(rewritten)} of its chunks were rewritten by somebody else, into as many rows: "
                 f"--data says whether they are the same ({', '.join(sorted(rewritten)[:5])})"
             )
-        if len(found.problems) > before and any(self._has_moved(one) for one in seen):
-            found.is_behind = True
+        if len(found.problems) > before and any(self._has_new_metadata(one) for one in seen):
+            self._is_outrun = True
         return chunks_read
 
-    def _has_moved(self, seen: Seen) -> bool:
-        """Whether somebody has committed to a table, or recorded something, since it was looked at."""
-        now = self.platform.lakehouse.table(seen.name).metadata_location
-        return now != seen.table.metadata_location or self.platform.evidence.chain.length() != len(self.chain.links)
+    def _has_new_metadata(self, seen: Seen) -> bool:
+        """Whether somebody has committed to a table since it was looked at."""
+        return self.platform.lakehouse.table(seen.name).metadata_location != seen.table.metadata_location
 
     def _in_flight(self, run_id: str) -> bool:
         """Whether an action of a run is under way, or was interrupted before it could be recorded."""
-        with self.platform.ledger.engine.begin() as connection:  # as it is, whatever somebody has made of a cell
+        with self.platform.ledger.engine.connect() as connection:  # as it is, whatever somebody has made of a cell
             entries = rows_of(connection, run_id, ["publications"])["publications"]
         return any(entry["state"] == "INTENT" for entry in entries.values())
 

@@ -360,6 +360,8 @@ class Explained:
     """By run: rows that were changed by hand between two entries."""
     damages: list[Unexplained] = field(default_factory=list)
     length: int = 0
+    hash: str = NOTHING
+    """The hash of the newest entry."""
     linked: int = 0
     """The newest entry that a link vouches for."""
     adopted: set[str] = field(default_factory=set)
@@ -423,6 +425,7 @@ def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1)
             what = f"is not the entry that link {vouched[0]} of the chain vouches for"
             found.damages.append(Unexplained(where, what, expected=vouched[1], found=own))
         previous, found.length = str(row.hash), row.number
+        found.hash = previous
         if whole:
             _fold(found, Entry(row.number, str(row.run_id), own, said))
     found.linked = max(told, default=0)
@@ -432,6 +435,29 @@ def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1)
             what = f"is missing: link {link_number} of the chain vouches for it"
             found.damages.append(Unexplained(f"ledger journal {number}", what, expected=hash_, found="nothing"))
     return found
+
+
+def go_on(connection: sa.Connection, found: Explained) -> None:
+    """Take over the entries that were written since the journal was read, each only if it follows the one before it.
+
+    For whoever has read the journal before the rows: in the transaction in which they are read. Whether links vouch for those
+    entries is for whoever reads the journal next.
+    """
+    query = sa.select(journal).where(journal.c.number > found.length).order_by(journal.c.number)
+    with unforgiving(connection):
+        entries = connection.execute(query).all()
+    for row in entries:
+        own, said = hashlib.sha256(str(row.said).encode("utf-8", "surrogatepass")).hexdigest(), _said(row.said)
+        whole = own == row.hash and (said.get("number"), said.get("run")) == (row.number, row.run_id)
+        if not whole or (row.number, said.get("previous")) != (found.length + 1, found.hash):
+            return
+        found.length, found.hash = row.number, own
+        _fold(found, Entry(row.number, str(row.run_id), own, said))
+
+
+def newest(connection: sa.Connection) -> int:
+    """Return the number of the newest entry, 0 if there is none."""
+    return connection.execute(sa.select(sa.func.max(journal.c.number))).scalar() or 0
 
 
 def _told(links: Iterable[Link], found: Explained) -> dict[int, tuple[int, str]]:

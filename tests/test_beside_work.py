@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backfill_assets import faults
+from backfill_assets import faults, publication, verification
 from backfill_assets.kept_diffs import keep_diff
 from backfill_assets.platform import Platform
-from backfill_assets.publication import publish
+from backfill_assets.publication import publish, rollback
 from backfill_assets.verification import verify
 from benchmarks import small_table
 from benchmarks.small_table import closed, declared, manifest, planned, staged
+from resources import approvals, stops
 from resources.evidence import KEPT, EvidenceStore
 
 WINTER = ("2020-01-01", "2020-02-29")
@@ -32,7 +35,7 @@ def validated(platform: Platform, run_id: str, scope: tuple[str, str], *, comput
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two published months, a run that waits to replace the second of them, and one that waits to add a third."""
+    """Two published months, a run that waits to replace the second, one that waits to add a third, one to be computed."""
     home = tmp_path_factory.mktemp("beside") / "home"
     with declared():
         platform = small_table.opened(home)
@@ -41,6 +44,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         publish(platform, "history")
         validated(platform, "feb", ("2020-02-01", "2020-02-29"))
         validated(platform, "march", ("2020-03-01", "2020-03-31"))
+        planned(platform, manifest("april", "REPLACE_PARTITIONS", ("2020-04-01", "2020-04-30")))
         closed(platform)
     shutil.copytree(home, home.with_name("kept"))
     return home
@@ -85,9 +89,10 @@ def test_two_repairs_of_a_diff_without_its_link_append_one_link(
     def killed(*_: Any, **__: Any) -> None:
         raise Killed
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(EvidenceStore, "vouch_for", killed)
-        keep_diff(platform, "history")
+        with pytest.raises(Killed):
+            keep_diff(platform, "history")
     assert links_of_diffs(platform) == []
     another = once(
         lambda: keep_diff(platform, "history")
@@ -126,3 +131,101 @@ def test_a_second_link_of_a_kept_record_is_forgiven_if_it_says_the_same(platform
     assert verify(platform).everything == []
     chain.append(said | {"recordHash": "0" * 64}, since=chain.length(), same=lambda _: False)
     assert f"chain link {chain.length()}" in {problem.where for problem in verify(platform).everything}
+
+
+# --- verify -----------------------------------------------------------------------------------------------------------
+
+
+def propose(platform: Platform) -> None:
+    approvals.keep_policy(platform.ledger, "f" * 64, {"x": 1})
+
+
+def stop(platform: Platform) -> None:
+    stops.stop(platform.ledger.engine, "feb", by="olga", through="test")
+
+
+def cancel(platform: Platform) -> None:
+    publication.cancel(platform, "march", "ada", "not wanted")
+
+
+def compute(platform: Platform) -> None:
+    staged(platform, "april")
+
+
+def replace(platform: Platform) -> None:
+    publish(platform, "feb")
+
+
+def undo(platform: Platform) -> None:
+    rollback(platform, "history")
+
+
+def seal(platform: Platform) -> None:
+    """Begin a publication that is not committed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(faults, "reach", killing("publishing.sealed"))
+        with pytest.raises(Killed):
+            publish(platform, "feb")
+
+
+def killing(at: str) -> Callable[[str], None]:
+    def reach(point: str) -> None:
+        if point == at:
+            raise Killed
+
+    return reach
+
+
+WORK = [propose, stop, cancel, compute, replace, undo, seal]
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("late", ["of_no_run", "run"])
+def test_verify_finds_nothing_wrong_with_work_beside_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, work: Callable[[Platform], None], late: str
+) -> None:
+    """It has read the journal and the chain; then somebody works; then it reads rows and files."""
+    real, act = getattr(verification._Check, late), once(lambda: work(platform))
+
+    def after_work(self: Any, *of: Any, **how: Any) -> Any:
+        act()
+        return real(self, *of, **how)
+
+    monkeypatch.setattr(verification._Check, late, after_work)
+    assert verify(platform).everything == []
+
+
+@pytest.mark.parametrize("work", [stop, cancel, compute])
+def test_verify_beside_work_still_names_what_was_changed_by_hand(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, work: Callable[[Platform], None]
+) -> None:
+    with closing(sqlite3.connect(platform.settings.home / "ledger.db")) as connection:
+        connection.execute("UPDATE runs SET requested_by = 'eve'")
+        connection.commit()
+    real, act = verification._Check.run, once(lambda: work(platform))
+
+    def after_work(self: Any, *of: Any, **how: Any) -> Any:
+        act()
+        return real(self, *of, **how)
+
+    monkeypatch.setattr(verification._Check, "run", after_work)
+    named = {problem.where.removesuffix(" column requested_by") for problem in verify(platform).everything}
+    assert {f"ledger runs {run_id}" for run_id in ("history", "feb", "march", "april")} <= named
+
+
+def test_a_head_that_is_kept_while_verify_begins_is_not_missed(kept: Path, platform: Platform, tmp_path: Path) -> None:
+    """The places are asked before the chain is read, which only grows."""
+    closed(platform)
+    watched = small_table.opened(kept, head_places=[str(tmp_path)])
+    publish(watched, "march")
+    real, act = verification._Check.__init__, once(lambda: publish(watched, "feb"))
+
+    def before_work(self: Any, *of: Any) -> None:
+        real(self, *of)
+        act()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verification._Check, "__init__", before_work)
+        done = verify(watched)
+    assert done.everything == []
+    closed(watched)
