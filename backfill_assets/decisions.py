@@ -24,7 +24,7 @@ from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState, check_transition
 from manifests.model import Mode
 from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
-from resources import actors, approvals, stops, ticks
+from resources import actors, approvals, policy_in_force, stops, ticks
 from resources.actors import Actor, Proof
 from resources.ledger import RunRecord, Verdict
 from resources.stops import Stop
@@ -416,6 +416,7 @@ def asking(platform: Platform, run_id: str) -> list[Verdict]:
 
 
 def _of(platform: Platform, run_id: str) -> tuple[RunRecord, Policy, Rule]:
+    policy_in_force.require_explained(platform.ledger.engine)
     record, policy = platform.ledger.run(run_id), platform.policy
     is_ours = actors.current().proof is Proof.PLATFORM
     rule = (policy.rule_for if is_ours else policy.rule_for_people)(record.target, record.kind)
@@ -428,6 +429,7 @@ def decider(platform: Platform, by: str | None) -> Actor:
     Raises:
         TransitionRefused: if the policy in force wants to know who people are, and nothing but the name says so.
     """
+    policy_in_force.require_explained(platform.ledger.engine)
     policy, actor = platform.policy, actors.current()
     decides = actor.under(by) if by is not None and by.strip() else actor
     problems = name_problems(decides.name)

@@ -40,7 +40,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict, PublishMode
 from manifests.planner import Plan, step_id
 from manifests.policy import Role
-from resources import approvals, freezes, judged, logs, stops, ticks
+from resources import approvals, freezes, judged, logs, policy_in_force, stops, ticks
 from resources.lakehouse import ScopeChanged
 from resources.leases import Lease
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
@@ -167,6 +167,7 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
 
     Not asked of a publication that has landed already: it is put on record, whatever the policy says today.
     """
+    policy_in_force.require_explained(platform.ledger.engine)
     problems = ticks.problems(platform.ledger.engine, record.manifest)
     if (stop := stops.held(platform.ledger.engine, record.run_id)) is not None:
         problems += stops.refusal(stop).problems

@@ -21,6 +21,7 @@ from manifests.canonical import canonical_json
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, TransitionRefused
 from manifests.policy import Policy, same_name, shown
 from resources.instants import require_after_policy
+from resources.journal import INSTALLATION, explain_run, unexplained
 from resources.locks import lock_policy
 from resources.policies import SHIPPED, policy_path, read_policy
 from resources.settings import Settings
@@ -30,6 +31,7 @@ INSTALLED, INHERITED, PROPOSED, ADOPTED = "INSTALLED", "INHERITED", "PROPOSED", 
 """The first policy of an installation; that of one which an earlier version made; what somebody would like; what counts."""
 _IN_FORCE = frozenset({INSTALLED, INHERITED, ADOPTED})
 _SHORTEST_HASH = 12
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,25 @@ def in_force(engine: sa.Engine, home: Path) -> InForce:
         )
     folder = (home / found.origin).parent
     return InForce(policy, found.policy_hash, found.decision, found.decided_by, found.at, found.origin, folder)
+
+
+def require_explained(engine: sa.Engine) -> None:
+    """Refuse to decide by a policy that no decision of this project has put in force.
+
+    Raises:
+        EnvironmentRefused: naming the rows that were written, changed or removed by hand.
+    """
+    with engine.connect() as connection:
+        wrong = unexplained(connection, explain_run(connection, INSTALLATION), INSTALLATION, [policy_decisions.name])
+    if wrong:
+        raise EnvironmentRefused(
+            Problem(
+                "the decisions about the policy were changed by hand: "
+                + "; ".join(f"{one.where} {one.what}" for one in wrong[:_SHOWN]),
+                "a policy is put in force by a decision on record, and nothing is decided by another one",
+                "`backfill verify --all` names the rows; restore the ledger from its backup",
+            )
+        )
 
 
 def install(engine: sa.Engine, settings: Settings, *, upgraded: bool, by: str, at: datetime) -> None:

@@ -47,7 +47,7 @@ from resources.lakehouse import LOAD_PROPERTY
 from resources.ledger import Ledger, RunRecord
 from resources.policies import hashes_of
 from resources.settings import load_settings
-from resources.tables import runs
+from resources.tables import policy_decisions, runs
 
 FOUR_EYES = {"name": "four eyes", "rules": [{}]}
 TABLE, SOURCE = "silver.case_sla_daily", "bronze.case_events"
@@ -625,6 +625,27 @@ def test_what_dagster_runs_is_recorded_in_the_name_of_what_has_launched_it(world
     assert actor_of({"dagster/schedule_name": "s"}) == Actor("schedule s", Channel.SCHEDULE, Proof.PLATFORM)
     assert actor_of({"dagster/sensor_name": "s", USER_TAG: "olga"}) == Actor("olga", Channel.UI, Proof.PROXY)
     assert actor_of({}) == Actor(SOMEBODY, Channel.UI, Proof.CLAIMED)
+
+
+def test_nothing_is_decided_by_a_policy_that_no_decision_has_put_in_force(world: World):
+    own = world.approved(world.manifest())
+    engine = world.platform.ledger.engine
+    with engine.begin() as connection:
+        row = connection.execute(sa.select(policy_decisions).order_by(policy_decisions.c.id)).first()
+        assert row is not None
+        names = ", ".join(row._mapping.keys())
+        connection.exec_driver_sql(  # by hand: not through the ledger's journal
+            f"INSERT INTO policy_decisions ({names}) SELECT "
+            + names.replace("id,", "999,", 1)
+            + f" FROM policy_decisions WHERE id = {row.id}"
+        )
+    try:
+        with pytest.raises(EnvironmentRefused, match="the decisions about the policy were changed by hand"):
+            decisions.reject(world.platform, own.run_id, by="grace")
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM policy_decisions WHERE id = 999")
+    decisions.reject(world.platform, own.run_id, by="grace")
 
 
 def test_a_stop_carries_the_name_of_who_is_logged_in(world: World):
