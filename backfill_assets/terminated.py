@@ -4,6 +4,8 @@ A process that computes notes itself that its Dagster run is being cancelled (`s
 reached, or gets the signal between two steps does not. Put here how such a launch is found afterwards.
 """
 
+from datetime import UTC, datetime
+
 import dagster as dg
 
 from backfill_assets.platform import Platform
@@ -24,12 +26,13 @@ def note_terminated(platform: Platform, instance: dg.DagsterInstance, dagster_ru
     if platform.ledger.find(run_id) is None:
         return None
     known = [one.at.timestamp() for one in stops.of_run(platform.ledger.engine, run_id)]
-    later = [one["started_at"].timestamp() for one in platform.ledger.attempts(run_id)]
-    if any(at >= found.start_time for at in known) or any(at > found.end_time for at in later):
+    later = stops.newest_launch(platform.ledger.engine, run_id)
+    if any(at >= found.start_time for at in known) or (later is not None and later.timestamp() > found.end_time):
         return None  # it was noted, or somebody has launched the run again since
     try:
         through = f"{stops.TERMINATE} {dagster_run_id}"
-        return stops.stop(platform.ledger.engine, run_id, by="Dagster", through=through)
+        since = datetime.fromtimestamp(found.end_time, UTC)
+        return stops.stop(platform.ledger.engine, run_id, by="Dagster", through=through, since=since)
     except TransitionRefused:  # it is over, or nothing of it could be under way
         return None
 

@@ -63,6 +63,7 @@ _MOVES: Mapping[str, _Moves] = {
     "watermarks": _Moves(_ENDS.cells, "ended_at", grows=True),
     "waits": _Moves(_ENDS.cells, "ended_at", grows=True),
     "freezes": _ENDS,
+    "launches": _Moves(grows=True),
     "stops": _Moves(frozenset({"resumed_at", "resumed_by"}), "resumed_at", grows=True),
 }
 """Tables that are not named here never change once a run is sealed."""

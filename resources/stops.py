@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from manifests.errors import Problem, RunStopped, TransitionRefused
 from manifests.lifecycle import RunState
 from resources.locks import lock_run
-from resources.tables import attempts, publications, runs, stops
+from resources.tables import attempts, launches, publications, runs, stops
 
 STOPPABLE = frozenset({RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED})
 """States in which something of a run may be under way, or be done next without anybody saying so."""
@@ -45,10 +45,13 @@ class Stop:
         return f"stopped by {self.stopped_by} ({self.through}), {self.at:%Y-%m-%d %H:%M:%S} UTC{why}"
 
 
-def stop(engine: sa.Engine, run_id: str, *, by: str, through: str, reason: str = "") -> Stop:
+def stop(
+    engine: sa.Engine, run_id: str, *, by: str, through: str, reason: str = "", since: datetime | None = None
+) -> Stop:
     """Stop a run: end its attempts that are under way, and let nothing be staged or published until it is launched again.
 
-    A publication that is under way is not ended: `note` says so.
+    A publication that is under way is not ended: `note` says so. `since` is when it was stopped, where that is noted late:
+    what is asked for after that launches it again.
 
     Raises:
         TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or nobody is named.
@@ -74,7 +77,9 @@ def stop(engine: sa.Engine, run_id: str, *, by: str, through: str, reason: str =
         ).first()
         note = "" if entry is None else f"its publication by {entry.actor} was under way and is not interrupted"
         connection.execute(
-            stops.insert().values(run_id=run_id, stopped_by=by, through=through, reason=reason, note=note, at=at)
+            stops.insert().values(
+                run_id=run_id, stopped_by=by, through=through, reason=reason, note=note, at=since or at
+            )
         )
         found = _held(connection, run_id)
         assert found is not None
@@ -96,6 +101,8 @@ def launched(
 ) -> int:
     """Record that somebody launches a run: a stop before that holds no longer; return the number of its newest stop.
 
+    A launch that meets no stop is on record, too: what is noted late of an earlier one does not end it.
+
     `asked_at` is when the launch was asked for, if not now: one that was asked for before the stop does not end it, nor does
     one that was asked for less than `tolerance` after it, where the clocks of two machines are compared. Dagster's Terminate
     needs none.
@@ -110,7 +117,15 @@ def launched(
             _refuse_earlier(found, asked_at, tolerance)
             open_ones = stops.update().where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None))
             connection.execute(open_ones.values(resumed_at=datetime.now(UTC), resumed_by=by))
+        connection.execute(launches.insert().values(run_id=run_id, launched_by=by, at=datetime.now(UTC)))
         return _newest(connection, run_id)
+
+
+def newest_launch(engine: sa.Engine, run_id: str) -> datetime | None:
+    """Return when somebody's newest launch of a run began; None if nobody has launched it."""
+    with engine.connect() as connection:
+        query = sa.select(launches.c.at).where(launches.c.run_id == run_id).order_by(launches.c.id.desc())
+        return connection.execute(query).scalars().first()
 
 
 def newest(engine: sa.Engine, run_id: str) -> int:

@@ -270,6 +270,15 @@ stops = sa.Table(
     sa.Column("resumed_by", sa.String(200), nullable=True),
     sa.Index("stops_by_run", "run_id", "id"),
 )
+launches = sa.Table(
+    "launches",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    _run_key(),
+    sa.Column("launched_by", sa.String(200), nullable=False),
+    sa.Column("at", Utc, nullable=False),
+    sa.Index("launches_by_run", "run_id", "id"),
+)
 acceptances = sa.Table(
     "acceptances",
     metadata,

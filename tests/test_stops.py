@@ -438,6 +438,32 @@ def test_a_launch_that_was_terminated_without_its_process_noting_it_is_stopped_o
         assert note_terminated(platform, instance, again.run_id) is None, "somebody has launched it since"
 
 
+def test_what_was_launched_after_a_terminate_is_not_stopped_when_that_is_noted(platform: Platform) -> None:
+    staged(platform, RUN)
+    with dg.DagsterInstance.ephemeral() as instance:
+        terminated = in_dagster(instance, lambda _: None)  # its process was killed, and has noted nothing
+        instance.add_run_tags(terminated.run_id, {RUN_TAG: RUN})
+        with stopping.launched(platform, RUN):  # somebody launches it again: it is VALIDATED, and begins no attempt
+            assert note_terminated(platform, instance, terminated.run_id) is None
+        assert stops.of_run(platform.ledger.engine, RUN) == []
+
+
+def test_a_launch_that_waits_in_the_queue_while_the_terminate_before_it_is_noted_ends_that_stop(
+    platform: Platform,
+) -> None:
+    def note_and_join(context: Any) -> None:
+        stop = note_terminated(platform, context.instance, terminated.run_id)  # it was asked for before that
+        assert stop is not None
+        with launched_by_dagster(context, platform, RUN):
+            staged(platform, RUN)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        terminated = in_dagster(instance, lambda _: None)
+        instance.add_run_tags(terminated.run_id, {RUN_TAG: RUN})
+        assert in_dagster(instance, note_and_join).status is dg.DagsterRunStatus.SUCCESS
+    assert platform.ledger.run(RUN).state is RunState.VALIDATED
+
+
 def test_a_command_that_only_looks_is_ended_by_ctrl_c_and_stops_no_run(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:

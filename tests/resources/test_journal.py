@@ -12,6 +12,7 @@ from alembic import command
 from support import APPROVER, approved, moved, pass_all, planned, stage_all
 
 from manifests.lifecycle import RunState
+from resources import stops
 from resources.chain import Chain
 from resources.journal import INSTALLATION, Explained, explain, unexplained
 from resources.ledger import Ledger, _alembic_config
@@ -127,6 +128,27 @@ def test_the_link_of_an_entry_given_twice_is_named(chained: Ledger) -> None:
     said = {name: link.content[name] for name in ("event", "run", "entry", "entryHash", "at")}
     chain.append(said, since=1, same=lambda _: False)
     assert [one.where for one in found_in(chained, "restate-2012")[0].damages] == ["chain link 2"]
+
+
+def test_a_ledger_without_launches_is_brought_up_to_date_and_what_is_launched_from_then_on_is_explained(
+    tmp_path: Path,
+) -> None:
+    old = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    old.journal.chain = Chain(tmp_path / "chain")
+    with old.engine.begin() as connection:
+        config = _alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0008")
+    approved(old, "run")
+    stops.stop(old.engine, "run", by="olga", through="backfill stop")
+    assert old.migrate() == "0008"
+    assert stops.newest_launch(old.engine, "run") is None
+    stops.launched(old.engine, "run", by="ada")
+    assert stops.newest_launch(old.engine, "run") is not None
+    assert found_in(old, "run")[1] == []
+    by_hand(old, sa.text("UPDATE launches SET launched_by = 'eve'"))
+    assert "ledger launches 1" in found_in(old, "run")[1]
+    old.engine.dispose()
 
 
 def test_runs_of_a_ledger_without_a_journal_are_adopted_once(tmp_path: Path) -> None:

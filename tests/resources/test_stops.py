@@ -116,6 +116,30 @@ def test_a_run_may_be_stopped_again_and_a_launch_that_was_asked_for_between_the_
     assert stops.held(ledger.engine, "run") is None, "one launch ends both"
 
 
+def test_every_launch_is_on_record_and_one_that_a_stop_refuses_is_not(ledger: Ledger) -> None:
+    approved(ledger, "run")
+    assert stops.newest_launch(ledger.engine, "run") is None
+    asked = now()
+    stops.launched(ledger.engine, "run", by="ada")
+    first = stops.newest_launch(ledger.engine, "run")
+    assert first is not None
+    assert first >= asked
+    stop(ledger)
+    with pytest.raises(RunStopped):
+        stops.launched(ledger.engine, "run", by="ada", asked_at=asked)
+    assert stops.newest_launch(ledger.engine, "run") == first
+
+
+def test_a_stop_that_is_noted_late_ends_with_what_was_asked_for_after_it(ledger: Ledger) -> None:
+    approved(ledger, "run")
+    terminated = now()
+    asked = now() + timedelta(seconds=1)
+    late = stops.stop(ledger.engine, "run", by="Dagster", through=f"{stops.TERMINATE} 1", since=terminated)
+    assert late.at == terminated
+    stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE)
+    assert stops.held(ledger.engine, "run") is None
+
+
 def test_a_stop_prevents_a_publication_that_has_not_begun(ledger: Ledger) -> None:
     validated(ledger)
     stop(ledger)
