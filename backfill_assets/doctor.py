@@ -1,7 +1,8 @@
 """The doctor: holds ledger, tables, staged files and evidence against each other, and says what disagrees.
 
 Put here a check for each way in which they can come to disagree, and the repair where one is provably safe. A check
-changes nothing. A repair is one transaction that changes what was looked at or nothing, or the publisher's own way of
+changes nothing. It reads one store after the other, while others work: what it finds counts if nothing has moved meanwhile,
+or if it is found again; what somebody is at just now is said to be under way, and is no disagreement yet. A repair is one transaction that changes what was looked at or nothing, or the publisher's own way of
 recording what landed; whatever needs a judgement is left to people, with what they can do.
 """
 
@@ -9,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -34,11 +36,13 @@ from backfill_assets.records import MOVED, WAS_PUBLISHED, catch_up, is_behind, n
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import ACCEPT, PUBLISH, ROLLBACK, WITHDRAW, Change, withdrawn
 from manifests.chunks import key_of
-from manifests.errors import EnvironmentRefused, InputRefused, Refused
+from manifests.errors import EnvironmentRefused, InputRefused, Refused, StateMoved
 from manifests.lifecycle import RunState
 from manifests.model import Acceptance
 from manifests.planner import StagedFile
+from resources import journal as journals
 from resources import logs
+from resources.chain import Link
 from resources.history import referenced
 from resources.instants import CLOCK_TOLERANCE
 from resources.journal import INSTALLATION, explain, unexplained
@@ -67,6 +71,11 @@ COMPARING = timedelta(minutes=15)
 _READERS = 8
 _SHOWN = 10
 _ROUNDS = 5
+_LOOKS = 3
+"""How often is looked again at what moved while it was looked at."""
+_AGAIN_SECONDS = 0.5
+_SOON_DONE = frozenset({"evidence-not-told", "evidence-behind"})
+"""What a process that is at work does a moment after it has recorded a change."""
 _STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 _UNPUBLISHED = frozenset({RunState.RUNNING, RunState.STAGED, RunState.FAILED, RunState.VALIDATED})
 _USUAL_NUMBER = {PUBLISH: 1, ROLLBACK: 2}
@@ -128,6 +137,8 @@ class _View:
     runs: Sequence[RunRecord]
     known: frozenset[str]
     """Ids of all runs of the ledger, also of other targets."""
+    at_it: Mapping[str, Mapping[str, Any]]
+    """By run, the living lease under which somebody is changing the target."""
 
 
 @dataclass(frozen=True)
@@ -146,23 +157,65 @@ def _properties(snapshot: Snapshot) -> Mapping[str, str]:
 def examine(platform: Platform) -> list[Disagreement]:
     """Return everything that disagrees. Changes nothing."""
     found: list[Disagreement] = []
-    everything = platform.ledger.runs()
-    known = frozenset(record.run_id for record in everything)
     declared = {target.name: target for product in PRODUCTS for target in product.targets}
-    for name in sorted({record.target for record in everything} | declared.keys()):
-        runs = [record for record in everything if record.target == name]
-        found += (
-            _examine_target(platform, declared[name], runs, known) if name in declared else [_undeclared(name, runs)]
-        )
-    for record in everything:
-        found += _attempts(platform, record)
-    found += [*_evidence(platform, everything), *_diffs(platform, everything)]
-    found += [*_journal(platform), *_leases(platform), *_freezes(platform), *_clock(platform), *_policy_file(platform)]
+    for name in sorted({record.target for record in platform.ledger.runs()} | declared.keys()):
+        target = declared.get(name)
+        tables = () if target is None else tables_of(target)
+        found += _settled(platform, partial(_look_at_target, platform, name, target), tables)
+    for look in (_attempts, _evidence, _diffs, _journal, _leases, _freezes, _clock, _policy_file):
+        found += _settled(platform, partial(look, platform))
     for one in found:
         text = f"{one.where}: {one.what}"
         level = logging.ERROR if one.kind == "DATA-LOSS" else logging.WARNING
         logs.event(_log, level, "disagreement", text, told=True, **one.shown())
     return found
+
+
+def _settled(
+    platform: Platform, look: Callable[[], Iterable[Disagreement]], tables: Sequence[str] = ()
+) -> list[Disagreement]:
+    """Look until nothing has moved meanwhile, or the same is found again; a few times.
+
+    What was found only once by then is asked about, and not repaired.
+
+    Raises:
+        StateMoved: if a run is planned anew each time that it is looked at.
+    """
+    before = _moving(platform, tables)
+    found = _found_by(look)
+    is_first = True
+    for _ in range(_LOOKS):
+        soon = is_first and any(one.kind in _SOON_DONE for one in found or ())
+        if found is not None and not soon and not (found and _moving(platform, tables) != before):
+            return found
+        time.sleep(_AGAIN_SECONDS)
+        before, is_first = _moving(platform, tables), False
+        earlier, found = found, _found_by(look)
+        if earlier is not None and found is not None and all(one in earlier for one in found):
+            return found
+    if found is None:
+        return list(look())
+    return [
+        one if one in (earlier or ()) else replace(one, sure=Sure.POSSIBLE, fix=_MOVES, repair=None) for one in found
+    ]
+
+
+_MOVES = "somebody is at work on it: look again when that is done"
+
+
+def _moving(platform: Platform, tables: Sequence[str]) -> tuple[Any, ...]:
+    """Return what moves with whatever is done: the ledger's newest entry, the chain's last link, metadata of tables."""
+    metadata = [platform.lakehouse.table(name).metadata_location for name in tables if platform.lakehouse.exists(name)]
+    with platform.ledger.engine.connect() as connection:
+        return journals.newest(connection), platform.evidence.chain.length(), *metadata
+
+
+def _found_by(look: Callable[[], Iterable[Disagreement]]) -> list[Disagreement] | None:
+    """Return what is found; None if a run was planned anew since it was read, so that nothing is known."""
+    try:
+        return list(look())
+    except StateMoved:
+        return None
 
 
 def _policy_file(platform: Platform) -> Iterator[Disagreement]:
@@ -212,9 +265,19 @@ def _undeclared(name: str, runs: Sequence[RunRecord]) -> Disagreement:
     )
 
 
+def _look_at_target(platform: Platform, name: str, target: TargetTable | None) -> Iterator[Disagreement]:
+    if target is None:
+        yield _undeclared(name, platform.ledger.runs(target=name))
+        return
+    everything = platform.ledger.runs()
+    runs, known = [record for record in everything if record.target == name], {record.run_id for record in everything}
+    yield from _examine_target(platform, target, runs, frozenset(known))
+
+
 def _examine_target(
     platform: Platform, target: TargetTable, runs: Sequence[RunRecord], known: frozenset[str]
 ) -> Iterator[Disagreement]:
+    at_it = {held["run_id"]: held for held in open_leases(platform.ledger) if _is_at_it(held, target)}
     views = {}
     for name in tables_of(target):
         try:
@@ -224,7 +287,7 @@ def _examine_target(
                 "table-missing", name, refusal.problems[0].what, Sure.CERTAIN, "`backfill init`, or restore the catalog"
             )
             continue
-        views[name] = _View(platform, target, name, table, Storage(table), lineage_of(table), runs, known)
+        views[name] = _View(platform, target, name, table, Storage(table), lineage_of(table), runs, known, at_it)
         yield from _strangers(views[name])
     open_ends: list[Disagreement] = []
     for record in runs:
@@ -278,7 +341,8 @@ def _publications(views: Mapping[str, _View], record: RunRecord) -> Iterator[Dis
         if other is not None and other.number > max(len(recorded), landed.number if landed else 0):
             view, landed = views[table], other
     if landed is not None and landed.number > len(recorded):
-        yield _unrecorded(view, record, landed)
+        held = view.at_it.get(record.run_id)
+        yield _unrecorded(view, record, landed) if held is None else _under_way(view, record, landed, held)
     elif landed is None and recorded and record.state is RunState.PUBLISHED:
         yield Disagreement(
             "publication-not-in-history",
@@ -332,6 +396,22 @@ def _unrecorded(view: _View, record: RunRecord, landed: _Landed) -> Disagreement
         if can
         else f"readers see what a {record.state} run wrote: restate its scope with a new run",
         heal if can else None,
+    )
+
+
+def _is_at_it(held: Mapping[str, Any], target: TargetTable) -> bool:
+    """Whether a lease that nobody has ended is one of a target that holds, and of a process that may live."""
+    return held["target"] == target.name and held["expires_at"] >= now() and not has_ended(held)
+
+
+def _under_way(view: _View, record: RunRecord, landed: _Landed, held: Mapping[str, Any]) -> Disagreement:
+    return Disagreement(
+        "intent-in-doubt",
+        record.run_id,
+        f"its {landed.action} is under way: it is snapshot {landed.snapshot.snapshot_id} of {view.name}, and process "
+        f"{held['pid']} on {held['host']} is about to record it",
+        Sure.POSSIBLE,
+        f"look again when that is done; if the process dies first, `backfill {landed.action} {record.run_id}` records it",
     )
 
 
@@ -461,8 +541,13 @@ def _tag_again(platform: Platform, run_id: str) -> str:
 # --- attempts ---------------------------------------------------------------------------------------------------------
 
 
-def _attempts(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
+def _attempts(platform: Platform) -> Iterator[Disagreement]:
     """Find attempts that are on record as running and are not."""
+    for record in platform.ledger.runs():
+        yield from _attempts_of(platform, record)
+
+
+def _attempts_of(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
     for attempt in platform.ledger.attempts(record.run_id):
         if attempt["state"] != "RUNNING":
             continue
@@ -641,9 +726,10 @@ def _accepted_files(view: _View) -> Iterator[Disagreement]:
             Sure.CERTAIN,
             "no run writes delete files: find out who does, compact the table, and restate the chunks",
         )
+    changing = {chunk.key for one in view.runs if one.run_id in view.at_it for chunk in one.plan.chunks}
     for key, run_id in sorted(holders.items()):
-        if run_id not in merges:
-            continue  # of a run that is not there, the history is reported
+        if run_id not in merges or key in changing:
+            continue  # of a run that is not there, the history is reported; whose chunks they are is being changed
         here = present.get(key, set())
         missing = sorted(expected.get(key, set()) - here)
         extra = (
@@ -686,9 +772,9 @@ def _chunks_of(view: _View, file: DataFile, field_id: int, kind: Any) -> set[str
 # --- evidence, leases, freezes, clock ---------------------------------------------------------------------------------
 
 
-def _evidence(platform: Platform, runs: Iterable[RunRecord]) -> Iterator[Disagreement]:
+def _evidence(platform: Platform) -> Iterator[Disagreement]:
     """Find published runs whose sealed evidence is missing, changed, or another than the one they were published with."""
-    for record in runs:
+    for record in platform.ledger.runs():
         if record.state not in WAS_PUBLISHED:
             continue
         recorded = {
@@ -722,9 +808,9 @@ def _evidence(platform: Platform, runs: Iterable[RunRecord]) -> Iterator[Disagre
             )
 
 
-def _diffs(platform: Platform, runs: Iterable[RunRecord]) -> Iterator[Disagreement]:
+def _diffs(platform: Platform) -> Iterator[Disagreement]:
     """Find publications whose diff is to be kept and is not: their process ended before it was made, or could not make it."""
-    for record in runs:
+    for record in platform.ledger.runs():
         try:
             missing = due(platform, record) and not _just_published(platform, record.run_id)
         except (OSError, ValueError, KeyError, TypeError):
@@ -753,7 +839,7 @@ def _keep_diff(platform: Platform, run_id: str) -> str:
 def _journal(platform: Platform) -> Iterator[Disagreement]:
     """Find what the ledger's journal cannot explain. No repair takes it over: who has changed it, and why, is for people."""
     links = platform.evidence.chain.read().links
-    with platform.ledger.engine.begin() as connection:
+    with platform.ledger.engine.connect() as connection:  # one moment of journal and rows
         journal = explain(connection, links)
         wrong = [("journal-damaged", one) for one in journal.damages]
         for run_id in sorted({*journal.runs, *run_ids(connection), INSTALLATION}):
@@ -766,7 +852,7 @@ def _journal(platform: Platform) -> Iterator[Disagreement]:
             Sure.CERTAIN,
             "find out who has changed it; put back what `backfill verify` says was there, or the ledger from its backup",
         )
-    if journal.length > journal.linked:
+    if journal.length > journal.linked and not _is_linked_soon(platform, journal.length, links):
         yield Disagreement(
             "journal-unlinked",
             f"ledger journal {journal.linked + 1}",
@@ -775,6 +861,14 @@ def _journal(platform: Platform) -> Iterator[Disagreement]:
             "append it: what the journal explains is vouched for, nothing else",
             lambda: _done(platform.ledger.journal.catch_up(), "appended the link"),
         )
+
+
+def _is_linked_soon(platform: Platform, entry: int, links: Sequence[Link]) -> bool:
+    """Whether a link of an entry comes within a moment: it is appended once the transaction is over."""
+    time.sleep(_AGAIN_SECONDS)
+    since = links[-1].number if links else 0
+    said = [one for one in platform.evidence.chain.contents(since=since) if one.get("event") == journals.EVENT]
+    return any(isinstance(told := one.get("entry"), int) and told >= entry for one in said)
 
 
 def _leases(platform: Platform) -> Iterator[Disagreement]:

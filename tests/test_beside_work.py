@@ -6,13 +6,15 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backfill_assets import faults, publication, verification
+from backfill_assets import doctor, faults, garbage, publication, verification
 from backfill_assets.kept_diffs import keep_diff
+from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
 from backfill_assets.verification import verify
@@ -20,6 +22,7 @@ from benchmarks import small_table
 from benchmarks.small_table import closed, declared, manifest, planned, staged
 from resources import approvals, stops
 from resources.evidence import KEPT, EvidenceStore
+from resources.lakehouse import local_path
 
 WINTER = ("2020-01-01", "2020-02-29")
 
@@ -229,3 +232,114 @@ def test_a_head_that_is_kept_while_verify_begins_is_not_missed(kept: Path, platf
         done = verify(watched)
     assert done.everything == []
     closed(watched)
+
+
+# --- doctor -----------------------------------------------------------------------------------------------------------
+
+
+def plan_anew(platform: Platform) -> None:
+    for version in ("1", "2"):
+        plan_run(platform, manifest("draft", "REPLACE_PARTITIONS", ("2020-05-01", "2020-05-31"), computed_by=version))
+
+
+def late(monkeypatch: pytest.MonkeyPatch, looks: str, act: Callable[[], Any]) -> None:
+    """Have somebody act just before one of the doctor's looks."""
+    real, acts = getattr(doctor, looks), once(act)
+
+    def after(*of: Any) -> Any:
+        acts()
+        return real(*of)
+
+    monkeypatch.setattr(doctor, looks, after)
+
+
+@pytest.mark.parametrize("work", [stop, cancel, compute, replace, undo, plan_anew])
+@pytest.mark.parametrize("looks", ["_examine_target", "_publications", "_accepted_files", "_lost_files", "unexplained"])
+def test_the_doctor_finds_nothing_wrong_with_work_beside_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, work: Callable[[Platform], None], looks: str
+) -> None:
+    if work is plan_anew:
+        plan_run(platform, manifest("draft", "REPLACE_PARTITIONS", ("2020-05-01", "2020-05-31")))
+    late(monkeypatch, looks, lambda: work(platform))
+    assert doctor.examine(platform) == []
+
+
+def test_the_doctor_finds_no_entry_without_its_link_where_one_was_written_beside_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late(monkeypatch, "explain", lambda: stop(platform))  # the chain is read; then somebody writes
+    assert doctor.examine(platform) == []
+
+
+def test_the_doctor_takes_no_collection_for_lost_data(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace(platform)
+    rollback(platform, "feb")
+    at = datetime.now(UTC) + timedelta(days=900)
+    collected: list[int] = []
+
+    def collect() -> None:
+        done = garbage.collect(platform, garbage.find(platform, at=at), by="ops", at=at)
+        collected.extend(one.files for one in done)
+
+    monkeypatch.setattr(garbage, "PRODUCTS", doctor.PRODUCTS)
+    late(monkeypatch, "_lost_files", collect)
+    assert doctor.examine(platform) == []
+    assert sum(collected) > 0
+
+
+AT_IT = [
+    "leasing.fenced",
+    "publishing.sealed",
+    "publishing.tagged",
+    "publishing.leased",
+    "publishing.committed",
+    "undoing.committed",
+]
+
+
+def test_a_change_that_is_under_way_is_said_to_be_and_is_repaired_by_nobody(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, list[doctor.Disagreement]] = {}
+
+    def reach(point: str) -> None:
+        if point in AT_IT and point not in found:
+            found[point] = doctor.examine(platform)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        publish(platform, "feb")
+        rollback(platform, "feb")
+    assert found.keys() == set(AT_IT)
+    assert [one for all_ in found.values() for one in all_ if one.sure is not doctor.Sure.POSSIBLE or one.repair] == []
+    for point, action in (("publishing.committed", "publish"), ("undoing.committed", "rollback")):
+        (one,) = found[point]
+        assert (one.kind, one.where) == ("intent-in-doubt", "feb")
+        assert one.what.startswith(f"its {action} is under way")
+    assert doctor.examine(platform) == []
+
+
+@pytest.mark.parametrize("work", [stop, compute, replace])
+def test_the_doctor_beside_work_still_finds_a_lost_file(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, work: Callable[[Platform], None]
+) -> None:
+    file = next(chunk for chunk in platform.ledger.chunks("history") if chunk.chunk == "2020-01").files[0]
+    Path(local_path(file.path)).unlink()
+    late(monkeypatch, "_lost_files", lambda: work(platform))
+    (found,) = doctor.examine(platform)
+    assert (found.kind, found.sure) == ("DATA-LOSS", doctor.Sure.CERTAIN)
+
+
+def test_what_is_found_anew_at_each_look_is_asked_about(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that never ends: nothing that was found only once is certain, or repaired."""
+    real, looks = doctor._freezes, iter(range(100))
+
+    def something_else_each_time(platform: Platform) -> Iterator[doctor.Disagreement]:
+        approvals.keep_policy(platform.ledger, f"{next(looks):064}", {"x": 1})
+        yield doctor.Disagreement("freeze-over", str(next(looks)), "it is over", doctor.Sure.CERTAIN, "end it", str)
+        yield from real(platform)
+
+    monkeypatch.setattr(doctor, "_freezes", something_else_each_time)
+    (found,) = doctor.examine(platform)
+    assert (found.sure, found.repair) == (doctor.Sure.POSSIBLE, None)
+    assert next(looks) < 20
