@@ -404,6 +404,9 @@ def test_the_command_says_what_disagrees_repairs_and_exits_by_what_is_left(
 ) -> None:
     monkeypatch.setenv("BACKFILL_HOME", str(world.home))
     run = CliRunner().invoke
+    untold = {one["kind"] for one in json.loads(run(cli, ["doctor", "--json"]).stdout)["findings"]}
+    assert untold == {"dagster-not-told"}, "no command has published here"
+    assert run(cli, ["doctor", "--repair"]).exit_code == 0
     assert run(cli, ["doctor"]).exit_code == 0
     assert json.loads(run(cli, ["doctor", "--json"]).stdout) == {"repaired": [], "findings": []}
     world.platform.lakehouse.table(TARGET).manage_snapshots().remove_tag("before-fixed").commit()
