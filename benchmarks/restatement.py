@@ -90,7 +90,8 @@ def main() -> None:
         ratios = [mine / theirs for mine, theirs in zip(wholes, bares, strict=True)]
         memory.stop.set()
         rows = sum(chunk.rows or 0 for chunk in world.platform.ledger.chunks("restatement-1"))
-    Console().print(f"{world.load.source_file}: {rows:,} rows in {len(record.plan.chunks)} chunks")
+        chunks = len(record.plan.chunks)
+    Console().print(f"{world.load.source_file}: {rows:,} rows in {chunks} chunks")
     Console().print(table)
     Console().print(f"all rounds together: {sum(wholes) / sum(bares):.2f}; median of the rounds: {median(ratios):.2f}")
     ratios = [mine / theirs for mine, theirs in zip(wholes_computed, bares_computed, strict=True)]
