@@ -14,9 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
+from zoneinfo import available_timezones
 
 import polars as pl
 
@@ -30,6 +32,7 @@ from backfill_assets.target import (
     PUBLISHED_RULES_GATE,
     InputTable,
     Product,
+    Reconciliation,
     TargetTable,
     TransformVersion,
 )
@@ -42,6 +45,7 @@ _ROOT = _PACKAGE.parent
 _REGISTRY = _PACKAGE / "products" / "registry.py"
 _CORE = (_PACKAGE, _ROOT / "manifests", _ROOT / "resources")
 _NAME = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*")
+_OFFSET = re.compile(r"[+-](0\d|1[0-8]):[0-5]\d")
 _TARGET_TYPES = "a target has str, pl.Int32, pl.Int64, bool, pl.Date, Instant and Annotated[pl.Decimal, p, s]"
 _INPUT_TYPES = "an input table may have pl.Float64 and pl.List(...) besides the types of a target"
 
@@ -185,6 +189,8 @@ def _of_target(target: TargetTable, columns: Mapping[str, _Columns | None], refe
         yield from _in_columns(target.name, "look_back_columns", _texts(target.look_back_columns), of, source)
         if target.entity is not None:
             yield from _in_columns(target.name, "entity", (target.entity,), of, source)
+    for gate in target.reconciliations:
+        yield from _of_needs(target, gate, own, source)
 
 
 def _of_own_columns(target: TargetTable, own: _Columns, columns: Mapping[str, _Columns | None]) -> Iterator[Problem]:
@@ -266,12 +272,7 @@ def _not_text(target: TargetTable) -> Iterator[Problem]:
     }
     for field, value in fields.items():
         if isinstance(value, str):
-            yield Problem(
-                f"{field} is the text {value!r}",
-                "several names are a tuple; one name in brackets is no tuple",
-                f"write ({value!r},), with the comma",
-                f"{target.name}: {field}",
-            )
+            yield _no_tuple(f"{target.name}: {field}", f"{field} is", value)
     if not target.key:
         yield Problem("key is empty", "a key identifies a row", "name its columns", f"{target.name}: key")
 
@@ -311,6 +312,15 @@ def _declared_table(
             "correct the name, or declare it as an InputTable of a product",
             f"{table}: {field}",
         )
+
+
+def _no_tuple(where: str, what: str, value: str) -> Problem:
+    return Problem(
+        f"{what} the text {value!r}",
+        "several names are a tuple; one name in brackets is no tuple",
+        f"write ({value!r},), with the comma",
+        where,
+    )
 
 
 def _meant(name: Any, names: Iterable[str]) -> str:
@@ -423,6 +433,50 @@ def _of_gates(target: TargetTable) -> Iterator[Problem]:
                 "correct the name, or declare it in `tolerances`",
                 f"{target.name}: live",
             )
+
+
+def _of_needs(
+    target: TargetTable, gate: Reconciliation, own: _Columns | None, source: _Columns | None
+) -> Iterator[Problem]:
+    """Say of what a gate looks for by name what is not there: while it judges it would raise, once everything is computed."""
+    field, needs = f"gate {gate.name}", gate.needs
+    of = target.name
+    if own is not None and target.outline is not None:
+        of = f"the outline of {target.name}"
+        own = {name: own[name] for name in _texts(target.outline.columns) if name in own}
+    for side, names, table, columns in (
+        ("source", needs.source, target.source, source),
+        ("target", needs.target, of, own),
+    ):
+        if isinstance(names, str):
+            yield _no_tuple(f"{target.name}: {field}", f"its {side} columns are", names)
+        elif columns is not None:
+            yield from _in_columns(target.name, field, names, table, columns)
+    if not _is_zone(needs.zone):
+        yield Problem(
+            f"{needs.zone!r} is no time zone" + _meant(needs.zone, _zones()),
+            "a zone has its name in the time zone database, or is an offset",
+            "for example Europe/Rome, UTC or +02:00",
+            f"{target.name}: {field}",
+        )
+    for name in needs.tolerances:
+        if name not in target.all_tolerances:
+            yield Problem(
+                f"{name!r} is no tolerance" + _meant(name, target.all_tolerances),
+                f"tolerances of {target.name} are {', '.join(target.all_tolerances) or 'none'}",
+                "correct the name, or declare it with its default in `tolerances`",
+                f"{target.name}: {field}",
+            )
+
+
+def _is_zone(name: Any) -> bool:
+    known = name == "UTC" or (isinstance(name, str) and _OFFSET.fullmatch(name) is not None)
+    return known or name in _zones()
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())
 
 
 def _importable(target: TargetTable, field: str) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 
 from backfill_assets.compare import Concealed
 from backfill_assets.platform import Platform
+from backfill_assets.raised import done_or_raised, words
 from backfill_assets.schema import spark_schema
 from backfill_assets.target import EXCEPTION_COLUMNS, Finding
 from manifests.canonical import canonical_json
@@ -36,6 +38,8 @@ from resources.storage import filesystem_of
 EXCEPTIONS_TABLE = "audit.reconciliation_exceptions"
 COUNTS_PROPERTY = "backfill.exceptions"
 """Snapshot summary key: of each gate, how many exceptions were kept and how many there are, as JSON."""
+UNLISTED = "unlisted"
+"""In what is said of a gate: why its exceptions could not be listed."""
 SAMPLE = 20
 """Rows that a verdict shows of those that disagree."""
 SCHEMA = Schema(
@@ -79,7 +83,7 @@ def keep(
 
     Returns:
         For each of those gates, what its verdict says of them: table, snapshot, judgement, rows kept, rows there are, and
-        a query; and `sample`, a few of them.
+        a query; and `sample`, a few of them. Of a gate whose exceptions could not be listed, why not.
     """
     failed = [one for one in judged if not one.finding.passed and one.finding.exceptions is not None]
     if not failed:
@@ -87,20 +91,26 @@ def keep(
     platform.lakehouse.ensure(EXCEPTIONS_TABLE, SCHEMA, UNPARTITIONED_PARTITION_SPEC, {})
     load_id = f"{run_id}:{judgement}"
     snapshot = platform.lakehouse.find_load(EXCEPTIONS_TABLE, load_id)
+    unlisted: dict[str, str] = {}
     if snapshot is None:
         folder = f"{platform.lakehouse.location(EXCEPTIONS_TABLE)}/run={run_id}/{judgement[:12]}-{uuid4().hex}"
         origin = {"run_id": run_id, "judgement": judgement, "target": target}
         paths: list[str] = []
         counts: dict[str, list[int]] = {}
         for one in failed:
-            written, kept, there_are = _write(platform, mode, f"{folder}/{one.gate}", one, origin, concealed)
+            write = partial(_write, platform, mode, f"{folder}/{one.gate}", one, origin, concealed)
+            listed = done_or_raised(run_id, write)
+            if isinstance(listed, Exception):
+                unlisted[one.gate] = words(listed)
+                continue
+            written, kept, there_are = listed
             paths += written
             counts[one.gate] = [kept, there_are]
         properties = {LOAD_PROPERTY: load_id, COUNTS_PROPERTY: canonical_json(counts)}
         snapshot = platform.lakehouse.append_files(EXCEPTIONS_TABLE, paths, properties)
     assert snapshot.summary is not None
     recorded = json.loads(snapshot.summary.additional_properties[COUNTS_PROPERTY])
-    said: dict[str, dict[str, Any]] = {}
+    said: dict[str, dict[str, Any]] = {gate: {UNLISTED: why} for gate, why in unlisted.items()}
     for gate, (kept, there_are) in recorded.items():
         said[gate] = {
             "exceptions": {

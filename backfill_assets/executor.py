@@ -12,7 +12,7 @@ import time as clock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ from backfill_assets import faults, stopping
 from backfill_assets.chunk_changes import VISIBLE
 from backfill_assets.compute import compute_batch, history_until_end, lineage, staged_frame, transform_context
 from backfill_assets.derivation import DerivedVerdict, chunk_scopes, derive_batch, judge_derived
-from backfill_assets.exception_table import Judged, keep
+from backfill_assets.exception_table import UNLISTED, Judged, keep
 from backfill_assets.gates import (
     GateResult,
     GateSpec,
@@ -39,6 +39,7 @@ from backfill_assets.gates import (
 from backfill_assets.old_data import concealed
 from backfill_assets.old_data import finding as old_data_finding
 from backfill_assets.platform import Platform, target_named
+from backfill_assets.raised import found_or_raised
 from backfill_assets.reconciliation import SLICES
 from backfill_assets.target import (
     ALL_CHUNKS_GATE,
@@ -59,7 +60,7 @@ from manifests.policy import OLD_DATA_GATE, age_problems
 from resources import approvals, judged, logs, space, ticks
 from resources.code import changed_on_disk, code_identity, require_own_bytecode
 from resources.lakehouse import PinnedRead, local_path
-from resources.ledger import OBSOLETE, ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
+from resources.ledger import OBSOLETE, RAISED, ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
 from resources.plans import computed_in_vain
 
 _log = logging.getLogger(__name__)
@@ -542,7 +543,10 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
     with logs.of_run(record.plan):
         for one in verdicts:
             level = logging.INFO if one.passed else logging.WARNING
-            text = f"{one.gate} {'passed' if one.passed else 'NOT PASSED'}: {one.summary}"
+            raised = str(one.details.get(RAISED, "")).partition(":")[0]
+            # the text of an error may quote a row: only its kind is written
+            said = f"it raised {raised}" if raised else one.summary
+            text = f"{one.gate} {'passed' if one.passed else 'NOT PASSED'}: {said}"
             logs.event(_log, level, "run_verdict", text, told=True, gate=one.gate, passed=one.passed)
     return verdicts
 
@@ -582,13 +586,20 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         ),
     }
     asked = [item for item in target.reconciliations if item.name in plan.gates]
-    contexts = {
-        f"{stretch[0]} to {stretch[-1]}": reconciliation_context(
-            platform, target, own, [chunk for chunk in chunks if chunk.chunk in stretch]
-        )
-        for own, stretch in (_stretches(platform.ledger.plans(record), plan) if asked else [])
-    }
-    findings |= {item.name: partial(everywhere, item, contexts) for item in asked}
+
+    @cache
+    def contexts() -> dict[str, ReconciliationContext]:
+        return {
+            f"{stretch[0]} to {stretch[-1]}": reconciliation_context(
+                platform, target, own, [chunk for chunk in chunks if chunk.chunk in stretch]
+            )
+            for own, stretch in _stretches(platform.ledger.plans(record), plan)
+        }
+
+    def reconciled(item: Reconciliation) -> Finding:
+        return everywhere(item, contexts())
+
+    findings |= {item.name: partial(reconciled, item) for item in asked}
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
         platform,
         target,
@@ -596,7 +607,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         history_until_end(platform, target, plan, whole=True),
         [file.path for chunk in chunks for file in chunk.files],
     )
-    found = {gate: findings[gate]() for gate in plan.gates}
+    found = {gate: found_or_raised(record.run_id, findings[gate]) for gate in plan.gates}
     kept = keep(
         platform,
         record.run_id,
@@ -610,14 +621,20 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
 
 
 def run_verdict(gate: str, finding: Finding, kept: Mapping[str, Any]) -> Verdict:
-    """Return the verdict of a run-level gate: what it found, the slices that fail, and where the exceptions are."""
+    """Return the verdict of a run-level gate: what it found, the slices that fail, and where the exceptions are.
+
+    `kept` is what `exception_table.keep` says of the gate.
+    """
     details: dict[str, Any] = dict(finding.details) | {"sample": list(finding.sample)}
     if finding.compared is not None:
         details |= {"compared": finding.compared, "disagreeing": finding.disagreeing}
     if finding.slices:
         details["slices"] = list(finding.slices)[:SLICES]
     asks = finding.asks and not finding.passed
-    return Verdict(gate, finding.passed, finding.summary, plain(details | dict(kept)), asks=asks)
+    summary = finding.summary
+    if UNLISTED in kept:
+        summary += f"; the rows that disagree could not be listed: {kept[UNLISTED]}"
+    return Verdict(gate, finding.passed, summary, plain(details | dict(kept)), asks=asks)
 
 
 def _stretches(plans: Mapping[str, Plan], plan: Plan) -> list[tuple[Plan, list[str]]]:

@@ -24,9 +24,9 @@ from starlette.routing import Route
 
 from backfill_assets.console import of_kind
 from manifests.lifecycle import COMPUTABLE, RunState
-from resources import launches, stops
+from resources import approvals, launches, stops
 from resources.evidence import EvidenceStore
-from resources.ledger import ChunkRecord, ChunkState, Ledger, RunRecord, Verdict
+from resources.ledger import RAISED, ChunkRecord, ChunkState, Ledger, RunRecord, Verdict
 
 PREFIX = "/backfill"
 REPORT = "report.html"
@@ -56,7 +56,8 @@ _NEXT = {
     RunState.PLANNED: "somebody other than the requester approves or rejects it",
     RunState.APPROVED: "launch its chunks on the asset in Dagster, or <code>backfill run</code>",
     RunState.RUNNING: "its chunks are being computed and gated",
-    RunState.STAGED: "its run-level gates are judging it",
+    RunState.STAGED: "its run-level gates judge it, in the launch that staged it; if that has ended, launch it again: nothing "
+    "is computed again, and the gates judge",
     RunState.FAILED: "see the gates below; what is computed stays, and a corrected change is a new run with a manifest of "
     "its own",
 }
@@ -176,7 +177,7 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> li
         f"<p class=why><b>Why it is {escape(record.state)}:</b> {escape(why)}</p>"
         if why and record.state in {RunState.FAILED, RunState.REJECTED}
         else "",
-        _next(ledger, record, chunks),
+        _next(ledger, record, chunks, verdicts),
         "<h2>What</h2>",
         _table(
             ("", ""),
@@ -272,11 +273,22 @@ def _time(at: datetime) -> str:
     return f"<time>{at:%Y-%m-%d %H:%M:%S}</time> UTC"
 
 
-def _next(ledger: Ledger, record: RunRecord, chunks: Sequence[ChunkRecord]) -> str:
+def _next(ledger: Ledger, record: RunRecord, chunks: Sequence[ChunkRecord], verdicts: Sequence[Verdict]) -> str:
     """Say what comes next: a launch where one is waited for, else what the state says."""
     waiting = launches.waits(ledger, record, chunks=chunks)
     if waiting is None:
-        what = _when_validated(record) if record.state is RunState.VALIDATED else _NEXT.get(record.state, "")
+        what = _NEXT.get(record.state, "")
+        if record.state is RunState.VALIDATED:
+            what = _when_validated(record)
+        elif record.state is RunState.STAGED and (asking := approvals.asking(ledger, record.run_id)):
+            gates = " and ".join(escape(one.gate) for one in asking)
+            what = f"an owner of the table accepts what {gates} found: <code>backfill accept-change</code>, or it is rejected"
+        elif record.state is RunState.FAILED and any(one.details.get(RAISED) for one in verdicts if not one.chunk):
+            again = f"<code>backfill run {escape(record.run_id)}</code>"
+            what = f"a gate could not judge; if the cause was outside it, launch again ({again}): nothing is computed again, and "
+            what += (
+                "the gates judge. Else correct the gate: the corrected code is another one, and the change a new run"
+            )
         return f"<p><b>Next:</b> {what}.</p>" if what else ""
     stopped = "" if waiting.stop is None else f"<p class=why><b>Stopped:</b> {escape(str(waiting.stop))}.</p>"
     what = f"its chunks {waiting.chunks[0]} to {waiting.chunks[-1]}" if waiting.chunks else "its chunks"

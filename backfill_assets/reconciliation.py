@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
-from backfill_assets.target import EXCEPTION_COLUMNS, Finding, Level, Reconciliation, ReconciliationContext
+from backfill_assets.target import EXCEPTION_COLUMNS, Finding, Level, Needs, Reconciliation, ReconciliationContext
 
 SLICES = 50
 """Failing slices that a verdict names; their number is kept whole, and the exception table has a row for each."""
@@ -68,12 +68,16 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Entities:
-    """Entities that can disagree: which they are, why they are wrong, and the columns that say what was expected and found."""
+    """Entities that can disagree: which they are, why they are wrong, and the columns that say what was expected and found.
+
+    `needs`: what their comparison looks for by name.
+    """
 
     comparison: Comparison
     wrong: tuple[Wrong, ...]
     expected: tuple[str, ...]
     found: tuple[str, ...]
+    needs: Needs = field(default_factory=Needs)
 
 
 def keys(
@@ -117,6 +121,7 @@ def keys(
         wrong=(Wrong("missing", "missing"), Wrong("extra", "extra")),
         expected=("expected",),
         found=("found",),
+        needs=Needs(target=(*key, *(column for column in slices if column not in key)) if found is None else ()),
     )
 
 
@@ -140,7 +145,7 @@ def record_level(
         summary: what was found, with `compared` and `wrong`.
     """
     check = partial(_agreement, entities=entities, compared=compared, by=by, summary=summary)
-    return Reconciliation(name, Level.RECORD, description, check)
+    return Reconciliation(name, Level.RECORD, description, check, needs=entities.needs)
 
 
 def outcome_level(
@@ -154,7 +159,7 @@ def outcome_level(
 ) -> Reconciliation:
     """Return a gate that decisions downstream agree with what was computed; arguments as of `record_level`."""
     check = partial(_agreement, entities=entities, compared=compared, by=by, summary=summary)
-    return Reconciliation(name, Level.OUTCOME, description, check)
+    return Reconciliation(name, Level.OUTCOME, description, check, needs=entities.needs)
 
 
 def _agreement(
@@ -234,7 +239,10 @@ def state_level(
         relative=relative,
         entities=entities,
     )
-    return Reconciliation(name, Level.STATE, description, check)
+    needs = replace(
+        Needs() if entities is None else entities.needs, tolerances=() if tolerance is None else (tolerance,)
+    )
+    return Reconciliation(name, Level.STATE, description, check, needs=needs)
 
 
 def _totals_agree(

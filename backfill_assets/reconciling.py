@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 
 from pyspark.sql import DataFrame
@@ -36,6 +36,7 @@ from backfill_assets.gates import (
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.published import judge_batches, outline_batches
+from backfill_assets.raised import found_or_raised
 from backfill_assets.reconciliation import SLICES, exception_rows, text_of
 from backfill_assets.schema import spark_schema
 from backfill_assets.target import (
@@ -43,6 +44,8 @@ from backfill_assets.target import (
     PUBLISHED_RULES_GATE,
     Finding,
     Level,
+    Reconciliation,
+    ReconciliationContext,
     ReconciliationPolicy,
     TargetTable,
 )
@@ -314,18 +317,25 @@ def _verdicts(
         found[ACCEPTED_ROWS_GATE] = Judged(ACCEPTED_ROWS_GATE, Level.RECORD.value, same, _EXCEPTIONS_LIMIT)
     asked = [item for item in target.reconciliations if item.name in plan.gates]
     chunks = {chunk.chunk: chunk for chunk in platform.ledger.chunks(record.run_id)}
-    contexts = {
-        f"{stretch[0]} to {stretch[-1]}, {own.transform_version}": reconciliation_context(
-            platform,
-            target,
-            own,
-            [chunks[key] for key in stretch],
-            published=_outlines(platform, target, own, [published[key] for key in stretch]),
-        )
-        for own, stretch in (_stretches(plan, published) if asked else [])
-    }
+
+    @cache
+    def contexts() -> dict[str, ReconciliationContext]:
+        return {
+            f"{stretch[0]} to {stretch[-1]}, {own.transform_version}": reconciliation_context(
+                platform,
+                target,
+                own,
+                [chunks[key] for key in stretch],
+                published=_outlines(platform, target, own, [published[key] for key in stretch]),
+            )
+            for own, stretch in _stretches(plan, published)
+        }
+
+    def reconciled(item: Reconciliation) -> Finding:
+        return everywhere(item, contexts()) if contexts() else Finding(True, "nothing is published in these days")
+
     for item in asked:
-        finding = everywhere(item, contexts) if contexts else Finding(True, "nothing is published in these days")
+        finding = found_or_raised(record.run_id, partial(reconciled, item))
         found[item.name] = Judged(item.name, item.level.value, finding, item.exceptions_limit)
     if OLD_DATA_GATE in plan.gates:
         source = history_until_end(platform, target, plan, whole=True)

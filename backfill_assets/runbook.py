@@ -29,7 +29,7 @@ from manifests.planner import Plan, step_id
 from resources import approvals, freezes, launches, stops
 from resources.actors import Proof
 from resources.code import code_identity
-from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict, now
+from resources.ledger import RAISED, ChunkRecord, ChunkState, RunRecord, Verdict, now
 from resources.repairs import open_freezes
 from resources.storage import Storage, place_of
 
@@ -343,6 +343,14 @@ class _Book:
         facts = [f"{one.gate} {'passed' if one.passed else 'NOT PASSED'}: {one.summary}" for one in found.values()]
         if self._state in {RunState.VALIDATED, *_PUBLISHED}:
             return StepState.DONE, facts, []
+        if self._state is RunState.FAILED and any(RAISED in one.details for one in self._failed_gates):
+            facts.append(
+                "what could not judge has found nothing: launch again if the cause was outside the gate (nothing is computed "
+                "again); else correct the gate, and plan the change under a new id"
+            )
+            launch = [] if self._other_code else [self._command("run")]
+            facts += [self._other_code] if self._other_code else []
+            return StepState.NOW, facts, [*launch, self._command("status"), self._reject]
         if self._state is RunState.FAILED and self._failed_gates:
             facts.append("it is not published; the same plan and code give the same verdict: plan under a new id")
             return StepState.NOW, facts, [self._command("status"), self._reject]

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.reconciliation import SLICES, Comparison, Entities, Wrong, off, record_level
-from backfill_assets.target import Finding, Level, Reconciliation, ReconciliationContext
+from backfill_assets.target import Finding, Level, Needs, Reconciliation, ReconciliationContext
 
 _ROWS = "rows"
 
@@ -43,6 +43,7 @@ def change_gate(
         "Rows and measured sums of each chunk changed against the accepted version by no more than is tolerated.",
         partial(_change, tolerance=tolerance, asks=asks),
         tolerances={tolerance: percent},
+        needs=Needs(tolerances=(tolerance,)),
     )
 
 
@@ -123,6 +124,7 @@ def record_gate(
         wrong=(Wrong("missing", "missing"), Wrong("extra", "extra")),
         expected=("in_source",),
         found=("there",),
+        needs=Needs(source=key, target=key, zone=zone),
     )
     said = "Each {} of the source's rows of the range is there, and no other is."
     return record_level(name, said.format(", ".join(key)), entities)
@@ -156,6 +158,7 @@ def duplicate_gate(
         wrong=(Wrong("twice", "the source has it more than once"),),
         expected=("expected",),
         found=("found",),
+        needs=Needs(source=columns, zone=zone),
     )
     return record_level(
         name,

@@ -176,11 +176,29 @@ class ReconciliationContext:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """What a gate looks for by name, so that a name which is not there is refused when the declaration is loaded.
+
+    Attributes:
+        source: columns of the source's rows.
+        target: columns of the staged rows: of the target's outline where it declares one.
+        zone: a time zone.
+        tolerances: names of tolerances.
+    """
+
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    zone: str = "UTC"
+    tolerances: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Reconciliation:
     """A run-level gate that a product declares.
 
     `exceptions_limit`: the most rows that are kept of those that disagree; their number is kept whole. `tolerances` are
-    those that it brings along, by name with their defaults; the target's own come before them.
+    those that it brings along, by name with their defaults; the target's own come before them. `needs`: what its check
+    looks for by name.
     """
 
     name: str
@@ -189,6 +207,7 @@ class Reconciliation:
     check: Callable[[ReconciliationContext], Finding]
     exceptions_limit: int = 10_000
     tolerances: Mapping[str, float] = field(default_factory=dict)
+    needs: Needs = field(default_factory=Needs)
 
 
 @dataclass(frozen=True)

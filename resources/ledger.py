@@ -53,6 +53,8 @@ from resources.transactions import make_engine
 
 OBSOLETE = "OBSOLETE"
 """State of an attempt whose chunks were planned anew before it was staged: nothing of it is used, and nothing has failed."""
+RAISED = "raised"
+"""In the details of a verdict: the error of a gate that could not judge."""
 ABANDONED = "ABANDONED"
 """State of a publication whose process ended before it could say what came of it; another entry says so."""
 BEFORE = {
@@ -812,7 +814,7 @@ class Ledger:
     def judge(self, run_id: str, found: Sequence[Verdict], actor: str, *, of: str) -> bool:
         """Record run-level verdicts and move the run: to VALIDATED, or to FAILED naming the gates that did not pass.
 
-        It stays STAGED where nothing failed and a gate asks for an owner. `of` names the chunks that were judged
+        Of one that could not judge, the reason has the error. It stays STAGED where nothing failed and a gate asks for an owner. `of` names the chunks that were judged
         (`judged.name_of`).
 
         Returns False, having recorded nothing, if the run is STAGED no more, or other files are staged: another launch has
@@ -830,6 +832,8 @@ class Ledger:
                 return True
             state = RunState.FAILED if failed else RunState.VALIDATED
             why = f"gate(s) not passed: {', '.join(failed)}" if failed else f"{len(found)} run gates passed"
+            raised = [f"{one.gate} raised {one.details[RAISED]}" for one in found if one.details.get(RAISED)]
+            why = "; ".join([why, *raised])
             _move(connection, run_id, RunState.STAGED, state, actor, why)
         return True
 

@@ -68,6 +68,22 @@ def meter_daily(*_: Any) -> Any:
     raise NotImplementedError
 
 
+def first_rows(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows
+
+
+AGREES = replace(
+    ba.state_level(
+        "energy_agrees",
+        "The energy agrees.",
+        slices=("chunk",),
+        measures=("watt_hours",),
+        expected=lambda _: (),
+        tolerance="energy_percent",
+    ),
+    tolerances={"energy_per_cent": 1.0},
+)
+METERS_THERE = ba.keys("meters", eligible=lambda context: context.source, key=("metre_id",))
 INPUT = ba.InputTable("bronze.readings", "Readings.", Readings, OWNERS, partition_by="read_at")
 METERS = ba.InputTable("reference.meters", "Meters.", Meters, OWNERS, is_reference=True)
 TARGET = ba.TargetTable(
@@ -167,6 +183,41 @@ def test_what_is_shipped_and_shown_has_no_mistake() -> None:
             {"reconciliations": (ba.change_gate(), ba.change_gate())},
             "silver.daily: reconciliations: gate change_within_tolerance is declared 2 times",
         ),
+        (
+            {"reconciliations": (ba.record_gate(("metre_id",)),)},
+            "silver.daily: gate every_entity_is_present: 'metre_id' is no column of bronze.readings; did you mean 'meter_id'?",
+        ),
+        (
+            {"reconciliations": (ba.record_gate(("meter_id", "read_at")),)},
+            "silver.daily: gate every_entity_is_present: 'read_at' is no column of silver.daily",
+        ),
+        (
+            {"reconciliations": (ba.duplicate_gate(("meter_id", "red_at"), "twice"),)},
+            "silver.daily: gate twice: 'red_at' is no column of bronze.readings; did you mean 'read_at'?",
+        ),
+        (
+            {"reconciliations": (ba.duplicate_gate("meter_id"),)},  # type: ignore[arg-type]
+            "silver.daily: gate no_source_row_is_there_twice: its source columns are the text 'meter_id'",
+        ),
+        (
+            {"reconciliations": (ba.record_gate(("meter_id",), zone="Europe/Roma"),)},
+            "silver.daily: gate every_entity_is_present: 'Europe/Roma' is no time zone; did you mean 'Europe/Rome'?",
+        ),
+        (
+            {"reconciliations": (AGREES,)},
+            "silver.daily: gate energy_agrees: 'energy_percent' is no tolerance; did you mean 'energy_per_cent'?",
+        ),
+        (
+            {"reconciliations": (ba.record_level("meters", "Every meter is there.", METERS_THERE),)},
+            "silver.daily: gate meters: 'metre_id' is no column of silver.daily; did you mean 'meter_id'?",
+        ),
+        (
+            {
+                "reconciliations": (ba.record_gate(("meter_id", "day"), "days"),),
+                "outline": ba.Outline(("meter_id",), first_rows),
+            },
+            "silver.daily: gate days: 'day' is no column of the outline of silver.daily",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -177,6 +228,22 @@ def test_a_mistake_is_named_with_its_place(changes: dict[str, Any], found: str) 
 def test_every_mistake_is_named_at_once() -> None:
     wrong = replace(TARGET, day_column="dya", source="bronze.reading", versions={}, chunks_from="2020-1")
     assert len(said(wrong)) == 4
+
+
+def test_every_gate_that_names_what_is_not_there_is_named_at_once() -> None:
+    gates = (ba.record_gate(("metre_id",), zone="Mars/Olympus"), ba.duplicate_gate(("red_at",)))
+    found = said(replace(TARGET, reconciliations=gates))
+    assert [one.split(": ")[1:3] for one in found] == [
+        ["gate every_entity_is_present", "'metre_id' is no column of bronze.readings; did you mean 'meter_id'?"],
+        ["gate every_entity_is_present", "'metre_id' is no column of silver.daily; did you mean 'meter_id'?"],
+        ["gate every_entity_is_present", "'Mars/Olympus' is no time zone"],
+        ["gate no_source_row_is_there_twice", "'red_at' is no column of bronze.readings; did you mean 'read_at'?"],
+    ]
+
+
+def test_a_gate_may_name_an_offset_instead_of_a_zone() -> None:
+    for zone in ("UTC", "+02:00", "-11:30", "Europe/Rome", "Etc/GMT+2"):
+        assert said(replace(TARGET, reconciliations=(ba.duplicate_gate(("meter_id",), zone=zone),))) == []
 
 
 def test_types_without_an_encoding_are_named_column_by_column() -> None:
