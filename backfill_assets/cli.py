@@ -438,11 +438,11 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
         return
     pairs: list[tuple[str, object]] = [
         ("state", record.state),
-        ("why", record.state_reason),
+        ("why", launches.reason(record, launch)),
         ("target", record.target),
         ("plan", record.plan_hash),
     ]
-    pairs += [("waits", waiting[run_id])] if run_id in waiting else []
+    pairs += [("waits", waiting[run_id])] if run_id in waiting and ("why", waiting[run_id]) not in pairs else []
     pairs += [(f"{one['action']} {one['state'].lower()}", f"snapshot {one['snapshot_id']}") for one in publications]
     show(console.facts(pairs, run_id), console.grid(chunks))
     if any(chunk.error for chunk in chunks):
@@ -483,9 +483,10 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                 if shown is None:
                     return console.run_table(platform.ledger.runs(), _waits(platform))
                 record = platform.ledger.run(shown)
-                pairs: list[tuple[str, object]] = [("state", record.state), ("why", record.state_reason)]
-                if (launch := launches.waits(platform.ledger, record)) is not None:
-                    pairs.append(("waits", launch))
+                launch = launches.waits(platform.ledger, record)
+                why = launches.reason(record, launch)
+                pairs: list[tuple[str, object]] = [("state", record.state), ("why", why)]
+                pairs += [("waits", launch)] if launch is not None and why != str(launch) else []
                 return Group(console.facts(pairs, shown), console.grid(platform.ledger.chunks(shown)))
 
             with Live(view(), console=console.make_console(), refresh_per_second=2) as live:

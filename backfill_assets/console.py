@@ -405,8 +405,8 @@ def garbage(found: Sequence[TableGarbage]) -> RenderableType:
 _STEP_STYLE = {"done": "green", "now": "bold yellow", "later": "dim", "does not apply": "dim"}
 
 
-def runbook(record: RunRecord, steps: Sequence[Step]) -> RenderableType:
-    """Show each step of a run's runbook: where it stands, what is on record, and the commands to go on with."""
+def runbook(record: RunRecord, why: str, steps: Sequence[Step]) -> RenderableType:
+    """Show each step of a run's runbook: where it stands (`why` it is there), what is on record, the commands to go on with."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(justify="right", style="dim")
     table.add_column(no_wrap=True)
@@ -420,7 +420,7 @@ def runbook(record: RunRecord, steps: Sequence[Step]) -> RenderableType:
         table.add_row(str(number), Text(step.title, style), Text(step.state, style), text)
     head = Text(f"{record.run_id}: ")
     head.append(record.state, STATE_STYLE.get(record.state, ""))
-    head.append(f" ({record.state_reason})" if record.state_reason else "")
+    head.append(f" ({why})" if why else "")
     return Group(head, Text(), table)
 
 

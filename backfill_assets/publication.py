@@ -40,7 +40,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Acceptance, OnConflict, PublishMode
 from manifests.planner import Plan, step_id
 from manifests.policy import Role
-from resources import approvals, freezes, judged, logs, policy_in_force, stops, ticks
+from resources import approvals, freezes, judged, launches, logs, policy_in_force, stops, ticks
 from resources.lakehouse import ScopeChanged
 from resources.leases import Lease
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, now, operator
@@ -123,7 +123,10 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
     chunks = platform.ledger.chunks(run_id)
     problems = []
     if record.state is not RunState.VALIDATED:
-        why = f" ({record.state_reason})" if record.state_reason else ""
+        if (stop := stops.held(platform.ledger.engine, run_id)) is not None:
+            problems += stops.refusal(stop).problems
+        said = launches.reason(record, None if stop else launches.waits(platform.ledger, record, chunks=chunks))
+        why = f" ({said})" if said and not (stop and record.state is RunState.RUNNING) else ""
         problems.append(
             Problem(
                 f"run '{run_id}' is {record.state}{why}",

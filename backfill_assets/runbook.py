@@ -103,9 +103,9 @@ def steps(platform: Platform, run_id: str) -> list[Step]:
     ]
 
 
-def markdown(record: RunRecord, found: Sequence[Step]) -> str:
-    """Return the steps as a Markdown list, for a ticket."""
-    lines = [f"# Runbook of {record.run_id}", "", f"{record.target}, {record.state}: {record.state_reason}", ""]
+def markdown(record: RunRecord, why: str, found: Sequence[Step]) -> str:
+    """Return the steps as a Markdown list, for a ticket; `why` the run is in its state."""
+    lines = [f"# Runbook of {record.run_id}", "", f"{record.target}, {record.state}: {why}", ""]
     for number, step in enumerate(found, start=1):
         lines.append(f"{number}. **{step.title}**: {step.state}")
         lines += [f"   - {fact}" for fact in step.facts]

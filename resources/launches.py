@@ -33,6 +33,11 @@ class Waiting:
         return f"waits for a launch of {' to '.join(ends)}, {len(self.chunks)} chunk(s) (`backfill run {self.run_id}`)"
 
 
+def reason(record: RunRecord, waiting: Waiting | None) -> str:
+    """Return why a run is in its state: of one that nobody computes any more, what it waits for."""
+    return str(waiting) if waiting is not None and record.state is RunState.RUNNING else record.state_reason
+
+
 def under_way(attempt: Mapping[str, Any]) -> bool:
     """Return whether an attempt is being computed, as far as this machine can see; another machine's is taken to be."""
     return attempt["state"] == "RUNNING" and not has_ended(attempt)

@@ -348,7 +348,9 @@ def test_the_command_prints_json_markdown_and_a_table(platform: Platform, monkey
     assert (told["runId"], told["state"]) == ("valid", "VALIDATED")
     assert [one["title"] for one in told["steps"]] == list(TITLES)
     assert {"title", "state", "facts", "commands"} == set(told["steps"][0])
-    assert said("valid", "--markdown") == markdown(platform.ledger.run("valid"), steps(platform, "valid"))
+    assert said("valid", "--markdown") == markdown(
+        platform.ledger.run("valid"), platform.ledger.run("valid").state_reason, steps(platform, "valid")
+    )
     table = said("valid")
     assert all(title in table for title in TITLES)
     assert "$ backfill publish valid" in table

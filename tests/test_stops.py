@@ -14,8 +14,11 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from click.testing import CliRunner
+from test_pages import page
 
 from backfill_assets import decisions, executor, faults, staging, stopping
+from backfill_assets.cli import cli
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish
 from backfill_assets.publish import publication_requests, recomputation_requests
@@ -482,3 +485,29 @@ def test_a_command_that_only_looks_is_ended_by_ctrl_c_and_stops_no_run(
     with pytest.raises(KeyboardInterrupt):
         look()
     assert stops.of_run(platform.ledger.engine, RUN) == []
+
+
+def test_a_run_that_was_stopped_while_it_was_computed_says_so_first_wherever_it_is_looked_at(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor.stage_chunks(platform, RUN, keys(platform)[:1])
+    elsewhere(platform)
+    record = platform.ledger.run(RUN)
+    assert (record.state, record.state_reason) == (RunState.RUNNING, "computing chunks")
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    for words in (["status", RUN], ["status"], ["runbook", RUN], ["runbook", RUN, "--markdown"]):
+        said = CliRunner().invoke(cli, words, catch_exceptions=False).output
+        assert "computing chunks" not in said, words
+        assert "stopped by olga" in " ".join(said.split()), words
+    assert "computing" not in page(platform, f"/backfill/{RUN}")
+    with pytest.raises(PublicationRefused) as refused:
+        publish(platform, RUN)
+    assert "was stopped by olga" in refused.value.problems[0].what
+    assert refused.value.problems[0].fix == f"`backfill resume {RUN}`, or launch its chunks again in Dagster"
+    assert "computing chunks" not in str(refused.value)
+
+
+def test_a_run_of_which_nobody_computes_what_is_left_is_not_refused_as_one_that_is_computed(platform: Platform) -> None:
+    executor.stage_chunks(platform, RUN, keys(platform)[:1])
+    with pytest.raises(PublicationRefused, match="waits for a launch of"):
+        publish(platform, RUN)

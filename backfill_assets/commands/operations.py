@@ -77,17 +77,19 @@ def runbook(run_id: str, markdown: bool, as_json: bool) -> None:
     The steps are those of docs/runbook.md, from the reason to the archive.
     """
     from backfill_assets import runbook as book
+    from resources import launches
 
     if markdown and as_json:
         raise InputRefused(Problem("--markdown and --json", "there is one way out", "give one of them"))
     with opened_platform() as platform:
         record = platform.ledger.run(run_id)
         steps = book.steps(platform, run_id)
+        why = launches.reason(record, launches.waits(platform.ledger, record))
     if as_json:
         say({"runId": run_id, "state": record.state, "target": record.target, "steps": steps})
     elif markdown:
-        click.echo(book.markdown(record, steps), nl=False)
+        click.echo(book.markdown(record, why, steps), nl=False)
     else:
         from backfill_assets.console import runbook as shown
 
-        show(shown(record, steps))
+        show(shown(record, why, steps))
