@@ -21,9 +21,10 @@ from typing import Any
 import dagster as dg
 
 from backfill_assets.inputs import DATA_VERSION_TAG
+from backfill_assets.launched_by import RANGE_START, RUN_TAG
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform, declared_targets, target_named
-from backfill_assets.staging import PROCESS_TAG, RANGE_START, RUN_TAG, asset_key, offer_run
+from backfill_assets.staging import PROCESS_TAG, asset_key, offer_run
 from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK
 from manifests.errors import EnvironmentRefused
 from resources import logs

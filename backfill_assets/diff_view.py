@@ -15,8 +15,9 @@ from rich.text import Text
 from backfill_assets.console import Table, facts
 from backfill_assets.derive import ADDED, CHANGED, REMOVED
 from backfill_assets.diff import ChangesTable, ColumnDiff, Made, RunDiff, diff_summary
+from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.staging import RUN_TAG, asset_key
+from backfill_assets.staging import asset_key
 from manifests.planner import Plan
 
 _STYLE = {ADDED: "green", REMOVED: "red", CHANGED: "yellow"}

@@ -20,9 +20,10 @@ from backfill_assets import stopping
 from backfill_assets.changes import tell_changes
 from backfill_assets.definitions import build_definitions
 from backfill_assets.inputs import observations
+from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publish import publish_job
-from backfill_assets.staging import PROCESS_TAG, RUN_TAG, offer_run, range_tags, staging_job_name, stretches
+from backfill_assets.staging import PROCESS_TAG, offer_run, range_tags, staging_job_name, stretches
 from manifests.errors import EnvironmentRefused, Problem, Refused
 from resources import logs, space
 from resources.ledger import RunRecord

@@ -6,7 +6,7 @@ Dagster stamps its sensors and schedules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import dagster as dg
@@ -14,6 +14,8 @@ import dagster as dg
 from resources import actors
 from resources.actors import Actor, Channel, Proof
 
+RUN_TAG = "backfill/run_id"
+"""Tag that ties a Dagster run, and the Dagster backfill that it is of, to the backfill run that it works for."""
 USER_TAG = "backfill/launched_by"
 """Tag of what somebody has launched through a proxy that says who asks; the server writes it, over what was sent."""
 SOMEBODY = "somebody in Dagster"
@@ -21,6 +23,8 @@ SOMEBODY = "somebody in Dagster"
 _SENSOR, _SCHEDULE = "dagster/sensor_name", "dagster/schedule_name"
 ACTOR_TAGS = frozenset({USER_TAG, _SENSOR, _SCHEDULE})
 """What says who has launched; nobody who launches through the server may say it himself."""
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+_ONE_OF_TWO, _PARTITION = "dagster/partition/backfill", "dagster/partition"
 _PARENT, _RETRY = "dagster/parent_run_id", "dagster/retry_number"
 """Tags of a run that is executed again, and of one that Dagster has tried again by itself."""
 
@@ -35,6 +39,20 @@ def actor_of(tags: Mapping[str, str]) -> Actor:
     if not again and (name := tags.get(_SCHEDULE)):
         return schedule(name)
     return Actor(SOMEBODY, Channel.UI)
+
+
+def run_of(partitions: Iterable[str]) -> str:
+    """Return the run that partition keys of a target, or of its publications, are of; nothing if they are of several."""
+    found = {key.rpartition("|")[0] or key for key in partitions}
+    return found.pop() if len(found) == 1 else ""
+
+
+def worked_for(tags: Mapping[str, str]) -> str:
+    """Return the run that a Dagster run of these tags is to work for, by its partitions; nothing if they do not say."""
+    if run_id := tags.get(_ONE_OF_TWO):
+        return run_id
+    ends = [tags[name] for name in (RANGE_START, RANGE_END) if name in tags]
+    return run_of(ends or [tags[name] for name in (_PARTITION,) if name in tags])
 
 
 def is_decided(tags: Mapping[str, str]) -> bool:

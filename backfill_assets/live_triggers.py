@@ -7,10 +7,10 @@ may run together: what the next run is follows from the ledger and the source, n
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from backfill_assets.launched_by import schedule, sensor
+from backfill_assets.launched_by import RUN_TAG, schedule, sensor
 from backfill_assets.live import LAUNCHABLE, tick
 from backfill_assets.platform import Platform
-from backfill_assets.staging import RUN_TAG, offer_run, range_tags
+from backfill_assets.staging import offer_run, range_tags
 from backfill_assets.target import LivePolicy, TargetTable
 from resources.actors import acting
 

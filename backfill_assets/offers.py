@@ -7,8 +7,9 @@ was published stays among the keys: its asset and its publication share them, an
 
 import dagster as dg
 
+from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.platform import Platform, declared_targets
-from backfill_assets.staging import RUN_TAG, backfill_partitions
+from backfill_assets.staging import backfill_partitions
 from manifests.lifecycle import RunState
 
 SENSOR_SECONDS = 30

@@ -23,6 +23,7 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Redire
 from starlette.routing import Route
 
 from backfill_assets.console import of_kind
+from backfill_assets.launched_by import RUN_TAG
 from manifests.lifecycle import COMPUTABLE, RunState
 from resources import approvals, launches, stops
 from resources.evidence import EvidenceStore
@@ -237,7 +238,8 @@ def _in_dagster(record: RunRecord) -> list[str]:
     run_id, target = record.run_id, record.target
     job = f"/locations/backfill_assets/jobs/stage_{quote(target.replace('.', '_'))}/partitions"
     launch = [f"<a href='{job}'>launch</a>"] if record.state in _LAUNCHABLE else []
-    tag = escape(f"/runs?{urlencode({'q[0]': f'tag:backfill/run_id={run_id}'})}")
+    # without the view Dagster shows a range of chunks as one backfill, and none of the runs within
+    tag = escape(f"/runs?{urlencode({'q[0]': f'tag:{RUN_TAG}={run_id}', 'view': 'runs'})}")
     return [
         f"<a href='{_asset(target)}'>asset</a>",
         *launch,

@@ -121,7 +121,7 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
     record = platform.ledger.run(run_id)
     plan = record.plan
     chunks = platform.ledger.chunks(run_id)
-    problems = []
+    problems: list[Problem] = []
     if record.state is not RunState.VALIDATED:
         if (stop := stops.held(platform.ledger.engine, run_id)) is not None:
             problems += stops.refusal(stop).problems
@@ -196,7 +196,7 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
 
 
 def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[ChunkRecord]) -> list[Problem]:
-    problems = []
+    problems: list[Problem] = []
     verdicts = {(verdict.chunk, verdict.gate): verdict for verdict in platform.ledger.verdicts(run_id)}
     open_chunks = [
         chunk.chunk

@@ -13,12 +13,11 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from backfill_assets import changes, diff_view
 from backfill_assets.kept_diffs import after_publication
-from backfill_assets.launched_by import launched
+from backfill_assets.launched_by import RUN_TAG, launched
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform, group_of
 from backfill_assets.publication import publish, waits_for
 from backfill_assets.staging import (
-    RUN_TAG,
     asset_key,
     backfill_partitions,
     column_schema,

@@ -13,10 +13,10 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from backfill_assets.checks import verdict_metadata
 from backfill_assets.drift import reading
-from backfill_assets.launched_by import launched
+from backfill_assets.launched_by import RUN_TAG, launched
 from backfill_assets.platform import Platform, group_of
 from backfill_assets.reconciling import described_gates, manifest_of, plan_reconciliation, policy_of, reconcile
-from backfill_assets.staging import RUN_TAG, asset_key, launched_by_dagster
+from backfill_assets.staging import asset_key, launched_by_dagster
 from backfill_assets.target import TargetTable
 from manifests.errors import Refused
 from resources.ledger import RunRecord, Verdict

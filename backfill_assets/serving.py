@@ -38,7 +38,7 @@ from starlette.responses import Response
 
 from backfill_assets.guard import FORBIDDEN_MUTATIONS, USER_KEY, App, Asked, Door, Guard, Receive, Role, Scope, Send
 from backfill_assets.launch import instance_at
-from backfill_assets.launched_by import ACTOR_TAGS, USER_TAG
+from backfill_assets.launched_by import ACTOR_TAGS, RUN_TAG, USER_TAG, run_of, worked_for
 from backfill_assets.pages import PREFIX, make_pages
 from manifests.errors import EnvironmentRefused, Problem
 from resources.evidence import EvidenceStore
@@ -148,9 +148,10 @@ def _user(source: object) -> str:
 
 
 class _Stamped:
-    """A storage of runs that writes on each new run and backfill who has launched it, over what was sent or copied.
+    """A storage of runs that writes on each new run and backfill who has launched it and for which run of ours.
 
-    A name that nobody vouches for is taken off: a query may name any tag, and a re-execution copies those of the run before.
+    It writes over what was sent or copied. A name that nobody vouches for is taken off: a query may name any tag, and a
+    re-execution copies those of the run before.
     """
 
     def __init__(self, storage: RunStorage, user: str) -> None:
@@ -160,14 +161,23 @@ class _Stamped:
         return getattr(self._storage, name)
 
     def add_run(self, dagster_run: DagsterRun) -> DagsterRun:
-        return self._storage.add_run(dagster_run.with_tags(self._stamp(dagster_run.tags)))
+        tags = self._stamp(dagster_run.tags, worked_for(dagster_run.tags))
+        return self._storage.add_run(dagster_run.with_tags(tags))
 
     def add_backfill(self, partition_backfill: PartitionBackfill) -> None:
-        self._storage.add_backfill(partition_backfill._replace(tags=self._stamp(partition_backfill.tags)))
+        tags = self._stamp(partition_backfill.tags, run_of(_partitions(partition_backfill)))
+        self._storage.add_backfill(partition_backfill._replace(tags=tags))
 
-    def _stamp(self, tags: Mapping[str, str] | None) -> dict[str, str]:
+    def _stamp(self, tags: Mapping[str, str] | None, run_id: str) -> dict[str, str]:
         kept = {name: value for name, value in (tags or {}).items() if name not in ACTOR_TAGS}
-        return kept | ({USER_TAG: self._user} if self._user else {})
+        return kept | ({USER_TAG: self._user} if self._user else {}) | ({RUN_TAG: run_id} if run_id else {})
+
+
+def _partitions(launched: PartitionBackfill) -> Iterator[str]:
+    """Return the partition keys that a Dagster backfill asks for."""
+    if (data := launched.asset_backfill_data) is not None:
+        for subset in data.target_subset.partitions_subsets_by_asset_key.values():
+            yield from subset.get_partition_keys()
 
 
 def _stamping(instance: DagsterInstance, user: str) -> DagsterInstance:

@@ -17,7 +17,7 @@ from dagster._core.storage.tags import BACKFILL_ID_TAG
 
 from backfill_assets import stopping
 from backfill_assets.executor import Staged, require_computable, stage_chunks
-from backfill_assets.launched_by import is_decided, launched
+from backfill_assets.launched_by import RANGE_END, RANGE_START, RUN_TAG, is_decided, launched
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform, group_of
 from backfill_assets.progress import Progress
@@ -34,13 +34,10 @@ from resources.processes import this_process
 
 BACKFILL, CHUNK = "backfill", "chunk"
 """Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
-RUN_TAG = "backfill/run_id"
-"""Tag that ties a Dagster run to its backfill run."""
 BREAK_GLASS_TAG = "backfill/break_glass"
 """Tag of the Dagster runs of a run for which somebody broke the glass."""
 PROCESS_TAG = "backfill/process"
 """Tag of a Dagster run with the process that works for it; see `resources.processes`."""
-RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
 def asset_key(table: str) -> dg.AssetKey:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.platform import Platform
-from backfill_assets.staging import RUN_TAG
 from manifests.errors import TransitionRefused
 from resources import stops
 from resources.stops import Stop

@@ -47,13 +47,14 @@ from backfill_assets import cli, decisions
 from backfill_assets import platform as platform_module
 from backfill_assets.definitions import build_definitions
 from backfill_assets.launch import announce_approval, initialise_instance, instance_at
+from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.loading import initialise, load_case_events
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.publish import publication_requests
-from backfill_assets.staging import RUN_TAG, range_tags, staging_job_name
+from backfill_assets.staging import range_tags, staging_job_name
 from backfill_assets.target import Inputs, TargetTable, TransformContext, TransformVersion
 from manifests.lifecycle import RunState
 from manifests.model import manifest_from

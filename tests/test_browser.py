@@ -23,11 +23,12 @@ from operators import Eyes, Server, browser, missing_for_a_browser, until
 from worlds import FEW_GATES, World, make_world
 
 from backfill_assets.launch import initialise_instance
+from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.loading import initialise
 from backfill_assets.platform import Platform
 from backfill_assets.publish import SENSOR_SECONDS
 from backfill_assets.serving import descendants
-from backfill_assets.staging import RUN_TAG, partition_key
+from backfill_assets.staging import partition_key
 from manifests.lifecycle import RunState
 from resources import stops
 from resources.processes import is_alive

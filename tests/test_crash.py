@@ -17,8 +17,8 @@ from worlds import END, FEW_GATES, SPARK, TARGET, World, make_world
 
 from backfill_assets import faults
 from backfill_assets.diff import recorded_diff
+from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.publication import publish
-from backfill_assets.staging import RUN_TAG
 from manifests.lifecycle import RunState
 from resources import stops
 from resources.lakehouse import local_path

@@ -7,8 +7,10 @@ Dagster's own webserver, without the guard, show that they are attacks.
 from __future__ import annotations
 
 import asyncio
+import html
 import itertools
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 import dagster as dg
 import pytest
@@ -32,6 +34,7 @@ from worlds import World, make_world
 
 from backfill_assets.guard import FORBIDDEN_MUTATIONS, MAX_BODY, OPERATOR_MUTATIONS, Door, Role, mutations_of
 from backfill_assets.launch import instance_at
+from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.pages import make_pages
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.serving import (
@@ -530,6 +533,7 @@ def test_an_operator_launches_and_the_launch_says_who(served: Served) -> None:
     assert answer.status == 200, answer.body
     (launched,) = [one for one in served.instance.get_backfills() if one.backfill_id not in before]
     assert launched.tags[USER_TAG] == "olga"
+    assert launched.tags[RUN_TAG] == "offered", "its runs carry it from their beginning"
 
 
 def test_a_name_is_stamped_on_every_run_that_is_launched_whatever_was_sent(served: Served) -> None:
@@ -545,7 +549,28 @@ def test_a_name_is_stamped_on_every_run_that_is_launched_whatever_was_sent(serve
         (launched,) = [one for one in served.instance.get_runs() if one.run_id not in before]
         assert launched.tags.get(USER_TAG) == expected
         assert not launched.tags.keys() & {"dagster/schedule_name", "dagster/sensor_name"}, "neither has launched it"
-        assert launched.tags["dagster/partition"] == "offered"
+        assert launched.tags["dagster/partition"] == launched.tags[RUN_TAG] == "offered"
+
+
+FEED = """query($view: RunsFeedView!, $tags: [ExecutionTag!]) {
+  runsFeedOrError(limit: 50, view: $view, filter: {tags: $tags}) { ... on RunsFeedConnection { results { id } } }
+}"""
+
+
+def test_the_page_of_a_run_leads_to_every_dagster_run_of_it_also_to_those_of_a_range(served: Served) -> None:
+    name = "00000000-0000-4000-8000-0000000000{:02}"
+    alone, of_range = name.format(10), name.format(11)
+    ours = {RUN_TAG: "offered"}
+    served.instance.add_run(dg.DagsterRun(job_name="staging", run_id=alone, tags=ours))
+    served.instance.add_run(dg.DagsterRun(job_name="staging", run_id=of_range, tags=ours | {"dagster/backfill": "b"}))
+    way = served.way("operator")
+    page = way.ask("/backfill/offered", method="GET").body.decode()
+    (address,) = re.findall(r"href='([^']+)'>its Dagster runs", page)
+    asked = parse_qs(urlsplit(html.unescape(address)).query)
+    key, _, value = asked["q[0]"][0].removeprefix("tag:").partition("=")
+    variables = {"view": asked["view"][0].upper(), "tags": [{"key": key, "value": value}]}
+    answer = json.loads(as_json(FEED, variables=variables)(way).body)
+    assert {alone, of_range} <= {one["id"] for one in answer["data"]["runsFeedOrError"]["results"]}
 
 
 def test_on_a_port_nobody_is_believed_to_be_anybody(served: Served) -> None:

@@ -11,7 +11,8 @@ from backfill_assets import definitions, publication
 from backfill_assets import platform as platform_module
 from backfill_assets.decisions import reject
 from backfill_assets.launch import announce_approval, initialise_instance, instance_at, run_chunks
-from backfill_assets.staging import RUN_TAG, asset_key, backfill_partitions
+from backfill_assets.launched_by import RUN_TAG
+from backfill_assets.staging import asset_key, backfill_partitions
 from benchmarks import small_table
 
 

@@ -86,7 +86,7 @@ def test_a_run_leads_to_its_asset_launch_checks_publication_and_to_the_rows_that
         f"<a href='{ASSET}'>asset</a>",
         f"<a href='{ASSET}?view=checks'>checks</a>",
         "jobs/stage_silver_readings/partitions'>launch</a>",
-        "tag%3Abackfill%2Frun_id%3Ddoubled'>its Dagster runs</a>",
+        "tag%3Abackfill%2Frun_id%3Ddoubled&amp;view=runs'>its Dagster runs</a>",
         f"<a href='{ASSET}_published?view=events&amp;partition=doubled'>what readers see</a>",
         f"<a href='{ASSET}?view=checks&amp;checkDetail=chunk_rules'>chunk_rules</a>",
     ):

@@ -19,11 +19,12 @@ from test_pages import page
 
 from backfill_assets import decisions, executor, faults, staging, stopping
 from backfill_assets.cli import cli
+from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish
 from backfill_assets.publish import publication_requests, recomputation_requests
 from backfill_assets.runbook import steps
-from backfill_assets.staging import RUN_TAG, launched_by_dagster
+from backfill_assets.staging import launched_by_dagster
 from backfill_assets.terminated import note_terminated
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES

@@ -19,8 +19,9 @@ from backfill_assets import publish as publish_module
 from backfill_assets.changes import tell_changes, untold
 from backfill_assets.cli import cli
 from backfill_assets.launch import announce_approval, initialise_instance, instance_at, run_publication
+from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.platform import Platform
-from backfill_assets.staging import RUN_TAG, asset_key, backfill_partitions
+from backfill_assets.staging import asset_key, backfill_partitions
 from backfill_assets.untold import dagster_disagreements
 from benchmarks import small_table
 from manifests.errors import EnvironmentRefused
