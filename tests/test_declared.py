@@ -189,7 +189,7 @@ def test_what_is_shipped_and_shown_has_no_mistake() -> None:
         ),
         (
             {"reconciliations": (ba.record_gate(("meter_id", "read_at")),)},
-            "silver.daily: gate every_entity_is_present: 'read_at' is no column of silver.daily",
+            "silver.daily: gate every_entity_is_present: 'read_at' is no column of silver.daily; did you mean 'produced_at'?",
         ),
         (
             {"reconciliations": (ba.duplicate_gate(("meter_id", "red_at"), "twice"),)},
