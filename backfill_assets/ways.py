@@ -376,6 +376,12 @@ class Change:
                 if last is not None:
                     scopes = [(scope, last.snapshot_id) for scope, _ in self.scopes(table)]
                     self.platform.lakehouse.require_unchanged(table, scopes)
+        if (
+            action == REINSTATE
+            and self.target.name not in self.tables
+            and self._landed(self.table, action, sequence) is None
+        ):  # corrections speak of the rows that they were made for
+            self.platform.lakehouse.require_unchanged(self.target.name, self.scopes(self.target.name))
         commits: list[Commit] = []
         for table in self.tables:
             if commits:

@@ -457,6 +457,8 @@ class Model:
         events = {m: run.issued[m] | run.events[m] if back else run.issued[m] for m in run.events}
         if any(self.main[m] != files for m, files in there.items()):
             raise PublicationRefused(WHY)
+        if not back and run.corrections is Corrections.INSTEAD and self.conflicts(run):
+            raise PublicationRefused(WHY)
         if any(self.corrections[m] != files for m, files in events.items()):
             raise PublicationRefused(WHY)
 

@@ -358,6 +358,21 @@ def test_rows_that_change_just_before_their_corrections_are_issued_are_found(it:
     assert (state(it, run), issued(it)) == (RunState.REJECTED, [])
 
 
+def test_corrections_do_not_come_back_for_rows_that_others_have_replaced(it: Installation) -> None:
+    publish(it, staged(it, "earlier"))
+    run = staged(it, "run", mode=PublishMode.CORRECTION_EVENTS, corrections=Corrections.INSTEAD)
+    publish(it, run)
+    publication.rollback(it.platform, run.run_id)
+    another = staged(it, "another", value=2)
+    publish(it, another)
+    with pytest.raises(PublicationRefused, match="no longer holds"):
+        publication.reinstate(it.platform, run.run_id)
+    assert (state(it, run), issued(it)) == (RunState.ROLLED_BACK, [])
+    publication.rollback(it.platform, another.run_id)
+    publication.reinstate(it.platform, run.run_id)
+    assert (state(it, run), set(issued(it))) == (RunState.PUBLISHED, {"run"})
+
+
 # --- changes of two tables --------------------------------------------------------------------------------------------
 
 
