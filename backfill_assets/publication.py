@@ -27,6 +27,7 @@ from backfill_assets.records import REFUSED, TOLD, bundle_files, catch_up, name_
 from backfill_assets.ways import ACCEPT, CANCEL, ON_BRANCH, PREPARE, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
 from manifests.errors import (
+    InputRefused,
     LeaseHeld,
     LeaseLost,
     Problem,
@@ -515,7 +516,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     try:
         leases_of(platform).renew(lease)
         commit = change.undo(action, len(done_before) + 1, undone, root)
-    except (LeaseLost, PublicationRefused) as refusal:
+    except (InputRefused, LeaseLost, PublicationRefused) as refusal:
         if not change.has_undone(action, len(done_before) + 1):
             ledger.close_refused(entry, str(refusal))
         catch_up(platform, run_id, REFUSED, {"action": action})

@@ -370,24 +370,29 @@ class Change:
 
     def undo(self, action: str, sequence: int, undone: str, root: str) -> Commit:
         """Undo the run's last change (`undone`) as a new one (`action`), or find that it was undone: one commit a table."""
-        if len(self.tables) > 1 and all(self._landed(table, action, sequence) is None for table in self.tables):
-            for table in self.tables:
-                last = self.platform.lakehouse.find_publication(table, self.record.run_id, undone)
-                if last is not None:
-                    scopes = [(scope, last.snapshot_id) for scope, _ in self.scopes(table)]
-                    self.platform.lakehouse.require_unchanged(table, scopes)
-        if (
-            action == REINSTATE
-            and self.target.name not in self.tables
-            and self._landed(self.table, action, sequence) is None
-        ):  # corrections speak of the rows that they were made for
-            self.platform.lakehouse.require_unchanged(self.target.name, self.scopes(self.target.name))
+        if not self.has_undone(action, sequence):
+            self._require_undoable(action, undone)
         commits: list[Commit] = []
         for table in self.tables:
             if commits:
                 faults.reach("undoing.halfway")
             commits.append(self._undo_in(table, action, sequence, undone, root))
         return commits[0]
+
+    def _require_undoable(self, action: str, undone: str) -> None:
+        """Refuse what the commits of an undoing do not refuse by themselves, before the first of them changes anything.
+
+        Of two tables, that the second one has changed. And corrections do not come back for rows that others have
+        replaced, where the target is not changed with them: they say what to do with the rows of the run's base.
+        """
+        if len(self.tables) > 1:
+            for table in self.tables:
+                last = self.platform.lakehouse.find_publication(table, self.record.run_id, undone)
+                if last is not None:
+                    scopes = [(scope, last.snapshot_id) for scope, _ in self.scopes(table)]
+                    self.platform.lakehouse.require_unchanged(table, scopes)
+        if action == REINSTATE and self.target.name not in self.tables:
+            self.platform.lakehouse.require_unchanged(self.target.name, self.scopes(self.target.name))
 
     def _undo_in(self, table: str, action: str, sequence: int, undone: str, root: str) -> Commit:
         lakehouse, run_id = self.platform.lakehouse, self.record.run_id

@@ -24,6 +24,7 @@ from backfill_assets.recording import record_landed, tell_again
 from backfill_assets.ways import Change
 from manifests.errors import (
     EnvironmentRefused,
+    InputRefused,
     LeaseHeld,
     LeaseLost,
     PublicationDeferred,
@@ -32,6 +33,7 @@ from manifests.errors import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OnConflict, PublishMode
+from resources.history import forget
 from resources.leases import Leases
 from resources.ledger import OBSOLETE, ChunkState
 from resources.processes import name_of
@@ -371,6 +373,22 @@ def test_corrections_do_not_come_back_for_rows_that_others_have_replaced(it: Ins
     publication.rollback(it.platform, another.run_id)
     publication.reinstate(it.platform, run.run_id)
     assert (state(it, run), set(issued(it))) == (RunState.PUBLISHED, {"run"})
+
+
+def test_corrections_whose_base_has_expired_do_not_come_back_and_leave_nothing_open(it: Installation) -> None:
+    publish(it, staged(it, "earlier"))
+    run = staged(it, "run", mode=PublishMode.CORRECTION_EVENTS, corrections=Corrections.INSTEAD)
+    base = it.platform.lakehouse.snapshot_id(DAYS)
+    publish(it, run)
+    publication.rollback(it.platform, run.run_id)
+    publish(it, staged(it, "another", value=2))
+    publication.rollback(it.platform, "another")
+    assert base is not None
+    forget(it.platform.lakehouse.table(DAYS), refs=["before-run", "before-another"], snapshot_ids=[base])
+    with pytest.raises(InputRefused, match=f"has no snapshot {base}"):
+        publication.reinstate(it.platform, run.run_id)
+    assert (state(it, run), issued(it)) == (RunState.ROLLED_BACK, [])
+    assert entries(it, run) == ["COMMITTED", "COMMITTED", "REFUSED"]
 
 
 # --- changes of two tables --------------------------------------------------------------------------------------------
