@@ -12,6 +12,8 @@ import signal
 VARIABLE = "BACKFILL_FAULT"
 POINTS = frozenset(
     {
+        "upgrading.adopted",
+        "upgrading.migrated",
         "planning.resolved",
         "planning.recorded",
         "staging.written",

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import sqlalchemy as sa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, MonthTransform, Transform
 
+from backfill_assets import faults
 from backfill_assets.garbage import GC
 from backfill_assets.gates import named
 from backfill_assets.platform import Platform, input_tables
@@ -76,13 +78,20 @@ def initialise(platform: Platform) -> dict[str, str]:
 
 
 def make_ledger(platform: Platform) -> None:
-    """Create or upgrade the ledger, and put its first policy in force."""
-    had = platform.ledger.migrate()
-    adopted = platform.ledger.journal.adopted
-    for run_id in [*adopted, GC] if adopted else []:
-        platform.evidence.adopt(run_id)
-    engine, settings = platform.ledger.engine, platform.settings
-    policy_in_force.install(engine, settings, upgraded=had is not None, by=operator(), at=now())
+    """Create or upgrade the ledger, vouch for what an earlier version has left, and put the first policy in force.
+
+    All of it or nothing is on record afterwards: the links, which no transaction holds, come before its end.
+    """
+
+    def complete(connection: sa.Connection, had: str | None) -> None:
+        adopted = platform.ledger.journal.adopted
+        for run_id in [*adopted, GC] if adopted else []:
+            platform.evidence.adopt(run_id)
+        faults.reach("upgrading.adopted")
+        policy_in_force.install(connection, platform.settings, upgraded=had is not None, by=operator(), at=now())
+
+    platform.ledger.migrate(complete)
+    faults.reach("upgrading.migrated")
 
 
 def load_case_events(platform: Platform, load: enforcement.RawLoad, limit: float) -> Loaded:

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,8 +156,9 @@ class EvidenceStore:
             if not damages:
                 self._vouch({"event": SEALED, "run": run_id, "bundle": bundle.name, "root": root})
         for file in sorted(self.records(run_id).glob("*.json")):
-            if "follows" not in json.loads(file.read_bytes()):
-                self.vouch_for(run_id, file, since=before)
+            with suppress(ValueError):  # of a damaged one nobody can say what it was: `verify` names it
+                if "follows" not in json.loads(file.read_bytes()):
+                    self.vouch_for(run_id, file, since=before)
 
     def _vouch(self, content: Mapping[str, Any]) -> None:
         self.chain.append(content, since=self.chain.length(), same=lambda _: False)

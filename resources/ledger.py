@@ -214,10 +214,11 @@ class Ledger:
 
     # --- schema ---------------------------------------------------------------------------------------------------
 
-    def migrate(self) -> str | None:
+    def migrate(self, complete: Callable[[sa.Connection, str | None], None] = lambda *_: None) -> str | None:
         """Bring the schema to this version of the code; safe to repeat. Return the revision it had; None for a new ledger.
 
-        The journal adopts the runs that were there before it: `Journal.adopted` names them.
+        The journal adopts the runs that were there before it: `Journal.adopted` names them. `complete` is told the revision
+        that the ledger had, in the same transaction: a process that dies has done all of it or nothing.
 
         Raises:
             EnvironmentRefused: if the database cannot be opened or was made by newer code.
@@ -235,6 +236,7 @@ class Ledger:
                 alembic.upgrade(config, "head")
                 if not had_journal:
                     self.journal.adopt(connection)
+                complete(connection, found)
                 return found
         except (sa.exc.DBAPIError, OSError) as error:
             raise self._unusable(error) from error

@@ -92,14 +92,14 @@ def require_explained(engine: sa.Engine) -> None:
         )
 
 
-def install(engine: sa.Engine, settings: Settings, *, upgraded: bool, by: str, at: datetime) -> None:
+def install(connection: sa.Connection, settings: Settings, *, upgraded: bool, by: str, at: datetime) -> None:
     """Put the first policy of an installation in force, once; where one is in force nothing happens.
 
     A new installation has the shipped policy. One that was made before policies were kept in force keeps what it had: the
     text of the file that counted there.
 
     Args:
-        engine: the ledger's.
+        connection: to the ledger, in a transaction.
         settings: where the installation is.
         upgraded: whether the ledger was made by an earlier version.
         by: who installs.
@@ -108,23 +108,18 @@ def install(engine: sa.Engine, settings: Settings, *, upgraded: bool, by: str, a
     Raises:
         EnvironmentRefused: if the policy that the installation had cannot be read.
     """
-    with engine.connect() as connection:
-        if _in_force(connection) is not None:
-            return
+    lock_policy(connection)
+    if _in_force(connection) is not None:
+        return
     path = policy_path(settings) if upgraded else SHIPPED
     policy = read_policy(path)
     if not upgraded and settings.self_approval:
         own = tuple(rule.model_copy(update={"four_eyes": False}) for rule in policy.rules)
         policy = policy.model_copy(update={"name": "development: own runs may be approved", "rules": own})
-    with engine.begin() as connection:
-        lock_policy(connection)
-        if _in_force(connection) is None:
-            comment = "the policy that counted before policies were adopted" if upgraded else "the shipped policy"
-            _keep(connection, policy, at)
-            decision = INHERITED if upgraded else INSTALLED
-            _decide(
-                connection, decision, policy.hash, "", by=by, comment=comment, origin=_origin(path, settings), at=at
-            )
+    comment = "the policy that counted before policies were adopted" if upgraded else "the shipped policy"
+    _keep(connection, policy, at)
+    decision = INHERITED if upgraded else INSTALLED
+    _decide(connection, decision, policy.hash, "", by=by, comment=comment, origin=_origin(path, settings), at=at)
 
 
 def propose(

@@ -34,7 +34,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.fixture
 def installed(ledger: Ledger, settings: Settings) -> Ledger:
-    install(ledger.engine, settings, upgraded=False, by="root", at=AT)
+    with ledger.engine.begin() as connection:
+        install(connection, settings, upgraded=False, by="root", at=AT)
     return ledger
 
 
@@ -62,7 +63,8 @@ def test_a_new_installation_has_the_shipped_policy_whatever_file_lies_there(ledg
         in_force(ledger.engine, settings.home)
     write(settings, OPEN)
     for by in ("root", "somebody else"):
-        install(ledger.engine, settings, upgraded=False, by=by, at=AT)
+        with ledger.engine.begin() as connection:
+            install(connection, settings, upgraded=False, by=by, at=AT)
     found = in_force(ledger.engine, settings.home)
     assert found.policy == parse_policy(SHIPPED.read_text())
     assert names(ledger) == [("INSTALLED", "four eyes", "root")]
@@ -73,7 +75,8 @@ def test_a_new_installation_has_the_shipped_policy_whatever_file_lies_there(ledg
 
 def test_an_installation_of_before_keeps_the_policy_that_it_had(ledger: Ledger, settings: Settings) -> None:
     write(settings, OPEN | {"sources": [{"table": "a.b", "erasure": {"column": "c", "file": "erased.csv"}}]})
-    install(ledger.engine, settings, upgraded=True, by="root", at=AT)
+    with ledger.engine.begin() as connection:
+        install(connection, settings, upgraded=True, by="root", at=AT)
     found = in_force(ledger.engine, settings.home)
     assert (found.decision, found.policy.name, found.origin) == ("INHERITED", "open", "policy.yaml")
     assert found.folder == settings.home  # where the lists lie that it names; it moves with the home
@@ -84,8 +87,8 @@ def test_an_installation_of_before_keeps_the_policy_that_it_had(ledger: Ledger, 
 
 def test_what_cannot_be_read_is_not_inherited_as_if_it_were_not_there(ledger: Ledger, settings: Settings) -> None:
     (settings.home / "policy.yaml").write_text("name: test\nrule: []\n")
-    with pytest.raises(EnvironmentRefused, match="rule: is an unknown key"):
-        install(ledger.engine, settings, upgraded=True, by="root", at=AT)
+    with pytest.raises(EnvironmentRefused, match="rule: is an unknown key"), ledger.engine.begin() as connection:
+        install(connection, settings, upgraded=True, by="root", at=AT)
     assert history(ledger.engine) == []
 
 
@@ -168,6 +171,7 @@ def test_own_approvals_are_allowed_by_the_setting_only_where_the_installation_is
     ledger: Ledger, settings: Settings
 ) -> None:
     own = settings.model_copy(update={"self_approval": True})
-    policy_in_force.install(ledger.engine, own, upgraded=False, by="root", at=AT)
+    with ledger.engine.begin() as connection:
+        policy_in_force.install(connection, own, upgraded=False, by="root", at=AT)
     found = in_force(ledger.engine, settings.home).policy
     assert (found.name, found.rules[0].four_eyes) == ("development: own runs may be approved", False)
