@@ -26,6 +26,7 @@ from backfill_assets.gates import (
     Violation,
     gate_batches,
     reference_to,
+    require_read,
     result_from_json,
     task_to_json,
 )
@@ -34,6 +35,7 @@ from backfill_assets.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.target import TargetTable
 from backfill_assets.workers import in_workers
 from manifests.canonical import plain
+from manifests.errors import EnvironmentRefused, Problem
 from manifests.planner import Plan, PlannedChunk, StagedFile
 from resources.fingerprints import Fingerprint
 from resources.lakehouse import Scope, local_path
@@ -123,7 +125,11 @@ def derive_batch(
     prefix: str,
     files: Mapping[str, Sequence[StagedFile]],
 ) -> dict[str, DerivedFiles]:
-    """Derive what is published of computed chunks, by key; empty where the computed rows themselves are."""
+    """Derive what is published of computed chunks, by key; empty where the computed rows themselves are.
+
+    Raises:
+        EnvironmentRefused: naming a file that cannot be read.
+    """
     if not plan.derives:
         return {}
     tasks, named = _tasks(platform, target, plan, {chunk.key: files[chunk.key] for chunk in chunks}, prefix)
@@ -134,6 +140,8 @@ def derive_batch(
     found = {}
     for text in in_workers(platform, plan, texts, function):
         data = json.loads(text)
+        if "rule" in data:
+            raise _unreadable(Violation(**data))
         found[data["chunk"]] = DerivedFiles(
             tuple(StagedFile(f"{scheme}{path}", rows, size) for path, rows, size in data["files"]),
             tuple(named[path] for path in data["replaced"]),
@@ -142,15 +150,32 @@ def derive_batch(
     return found
 
 
+def _unreadable(found: Violation) -> EnvironmentRefused:
+    (sample,) = found.sample
+    return EnvironmentRefused(
+        Problem(
+            f"{sample['file']} cannot be read: {sample['error']}",
+            "a merge or a correction is made of the rows that readers see today",
+            "`backfill verify --all --data` names what else is damaged; restore the file, and run the same command again",
+        )
+    )
+
+
 def judge_derived(
     platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
 ) -> dict[str, DerivedVerdict]:
-    """Read what was derived of chunks back and judge it, by key; empty where nothing was derived."""
+    """Read what was derived of chunks back and judge it, by key; empty where nothing was derived.
+
+    Raises:
+        EnvironmentRefused: if a file could not be read just now.
+    """
+    verdicts: dict[str, DerivedVerdict] = {}
     if plan.merge is not None:
-        return _judge_merge(platform, target, plan, chunks)
-    if plan.corrections is not None:
-        return _judge_corrections(platform, target, plan, chunks)
-    return {}
+        verdicts = _judge_merge(platform, target, plan, chunks)
+    elif plan.corrections is not None:
+        verdicts = _judge_corrections(platform, target, plan, chunks)
+    require_read(one for verdict in verdicts.values() for one in verdict.violations)
+    return verdicts
 
 
 def _judge_merge(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from backfill_assets.columns import scan_file
-from backfill_assets.gates import by_key, merged_measures, named, shown_row
+from backfill_assets.gates import by_key, merged_measures, named, shown_row, unreadable
 from backfill_assets.schema import LINEAGE_COLUMNS
 from backfill_assets.sums import added, as_text, sums_of, value_columns
 from manifests.canonical import plain
@@ -100,6 +101,14 @@ class Derived:
     counts: dict[str, int] = field(default_factory=dict)
 
 
+class Unreadable(Exception):  # noqa: N818 - what was found, not what went wrong here
+    """A file that could not be read, and why."""
+
+    def __init__(self, path: str, error: Exception) -> None:
+        super().__init__(f"{path}: {error}")
+        self.violation = unreadable(path, error)
+
+
 # --- merge ------------------------------------------------------------------------------------------------------------
 
 
@@ -109,13 +118,14 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
     A computed row goes into the last such file that begins at or before it; where no file holds the entities the rows
     get a file of their own. A file without a row of a merged entity is not read beyond that column.
     """
-    entities = pl.read_parquet(task.entities)
+    entities = _read(task.entities)
     computed = _rows(task.computed)
     touched: list[tuple[tuple[Any, ...], str]] = []
     for path in task.base:
-        scan = pl.scan_parquet(path, hive_partitioning=False)
-        if scan.select(spec.entity).join(entities.lazy(), on=spec.entity, how="semi").head(1).collect().height:
-            touched.append((scan.select(spec.key).head(1).collect().row(0), path))
+        with _reading(path):
+            scan = pl.scan_parquet(path, hive_partitioning=False)
+            if scan.select(spec.entity).join(entities.lazy(), on=spec.entity, how="semi").head(1).collect().height:
+                touched.append((scan.select(spec.key).head(1).collect().row(0), path))
     touched.sort()
     derived = Derived(task.chunk, [], [path for _, path in touched])
     counts = {"replaced": 0, "deleted": 0, "kept_newer": 0, "inserted": 0}
@@ -131,7 +141,7 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
         begins = touched[number][0] if number else None
         ends = touched[number + 1][0] if number + 1 < len(touched) else None
         mine = None if computed is None else rows_between(computed, spec.key, begins, ends)
-        base = scan_file(path, spec.schema).collect()
+        base = _read(path, spec.schema)
         rest, old = _parted(spec, base, entities)
         kept = _newer(spec, old, computed)
         merged = [rest, kept]
@@ -166,7 +176,7 @@ def _newer_keys(
     if spec.on_older_version is not OlderVersion.KEEP:
         return None
     columns = [*spec.key, spec.version_column]
-    read = (scan_file(path, spec.schema, [*{*columns, spec.entity}]).collect() for path in paths)
+    read = (_read(path, spec.schema, [*{*columns, spec.entity}]) for path in paths)
     old = (frame.join(entities, on=spec.entity, how="semi") for frame in read)
     return pl.concat([_newer(spec, frame, computed).select(spec.key) for frame in old])
 
@@ -189,11 +199,15 @@ def _compared(spec: MergeSpec, old: pl.DataFrame, computed: pl.DataFrame | None)
 
 
 def merge_violations(spec: MergeSpec, task: DeriveTask, merged: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Read everything back and return, by broken rule, a few of the rows that break it."""
-    entities = pl.read_parquet(task.entities)
+    """Read everything back and return, by broken rule, a few of the rows that break it.
+
+    Raises:
+        Unreadable: naming the first file that cannot be read.
+    """
+    entities = _read(task.entities)
     computed = _rows(task.computed)
-    before = [scan_file(path, spec.schema).collect() for path in task.base]
-    after = [scan_file(path, spec.schema).collect() for path in merged]
+    before = [_read(path, spec.schema) for path in task.base]
+    after = [_read(path, spec.schema) for path in merged]
     return _broken(spec, entities, computed, before, after)
 
 
@@ -357,16 +371,29 @@ def _correction_id(spec: CorrectionSpec, row: Mapping[str, Any]) -> str:
 def _issued(changed: pl.DataFrame, issued: Sequence[str]) -> int:
     if not issued or not changed.height:
         return 0
-    known = pl.scan_parquet(list(issued), hive_partitioning=False).select("correction_id")
-    return changed.lazy().select("correction_id").join(known, on="correction_id", how="semi").collect().height
+    known = pl.concat([_read(path, columns=["correction_id"]) for path in issued])
+    return changed.join(known, on="correction_id", how="semi").height
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise Unreadable(path, error) from error
+
+
+def _read(path: str, schema: str = "", columns: Sequence[str] | None = None) -> pl.DataFrame:
+    with _reading(path):
+        return scan_file(path, schema, columns).collect()
+
+
 def _rows(paths: Sequence[str], schema: str = "") -> pl.DataFrame | None:
     """Return the rows of some files, as a table's schema has them if one is given; None where there is no file."""
-    frames = [scan_file(path, schema).collect() for path in paths]
+    frames = [_read(path, schema) for path in paths]
     if len({tuple(frame.columns) for frame in frames}) > 1:
         frames = [frame.select(frames[0].columns) for frame in frames]
     return pl.concat(frames) if frames else None
@@ -386,13 +413,21 @@ def _write(rows: pl.DataFrame, schema: str, folder: str) -> tuple[str, int, int]
 def derive_batches(
     spec: MergeSpec | CorrectionSpec, batches: Iterator[arrow.RecordBatch]
 ) -> Iterator[arrow.RecordBatch]:
-    """Derive the chunks of Arrow batches with columns `chunk` and `task` (JSON); one result row each."""
+    """Derive the chunks of Arrow batches with columns `chunk` and `task` (JSON); one result row each.
+
+    Of a chunk of which a file cannot be read the result is that violation.
+    """
     pl.Config.set_engine_affinity("in-memory")
     for batch in batches:
-        tasks = [DeriveTask(**json.loads(text)) for text in batch.column("task").to_pylist()]
-        results = [merge(spec, task) if isinstance(spec, MergeSpec) else correct(spec, task) for task in tasks]
-        texts = [json.dumps(plain(result)) for result in results]
-        yield arrow.RecordBatch.from_pydict({"chunk": [result.chunk for result in results], "result": texts})
+        chunks, texts = batch.column("chunk").to_pylist(), []
+        for text in batch.column("task").to_pylist():
+            task = DeriveTask(**json.loads(text))
+            try:
+                found: Any = merge(spec, task) if isinstance(spec, MergeSpec) else correct(spec, task)
+            except Unreadable as error:
+                found = error.violation
+            texts.append(json.dumps(plain(found)))
+        yield arrow.RecordBatch.from_pydict({"chunk": chunks, "result": texts})
 
 
 def judge_merges(
@@ -405,7 +440,10 @@ def judge_merges(
         for text in batch.column("task").to_pylist():
             data = json.loads(text)
             merged, own = data.pop("merged"), data.pop("own")
-            broken = merge_violations(spec, DeriveTask(**data), merged)
+            try:
+                broken = merge_violations(spec, DeriveTask(**data), merged)
+            except Unreadable as error:
+                broken = {error.violation.rule: error.violation.sample}
             slices: pl.DataFrame | None = None
             sums: dict[str, Any] = {}
             seen = 0
@@ -415,7 +453,8 @@ def judge_merges(
                 sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key))))
                 slices = None if measure is None else merged_measures(slices, named(measure)(rows))
             found = [] if slices is None else plain(slices.to_dicts())
-            hashes = {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path}
+            hashed = [] if broken else [path for path in own if "://" not in path]
+            hashes = {path: fingerprint(Path(path).read_bytes()) for path in hashed}
             visible = {"rows": seen, "sums": as_text(sums)}
             judged = {"broken": broken, "slices": found, "visible": visible, "hashes": hashes}
             texts.append(json.dumps({"chunk": data["chunk"], **judged}))

@@ -331,22 +331,27 @@ def _read(
     return frame
 
 
-def _add_unreadable(violations: dict[str, Violation], path: str, error: Exception) -> None:
-    """Add that a file is missing or damaged; or, where the error does not prove that, that it could not be read just now."""
+def unreadable(path: str, error: Exception) -> Violation:
+    """Return that a file is missing or damaged; or, where the error does not prove that, that it could not be read just now."""
     # an error of the operating system has a number; one about what was read has none. A store's could be either
     of_the_system = isinstance(error, OSError) and error.errno is not None
     proven = isinstance(error, FileNotFoundError) or not (of_the_system or "://" in path)
     sample = {"file": path, "error": f"{type(error).__name__}: {error}"[:500]}
-    _add(violations, READ_RULE if proven else UNREAD_RULE, 1, [sample])
+    return Violation(READ_RULE if proven else UNREAD_RULE, 1, [sample])
 
 
-def require_read(results: Iterable[GateResult]) -> None:
-    """Refuse results of chunks of which a file could not be read: they are no verdict.
+def _add_unreadable(violations: dict[str, Violation], path: str, error: Exception) -> None:
+    found = unreadable(path, error)
+    _add(violations, found.rule, found.count, found.sample)
+
+
+def require_read(violations: Iterable[Violation]) -> None:
+    """Refuse what was found of chunks of which a file could not be read: it is no verdict.
 
     Raises:
         EnvironmentRefused: naming the files.
     """
-    unread = [one for result in results for one in result.violations if one.rule == UNREAD_RULE]
+    unread = [one for one in violations if one.rule == UNREAD_RULE]
     if unread:
         raise EnvironmentRefused(
             Problem(

@@ -290,7 +290,7 @@ def _judged_chunks(
     spec = replace(gate_spec(target, plan), lineage={}, outline=None)
     texts = [(task.chunk, task.rows, task_to_json(task)) for task in tasks]
     found = [result_from_json(text) for text in in_workers(platform, plan, texts, partial(judge_batches, spec))]
-    require_read(found)
+    require_read(one for result in found for one in result.violations)
     return {result.chunk: result for result in sorted(found, key=lambda result: result.chunk)}
 
 

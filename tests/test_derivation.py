@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 from support import planned_a_second_ago
 
+from backfill_assets import executor
+from backfill_assets.gates import READ_RULE
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
 from benchmarks.small_table import (
@@ -27,8 +31,9 @@ from benchmarks.small_table import (
     rows,
     staged,
 )
+from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import RunState
-from resources.lakehouse import commit_replacement, local_path
+from resources.lakehouse import Scope, commit_replacement, local_path
 
 
 @contextmanager
@@ -82,3 +87,49 @@ def test_derived_corrections_lie_below_their_own_table_wherever_the_warehouse_is
         files = [file.path for chunk in platform.ledger.chunks("correct") for file in chunk.derived]
         assert files
         assert [path for path in files if not path.startswith(own)] == []
+
+
+def gone(file: Path) -> None:
+    file.unlink()
+
+
+def cut(file: Path) -> None:
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes()[:100])
+
+
+DERIVING = pytest.mark.parametrize(
+    ("mode", "options"), [("MERGE_BY_KEY", {"merge": {"entities": ["m1"]}}), ("CORRECTION_EVENTS", {})]
+)
+
+
+@DERIVING
+@pytest.mark.parametrize("damage", [gone, cut])
+def test_a_derived_file_that_was_damaged_before_its_gate_is_made_again(
+    tmp_path: Path, mode: str, options: dict[str, Any], damage: Callable[[Path], None]
+) -> None:
+    with world(tmp_path / "home") as platform:
+        record = planned(platform, manifest("run", mode, SCOPE, **options))
+        executor.stage_chunks(platform, "run", [chunk.key for chunk in record.plan.chunks])
+        damaged = next(file for chunk in platform.ledger.chunks("run") for file in chunk.derived)
+        damage(Path(local_path(damaged.path)))
+        assert staged(platform, "run").state is RunState.FAILED
+        (failed,) = [verdict for verdict in platform.ledger.verdicts("run") if not verdict.passed]
+        (violation,) = failed.details["violations"]
+        assert (violation["rule"], violation["sample"][0]["file"]) == (READ_RULE, local_path(damaged.path))
+        assert staged(platform, "run").state is RunState.VALIDATED
+        publish(platform, "run")
+
+
+@DERIVING
+def test_nothing_is_derived_of_rows_that_cannot_be_read(tmp_path: Path, mode: str, options: dict[str, Any]) -> None:
+    with world(tmp_path / "home") as platform:
+        planned(platform, manifest("run", mode, SCOPE, **options))
+        scope = {"2020-02": Scope("day", date(2020, 2, 1), date(2020, 2, 29))}
+        path, *_ = platform.lakehouse.files_by_chunk(READINGS, None, scope)["2020-02"]
+        file = Path(local_path(path))
+        away = file.rename(tmp_path / "away")
+        with pytest.raises(EnvironmentRefused, match=f"{file.name} cannot be read"):
+            staged(platform, "run")
+        away.rename(file)
+        assert staged(platform, "run").state is RunState.VALIDATED

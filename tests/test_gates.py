@@ -392,10 +392,10 @@ def test_a_file_that_could_not_be_read_just_now_gives_no_verdict(
         raise OSError(errno.ESTALE, "Stale file handle")
 
     one = task(tmp_path, *[frame(good_rows(3, 3 * number)) for number in range(files)])
-    require_read([gate_chunk(SPEC, one)])
+    require_read(gate_chunk(SPEC, one).violations)
     monkeypatch.setattr(Path, "read_bytes", stale)
     with pytest.raises(EnvironmentRefused, match="nothing was judged"):
-        require_read([gate_chunk(SPEC, one)])
+        require_read(gate_chunk(SPEC, one).violations)
 
 
 def test_a_missing_file_among_others_is_a_violation(tmp_path: Path) -> None:
