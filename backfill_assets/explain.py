@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
-from pyiceberg.table import Table
+from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import BooleanType, DateType, DecimalType, IntegerType, LongType, TimestamptzType
 
@@ -28,7 +28,7 @@ from backfill_assets.target import TargetTable
 from backfill_assets.ways import PUBLISH
 from manifests.canonical import plain
 from manifests.chunks import key_of
-from manifests.errors import InputRefused, Problem
+from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.planner import Plan
 from resources.lakehouse import ACTION_PROPERTY, RUN_PROPERTY, before, between
 from resources.ledger import RunRecord
@@ -268,7 +268,7 @@ def _states(table: Table, where: BooleanExpression, notes: list[str]) -> Iterato
             waiting = (snapshot, waiting[1])
             continue
         files = these
-        rows = scan.to_arrow().to_pylist() if these else []
+        rows = _read(table, scan) if these else []
         if waiting is not None and rows != waiting[1]:
             yield waiting
         waiting = (snapshot, rows)
@@ -422,8 +422,8 @@ def _source_rows(
         if target.look_back_columns:
             columns = tuple(target.look_back_columns)
             earlier = _rows(table, And(mine, before(instant, start)), plan.source_snapshot_id, instant, columns)
-    except FileNotFoundError as error:
-        return SourceRows(shown_row(entity), [], 0, [], 0, f"a file of the pinned snapshot is gone: {error}")
+    except EnvironmentRefused as refusal:  # the rest can be explained all the same
+        return SourceRows(shown_row(entity), [], 0, [], 0, refusal.problems[0].what)
     return SourceRows(
         shown_row(entity),
         [shown_row(one) for one in rows[:SHOWN_ROWS]],
@@ -436,10 +436,27 @@ def _source_rows(
 def _rows(
     table: Table, where: BooleanExpression, snapshot_id: int, instant: str, columns: tuple[str, ...] = ("*",)
 ) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = (
-        table.scan(row_filter=where, snapshot_id=snapshot_id, selected_fields=columns).to_arrow().to_pylist()
-    )
+    rows = _read(table, table.scan(row_filter=where, snapshot_id=snapshot_id, selected_fields=columns))
     return sorted(rows, key=lambda row: (row.get(instant) is None, row.get(instant), str(row)))
+
+
+def _read(table: Table, scan: DataScan) -> list[dict[str, Any]]:
+    """Return the rows of a scan.
+
+    Raises:
+        EnvironmentRefused: if a file is missing or damaged.
+    """
+    try:
+        rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
+    except (OSError, ValueError) as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"a file of {'.'.join(table.name())} cannot be read: {type(error).__name__}: {error}",
+                "a row is explained from every file that may hold its key",
+                "`backfill verify --all --data` names what is damaged; restore the file from its backup",
+            )
+        ) from error
+    return rows
 
 
 def _corrections(platform: Platform, target: TargetTable, key: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -448,5 +465,5 @@ def _corrections(platform: Platform, target: TargetTable, key: Mapping[str, Any]
     table = platform.lakehouse.table(target.corrections.name)
     if table.current_snapshot() is None:
         return []
-    rows = table.scan(row_filter=_where(key)).to_arrow().to_pylist()
+    rows = _read(table, table.scan(row_filter=_where(key)))
     return [shown_row(row) for row in sorted(rows, key=lambda row: row["produced_at"])[-SHOWN_ROWS:]]

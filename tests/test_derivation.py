@@ -14,6 +14,7 @@ from pyiceberg.manifest import DataFile
 from support import planned_a_second_ago
 
 from backfill_assets import executor
+from backfill_assets.explain import explain
 from backfill_assets.gates import READ_RULE
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
@@ -133,3 +134,19 @@ def test_nothing_is_derived_of_rows_that_cannot_be_read(tmp_path: Path, mode: st
             staged(platform, "run")
         away.rename(file)
         assert staged(platform, "run").state is RunState.VALIDATED
+
+
+@pytest.mark.parametrize("damage", [gone, cut])
+def test_a_row_is_not_explained_by_corrections_that_cannot_be_read(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    with world(tmp_path / "home") as platform:
+        published(platform, "correct", "CORRECTION_EVENTS")
+        one = platform.lakehouse.table(CORRECTIONS).scan().to_arrow().to_pylist()[0]
+        key = [f"meter={one['meter']}", f"day={one['day']}"]
+        assert explain(platform, READINGS, key).corrections
+        for chunk in platform.ledger.chunks("correct"):
+            for file in chunk.derived:
+                damage(Path(local_path(file.path)))
+        with pytest.raises(EnvironmentRefused, match=f"a file of {CORRECTIONS} cannot be read"):
+            explain(platform, READINGS, key)
