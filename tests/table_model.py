@@ -19,6 +19,8 @@ from manifests.errors import (
     Problem,
     PublicationDeferred,
     PublicationRefused,
+    RunStopped,
+    StateMoved,
     TransitionRefused,
 )
 from manifests.lifecycle import TRANSITIONS, RunState
@@ -112,7 +114,10 @@ class Run:
     # what was staged: the months of the target that change, and corrections
     after: dict[str, Files] = field(default_factory=dict)
     events: dict[str, Files] = field(default_factory=dict)
+    launches: list[Launch] = field(default_factory=list)
+    """Those that take their time."""
     # how far it is
+    stopped: bool = False
     prepared: bool = False
     shown: bool = False
     pending: str | None = None
@@ -135,6 +140,19 @@ class Run:
         if self.corrections is Corrections.INSTEAD:
             return []
         return sorted(self.after) if self.mode is PublishMode.MERGE_BY_KEY else list(self.months)
+
+
+@dataclass(eq=False)
+class Launch:
+    """A launch of months that goes on when another one has staged them; its attempt, if it has opened one, is in a state."""
+
+    run: Run
+    months: frozenset[str]
+    attempt: str = ""
+    """RUNNING, STOPPED, or OBSOLETE: a month was planned anew."""
+
+    def __repr__(self) -> str:
+        return f"<launch of {self.run.run_id} {sorted(self.months)} {self.attempt}>"
 
 
 @dataclass
@@ -196,6 +214,8 @@ class Model:
 
     def stage(self, run: Run, computed: Mapping[str, list[File]]) -> bool:
         """Stage what was computed of months; return whether their gates pass."""
+        if run.stopped:
+            raise RunStopped(WHY)
         passes = True
         for month, files in computed.items():
             rows = [row for file in files for row in file.rows]
@@ -243,6 +263,34 @@ class Model:
         issued = {event.pair for file in run.issued[month] for event in file.rows}
         return not issued & {event.pair for event in events}
 
+    # --- launches and stops ---------------------------------------------------------------------------------------
+
+    def launch(self, run: Run, *, opens: bool) -> None:
+        """Begin to compute what waits, by the plan that it has now; perhaps open an attempt at once."""
+        run.launches.append(Launch(run, frozenset(run.waiting), "RUNNING" if opens else ""))
+
+    def go_on(self, launch: Launch) -> None:
+        """Open the attempt that is not open, or stage what it has computed; another launch has staged all of it once."""
+        run = launch.run
+        run.launches.remove(launch)
+        if not launch.attempt and not launch.months & run.waiting:
+            return
+        if run.stopped:
+            raise RunStopped(WHY)
+        if not launch.attempt or launch.attempt == "OBSOLETE":
+            raise StateMoved(WHY)
+        raise TransitionRefused(WHY)
+
+    def stop(self, run: Run) -> None:
+        if run.state not in {RunState.RUNNING, VALIDATED}:
+            raise TransitionRefused(WHY)
+        run.stopped = True
+        for launch in run.launches:
+            launch.attempt = "STOPPED" if launch.attempt == "RUNNING" else launch.attempt
+
+    def resume(self, run: Run) -> None:
+        run.stopped = False
+
     # --- leases ---------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -285,9 +333,13 @@ class Model:
         if run.state is not VALIDATED:
             raise PublicationRefused(WHY)
         with self.lease(run, "publish") as lease:
+            if run.pending is None and run.stopped:
+                raise PublicationRefused(WHY)
             if run.pending is None and self.conflicts(run):
                 self._in_conflict(run)
             reach("publishing.sealed")
+            if run.pending is None and run.stopped:  # from here on it is too late
+                raise RunStopped(WHY)
             if not lease.lost:
                 run.intents["publish"] = lease
             reach("publishing.tagged")
@@ -332,6 +384,9 @@ class Model:
             run.base |= {month: self.main[month] for month in conflicts}
             run.issued |= {month: self.corrections[month] for month in conflicts}
             run.waiting = set(conflicts)
+            for launch in run.launches:
+                if launch.attempt == "RUNNING" and launch.months & run.waiting:
+                    launch.attempt = "OBSOLETE"
             run.state = RunState.RUNNING
             raise PublicationDeferred(WHY)
         run.intents.pop("publish", None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from calendar import monthrange
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -214,6 +214,25 @@ class Installation:
         assert all(one.verdict.passed for one in gated) == passes, (run, gated)
         if passes and whole:
             self.judge(run.run_id)
+
+    def launch(self, run_id: str, months: Iterable[str], *, opens: bool) -> Callable[[], None]:
+        """Read what a launch computes months by, perhaps open its attempt; return what it does when it goes on."""
+        ledger, keys = self.platform.ledger, sorted(months)
+        edition = ledger.edition(run_id)
+
+        def start() -> tuple[int, str] | None:
+            location = self.platform.lakehouse.location(DAYS)
+            return ledger.start_attempt(run_id, keys, edition=edition, actor="ada", location=location)
+
+        opened = start() if opens else None
+
+        def go_on() -> None:
+            if opened is None:
+                assert start() is None, "it would compute what another launch has staged"
+            else:
+                ledger.stage(run_id, opened[0], dict.fromkeys(keys, ()))
+
+        return go_on
 
     def judge(self, run_id: str) -> None:
         """Have every run-level gate pass: the run is VALIDATED then."""

@@ -23,13 +23,14 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from table_model import File, Killed, Model, Row, Run
+from table_model import File, Killed, Launch, Model, Row, Run
 from table_world import DAYS, MONTHS, NAMES, NOBODY, Installation, day_of, only_this_table
 
 from backfill_assets import doctor, publication, ways
 from manifests.errors import LeaseHeld, PlanRefused, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, OnConflict, PublishMode
+from resources import stops
 from resources.leases import Leases
 from resources.processes import name_of
 from resources.tables import leases as leases_table
@@ -39,6 +40,7 @@ PUBLISHING = ("sealed", "tagged", "prepared", "leased", "committed", "recorded")
 seeds = st.integers(0, 2**16)
 spans = st.tuples(st.integers(0, 3), st.integers(0, 2)).map(lambda it: MONTHS[it[0] : it[0] + it[1] + 1])
 months = st.sampled_from(MONTHS)
+launches = st.sampled_from(["", "read", "opened"])
 
 
 class TableUnderChange(RuleBasedStateMachine):
@@ -53,6 +55,7 @@ class TableUnderChange(RuleBasedStateMachine):
         self.model = Model(MONTHS)
         self.numbers = count(1)
         self.live_files: list[tuple[str, File]] = []
+        self.launched: list[tuple[Launch, Callable[[], None]]] = []
         self.seen = (0, self.it.platform.lakehouse.snapshot_id(DAYS))
 
     def teardown(self) -> None:
@@ -112,12 +115,12 @@ class TableUnderChange(RuleBasedStateMachine):
             self.it.edit_leases(leases_table.c.run_id == run.run_id, pid=NOBODY, process=name_of(NOBODY))
             self.it.killed = False
 
-    def given(self, mode: PublishMode, **options: Any) -> Run:
+    def given(self, mode: PublishMode, beside: str = "", **options: Any) -> Run:
         """Return a validated run over the first two months."""
         run = Run(f"run-{next(self.numbers):03}", mode, MONTHS[:2], **options)
         self.model.plan(run)
         self.it.plan(run)
-        self._stage(run, next(self.numbers))
+        self._stage(run, next(self.numbers), beside)
         return run
 
     def cancel(self, run: Run) -> None:
@@ -165,9 +168,10 @@ class TableUnderChange(RuleBasedStateMachine):
         on_conflict=st.sampled_from(OnConflict),
         seed=seeds,
         options=st.tuples(st.integers(1, 2), st.booleans(), st.sampled_from(OlderVersion)),
+        beside=launches,
     )
     def a_run_is_planned_approved_and_staged(
-        self, mode: PublishMode, months: tuple[str, ...], on_conflict: OnConflict, seed: int, options: Any
+        self, mode: PublishMode, months: tuple[str, ...], on_conflict: OnConflict, seed: int, options: Any, beside: str
     ) -> None:
         number, choice, older = options
         run = Run(f"run-{next(self.numbers):03}", mode, months, on_conflict, max_replans=number)
@@ -186,16 +190,73 @@ class TableUnderChange(RuleBasedStateMachine):
             raise AssertionError(f"{run} was planned")
         self.model.plan(run)
         self.it.plan(run)
-        self._stage(run, seed)
+        self._stage(run, seed, beside)
 
-    def _stage(self, run: Run, seed: int) -> None:
+    def _stage(self, run: Run, seed: int, beside: str = "") -> None:
+        """Stage what waits, perhaps `beside` another launch of it that has read its plan, or opened its attempt, before."""
+        if beside and not run.stopped:
+            self.model.launch(run, opens=beside == "opened")
+            self.launched.append((run.launches[-1], self.it.launch(run.run_id, run.waiting, opens=beside == "opened")))
         computed = self.computed(run, seed, run.waiting)
-        self.it.stage(run, computed, passes=self.model.stage(run, computed))
+        passes: list[bool] = []
+        self.both(
+            lambda: self.it.stage(run, computed, passes=all(passes)),
+            lambda: passes.append(self.model.stage(run, computed)),
+        )
 
     @precondition(lambda self: self.runs(RunState.RUNNING))
-    @rule(data=st.data(), seed=seeds)
-    def months_planned_anew_are_computed(self, data: st.DataObject, seed: int) -> None:
-        self._stage(self.draw(data, self.runs(RunState.RUNNING)), seed)
+    @rule(data=st.data(), seed=seeds, beside=launches)
+    def months_planned_anew_are_computed(self, data: st.DataObject, seed: int, beside: str) -> None:
+        self._stage(self.draw(data, self.runs(RunState.RUNNING)), seed, beside)
+
+    @precondition(lambda self: self._late())
+    @rule(data=st.data())
+    def a_launch_that_took_its_time_goes_on(self, data: st.DataObject) -> None:
+        self.go_on(data.draw(st.sampled_from(self._late())))
+
+    def go_on(self, late: tuple[Launch, Callable[[], None]]) -> None:
+        self.launched.remove(late)
+        self.both(late[1], lambda: self.model.go_on(late[0]))
+
+    def _late(self) -> list[tuple[Launch, Callable[[], None]]]:
+        return [one for one in self.launched if one[0].run.state is not RunState.FAILED]
+
+    # --- stops ----------------------------------------------------------------------------------------------------
+
+    def _stop(self, run: Run) -> None:
+        stops.stop(self.it.platform.ledger.engine, run.run_id, by="olga", through="backfill stop")
+
+    @precondition(lambda self: self.runs())
+    @rule(data=st.data())
+    def a_run_is_stopped(self, data: st.DataObject) -> None:
+        run = self.draw(data, self.runs())
+        self.both(lambda: self._stop(run), lambda: self.model.stop(run))
+
+    @precondition(lambda self: any(run.stopped for run in self.runs()))
+    @rule(data=st.data())
+    def a_stopped_run_is_launched_again(self, data: st.DataObject) -> None:
+        run = self.draw(data, [run for run in self.runs() if run.stopped])
+        stops.launched(self.it.platform.ledger.engine, run.run_id, by="ada")
+        self.model.resume(run)
+
+    @precondition(lambda self: self.runs(RunState.VALIDATED, RunState.PUBLISHED, RunState.ROLLED_BACK))
+    @rule(data=st.data())
+    def a_run_is_stopped_while_its_tables_change(self, data: st.DataObject) -> None:
+        action, run, point = self._action_and_point(data)
+        self.stopped_at(action, run, point)
+
+    def stopped_at(self, action: str, run: Run, point: str) -> None:
+        found: list[Any] = []
+        self.act(
+            action,
+            run,
+            point,
+            lambda: found.append(_outcome(lambda: self._stop(run))),
+            lambda: found.append(_outcome(lambda: self.model.stop(run))),
+        )
+        assert not found or _kind(found[0]) is _kind(found[1]), found
+
+    # --- publications ---------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.runs(RunState.VALIDATED))
     @rule(data=st.data())
@@ -516,6 +577,34 @@ def test_first_rows_are_not_planned_anew_over_those_of_others(machine: TableUnde
     machine.it.live(MONTHS[0], file)
     machine.act("publish", run)
     assert run.state is RunState.REJECTED
+
+
+@pytest.mark.parametrize(("point", "state"), [("sealed", RunState.VALIDATED), ("tagged", RunState.PUBLISHED)])
+def test_a_stop_holds_a_publication_whose_intent_is_not_on_record_yet(
+    machine: TableUnderChange, point: str, state: RunState
+) -> None:
+    run = machine.given(PublishMode.REPLACE_PARTITIONS)
+    machine.stopped_at("publish", run, f"publishing.{point}")
+    assert run.state is state
+    machine.act("publish", run)
+    assert run.state is state
+
+
+@pytest.mark.parametrize("beside", ["read", "opened"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_launch_by_a_plan_that_the_run_has_no_longer_changes_nothing(
+    machine: TableUnderChange, beside: str, stopped: bool
+) -> None:
+    run = machine.given(PublishMode.REPLACE_PARTITIONS, beside, on_conflict=OnConflict.REPLAN)
+    file = machine._live_file(MONTHS[0], 0)
+    machine.model.live(MONTHS[0], file)
+    machine.it.live(MONTHS[0], file)
+    machine.act("publish", run)
+    assert (run.state, run.waiting) == (RunState.RUNNING, {MONTHS[0]})
+    if stopped:
+        machine.both(lambda: machine._stop(run), lambda: machine.model.stop(run))
+    machine.go_on(machine.launched[0])
+    assert run.waiting == {MONTHS[0]}
 
 
 def _outcome(do: Callable[[], Any]) -> BaseException | None:
