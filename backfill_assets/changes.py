@@ -95,7 +95,8 @@ def untold(platform: Platform, instance: dg.DagsterInstance) -> list[ReaderChang
     """
     found = []
     for target in declared_targets():
-        for change, is_busy in _waiting(instance, target.name, recorded(platform, target.name)):
+        changes = recorded(platform, target.name)
+        for change, is_busy in _waiting(instance, changes, _known(instance, target.name) if changes else set()):
             if is_busy:
                 break
             found.append(change)
@@ -103,10 +104,9 @@ def untold(platform: Platform, instance: dg.DagsterInstance) -> list[ReaderChang
 
 
 def _waiting(
-    instance: dg.DagsterInstance, name: str, changes: Sequence[ReaderChange], own: str = ""
+    instance: dg.DagsterInstance, changes: Sequence[ReaderChange], known: Collection[str], own: str = ""
 ) -> list[tuple[ReaderChange, bool]]:
     """Return which changes of a target Dagster was not told of, and whether a Dagster run is about to tell it by itself."""
-    known = _known(instance, name) if changes else set()
     waiting = [change for change in changes if change.data_version not in known]
     # in this order: whoever was publishing when the ledger was read, and is no more, has told what it had to tell
     busy = _publishing(instance, {change.run_id for change in waiting}, own)
@@ -131,12 +131,12 @@ def _tell(
 ) -> tuple[list[ReaderChange], bool]:
     """Tell the changes of one target; return those that were told now, and whether none is left."""
     changes = recorded(platform, name)
+    known = _known(instance, name) if changes else set()
     told: list[ReaderChange] = []
-    for change, is_busy in _waiting(instance, name, changes, own):
+    for change, is_busy in _waiting(instance, changes, known, own):
         if is_busy or (change.action == PUBLISH and change.run_id == but):
             return told, False
         after = changes[changes.index(change) + 1 :]
-        known = _known(instance, name)
         # one that is told after a later one is the asset's latest: it says what readers see now, too
         shown = metadata(platform, change, is_newest=not after or any(one.data_version in known for one in after))
         with telling(platform.ledger.engine, name):

@@ -158,10 +158,6 @@ class _Book:
         return [one for one in self._publications if one["state"] == "COMMITTED"]
 
     @property
-    def _intents(self) -> list[dict[str, Any]]:
-        return [one for one in self._publications if one["state"] == "INTENT"]
-
-    @property
     def _last_move(self) -> str:
         """Who moved the run into its state, when and why."""
         if not self._history:
