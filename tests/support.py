@@ -6,6 +6,7 @@ Everything is small and real; nothing is mocked.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -26,6 +27,7 @@ from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from backfill_assets import planning
 from backfill_assets.platform import Platform
+from benchmarks import small_table
 from manifests.chunks import Chunking
 from manifests.lifecycle import RunState
 from manifests.model import Kind, RunManifest, manifest_from
@@ -51,6 +53,26 @@ CALENDAR = "silver.jurisdiction_calendar"
 RUN_CLOCK = datetime(2024, 5, 1, 12, tzinfo=UTC)
 REQUESTER = "ada"
 APPROVER = "grace"
+
+
+# --- an installation that is put back -----------------------------------------------------------------------------------
+
+
+def set_aside(home: Path) -> Path:
+    """Keep a copy of an installation for `put_back`; return its home."""
+    shutil.copytree(home, home.with_name("kept"))
+    return home
+
+
+@contextmanager
+def put_back(home: Path) -> Iterator[Platform]:
+    """Yield the installation of the small table at `home`, as it was when it was set aside."""
+    shutil.rmtree(home)
+    shutil.copytree(home.with_name("kept"), home)
+    with small_table.declared():
+        opened = small_table.opened(home)
+        yield opened
+        small_table.closed(opened)
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------

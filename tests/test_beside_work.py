@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import put_back, set_aside
 
 from backfill_assets import doctor, faults, garbage, publication, verification
 from backfill_assets.kept_diffs import keep_diff
@@ -49,18 +49,13 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         validated(platform, "march", ("2020-03-01", "2020-03-31"))
         planned(platform, manifest("april", "REPLACE_PARTITIONS", ("2020-04-01", "2020-04-30")))
         closed(platform)
-    shutil.copytree(home, home.with_name("kept"))
-    return home
+    return set_aside(home)
 
 
 @pytest.fixture
 def platform(kept: Path) -> Iterator[Platform]:
-    shutil.rmtree(kept)
-    shutil.copytree(kept.with_name("kept"), kept)
-    with declared():
-        opened = small_table.opened(kept)
+    with put_back(kept) as opened:
         yield opened
-        closed(opened)
 
 
 def once(act: Callable[[], Any]) -> Callable[[], None]:

@@ -23,7 +23,7 @@ from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from rich.console import Console
-from worlds import FEW_GATES, TARGET, World, killed_at, make_world
+from worlds import FEW_GATES, KEY, NUMBERS, TARGET, VALUES, World, killed_at, make_world
 
 from backfill_assets import compare as compare_module
 from backfill_assets import diff_view
@@ -36,9 +36,6 @@ from manifests.errors import InputRefused
 from resources.lakehouse import commit_replacement, data_files
 from resources.ledger import now
 
-KEY = ["case_id", "clock", "business_date"]
-VALUES = ["jurisdiction", "started_on", "breach_on", "days_open", "sla_state", "breach_at", "amount"]
-NUMBERS = ["days_open", "amount"]
 SCOPE = (date(2010, 3, 1), date(2010, 5, 31))
 
 

@@ -9,16 +9,13 @@ from typing import Any
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from worlds import FEW_GATES, TARGET, World, make_world
+from worlds import FEW_GATES, KEY, TARGET, VALUES, World, make_world
 
 from backfill_assets.cli import cli
 from backfill_assets.explain import Explanation, explain, parse_key
 from backfill_assets.platform import target_named
 from backfill_assets.publication import publish, rollback
 from manifests.errors import InputRefused
-
-KEY = ["case_id", "clock", "business_date"]
-VALUES = ["jurisdiction", "started_on", "breach_on", "days_open", "sla_state", "breach_at", "amount"]
 
 
 @pytest.fixture(scope="module")

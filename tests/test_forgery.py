@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support import put_back, set_aside
 
 from backfill_assets import decisions
 from backfill_assets.doctor import examine, mend
@@ -53,18 +54,13 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         planned(platform, manifest("waiting", "REPLACE_PARTITIONS", SCOPE))
         assert staged(platform, "waiting").state is RunState.VALIDATED
         closed(platform)
-    shutil.copytree(home, home.with_name("kept"))
-    return home
+    return set_aside(home)
 
 
 @pytest.fixture
 def platform(kept: Path) -> Iterator[Platform]:
-    shutil.rmtree(kept)
-    shutil.copytree(kept.with_name("kept"), kept)
-    with declared():
-        opened = small_table.opened(kept)
+    with put_back(kept) as opened:
         yield opened
-        closed(opened)
 
 
 def by_hand(platform: Platform, *statements: str) -> None:

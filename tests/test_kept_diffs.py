@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from worlds import FEW_GATES, TARGET, World, killed_at, make_world
+from worlds import FEW_GATES, KEY, NUMBERS, TARGET, VALUES, World, killed_at, make_world
 
 from backfill_assets import doctor
 from backfill_assets.cli import cli
@@ -27,9 +27,6 @@ from manifests.canonical import plain
 from manifests.errors import InputRefused
 from resources.evidence import sha256_of_file
 
-KEY = ["case_id", "clock", "business_date"]
-VALUES = ["jurisdiction", "started_on", "breach_on", "days_open", "sla_state", "breach_at", "amount"]
-NUMBERS = ["days_open", "amount"]
 SCOPE = (date(2010, 3, 1), date(2010, 4, 30))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from support import moved
-from worlds import FEW_GATES, TARGET, World, generated, make_world
+from worlds import FEW_GATES, KEY, TARGET, World, generated, make_world
 
 from backfill_assets.loading import load_case_events
 from backfill_assets.planning import plan_run, plan_series, preview
@@ -20,7 +20,6 @@ from manifests.kinds import FIRST_OUTPUT
 from manifests.lifecycle import RunState
 from resources.tables import amendments
 
-KEY = ["case_id", "clock", "business_date"]
 CORRECTIONS = "silver.case_sla_daily_corrections"
 SCOPE = (date(2010, 3, 1), date(2010, 6, 30))
 LINEAGE = ["run_id", "processing_mode", "transform_version", "input_snapshot_id", "produced_at"]

@@ -82,6 +82,18 @@ def once(act: Callable[[], None]) -> Callable[..., None]:
     return do
 
 
+def beside_computing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Do something once, when a launch has computed its first batch and not staged it yet."""
+    first = once(act)
+
+    def compute(*arguments: Any) -> Any:
+        files = small_table.compute(*arguments)
+        first()
+        return files
+
+    monkeypatch.setattr(executor, "compute_batch", compute)
+
+
 def march(platform: Platform) -> int:
     return sum(row[1] >= date(2020, 3, 1) and row[1] <= date(2020, 3, 31) for row in small_table.rows(platform))
 
@@ -153,14 +165,7 @@ def test_a_launch_that_computed_in_vain_fails_neither_chunk_nor_run(
         meanwhile(platform)
         raise error
 
-    act = once(fails)
-
-    def compute(*arguments: Any) -> Any:
-        files = small_table.compute(*arguments)
-        act()
-        return files
-
-    monkeypatch.setattr(executor, "compute_batch", compute)
+    beside_computing(monkeypatch, fails)
     with pytest.raises(StateMoved, match="planned anew"):
         executor.stage_chunks(platform, SLOW, KEYS if scope == SCOPE else KEYS[1:])
     nothing_has_failed(platform)
@@ -176,14 +181,7 @@ def test_a_launch_whose_chunks_another_one_has_staged_by_the_new_plan_has_nothin
         meanwhile(platform)
         small_table.staged(platform, SLOW)
 
-    acts = once(act)
-
-    def compute(*arguments: Any) -> Any:
-        files = small_table.compute(*arguments)
-        acts()
-        return files
-
-    monkeypatch.setattr(executor, "compute_batch", compute)
+    beside_computing(monkeypatch, act)
     outcome = executor.stage_chunks(platform, SLOW, KEYS)
     assert (outcome.computed, outcome.skipped, outcome.failed) == ([], KEYS, {})
     assert platform.ledger.run(SLOW).state is RunState.VALIDATED
@@ -194,14 +192,7 @@ def test_a_launch_of_chunks_that_keep_their_plan_is_not_obsolete(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two_runs(platform)
-    act = once(lambda: meanwhile(platform))
-
-    def compute(*arguments: Any) -> Any:
-        files = small_table.compute(*arguments)
-        act()
-        return files
-
-    monkeypatch.setattr(executor, "compute_batch", compute)
+    beside_computing(monkeypatch, lambda: meanwhile(platform))
     executor.stage_chunks(platform, SLOW, KEYS[:1])  # February only: the publisher has planned March anew
     assert platform.ledger.run(SLOW).state is RunState.RUNNING
     assert [one["state"] for one in platform.ledger.attempts(SLOW)] == ["STAGED", "STAGED"]

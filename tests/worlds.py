@@ -35,6 +35,10 @@ from resources.settings import load_settings
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 SPARK = {"spark.driver.extraJavaOptions": JAVA_OPTIONS, "spark.sql.shuffle.partitions": "2"}
 TARGET = "silver.case_sla_daily"
+KEY = ["case_id", "clock", "business_date"]
+VALUES = ["jurisdiction", "started_on", "breach_on", "days_open", "sla_state", "breach_at", "amount"]
+NUMBERS = ["days_open", "amount"]
+"""The target's key, its other columns without those of lineage, and which of them are numbers."""
 START, END = date(2010, 1, 1), date(2011, 12, 31)
 FEW_GATES = ["all_chunks_staged", "rows_within_expected", "change_within_tolerance"]
 """Those that read nothing: for runs of tests that are about something else. A reconciliation costs more than such a run."""
