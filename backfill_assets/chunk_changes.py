@@ -18,6 +18,7 @@ from backfill_assets.platform import Platform, target_named
 from backfill_assets.target import TargetTable
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused
+from manifests.planner import Plan
 from resources.ledger import ChunkRecord, ChunkState, RunRecord
 
 CHANGES_FILE = "changes.json"
@@ -76,10 +77,8 @@ def changes_of_run(platform: Platform, record: RunRecord, accepted: Mapping[str,
         known = {key: facts["rows"] for key, facts in accepted.items()}
         return Changes("", [_change(one, known.get(one.chunk), one.rows, accepted) for one in chunks], _said(refusal))
     sides = {chunk.chunk: _side(record, chunk, before[chunk.chunk]) for chunk in chunks}
-    found = [
-        _change(chunk, sum(before[chunk.chunk].values()), _rows_after(record, chunk, before[chunk.chunk]), accepted)
-        for chunk in chunks
-    ]
+    after = {one.chunk: rows_after(record.plan, one, before[one.chunk]) for one in chunks if one.state in STAGED}
+    found = [_change(one, sum(before[one.chunk].values()), after.get(one.chunk), accepted) for one in chunks]
     whole = len(chunks) == len(record.plan.chunks) and all(chunk.state in STAGED for chunk in chunks)
     return Changes(diff_id_of(target, sides) if whole else "", found)
 
@@ -121,11 +120,10 @@ def _side(record: RunRecord, chunk: ChunkRecord, before: Mapping[str, int]) -> S
     return Side(only_old, only_new, tuple(both))
 
 
-def _rows_after(record: RunRecord, chunk: ChunkRecord, before: Mapping[str, int]) -> int | None:
-    if chunk.state not in STAGED:
-        return None
-    if record.plan.merge is None:
-        return chunk.rows
+def rows_after(plan: Plan, chunk: ChunkRecord, before: Mapping[str, int]) -> int:
+    """Return how many rows readers have of a staged chunk once it is published; `before` are those of each file that it has."""
+    if plan.merge is None:
+        return chunk.rows or 0
     gone = set(chunk.replaced)
     stays = sum(rows for path, rows in before.items() if path not in gone)
     return stays + sum(file.rows for file in chunk.derived)

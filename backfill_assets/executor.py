@@ -21,7 +21,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame
 
 from backfill_assets import faults, stopping
-from backfill_assets.chunk_changes import VISIBLE
+from backfill_assets.chunk_changes import VISIBLE, rows_after
 from backfill_assets.compute import compute_batch, history_until_end, lineage, staged_frame, transform_context
 from backfill_assets.derivation import DerivedVerdict, chunk_scopes, derive_batch, judge_derived
 from backfill_assets.exception_table import UNLISTED, Judged, keep
@@ -729,19 +729,14 @@ def rows_by_chunk(
 
     Of a merge, files that have no row of a merged entity stay as they are.
     """
-    keys = {chunk.chunk for chunk in chunks}
-    base: dict[str, int] = {}
-    files: Mapping[str, Sequence[str]] = {}
+    scopes = chunk_scopes(target, [plan.chunk(chunk.chunk) for chunk in chunks])
+    before: Mapping[str, Mapping[str, int]] = {key: {} for key in scopes}
     if plan.base_snapshot_id is not None:
-        scopes = chunk_scopes(target, [chunk for chunk in plan.chunks if chunk.key in keys])
-        files = platform.lakehouse.files_by_chunk(target.name, plan.base_snapshot_id, scopes)
-        base = platform.lakehouse.rows_by_file(target.name, plan.base_snapshot_id)
+        before = platform.lakehouse.file_rows_by_chunk(target.name, plan.base_snapshot_id, scopes)
     found = {}
     for chunk in chunks:
-        accepted, after = sum(base[path] for path in files.get(chunk.chunk, ())), chunk.rows or 0
-        if plan.merge is not None:
-            after = accepted - sum(base[path] for path in chunk.replaced) + sum(file.rows for file in chunk.derived)
-        found[chunk.chunk] = ChunkRows(accepted, after)
+        files = before[chunk.chunk]
+        found[chunk.chunk] = ChunkRows(sum(files.values()), rows_after(plan, chunk, files))
     return found
 
 

@@ -255,8 +255,7 @@ def _recorded(platform: Platform, run_id: str) -> list[Verdict]:
 def _published(platform: Platform, target: TargetTable, plan: Plan) -> dict[str, Published]:
     """Return the files of each chunk at the plan's base, and who has accepted it."""
     scopes = chunk_scopes(target, plan.chunks)
-    files = platform.lakehouse.files_by_chunk(target.name, plan.base_snapshot_id, scopes)
-    rows = platform.lakehouse.rows_by_file(target.name, plan.base_snapshot_id)
+    files = platform.lakehouse.file_rows_by_chunk(target.name, plan.base_snapshot_id, scopes)
     holders = platform.ledger.accepted(target.name, scopes)
     runs = {run_id: platform.ledger.run(run_id) for run_id in sorted(set(holders.values()))}
     plans = {run_id: platform.ledger.plans(record) for run_id, record in runs.items()}
@@ -264,8 +263,8 @@ def _published(platform: Platform, target: TargetTable, plan: Plan) -> dict[str,
     return {
         key: Published(
             key,
-            files[key],
-            sum(rows[path] for path in files[key]),
+            tuple(sorted(files[key])),
+            sum(files[key].values()),
             (runs[holder], chunks[holder][key], plans[holder][key]) if (holder := holders.get(key)) else None,
         )
         for key in scopes

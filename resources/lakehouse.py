@@ -362,14 +362,6 @@ class Lakehouse:
         found = (file.file_path for scope in scopes for file in _files_at(table, snapshot_id, scope))
         return list(dict.fromkeys(found))
 
-    def rows_by_file(self, name: str, snapshot_id: int | None) -> dict[str, int]:
-        """Return how many rows each data file of a snapshot holds, from metadata; None stands for the table before its first."""
-        if snapshot_id is None:
-            return {}
-        table = self.table(name)
-        live = _live_files(table, _snapshot(table, snapshot_id), AlwaysTrue())
-        return {file.file_path: file.record_count for file in live}
-
     def files_by_chunk(
         self, name: str, snapshot_id: int | None, scopes: Mapping[str, Scope], *, branch: str | None = None
     ) -> dict[str, tuple[str, ...]]:
