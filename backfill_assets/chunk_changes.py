@@ -19,13 +19,12 @@ from backfill_assets.target import TargetTable
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused
 from manifests.planner import Plan
-from resources.ledger import ChunkRecord, ChunkState, RunRecord
+from resources.ledger import STAGED, ChunkRecord, RunRecord
 
 CHANGES_FILE = "changes.json"
 """The file of a bundle that says what the publication changes by chunk, and which diff is the publication's."""
 VISIBLE = "visible"
 """What the gate of a chunk has counted and added up of it as readers would see it: `rows` and `sums`."""
-STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 
 
 @dataclass(frozen=True)

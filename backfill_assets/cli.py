@@ -383,14 +383,14 @@ def _nothing() -> Iterator[None]:
 def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
     """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
     from backfill_assets.progress import written_chunks
-    from resources.ledger import ChunkState, Ledger
+    from resources.ledger import STAGED, ChunkState, Ledger
 
     wanted = set(keys)
     ledger = Ledger(platform.ledger.url)
 
     def look() -> tuple[int, int]:
         chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
-        staged = sum(chunk.state in {ChunkState.STAGED, ChunkState.PASSED} for chunk in chunks)
+        staged = sum(chunk.state in STAGED for chunk in chunks)
         under_way = [attempt["prefix"] for attempt in ledger.attempts(run_id) if attempt["state"] == "RUNNING"]
         computed = staged + sum(len(written_chunks(prefix)) for prefix in under_way[-1:])
         return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)

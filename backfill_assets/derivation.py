@@ -31,7 +31,8 @@ from backfill_assets.gates import (
     task_to_json,
 )
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.schema import dtypes
+from backfill_assets.sums import value_columns
 from backfill_assets.target import TargetTable
 from backfill_assets.workers import in_workers
 from manifests.canonical import plain
@@ -111,7 +112,7 @@ def _spec(platform: Platform, target: TargetTable, plan: Plan) -> MergeSpec | Co
             plan.run_id,
             deletes_at=lineage(plan).get(column),
         )
-    values = tuple(name for name in dtypes(target.model) if name not in (*target.key, *LINEAGE_COLUMNS))
+    values = value_columns(tuple(dtypes(target.model)), target.key)
     reason = platform.ledger.run(plan.run_id).manifest.reason
     base = platform.lakehouse.table(target.name).schema().model_dump_json()
     return CorrectionSpec(schema, target.name, target.key, values, reason, lineage(plan), base)

@@ -25,7 +25,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, ListType, NestedField, StringType
 
 from backfill_assets import faults
-from backfill_assets.chunk_changes import STAGED, Side, diff_id_of, sides_of
+from backfill_assets.chunk_changes import Side, diff_id_of, sides_of
 from backfill_assets.compare import (
     KINDS,
     PRODUCER,
@@ -39,7 +39,7 @@ from backfill_assets.derive import ADDED, CHANGED, REMOVED
 from backfill_assets.old_data import concealed
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publication import change_of
-from backfill_assets.schema import LINEAGE_COLUMNS, TABLE_PROPERTIES, dtypes, iceberg_schema
+from backfill_assets.schema import TABLE_PROPERTIES, dtypes, iceberg_schema
 from backfill_assets.sums import value_columns
 from backfill_assets.target import TargetTable
 from backfill_assets.workers import in_workers
@@ -48,7 +48,7 @@ from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.planner import StagedFile
 from resources.lakehouse import DIFF_PROPERTY, RUN_PROPERTY, local_path
-from resources.ledger import ChunkRecord, RunRecord, now, operator
+from resources.ledger import STAGED, ChunkRecord, RunRecord, now, operator
 from resources.storage import Storage, place_of
 
 LARGEST, SAMPLE = 5, 1
@@ -368,7 +368,7 @@ def _column_diff(name: str, chunks: Sequence[ChunkDiff]) -> ColumnDiff:
 def changes_schema(target: TargetTable) -> Schema:
     """Return the Iceberg schema of a target's changes table: a row a changed key, each value before and after."""
     declared = {field.name: field for field in iceberg_schema(target.model).fields}
-    values = [name for name in declared if name not in (*target.key, *LINEAGE_COLUMNS)]
+    values = value_columns(tuple(declared), target.key)
     columns: list[tuple[str, IcebergType, str]] = [
         ("run_id", StringType(), "Run that changes the row."),
         ("chunk", StringType(), "Chunk that the row is in."),

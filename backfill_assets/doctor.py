@@ -47,7 +47,7 @@ from resources.history import referenced
 from resources.instants import CLOCK_TOLERANCE
 from resources.journal import INSTALLATION, explain, unexplained
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
-from resources.ledger import BEFORE, ChunkRecord, ChunkState, RunRecord, now, operator
+from resources.ledger import BEFORE, STAGED, ChunkRecord, RunRecord, now, operator
 from resources.lineage import lineage_of
 from resources.policy_in_force import disagreement
 from resources.processes import has_ended, is_busy
@@ -76,7 +76,6 @@ _LOOKS = 3
 _AGAIN_SECONDS = 0.5
 _SOON_DONE = frozenset({"evidence-not-told", "evidence-behind"})
 """What a process that is at work does a moment after it has recorded a change."""
-_STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 _UNPUBLISHED = frozenset({RunState.RUNNING, RunState.STAGED, RunState.FAILED, RunState.VALIDATED})
 _USUAL_NUMBER = {PUBLISH: 1, ROLLBACK: 2}
 """Of a run's changes that do not say their number."""
@@ -582,7 +581,7 @@ def _end_attempt(platform: Platform, run_id: str, attempt: int) -> str:
 
 def _staged_files(view: _View, record: RunRecord) -> Iterator[Disagreement]:
     """Find staged chunks of a run that is not published whose files are not what was staged."""
-    chunks = [chunk for chunk in view.platform.ledger.chunks(record.run_id) if chunk.state in _STAGED]
+    chunks = [chunk for chunk in view.platform.ledger.chunks(record.run_id) if chunk.state in STAGED]
     expected = {place_of(f.path): (f.bytes, f.rows) for chunk in chunks for f in _files(chunk)}
     wrong, unread = _wrong(view.storage, expected)
     yield from _unread(record.run_id, unread)

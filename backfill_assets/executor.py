@@ -60,13 +60,12 @@ from manifests.policy import OLD_DATA_GATE, age_problems
 from resources import approvals, judged, logs, space, ticks
 from resources.code import changed_on_disk, code_identity, require_own_bytecode
 from resources.lakehouse import PinnedRead, local_path
-from resources.ledger import OBSOLETE, RAISED, ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
+from resources.ledger import OBSOLETE, RAISED, STAGED, ChunkRecord, ChunkState, GatedChunk, RunRecord, Verdict, operator
 from resources.plans import computed_in_vain
 
 _log = logging.getLogger(__name__)
 CHUNK_GATE = "chunk_rules"
 """The gate that every chunk must pass: the target's pandera model on its staged files."""
-_STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 _ERROR_LENGTH = 2_000
 _WAIT_SECONDS = 2.0
 
@@ -203,7 +202,7 @@ def _stage_chunks(
 ) -> Staged:
     run_id, outcome = record.run_id, Staged()
     present = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
-    wanted = frozenset(key for key in keys if present[key].state not in _STAGED)
+    wanted = frozenset(key for key in keys if present[key].state not in STAGED)
     outcome.skipped = sorted(set(keys) - wanted)
     text = f"computing {len(wanted)} chunk(s); {len(outcome.skipped)} are staged already"
     logs.event(_log, logging.INFO, "staging_started", text, chunks=len(wanted), skipped=len(outcome.skipped))
@@ -309,7 +308,7 @@ def _stage_batch(
     except TransitionRefused as refusal:  # the run has moved on meanwhile: that is nothing it failed at
         platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
         _say_attempt(plan, batch, attempt, "not used", logging.WARNING, why=refusal.problems[0].what)
-        by_others = [one.chunk for one in platform.ledger.chunks(plan.run_id) if one.state in _STAGED]
+        by_others = [one.chunk for one in platform.ledger.chunks(plan.run_id) if one.state in STAGED]
         if not set(keys) <= set(by_others):
             raise
         outcome.skipped += keys  # another launch has staged them first

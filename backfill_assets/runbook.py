@@ -29,7 +29,7 @@ from manifests.planner import Plan, step_id
 from resources import approvals, freezes, launches, stops
 from resources.actors import Proof
 from resources.code import code_identity
-from resources.ledger import RAISED, ChunkRecord, ChunkState, RunRecord, Verdict, now
+from resources.ledger import RAISED, STAGED, ChunkRecord, ChunkState, RunRecord, Verdict, now
 from resources.repairs import open_freezes
 from resources.storage import Storage, place_of
 
@@ -51,7 +51,6 @@ TITLES = (
 _SHOWN = 10
 _ENDED = frozenset({RunState.REJECTED, RunState.CANCELLED})
 _PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK})
-_STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 
 
 class StepState(StrEnum):
@@ -253,7 +252,7 @@ class _Book:
 
     def _launched(self) -> _Said:
         facts = list(starmap(self._of_attempts, Counter(one["state"] for one in self._attempts).items()))
-        missing = [one.chunk for one in self._chunks if one.state not in _STAGED]
+        missing = [one.chunk for one in self._chunks if one.state not in STAGED]
         launch = [self._command("run")]
         facts += [str(one) + (f"; {one.note}" if one.note else "") for one in self._stops]
         if self._waiting is not None and self._waiting.stop is not None:
@@ -308,7 +307,7 @@ class _Book:
 
     def watched(self) -> _Said:
         counts = Counter(one.state for one in self._chunks)
-        rows = sum(one.rows or 0 for one in self._chunks if one.state in _STAGED)
+        rows = sum(one.rows or 0 for one in self._chunks if one.state in STAGED)
         said = ", ".join(f"{state.value.lower()} {counts[state]}" for state in ChunkState if counts[state])
         facts = [f"chunks: {said}; {rows:,} rows staged"]
         if not self._attempts:

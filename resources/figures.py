@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from manifests.lifecycle import RunState
 from manifests.planner import Estimate
 from resources.leases import RELEASED
-from resources.ledger import ChunkState, Ledger
+from resources.ledger import STAGED, Ledger
 from resources.plans import said
 from resources.tables import attempts, chunks, leases, publications, runs, transitions, verdicts, waits, watermarks
 
@@ -153,7 +153,7 @@ def _read_chunks(
     for row in connection.execute(query):
         run = shown[row.run_id]
         run.chunks[row.state] += 1
-        if row.state not in {ChunkState.STAGED, ChunkState.PASSED}:
+        if row.state not in STAGED:
             continue
         held[row.run_id, row.attempt] += 1
         run.output_rows += row.rows or 0

@@ -11,11 +11,9 @@ from typing import Any
 
 from manifests.lifecycle import RunState
 from resources import stops
-from resources.ledger import ChunkRecord, ChunkState, Ledger, RunRecord
+from resources.ledger import STAGED, ChunkRecord, Ledger, RunRecord
 from resources.processes import has_ended
 from resources.stops import Stop
-
-_STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def waits(
     if stop is None and record.state is not RunState.RUNNING:
         return None
     left = tuple(
-        one.chunk for one in (ledger.chunks(record.run_id) if chunks is None else chunks) if one.state not in _STAGED
+        one.chunk for one in (ledger.chunks(record.run_id) if chunks is None else chunks) if one.state not in STAGED
     )
     if stop is not None:
         return Waiting(record.run_id, left, stop)

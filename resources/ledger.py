@@ -80,6 +80,10 @@ class ChunkState(StrEnum):
     FAILED = "FAILED"
 
 
+STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
+"""States of a chunk whose files are on record."""
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One run as the ledger holds it. What its manifest says as well (range, mode, version) needs no plan."""
@@ -565,9 +569,7 @@ class Ledger:
         """
         with self.engine.begin() as connection:
             record = self._locked(connection, run_id)
-            waiting = sa.select(chunks.c.chunk).where(
-                chunks.c.run_id == run_id, chunks.c.state.not_in([ChunkState.STAGED, ChunkState.PASSED])
-            )
+            waiting = sa.select(chunks.c.chunk).where(chunks.c.run_id == run_id, chunks.c.state.not_in(STAGED))
             if set(keys).isdisjoint(connection.execute(waiting).scalars()):
                 return None
             stops.refuse_held(connection, run_id)
@@ -646,7 +648,7 @@ class Ledger:
                     .where(
                         chunks.c.run_id == run_id,
                         chunks.c.chunk == chunk,
-                        chunks.c.state.not_in([ChunkState.STAGED, ChunkState.PASSED]),
+                        chunks.c.state.not_in(STAGED),
                     )
                     .values(
                         state=ChunkState.STAGED,
@@ -729,7 +731,7 @@ class Ledger:
                     .where(
                         chunks.c.run_id == run_id,
                         chunks.c.chunk == chunk,
-                        chunks.c.state.not_in([ChunkState.STAGED, ChunkState.PASSED]),
+                        chunks.c.state.not_in(STAGED),
                     )
                     .values(state=ChunkState.FAILED, attempt=attempt, error=error, updated_at=at)
                 )
@@ -760,7 +762,7 @@ class Ledger:
                 reason = f"{len(failed)} chunk(s) failed: {', '.join(failed[:10])}"
                 _move(connection, run_id, record.state, RunState.FAILED, actor, reason)
                 return RunState.FAILED
-            all_staged = all(row.state in {ChunkState.STAGED, ChunkState.PASSED} for row in found)
+            all_staged = all(row.state in STAGED for row in found)
             if all_staged and record.state is RunState.RUNNING:
                 _move(connection, run_id, record.state, RunState.STAGED, actor, f"{len(found)} chunks staged")
                 return RunState.STAGED

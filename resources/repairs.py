@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
-from resources.ledger import ChunkRecord, ChunkState, Ledger, _move, now
+from resources.ledger import STAGED, ChunkRecord, ChunkState, Ledger, _move, now
 from resources.locks import lock_run
 from resources.tables import (
     approvals,
@@ -121,7 +121,7 @@ def plan_again(ledger: Ledger, run_id: str, chunk: ChunkRecord, why: str, actor:
                 chunks.c.run_id == run_id,
                 chunks.c.chunk == chunk.chunk,
                 chunks.c.attempt == chunk.attempt,
-                chunks.c.state.in_([ChunkState.STAGED, ChunkState.PASSED]),
+                chunks.c.state.in_(STAGED),
             )
             .values(
                 state=ChunkState.PLANNED,
