@@ -114,27 +114,26 @@ def _waiting(
 
 
 def tell_changes(
-    platform: Platform, instance: dg.DagsterInstance, target: str | None = None, *, but: str = "", own: str = ""
+    platform: Platform, instance: dg.DagsterInstance, target: str | None = None, *, own: str = ""
 ) -> list[ReaderChange]:
     """Tell Dagster the changes (of one target, if given) that it does not know of; return those that were told now.
 
     Safe to repeat, and to do in several processes at once. What a living Dagster run publishes it tells by itself: that
-    change, and those after it, are left for later. `but` is a run whose publication is told by who calls, in the Dagster
-    run `own`.
+    change, and those after it, are left for later, unless that Dagster run is `own`.
     """
     names = [target] if target is not None else [one.name for one in declared_targets()]
-    return [change for name in names for change in _tell(platform, instance, name, but=but, own=own)[0]]
+    return [change for name in names for change in _tell(platform, instance, name, own=own)[0]]
 
 
 def _tell(
-    platform: Platform, instance: dg.DagsterInstance, name: str, *, but: str = "", own: str = ""
+    platform: Platform, instance: dg.DagsterInstance, name: str, *, own: str = ""
 ) -> tuple[list[ReaderChange], bool]:
     """Tell the changes of one target; return those that were told now, and whether none is left."""
     changes = recorded(platform, name)
     known = _known(instance, name) if changes else set()
     told: list[ReaderChange] = []
     for change, is_busy in _waiting(instance, changes, known, own):
-        if is_busy or (change.action == PUBLISH and change.run_id == but):
+        if is_busy:
             return told, False
         after = changes[changes.index(change) + 1 :]
         # one that is told after a later one is the asset's latest: it says what readers see now, too

@@ -94,7 +94,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         more |= {"chunks": len(chunks), "what changed": dg.MetadataValue.md(change_charts(before, chunks))}
         is_told = False
         with also_to(context.log), changes.tolerant(target.name):  # at once: rows are compared for minutes
-            changes.tell_changes(platform, context.instance, target.name, but=run_id, own=context.run_id)
+            changes.tell_changes(platform, context.instance, target.name)  # what comes before: this one is told below
             change, is_newest = changes.change_of_run(platform, target.name, run_id)
             shown = changes.metadata(platform, change, is_newest=is_newest)
             with changes.telling_of(platform, context.instance, change) as is_mine:
