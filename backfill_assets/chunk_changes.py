@@ -1,4 +1,4 @@
-"""What a run changes, as far as it costs nothing to know: by chunk the rows before and after, and the sums that gates have measured.
+"""What a run changes, as far as it costs nothing to know: by chunk the rows before and after, and the sums of its gates.
 
 Put here which files are before and after, and the counts and sums that are sealed with a run's bundle, before its commit.
 They come from metadata and from the ledger: no row is read. What became of each key is `diff`'s, which compares the rows.

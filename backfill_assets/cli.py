@@ -574,7 +574,7 @@ def _decided(
     """Decide about a publication in somebody's name, see to its diff and report, and say what was done."""
     from backfill_assets.decision_jobs import announcing
     from backfill_assets.kept_diffs import after_publication
-    from backfill_assets.launch import dagster_not_told
+    from backfill_assets.launch import tell_dagster
 
     broken: list[dict[str, Any]] = []
 
@@ -588,7 +588,7 @@ def _decided(
             stack.callback(say_so)
             broken = stack.enter_context(announcing(platform, instance, run_id))
         done = act(platform, run_id, by=by, comment=comment, break_glass=break_glass)
-        not_told = dagster_not_told(platform, platform.ledger.run(run_id).target)
+        not_told = tell_dagster(platform, platform.ledger.run(run_id).target)
         after_publication(platform, run_id)
     _tell(done, verb, as_json)
     if not_told:

@@ -211,7 +211,7 @@ def stop(platform: Platform, run_id: str, *, by: str, reason: str = "", through:
 
     Raises:
         InputRefused: if the ledger holds no such run.
-        TransitionRefused: if nothing of it could be under way, nobody is named, or somebody else is than who is logged in.
+        TransitionRefused: if nothing of it could be under way, nobody is named, or the name is not that of who is logged in.
     """
     platform.ledger.run(run_id)
     decides, problems = _who_decides(by)

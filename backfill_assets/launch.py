@@ -220,7 +220,7 @@ def run_publication(
     return result.success
 
 
-def dagster_not_told(platform: Platform, target: str) -> str:
+def tell_dagster(platform: Platform, target: str) -> str:
     """Tell Dagster the changes of a target that it does not know of; return why it could not be told, or nothing.
 
     What readers see has changed already, whatever Dagster's storage says: the sensor or the doctor tells it later.

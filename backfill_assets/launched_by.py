@@ -22,7 +22,7 @@ SOMEBODY = "somebody in Dagster"
 """Who launches where no proxy asks people who they are."""
 _SENSOR, _SCHEDULE = "dagster/sensor_name", "dagster/schedule_name"
 ACTOR_TAGS = frozenset({USER_TAG, _SENSOR, _SCHEDULE})
-"""What says who has launched; nobody who launches through the server may say it himself."""
+"""What says who has launched; whoever launches through the server cannot say it."""
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 _ONE_OF_TWO, _PARTITION = "dagster/partition/backfill", "dagster/partition"
 _PARENT, _RETRY = "dagster/parent_run_id", "dagster/retry_number"

@@ -64,7 +64,6 @@ _NEXT = {
 }
 
 
-_LAUNCHABLE = COMPUTABLE
 _SHOWN_ROWS = 20
 _DIFF_OF_CHUNK = ("chunk", "added", "removed", "changed", "unchanged")
 _DIFF_OF_COLUMN = ("column", "changed", "before", "after", "delta")
@@ -237,7 +236,7 @@ def _in_dagster(record: RunRecord) -> list[str]:
     """Return the ways to what Dagster has of a run: its asset and the launch there, checks, launches, publication."""
     run_id, target = record.run_id, record.target
     job = f"/locations/backfill_assets/jobs/stage_{quote(target.replace('.', '_'))}/partitions"
-    launch = [f"<a href='{job}'>launch</a>"] if record.state in _LAUNCHABLE else []
+    launch = [f"<a href='{job}'>launch</a>"] if record.state in COMPUTABLE else []
     # without the view Dagster shows a range of chunks as one backfill, and none of the runs within
     tag = escape(f"/runs?{urlencode({'q[0]': f'tag:{RUN_TAG}={run_id}', 'view': 'runs'})}")
     return [

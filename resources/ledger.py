@@ -239,7 +239,7 @@ class Ledger:
                 config.attributes["connection"] = connection
                 alembic.upgrade(config, "head")
                 if not had_journal:
-                    self.journal.adopt(connection)
+                    self.journal.adopt(connection)  # its lock is not the last one here: nobody else uses such a ledger
                 complete(connection, found)
                 return found
         except (sa.exc.DBAPIError, OSError) as error:

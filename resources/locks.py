@@ -3,8 +3,9 @@
 Put here the locks only; the transactions that take them are the ledger's and its neighbours'.
 
 On SQLite every transaction that writes begins with BEGIN IMMEDIATE (`transactions`): writers come one after the other, and
-these functions add nothing. On PostgreSQL transactions are READ COMMITTED: between a SELECT and the write that relies on it another process
-may commit. So a transaction that decides by what it reads first locks what it decides about, and reads after that:
+these functions add nothing. On PostgreSQL transactions are READ COMMITTED: between a SELECT and the write that relies on
+it another process may commit. So a transaction that decides by what it reads first locks what it decides about, and reads
+after that:
 
 - of one run (its plan and approval, the number of its next attempt, its chunks and what they add up to): `lock_run`;
 - of a target (which run holds which chunk, which run superseded which): `lock_target`, all of the target's runs;

@@ -28,7 +28,7 @@ def telling(engine: sa.Engine, target: str) -> Iterator[None]:
     """Let nobody else tell of a target's changes meanwhile.
 
     Raises:
-        EnvironmentRefused: if somebody else has been telling for longer than who tells waits.
+        EnvironmentRefused: if somebody else has been telling for longer than a teller waits.
     """
     with (_session if engine.dialect.name == "postgresql" else _file)(engine, target):
         yield

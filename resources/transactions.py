@@ -113,7 +113,9 @@ def _refuse_locked_or_full(context: sa.engine.ExceptionContext) -> None:
     raise EnvironmentRefused(
         Problem(
             f"the ledger {file} is locked by {_holder(file)}; waited {WRITE_WAIT if writes else READ_WAIT} s",
-            "one process writes it at a time" if writes else "nobody keeps the whole file to himself while it is read",
+            "one process writes it at a time"
+            if writes
+            else "nobody keeps the whole file to themselves while it is read",
             "wait until that process is done, or end it; nothing was changed, the same command again goes on from here",
         )
     ) from error
