@@ -443,7 +443,7 @@ def judge_merges(
             try:
                 broken = merge_violations(spec, DeriveTask(**data), merged)
             except Unreadable as error:
-                broken = {error.violation.rule: error.violation.sample}
+                broken, own = {error.violation.rule: error.violation.sample}, []
             slices: pl.DataFrame | None = None
             sums: dict[str, Any] = {}
             seen = 0
@@ -453,8 +453,7 @@ def judge_merges(
                 sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key))))
                 slices = None if measure is None else merged_measures(slices, named(measure)(rows))
             found = [] if slices is None else plain(slices.to_dicts())
-            hashed = [] if broken else [path for path in own if "://" not in path]
-            hashes = {path: fingerprint(Path(path).read_bytes()) for path in hashed}
+            hashes = {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path}
             visible = {"rows": seen, "sums": as_text(sums)}
             judged = {"broken": broken, "slices": found, "visible": visible, "hashes": hashes}
             texts.append(json.dumps({"chunk": data["chunk"], **judged}))
