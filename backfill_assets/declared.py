@@ -175,6 +175,7 @@ def _of_target(target: TargetTable, columns: Mapping[str, _Columns | None], refe
     yield from _of_chunks(target)
     yield from _of_versions(target)
     yield from _of_gates(target)
+    yield from _of_functions(target)
     for name in ("model", "measure", "outline.rows"):
         yield from _importable(target, name)
     yield from _declared_table(target.name, "source", target.source, columns)
@@ -398,6 +399,37 @@ def _of_versions(target: TargetTable) -> Iterator[Problem]:
             f"versions are {', '.join(target.versions)}",
             "correct live.transform_version",
             f"{target.name}: live",
+        )
+
+
+def _of_functions(target: TargetTable) -> Iterator[Problem]:
+    """Say of what has to be called that it cannot be."""
+    outline = None if target.outline is None else target.outline.rows
+    fields: dict[str, tuple[Any, str]] = {
+        "warm_up_days": (
+            target.warm_up_days,
+            "from the rows of the pinned references, by table name, to the days to read before the publish range",
+        ),
+        "measure": (target.measure, "from the rows of one file of a chunk to a small frame of slices and sums"),
+        "outline.rows": (outline, "from the rows of one file of a chunk to those that the gates look at"),
+    }
+    fields |= {
+        f"versions[{name!r}]": (version.function, "from the inputs and the context to a Spark frame")
+        for name, version in target.versions.items()
+        if isinstance(version, TransformVersion)
+    }
+    fields |= {f"gate {gate.name}": (gate.check, "from the context to a Finding") for gate in target.reconciliations}
+    for field, (thing, rule) in fields.items():
+        if callable(thing) or (thing is None and field in {"measure", "outline.rows"}):
+            continue
+        same = (
+            f"; {thing!r} days always are `def warm_up(references): return {thing!r}`" if isinstance(thing, int) else ""
+        )
+        yield Problem(
+            f"{field} is {thing!r}",
+            f"it is a function, {rule}",
+            "name the function, without calling it" + same,
+            f"{target.name}: {field}",
         )
 
 

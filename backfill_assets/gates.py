@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -57,11 +58,14 @@ CHUNK_RULE = "in its chunk"
 KEY_RULE = "unique key"
 FILES_RULE = "files have disjoint key ranges"
 ROWS_RULE = "rows as staged"
+MEASURE_RULE = "measure does not raise"
+OUTLINE_RULE = "outline does not raise"
 READ_RULE = "readable"
 UNREAD_RULE = "could be read just now"
 """No rule that a chunk can break: its file could not be read, and nothing is known of it; see `require_read`."""
 _CONSTANT = "constant "
 _RULE_LENGTH = 100
+_ERROR_LENGTH = 300
 
 
 @dataclass(frozen=True)
@@ -248,9 +252,22 @@ class _Judge:
         self._digest.update(frame)
         self._sums = added(self._sums, sums_of(frame.lazy().select(value_columns(self._columns, spec.key))))
         if spec.measure is not None:
-            self._measures = merged_measures(self._measures, named(spec.measure)(frame))
+            with self._reported(MEASURE_RULE):
+                self._measures = merged_measures(self._measures, _frame_of(named(spec.measure)(frame)))
         if spec.outline is not None:
-            self._outlines.append(named(spec.outline)(frame).select(spec.outline_columns))
+            with self._reported(OUTLINE_RULE):
+                self._outlines.append(_frame_of(named(spec.outline)(frame)).select(spec.outline_columns))
+
+    @contextmanager
+    def _reported(self, rule: str) -> Iterator[None]:
+        """Have what a product's function raises be a rule that the chunk breaks: it is named, and the others are judged."""
+        try:
+            yield
+        except (MemoryError, OSError):  # the machine's fault, not the function's
+            raise
+        except Exception as error:  # noqa: BLE001 - a product's function may raise anything
+            said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:_ERROR_LENGTH]}"
+            _add(self.violations, rule, 1, [{"error": said}])
 
     def _follow(self, frame: pl.DataFrame) -> None:
         """Require that a file begins after the one before it ended."""
@@ -523,6 +540,12 @@ def _add(violations: dict[str, Violation], rule: str, count: int, sample: list[d
     violation = violations.setdefault(rule, Violation(rule))
     violation.count += count
     violation.sample += sample[: SAMPLE_ROWS - len(violation.sample)]
+
+
+def _frame_of(returned: Any) -> pl.DataFrame:
+    if not isinstance(returned, pl.DataFrame):
+        raise TypeError(f"it returned a {type(returned).__name__}, and a polars DataFrame is wanted")
+    return returned
 
 
 def merged_measures(measures: pl.DataFrame | None, more: pl.DataFrame) -> pl.DataFrame:

@@ -6,9 +6,12 @@ The rules of planning are the planner's; what is done here is looking things up,
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from backfill_assets import faults
@@ -22,7 +25,7 @@ from manifests.errors import PlanRefused, Problem, Refused, SinkRefused
 from manifests.kinds import Holder, Present
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Kind, Mode, PublishMode, ReferenceData, RunManifest
-from manifests.planner import BaseState, Plan, ReferenceState, make_plan, pin_reference, series_of
+from manifests.planner import BaseState, Plan, ReferenceState, TargetContract, make_plan, pin_reference, series_of
 from manifests.policy import same_name, shown
 from resources import actors, approvals, logs, ticks, watermarks
 from resources.code import code_identity
@@ -60,7 +63,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         approvals.keep_policy(platform.ledger, policy.hash, shown(policy))
     return make_plan(
         manifest,
-        contract=target.contract(_PinnedRows(platform, target, manifest, references)),
+        contract=_contract(target, _PinnedRows(platform, target, manifest, references)),
         source=source,
         references=references,
         base_snapshot_id=base_snapshot_id,
@@ -71,6 +74,35 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         policy=policy,
         facts=source_facts(platform, policy, target, source.snapshot_id, run_clock.date(), keep=keep),
     )
+
+
+def _contract(target: TargetTable, rows: _PinnedRows) -> TargetContract:
+    """Return what the planner must know of a target, with the warm-up that its product computes.
+
+    Raises:
+        PlanRefused: if what the product has for the warm-up raises, or returns no number of days.
+    """
+    where = f"{target.name}: warm_up_days"
+    rule = "it is a function of the rows of the pinned references, by table name, and returns whole days, 0 or more"
+    shown = f"the references are {', '.join(rows) or 'none'}"
+    try:
+        contract = target.contract(rows)
+    except Refused:
+        raise
+    except Exception as error:
+        if error is rows.unreadable:
+            raise
+        own = [one for one in traceback.extract_tb(error.__traceback__) if "site-packages" not in one.filename][-1]
+        at = f" ({Path(own.filename).name}, line {own.lineno})"
+        meant = ""
+        if isinstance(error, KeyError) and (close := get_close_matches(str(error.args[0]), list(rows), n=1)):
+            meant = f"; did you mean '{close[0]}'?"
+        what = f"it raised {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}{meant}{at}"
+        raise PlanRefused(Problem(what, rule, f"correct the function; {shown}", where)) from error
+    days = contract.warm_up_days
+    if not isinstance(days, int) or isinstance(days, bool) or days < 0:
+        raise PlanRefused(Problem(f"it returned {days!r}", rule, f"correct the function; {shown}", where))
+    return contract
 
 
 def _require_columns(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:
@@ -288,6 +320,8 @@ class _PinnedRows(Mapping[str, list[dict[str, Any]]]):
         self._lakehouse = platform.lakehouse
         self._snapshots: dict[str, int] = {}
         self._read: dict[str, list[dict[str, Any]]] = {}
+        self.unreadable: Exception | None = None
+        """Why rows could not be read: no fault of whoever asks for them."""
         for table in target.references:
             pin = pin_reference(asked.get(table) or ReferenceData(name=table), states[table])
             if not hasattr(pin, "snapshot_id"):
@@ -296,7 +330,12 @@ class _PinnedRows(Mapping[str, list[dict[str, Any]]]):
 
     def __getitem__(self, table: str) -> list[dict[str, Any]]:
         if table not in self._read:
-            self._read[table] = self._lakehouse.rows(table, self._snapshots[table])
+            snapshot_id = self._snapshots[table]
+            try:
+                self._read[table] = self._lakehouse.rows(table, snapshot_id)
+            except Exception as error:
+                self.unreadable = error
+                raise
         return self._read[table]
 
     def __iter__(self) -> Iterator[str]:

@@ -183,6 +183,12 @@ def test_what_is_shipped_and_shown_has_no_mistake() -> None:
             {"reconciliations": (ba.change_gate(), ba.change_gate())},
             "silver.daily: reconciliations: gate change_within_tolerance is declared 2 times",
         ),
+        ({"warm_up_days": 30}, "silver.daily: warm_up_days: warm_up_days is 30"),
+        ({"measure": "daily"}, "silver.daily: measure: measure is 'daily'"),
+        (
+            {"versions": {"1.0.0": ba.TransformVersion(None)}},
+            "silver.daily: versions['1.0.0']: versions['1.0.0'] is None",
+        ),  # type: ignore[arg-type]
         (
             {"reconciliations": (ba.record_gate(("metre_id",)),)},
             "silver.daily: gate every_entity_is_present: 'metre_id' is no column of bronze.readings; did you mean 'meter_id'?",

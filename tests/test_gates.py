@@ -24,6 +24,8 @@ from backfill_assets.gates import (
     CHUNK_RULE,
     FILES_RULE,
     KEY_RULE,
+    MEASURE_RULE,
+    OUTLINE_RULE,
     READ_RULE,
     ROWS_RULE,
     SAMPLE_ROWS,
@@ -151,6 +153,34 @@ def test_the_digest_leaves_lineage_out_so_that_runs_can_be_compared(tmp_path: Pa
     assert second.passed
     assert second.digest == first.digest
     assert second.measures == []
+
+
+def raising(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select("metre")
+
+
+def no_frame(rows: pl.DataFrame) -> Any:
+    return {"rows": rows.height}
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (raising, 'ColumnNotFoundError: unable to find column "metre"'),
+        (no_frame, "TypeError: it returned a dict, and a polars DataFrame is wanted"),
+    ],
+)
+def test_a_measure_or_outline_that_raises_is_named_and_hides_nothing(tmp_path: Path, function: Any, error: str) -> None:
+    both = replace(OUTLINED, measure=reference_to(function), outline=reference_to(function))
+    for spec, rules in (
+        (replace(SPEC, measure=reference_to(function)), [MEASURE_RULE]),
+        (replace(OUTLINED, outline=reference_to(function)), [OUTLINE_RULE]),
+        (both, [MEASURE_RULE, OUTLINE_RULE]),
+    ):
+        (result,) = gate_chunks(spec, [task(tmp_path, frame(good_rows(3)))])
+        assert list(found(result)) == rules
+        assert all(violation.sample[0]["error"].startswith(error) for violation in result.violations)
+        assert result.measures == [] or OUTLINE_RULE in rules
 
 
 def test_a_chunk_in_several_files_has_the_digest_and_measures_of_one(tmp_path: Path) -> None:
