@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
+from inspect import signature
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,11 @@ from backfill_assets.target import (
     Reconciliation,
     TargetTable,
     TransformVersion,
+    WrongArgumentsError,
 )
-from manifests.chunks import first_day
+from manifests.chunks import aligned, first_day
 from manifests.errors import DeclarationRefused, InputRefused, Problem
+from manifests.model import PublishMode
 from manifests.policy import OLD_DATA_GATE
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -46,6 +49,8 @@ _REGISTRY = _PACKAGE / "products" / "registry.py"
 _CORE = (_PACKAGE, _ROOT / "manifests", _ROOT / "resources")
 _NAME = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*")
 _OFFSET = re.compile(r"[+-](0\d|1[0-8]):[0-5]\d")
+_NOT_IN_MODULE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+_NO_ARGUMENT = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _TARGET_TYPES = "a target has str, pl.Int32, pl.Int64, bool, pl.Date, Instant and Annotated[pl.Decimal, p, s]"
 _INPUT_TYPES = "an input table may have pl.Float64 and pl.List(...) besides the types of a target"
 
@@ -59,28 +64,40 @@ def products() -> tuple[Product, ...]:
     try:
         from backfill_assets.products.registry import PRODUCTS  # noqa: PLC0415 - what it raises is answered here
     except Exception as error:
-        raise DeclarationRefused(import_problem(error)) from error
+        raise DeclarationRefused(import_problems(error)) from error
     if problems := problems_of(PRODUCTS):
         raise DeclarationRefused(problems)
     return PRODUCTS
 
 
-def import_problem(error: Exception) -> Problem:
-    """Return what kept a product's module from being imported: the error, and the line of the product that it is in."""
-    said = error.msg if isinstance(error, SyntaxError) else _words(error)
-    return Problem(
-        said,
-        "the modules of every product are imported before anything else is done",
+def import_problems(error: Exception) -> list[Problem]:
+    """Return what kept a product's module from being imported: the error, and the line of the product that it is in.
+
+    Of arguments that a declaration does not have, or lacks, each is a reason of its own.
+    """
+    if isinstance(error, WrongArgumentsError):
+        said = list(error.reasons)
+    else:
+        said = [str(error.msg) if isinstance(error, SyntaxError) else _words(error)]
+    rule = "the modules of every product are imported before anything else is done"
+    fix = (
         "correct that line, or take the product out of backfill_assets/products/registry.py; the whole traceback: "
-        "`python -c 'import backfill_assets.products.registry'`",
-        _line_of(error),
+        "`python -c 'import backfill_assets.products.registry'`"
     )
+    return [Problem(one, rule, fix, _line_of(error)) for one in said]
 
 
 def _words(error: Exception) -> str:
     """Return an error as Python words it, with the name that was probably meant."""
-    meant = _meant(error.name, dir(error.obj)) if isinstance(error, AttributeError) and error.name else ""
-    return f"{type(error).__name__}: {error}{meant}"
+    meant = ""
+    if isinstance(error, AttributeError) and error.name:
+        meant = _meant(error.name, dir(error.obj))
+    elif isinstance(error, ImportError) and (found := _NOT_IN_MODULE.match(str(error))):
+        meant = _meant(found[1], dir(sys.modules.get(found[2])))
+    elif isinstance(error, TypeError) and (found := _NO_ARGUMENT.match(str(error))):
+        function = getattr(sys.modules["backfill_assets"], found[1], None)
+        meant = _meant(found[2], signature(function).parameters) if callable(function) else ""
+    return f"{type(error).__name__}: {error}{'' if 'id you mean' in str(error) else meant}"
 
 
 def _line_of(error: Exception) -> str:
@@ -176,6 +193,7 @@ def _of_target(target: TargetTable, columns: Mapping[str, _Columns | None], refe
     yield from _of_versions(target)
     yield from _of_gates(target)
     yield from _of_functions(target)
+    yield from _of_live(target)
     for name in ("model", "measure", "outline.rows"):
         yield from _importable(target, name)
     yield from _declared_table(target.name, "source", target.source, columns)
@@ -206,6 +224,7 @@ def _of_own_columns(target: TargetTable, own: _Columns, columns: Mapping[str, _C
     yield from _without_type(name, own, _in_digest, _TARGET_TYPES)
     yield from _of_kind(name, "day_column", target.day_column, name, own, _DATE)
     yield from _in_columns(name, "key", _texts(target.key), name, own)
+    yield from _of_key(target)
     yield from _in_columns(name, "version_column", (target.version_column,), name, own)
     if target.entity is not None:
         yield from _in_columns(name, "entity", (target.entity,), name, own)
@@ -221,6 +240,52 @@ def _of_own_columns(target: TargetTable, own: _Columns, columns: Mapping[str, _C
                 yield from _in_columns(name, field, (origin.column,), origin.table, upstream)
     if target.corrections is not None:
         yield from _of_corrections(target)
+
+
+def _of_key(target: TargetTable) -> Iterator[Problem]:
+    schema = target.model.to_schema()
+    key = _texts(target.key)
+    if schema.unique and set(schema.unique) != set(key):
+        yield Problem(
+            f"the key of {target.name} is {', '.join(key)}, and its model says that {', '.join(schema.unique)} is unique",
+            "the key is what is unique",
+            "correct the key, or `unique` in the model's Config",
+            f"{target.name}: key",
+        )
+    if target.entity is None:
+        return
+    found_by = dict.fromkeys((*key, target.entity))
+    empty = [name for name in found_by if name in schema.columns and schema.columns[name].nullable]
+    if empty:
+        yield Problem(
+            f"{target.name} declares entity={target.entity!r}, and its model allows NULL in {', '.join(empty)}",
+            "a merge finds rows by entity and key, and would leave such a row where it is for ever",
+            "declare the column without nullable=True, or declare no entity",
+            f"{target.name}: entity",
+        )
+
+
+def _of_live(target: TargetTable) -> Iterator[Problem]:
+    live, where = target.live, f"{target.name}: live"
+    if live is None:
+        return
+    if live.rewind_days < 0:
+        yield Problem(f"rewind_days is {live.rewind_days}", "LIVE goes back by 0 days or more", "correct it", where)
+    if live.publish_mode is not PublishMode.REPLACE_PARTITIONS:
+        yield Problem(
+            f"publish_mode is {live.publish_mode}",
+            "a rewind covers days again, which is a replacement",
+            "take it out",
+            where,
+        )
+    begins = live.begins_on
+    if begins is not None and aligned(target.chunking, begins, begins)[0] != begins:
+        yield Problem(
+            f"begins_on is {begins}, in the middle of a {target.chunking}",
+            "LIVE begins with the first day of a chunk",
+            f"{aligned(target.chunking, begins, begins)[0]}, or the first day of the one after it",
+            where,
+        )
 
 
 def _of_corrections(target: TargetTable) -> Iterator[Problem]:

@@ -92,7 +92,8 @@ def _contract(target: TargetTable, rows: _PinnedRows) -> TargetContract:
     except Exception as error:
         if error is rows.unreadable:
             raise
-        own = [one for one in traceback.extract_tb(error.__traceback__) if "site-packages" not in one.filename][-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [one for one in frames if "site-packages" not in one.filename and one.filename != __file__][-1]
         at = f" ({Path(own.filename).name}, line {own.lineno})"
         meant = ""
         if isinstance(error, KeyError) and (close := get_close_matches(str(error.args[0]), list(rows), n=1)):

@@ -7,15 +7,17 @@ declaration elsewhere; nothing here imports Dagster or opens anything. Imported 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import date, datetime
+from difflib import get_close_matches
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandera.polars as pa
 import polars as pl
 
-from manifests.chunks import Chunk, Chunking, aligned
+from manifests.chunks import Chunk, Chunking
 from manifests.model import DayRange, Mode, PublishMode
 from manifests.planner import TargetContract
 
@@ -31,6 +33,41 @@ PUBLISHED_RULES_GATE = "published_rows_pass_rules"
 """Gate of a reconciliation that every target has: what readers see passes the target's own row rules."""
 ACCEPTED_ROWS_GATE = "published_rows_are_accepted"
 """Gate of a reconciliation that every target has: what readers see is what was gated and accepted, row by row."""
+
+
+Declared = TypeVar("Declared")
+
+
+class WrongArgumentsError(TypeError):
+    """Arguments of a declaration that it does not have, or lacks: all of them at once."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__("; ".join(reasons))
+
+
+def said_at_once(declared: type[Declared]) -> type[Declared]:
+    """Have a dataclass name every argument that is misspelt or missing, where Python stops at the first."""
+    init, name = declared.__init__, declared.__name__
+    known = [one for one in fields(declared) if one.init]  # type: ignore[arg-type]
+    required = {one.name for one in known if one.default is MISSING and one.default_factory is MISSING}
+    names = [one.name for one in known]
+
+    @wraps(init)
+    def checked(self: Declared, *given: Any, **named: Any) -> None:
+        missing = [one for one in names[len(given) :] if one in required and one not in named]
+        reasons = []
+        for one in (one for one in named if one not in names):
+            close = get_close_matches(one, [other for other in names[len(given) :] if other not in named], n=1)
+            reasons.append(f"{name} has no {one}" + (f"; did you mean {close[0]}?" if close else ""))
+            missing = [other for other in missing if other not in close]
+        reasons += [f"{name} lacks {one}" for one in missing]
+        if reasons:
+            raise WrongArgumentsError(reasons)
+        init(self, *given, **named)
+
+    declared.__init__ = checked  # type: ignore[method-assign, assignment]
+    return declared
 
 
 @dataclass(frozen=True)
@@ -75,6 +112,7 @@ class Inputs:
 Transform = Callable[[Inputs, TransformContext], "DataFrame"]
 
 
+@said_at_once
 @dataclass(frozen=True)
 class TransformVersion:
     """One version of a transform.
@@ -100,6 +138,7 @@ class Level(StrEnum):
     CHANGE = "change"
 
 
+@said_at_once
 @dataclass(frozen=True)
 class Finding:
     """What a reconciliation found.
@@ -175,6 +214,7 @@ class ReconciliationContext:
     rows: Callable[[], Mapping[str, ChunkRows]] = _no_rows
 
 
+@said_at_once
 @dataclass(frozen=True)
 class Needs:
     """What a gate looks for by name, so that a name which is not there is refused when the declaration is loaded.
@@ -192,6 +232,7 @@ class Needs:
     tolerances: tuple[str, ...] = ()
 
 
+@said_at_once
 @dataclass(frozen=True)
 class Reconciliation:
     """A run-level gate that a product declares.
@@ -210,6 +251,7 @@ class Reconciliation:
     needs: Needs = field(default_factory=Needs)
 
 
+@said_at_once
 @dataclass(frozen=True)
 class Outline:
     """What the reconciliations look at of a chunk: `columns` of the rows that `rows` leaves of one of its files.
@@ -221,6 +263,7 @@ class Outline:
     rows: Callable[[pl.DataFrame], pl.DataFrame]
 
 
+@said_at_once
 @dataclass(frozen=True)
 class CorrectionsTable:
     """Where corrections to a target are appended: its name and its model, which inherits `schema.Corrections`."""
@@ -229,6 +272,7 @@ class CorrectionsTable:
     model: type[pa.DataFrameModel]
 
 
+@said_at_once
 @dataclass(frozen=True)
 class ColumnOrigin:
     """From which upstream column a column is computed."""
@@ -237,6 +281,7 @@ class ColumnOrigin:
     column: str
 
 
+@said_at_once
 @dataclass(frozen=True)
 class LivePolicy:
     """What LIVE may do to a target without asking anybody: the manifests of this form, and no others, it approves.
@@ -273,13 +318,8 @@ class LivePolicy:
     purpose: str | None = None
     late_after_hours: int = 36
 
-    def __post_init__(self) -> None:
-        if self.rewind_days < 0:
-            raise ValueError(f"rewind_days is {self.rewind_days}; LIVE goes back by 0 days or more")
-        if self.publish_mode is not PublishMode.REPLACE_PARTITIONS:
-            raise ValueError(f"publish_mode is {self.publish_mode}; a rewind covers days again, which is a replacement")
 
-
+@said_at_once
 @dataclass(frozen=True)
 class ReconciliationPolicy:
     """How the published rows of a target are held against its source, on a schedule that is off until it is turned on.
@@ -307,6 +347,7 @@ def no_warm_up(references: Mapping[str, list[dict[str, Any]]]) -> int:
     return 0
 
 
+@said_at_once
 @dataclass(frozen=True)
 class TargetTable:
     """A table whose history may be rewritten, as its product declares it.
@@ -370,23 +411,6 @@ class TargetTable:
     live: LivePolicy | None = None
     reconciled: ReconciliationPolicy | None = None
 
-    def __post_init__(self) -> None:
-        unique = self.model.to_schema().unique
-        if unique and set(unique) != set(self.key):
-            raise ValueError(f"the key of {self.name} is {self.key}, and its model says that {unique} is unique")
-        columns = self.model.to_schema().columns
-        found_by = dict.fromkeys((*self.key, self.entity or self.key[0]))
-        empty = [name for name in found_by if name in columns and columns[name].nullable]
-        if self.entity is not None and empty:
-            raise ValueError(
-                f"{self.name} declares entity={self.entity!r}, and its model allows NULL in {', '.join(empty)}: "
-                "a merge finds rows by entity and key, and would leave such a row where it is for ever; declare the "
-                "column without nullable=True, or declare no entity"
-            )
-        begins = None if self.live is None else self.live.begins_on
-        if begins is not None and aligned(self.chunking, begins, begins)[0] != begins:
-            raise ValueError(f"live.begins_on of {self.name} is {begins}, in the middle of a {self.chunking}")
-
     @property
     def published_gates(self) -> tuple[str, ...]:
         """The gates that a reconciliation can hold published rows against: all but those about a change."""
@@ -427,6 +451,7 @@ class TargetTable:
         )
 
 
+@said_at_once
 @dataclass(frozen=True)
 class InputTable:
     """A table that a product reads: raw or reference data, loaded rather than computed.
@@ -444,6 +469,7 @@ class InputTable:
     quarantine_of: str = ""
 
 
+@said_at_once
 @dataclass(frozen=True)
 class Product:
     """Everything one domain declares.

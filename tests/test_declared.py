@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,21 @@ class Daily(ba.Published):
     """One row a meter and day."""
 
     meter_id: str
+    day: pl.Date
+    watt_hours: pl.Int64
+
+
+class Unique(Daily):
+    """A row whose model says what is unique."""
+
+    class Config:
+        unique = ("meter_id", "day")
+
+
+class Nullable(ba.Published):
+    """A row that may have no meter."""
+
+    meter_id: str = pa.Field(nullable=True)
     day: pl.Date
     watt_hours: pl.Int64
 
@@ -183,6 +199,19 @@ def test_what_is_shipped_and_shown_has_no_mistake() -> None:
             {"reconciliations": (ba.change_gate(), ba.change_gate())},
             "silver.daily: reconciliations: gate change_within_tolerance is declared 2 times",
         ),
+        (
+            {"key": ("meter_id",), "model": Unique},
+            "silver.daily: key: the key of silver.daily is meter_id, and its model says that meter_id, day is unique",
+        ),
+        (
+            {"model": Nullable},
+            "silver.daily: entity: silver.daily declares entity='meter_id', and its model allows NULL in meter_id",
+        ),
+        ({"live": ba.LivePolicy("1.0.0", -1)}, "silver.daily: live: rewind_days is -1"),
+        (
+            {"live": ba.LivePolicy("1.0.0", 1, begins_on=date(2020, 3, 5))},
+            "silver.daily: live: begins_on is 2020-03-05, in the middle of a MONTH",
+        ),
         ({"warm_up_days": 30}, "silver.daily: warm_up_days: warm_up_days is 30"),
         ({"measure": "daily"}, "silver.daily: measure: measure is 'daily'"),
         (
@@ -278,9 +307,8 @@ def test_an_input_is_partitioned_by_an_instant() -> None:
     ("was", "becomes", "found"),
     [
         ("ba.InputTable(", "ba.InputTabel(", "did you mean 'InputTable'?"),
-        ("source_time_column=", "time_column=", "unexpected keyword argument 'time_column'"),
-        ('key=("meter_id", "day")', 'key=("meter_id",)', "the key of silver.meter_daily is"),
-        ("from pyspark.sql import DataFrame", "from pyspark.sql import DataFrames", "cannot import name 'DataFrames'"),
+        ("source_time_column=", "time_column=", "TargetTable has no time_column; did you mean source_time_column?"),
+        ("from pyspark.sql import DataFrame", "from pyspark.sql import DataFrames", "did you mean 'DataFrame'?"),
         ("OWNERS = (", "OWNERS = ((", "'(' was never closed"),
     ],
 )
@@ -296,12 +324,37 @@ def test_what_keeps_a_product_from_being_imported_is_named_with_its_line(
     with pytest.raises(Exception, match=r".") as caught:
         runpy.run_path(str(registry))
     assert isinstance(caught.value, Exception)
-    problem = declared.import_problem(caught.value)
+    (problem,) = declared.import_problems(caught.value)
     assert found in problem.what
     file, _, line = problem.where.rpartition(":")
     assert file == str(product)
     wrong = right.splitlines()[int(line) - 1]
     assert wrong.startswith(("READINGS = ", "DAILY = ", "OWNERS = ", "from pyspark.sql import DataFrame"))
+
+
+def test_every_argument_that_a_declaration_does_not_have_or_lacks_is_named_at_once() -> None:
+    with pytest.raises(TypeError) as caught:
+        ba.TargetTable("silver.daily", day_colum="day", keys=("meter_id",), nothing_like_it=1)  # type: ignore[call-arg]
+    reasons = [one.what for one in declared.import_problems(caught.value)]
+    assert reasons[:3] == [
+        "TargetTable has no day_colum; did you mean day_column?",
+        "TargetTable has no keys; did you mean key?",
+        "TargetTable has no nothing_like_it",
+    ]
+    assert reasons[3:] == [
+        f"TargetTable lacks {name}"
+        for name in (
+            "description", "model", "chunking", "chunks_from", "chunks_until", "source", "source_time_column",
+            "transform", "versions", "owners",
+        )
+    ]  # fmt: skip
+
+
+def test_an_argument_of_a_gate_that_is_misspelt_is_named_with_the_one_that_was_meant() -> None:
+    with pytest.raises(TypeError) as caught:
+        ba.record_gate(("meter_id",), zones="UTC")  # type: ignore[call-arg]
+    (problem,) = declared.import_problems(caught.value)
+    assert problem.what.endswith("unexpected keyword argument 'zones'; did you mean 'zone'?")
 
 
 def said_by(checkout: Path, text: str, command: str) -> str:
