@@ -40,6 +40,8 @@ GRAPHQL = "/graphql"
 USER_HEADER = b"x-backfill-user"
 USER_KEY = "backfill.user"
 """Where in the scope the guard leaves who asks; "" if nobody vouches for a name."""
+ASKED_KEY = "backfill.asked"
+"""Where in the scope the guard leaves which mutations are asked for; absent for a request that changes nothing."""
 MAX_BODY = 4 * 1024 * 1024
 MAX_TOKENS = 50_000
 _REPORTS = ("/report_asset_materialization", "/report_asset_check", "/report_asset_observation")
@@ -275,6 +277,7 @@ class Guard:
         if asked := mutations_of(document):
             self._judge_mutations(asked)
             self.note(Asked(scope[USER_KEY], self.door.role, asked))
+            scope[ASKED_KEY] = asked
         # what was judged is what is executed, whatever another reader would make of the bytes or of the address
         body = json.dumps(payload).encode()
         scope["query_string"] = b""

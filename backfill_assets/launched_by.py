@@ -16,13 +16,15 @@ from resources.actors import Actor, Channel, Proof
 
 RUN_TAG = "backfill/run_id"
 """Tag that ties a Dagster run, and the Dagster backfill that it is of, to the backfill run that it works for."""
+STOP_TAG = "backfill/knows_stop"
+"""Tag with the number of the newest stop that held the run when its launch was asked for; the server writes it."""
 USER_TAG = "backfill/launched_by"
 """Tag of what somebody has launched through a proxy that says who asks; the server writes it, over what was sent."""
 SOMEBODY = "somebody in Dagster"
 """Who launches where no proxy asks people who they are."""
 _SENSOR, _SCHEDULE = "dagster/sensor_name", "dagster/schedule_name"
-ACTOR_TAGS = frozenset({USER_TAG, _SENSOR, _SCHEDULE})
-"""What says who has launched; whoever launches through the server cannot say it."""
+STAMPED_TAGS = frozenset({USER_TAG, STOP_TAG, _SENSOR, _SCHEDULE})
+"""What says who has launched, and what was stopped before; whoever launches through the server cannot say it."""
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 _ONE_OF_TWO, _PARTITION = "dagster/partition/backfill", "dagster/partition"
 _PARENT, _RETRY = "dagster/parent_run_id", "dagster/retry_number"
@@ -53,6 +55,12 @@ def worked_for(tags: Mapping[str, str]) -> str:
         return run_id
     ends = [tags[name] for name in (RANGE_START, RANGE_END) if name in tags]
     return run_of(ends or [tags[name] for name in (_PARTITION,) if name in tags])
+
+
+def known_stop(tags: Mapping[str, str]) -> int | None:
+    """Return the newest stop that held the run when a Dagster run of these tags was asked for; None if nobody looked."""
+    number = tags.get(STOP_TAG, "")
+    return int(number) if number.isdecimal() else None
 
 
 def is_decided(tags: Mapping[str, str]) -> bool:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import signal
 import socket
@@ -33,18 +34,33 @@ from dagster._core.workspace.load_target import ModuleTarget, WorkspaceFileTarge
 from dagster._core.workspace.permissions import PermissionResult, Permissions
 from dagster_webserver.version import __version__ as webserver_version
 from dagster_webserver.webserver import DagsterWebserver
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from backfill_assets.guard import FORBIDDEN_MUTATIONS, USER_KEY, App, Asked, Door, Guard, Receive, Role, Scope, Send
+from backfill_assets.guard import (
+    ASKED_KEY,
+    FORBIDDEN_MUTATIONS,
+    USER_KEY,
+    App,
+    Asked,
+    Door,
+    Guard,
+    Receive,
+    Role,
+    Scope,
+    Send,
+)
 from backfill_assets.launch import instance_at
-from backfill_assets.launched_by import ACTOR_TAGS, RUN_TAG, USER_TAG, run_of, worked_for
+from backfill_assets.launched_by import RUN_TAG, STAMPED_TAGS, STOP_TAG, USER_TAG, run_of, worked_for
 from backfill_assets.pages import PREFIX, make_pages
 from manifests.errors import EnvironmentRefused, Problem
+from resources import logs, stops
 from resources.evidence import EvidenceStore
 from resources.ledger import Ledger, now
 from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings
 
+_log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 _DEFINITIONS = "backfill_assets.definitions"
 _LOCATION = "backfill_assets"
@@ -148,14 +164,15 @@ def _user(source: object) -> str:
 
 
 class _Stamped:
-    """A storage of runs that writes on each new run and backfill who has launched it and for which run of ours.
+    """A storage of runs that writes on each new run and backfill who has launched it, for which run of ours, after which stop.
 
     It writes over what was sent or copied. A name that nobody vouches for is taken off: a query may name any tag, and a
-    re-execution copies those of the run before.
+    re-execution copies those of the run before. `stopped` has the stops that held runs when the request came; None where
+    nobody could look.
     """
 
-    def __init__(self, storage: RunStorage, user: str) -> None:
-        self._storage, self._user = storage, user
+    def __init__(self, storage: RunStorage, user: str, stopped: Mapping[str, int] | None) -> None:
+        self._storage, self._user, self._stopped = storage, user, stopped
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._storage, name)
@@ -169,8 +186,12 @@ class _Stamped:
         self._storage.add_backfill(partition_backfill._replace(tags=tags))
 
     def _stamp(self, tags: Mapping[str, str] | None, run_id: str) -> dict[str, str]:
-        kept = {name: value for name, value in (tags or {}).items() if name not in ACTOR_TAGS}
-        return kept | ({USER_TAG: self._user} if self._user else {}) | ({RUN_TAG: run_id} if run_id else {})
+        stamped = {name: value for name, value in (tags or {}).items() if name not in STAMPED_TAGS}
+        stamped |= {USER_TAG: self._user} if self._user else {}
+        if run_id:
+            stamped[RUN_TAG] = run_id
+            stamped |= {} if self._stopped is None else {STOP_TAG: str(self._stopped.get(run_id, 0))}
+        return stamped
 
 
 def _partitions(launched: PartitionBackfill) -> Iterator[str]:
@@ -180,11 +201,22 @@ def _partitions(launched: PartitionBackfill) -> Iterator[str]:
             yield from subset.get_partition_keys()
 
 
-def _stamping(instance: DagsterInstance, user: str) -> DagsterInstance:
+def _stamping(instance: DagsterInstance, user: str, stopped: Mapping[str, int] | None) -> DagsterInstance:
     """Return an instance that stamps what is launched through it, with the storages of another."""
     made = copy(instance)
-    made._run_storage = cast("RunStorage", _Stamped(instance.run_storage, user))  # noqa: SLF001 - there is no other way in
+    stamped = _Stamped(instance.run_storage, user, stopped)
+    made._run_storage = cast("RunStorage", stamped)  # noqa: SLF001 - there is no other way in
     return made
+
+
+def _seen(look: Callable[[], Mapping[str, int]]) -> Mapping[str, int] | None:
+    """Return the stops that hold runs; None where the ledger does not answer: the clocks of both decide then."""
+    try:
+        return look()
+    except SQLAlchemyError as error:
+        text = f"which runs are stopped could not be seen: {type(error).__name__}"
+        logs.event(_log, logging.WARNING, "stop_unseen", text)
+        return None
 
 
 def _without_the_forbidden(found: Mapping[str, PermissionResult]) -> Mapping[str, PermissionResult]:
@@ -200,8 +232,10 @@ def _without_the_forbidden(found: Mapping[str, PermissionResult]) -> Mapping[str
 class _Webserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestContext]):
     """Dagster's webserver for one role."""
 
-    def __init__(self, context: WorkspaceProcessContext, role: Role) -> None:
-        self._role = role
+    def __init__(
+        self, context: WorkspaceProcessContext, role: Role, stopped: Callable[[], Mapping[str, int]] | None
+    ) -> None:
+        self._role, self._stopped = role, stopped
         super().__init__(context, live_data_poll_rate=_POLL_MILLISECONDS)
 
     def index_html_endpoint(self, request: Request) -> Response:
@@ -213,9 +247,11 @@ class _Webserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestConte
         return page
 
     def _make_request_context(self, conn: HTTPConnection) -> WorkspaceRequestContext:
+        # first: what is on record now was stopped before this request has launched anything
+        stopped = _seen(self._stopped) if self._stopped is not None and ASKED_KEY in conn.scope else None
         base = self._process_context.create_request_context(conn)
         return _Request(
-            instance=_stamping(base.instance, _user(conn)),
+            instance=_stamping(base.instance, _user(conn), stopped),
             current_workspace=base.get_current_workspace(),
             process_context=self._process_context,
             version=base.version,
@@ -225,10 +261,17 @@ class _Webserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestConte
 
 
 def guarded(
-    context: WorkspaceProcessContext, pages: App, door: Door, note: Callable[[Asked], None] = lambda _: None
+    context: WorkspaceProcessContext,
+    pages: App,
+    door: Door,
+    note: Callable[[Asked], None] = lambda _: None,
+    stopped: Callable[[], Mapping[str, int]] | None = None,
 ) -> App:
-    """Return the application behind a door: Dagster's, and the pages beside it."""
-    dagster: App = _Webserver(context, door.role).create_asgi_app()
+    """Return the application behind a door: Dagster's, and the pages beside it.
+
+    `stopped` looks which stops hold runs (`stops.known`), for what is launched through the door.
+    """
+    dagster: App = _Webserver(context, door.role, stopped).create_asgi_app()
 
     async def parted(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -272,12 +315,12 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
         context = stack.enter_context(
             WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]), version=webserver_version)
         )
-        pages: App = make_pages(
-            Ledger(settings.ledger_url), EvidenceStore(settings.evidence_folder), partial(_report_of, settings)
-        )
+        ledger = Ledger(settings.ledger_url)
+        pages: App = make_pages(ledger, EvidenceStore(settings.evidence_folder), partial(_report_of, settings))
         socket_folder(settings).mkdir(mode=0o750, parents=True, exist_ok=True)
         note = noted_in(socket_folder(settings) / "mutations.jsonl")
-        apps = [guarded(context, pages, listener.door, note) for listener in listeners]
+        stopped = partial(stops.known, ledger.engine)
+        apps = [guarded(context, pages, listener.door, note, stopped) for listener in listeners]
         for listener in listeners:
             say(f"{listener.door.role}s: {listener.file or f'http://{LOOPBACK}:{listener.port}'}")
         asyncio.run(_run(list(zip(apps, sockets, strict=True)), children, stopping))

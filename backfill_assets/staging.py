@@ -17,7 +17,7 @@ from dagster._core.storage.tags import BACKFILL_ID_TAG
 
 from backfill_assets import stopping
 from backfill_assets.executor import Staged, require_computable, stage_chunks
-from backfill_assets.launched_by import RANGE_END, RANGE_START, RUN_TAG, is_decided, launched
+from backfill_assets.launched_by import RANGE_END, RANGE_START, RUN_TAG, is_decided, known_stop, launched
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform, group_of
 from backfill_assets.progress import Progress
@@ -193,6 +193,7 @@ def launched_by_dagster(
                 run_id,
                 asked_at=_asked_at(instance, dagster_run_id),
                 tolerance=CLOCK_TOLERANCE,
+                knows=known_stop(context.run.tags),
                 resumes=resumes,
             ) as launch,
             launch.in_dagster(instance, dagster_run_id),

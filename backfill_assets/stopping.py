@@ -335,6 +335,7 @@ def launched(
     *,
     asked_at: datetime | None = None,
     tolerance: timedelta = timedelta(0),
+    knows: int | None = None,
     resumes: bool = True,
 ) -> Iterator[Launch]:
     """Watch for stops of a run during the body, which is a launch of it or part of one.
@@ -344,6 +345,7 @@ def launched(
         run_id: the run.
         asked_at: when somebody asked for the launch, if not now; a stop that came later holds.
         tolerance: how long before that a stop holds as well, where the clocks of two machines are compared.
+        knows: the newest stop that held the run when that was asked for, where somebody looked; no clock is compared then.
         resumes: whether a stop before it ends with this launch; a sensor's publication is nobody's launch.
 
     Raises:
@@ -357,7 +359,7 @@ def launched(
     engine = platform.ledger.engine
     if resumes:
         resumed = stops.held(engine, run_id) is not None
-        known = stops.launched(engine, run_id, by=operator(), asked_at=asked_at, tolerance=tolerance)
+        known = stops.launched(engine, run_id, by=operator(), asked_at=asked_at, tolerance=tolerance, knows=knows)
     else:
         resumed = False
         known = stops.newest(engine, run_id)  # first: a stop that comes between the two looks is seen by the second

@@ -98,23 +98,29 @@ def launched(
     by: str,
     asked_at: datetime | None = None,
     tolerance: timedelta = timedelta(0),
+    knows: int | None = None,
 ) -> int:
     """Record that somebody launches a run: a stop before that holds no longer; return the number of its newest stop.
 
     A launch that meets no stop is on record, too: what is noted late of an earlier one does not end it.
 
-    `asked_at` is when the launch was asked for, if not now: one that was asked for before the stop does not end it, nor does
-    one that was asked for less than `tolerance` after it, where the clocks of two machines are compared. Dagster's Terminate
-    needs none.
+    `knows` is the number of the newest stop that held the run when the launch was asked for (0: none did), where somebody
+    looked before the launch was passed on (`known`). A run's stops are numbered in the order in which they are recorded, one
+    at a time under the run's lock: all up to that number were on record before the launch, and all others come after it. No
+    clock is asked.
+
+    `asked_at` is when the launch was asked for, if not now. Where nobody looked: one that was asked for before the stop does
+    not end it, nor does one that was asked for less than `tolerance` after it, where the clocks of two machines are compared.
+    A Terminate of Dagster's is noted late: it is held against Dagster's own clock, and needs no tolerance.
 
     Raises:
         RunStopped: if the run was stopped after the launch was asked for, or nobody can say which came first.
     """
     with engine.begin() as connection:
         lock_run(connection, run_id)
-        found = _held(connection, run_id)
-        if found is not None:
-            _refuse_earlier(found, asked_at, tolerance)
+        if holding := _holding(connection, run_id):
+            for found in reversed(holding):
+                _refuse_earlier(found, asked_at, tolerance, knows)
             open_ones = stops.update().where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None))
             connection.execute(open_ones.values(resumed_at=datetime.now(UTC), resumed_by=by))
         connection.execute(launches.insert().values(run_id=run_id, launched_by=by, at=datetime.now(UTC)))
@@ -147,6 +153,13 @@ def held(engine: sa.Engine, run_id: str) -> Stop | None:
     """Return the newest stop that holds a run, or None."""
     with engine.connect() as connection:
         return _held(connection, run_id)
+
+
+def known(engine: sa.Engine) -> dict[str, int]:
+    """Return the number of the newest stop that holds each run that one holds; see `launched`."""
+    query = sa.select(stops.c.run_id, sa.func.max(stops.c.id)).where(stops.c.resumed_at.is_(None))
+    with engine.connect() as connection:
+        return {run_id: int(number) for run_id, number in connection.execute(query.group_by(stops.c.run_id))}
 
 
 def all_held(engine: sa.Engine, run_ids: Iterable[str] | None = None) -> dict[str, Stop]:
@@ -191,12 +204,13 @@ def refusal(found: Stop) -> RunStopped:
     )
 
 
-def _refuse_earlier(found: Stop, asked_at: datetime | None, tolerance: timedelta) -> None:
-    if asked_at is None:
+def _refuse_earlier(found: Stop, asked_at: datetime | None, tolerance: timedelta, knows: int | None) -> None:
+    if asked_at is None or (knows is not None and found.id <= knows):
         return
-    if found.at > asked_at:
+    terminated = found.through.startswith(TERMINATE)
+    if found.at > asked_at or (knows is not None and not terminated):
         raise refusal(found)
-    if not found.through.startswith(TERMINATE) and found.at > asked_at - tolerance:
+    if not terminated and found.at > asked_at - tolerance:
         raise _in_doubt(found, asked_at, tolerance)
 
 
@@ -206,16 +220,20 @@ def _in_doubt(found: Stop, asked_at: datetime, tolerance: timedelta) -> RunStopp
         Problem(
             f"run '{found.run_id}' was {found}, and this launch was asked for at {asked_at:%H:%M:%S} UTC",
             f"the clocks of two machines may be {seconds} apart: which of the two came first is not known, and the stop holds",
-            f"`backfill resume {found.run_id}`, or launch its chunks in Dagster {seconds} after the stop or later",
+            f"`backfill resume {found.run_id}`, or launch its chunks in Dagster after {found.at + tolerance:%H:%M:%S} UTC",
         )
     )
 
 
 def _held(connection: sa.Connection, run_id: str) -> Stop | None:
-    row = connection.execute(
-        sa.select(stops).where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None)).order_by(stops.c.id.desc())
-    ).first()
-    return None if row is None else Stop(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+    holding = _holding(connection, run_id)
+    return holding[-1] if holding else None
+
+
+def _holding(connection: sa.Connection, run_id: str) -> list[Stop]:
+    """Return the stops that hold a run, in order; the next launch ends them all."""
+    query = sa.select(stops).where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None)).order_by(stops.c.id)
+    return [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
 
 
 def _newest(connection: sa.Connection, run_id: str) -> int:

@@ -19,7 +19,7 @@ from test_pages import page
 
 from backfill_assets import decisions, executor, faults, staging, stopping
 from backfill_assets.cli import cli
-from backfill_assets.launched_by import RUN_TAG
+from backfill_assets.launched_by import RUN_TAG, STOP_TAG
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish
 from backfill_assets.publish import publication_requests, recomputation_requests
@@ -394,6 +394,37 @@ def test_a_stop_holds_whose_clock_is_behind_that_of_the_launch_before_it(
         assert in_dagster(instance, compute).status is dg.DagsterRunStatus.CANCELED
     assert platform.ledger.attempts(RUN) == []
     require_stopped(platform)
+
+
+def test_a_launch_in_dagster_ends_a_stop_that_the_server_knew_of_however_young_and_no_other(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere(platform)
+
+    def compute(context: Any) -> None:
+        with launched_by_dagster(context, platform, RUN):
+            staged(platform, RUN)
+
+    def asked(knows: int | None) -> dg.DagsterRunStatus:
+        @dg.op
+        def work(context):
+            compute(context)
+
+        @dg.job(executor_def=dg.in_process_executor)
+        def job() -> None:
+            work()
+
+        tags = {} if knows is None else {STOP_TAG: str(knows)}
+        result = job.execute_in_process(instance=instance, raise_on_error=False, tags=tags)
+        return instance.get_run_by_id(result.run_id).status
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        seen = stops.known(platform.ledger.engine)[RUN]
+        assert asked(None) is dg.DagsterRunStatus.CANCELED, "the clocks of two machines may be a minute apart"
+        assert asked(seen - 1) is dg.DagsterRunStatus.CANCELED, "it was asked for before the stop"
+        require_stopped(platform)
+        assert asked(seen) is dg.DagsterRunStatus.SUCCESS
+    assert platform.ledger.run(RUN).state is RunState.VALIDATED
 
 
 def test_the_end_of_a_process_that_computes_a_live_run_is_no_stop_of_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from random import Random
 
 import pytest
 from support import REQUESTER, approved, pass_all, planned, stage_all, staged_files
@@ -86,7 +87,10 @@ def test_where_two_clocks_are_compared_a_launch_that_was_asked_for_about_when_th
     found = stop(ledger)
     for seconds in (5, 59):
         asked = found.at + timedelta(seconds=seconds)
-        with pytest.raises(RunStopped, match="which of the two came first is not known"):
+        until = f"{found.at + CLOCK_TOLERANCE:%H:%M:%S} UTC"
+        with pytest.raises(
+            RunStopped, match=rf"which of the two came first is not known(.|\n)*in Dagster after {until}"
+        ):
             stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE)
     assert stops.held(ledger.engine, "run") == found
     late = found.at + CLOCK_TOLERANCE
@@ -166,3 +170,74 @@ def test_what_is_not_under_way_is_not_stopped(ledger: Ledger) -> None:
     with pytest.raises(TransitionRefused, match="nobody is named"):
         stop(ledger, by=" ")
     assert stops.of_run(ledger.engine, "run") == []
+
+
+def test_whoever_looked_before_a_launch_was_passed_on_needs_no_clock(ledger: Ledger) -> None:
+    approved(ledger, "run")
+    assert stops.known(ledger.engine) == {}
+    first = stop(ledger)
+    seen = stops.known(ledger.engine)
+    assert seen == {"run": first.id}
+    hours = timedelta(hours=3)
+    for skew in (-hours, hours):  # whatever the clock of the launch says
+        asked = now() + skew
+        with pytest.raises(RunStopped, match="backfill resume run"):
+            stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE, knows=0)
+        assert stops.held(ledger.engine, "run") is not None
+        stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE, knows=seen["run"])
+        assert stops.held(ledger.engine, "run") is None
+        seen = {"run": stop(ledger).id}
+
+
+def test_a_terminate_that_is_noted_late_ends_with_a_launch_that_could_not_know_it(ledger: Ledger) -> None:
+    approved(ledger, "run")
+    terminated = now()
+    stops.stop(ledger.engine, "run", by="Dagster", through=f"{stops.TERMINATE} 1", since=terminated)
+    before, after = terminated - timedelta(seconds=1), terminated + timedelta(seconds=1)
+    with pytest.raises(RunStopped):
+        stops.launched(ledger.engine, "run", by="ada", asked_at=before, tolerance=CLOCK_TOLERANCE, knows=0)
+    stops.launched(ledger.engine, "run", by="ada", asked_at=after, tolerance=CLOCK_TOLERANCE, knows=0)
+    assert stops.held(ledger.engine, "run") is None
+
+
+def test_a_stop_from_elsewhere_holds_although_a_terminate_was_noted_after_it(ledger: Ledger) -> None:
+    approved(ledger, "run")
+    asked = now()
+    stop(ledger)
+    stops.stop(ledger.engine, "run", by="Dagster", through=f"{stops.TERMINATE} 1", since=asked - timedelta(seconds=9))
+    for knows in (None, 0):
+        with pytest.raises(RunStopped, match="olga"):
+            stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE, knows=knows)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_launches_and_stops_in_any_order_and_by_any_clocks_those_pass_that_were_asked_for_after_every_stop_that_holds(
+    ledger: Ledger, seed: int
+) -> None:
+    random = Random(seed)
+    for one in ("run", "other"):
+        approved(ledger, one)
+    holding: dict[str, list[int]] = {"run": [], "other": []}
+    asked: list[tuple[str, int, int]] = []
+    for order in range(30):
+        run_id = random.choice(["run", "other"])
+        what = random.choice(["stop", "ask", "begin", "begin"])
+        if what == "stop":
+            stop(ledger, run_id)
+            holding[run_id].append(order)
+        elif what == "ask":
+            asked.append((run_id, order, stops.known(ledger.engine).get(run_id, 0)))
+        elif asked:
+            run_id, at, knows = asked.pop(random.randrange(len(asked)))
+            clock = now() + timedelta(seconds=random.uniform(-90, 90))
+            passes = all(one < at for one in holding[run_id])
+            if passes:
+                stops.launched(ledger.engine, run_id, by="ada", asked_at=clock, tolerance=CLOCK_TOLERANCE, knows=knows)
+                holding[run_id] = []
+            else:
+                with pytest.raises(RunStopped):
+                    stops.launched(
+                        ledger.engine, run_id, by="ada", asked_at=clock, tolerance=CLOCK_TOLERANCE, knows=knows
+                    )
+        for one, held in holding.items():
+            assert (stops.held(ledger.engine, one) is not None) == bool(held)
