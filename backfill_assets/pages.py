@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from backfill_assets.console import of_kind
 from backfill_assets.launched_by import RUN_TAG
+from backfill_assets.starting import Starting
 from manifests.lifecycle import COMPUTABLE, RunState
 from resources import approvals, launches, stops
 from resources.evidence import EvidenceStore
@@ -74,21 +75,35 @@ def run_path(run_id: str) -> str:
     return f"{PREFIX}/{run_id}"
 
 
-def make_pages(ledger: Ledger, evidence: EvidenceStore, report_of: Callable[[str], str] | None = None) -> Starlette:
+def _nothing_starts() -> Mapping[str, Sequence[Starting]]:
+    return {}
+
+
+def make_pages(
+    ledger: Ledger,
+    evidence: EvidenceStore,
+    report_of: Callable[[str], str] | None = None,
+    starting: Callable[[], Mapping[str, Sequence[Starting]]] = _nothing_starts,
+) -> Starlette:
     """Make the application of the pages; its paths are absolute.
 
     A report is made anew by `report_of`, whatever lies beside the bundle; without it, it is served as it lies there.
+    `starting` says what Dagster was asked to do for runs and has not ended (`starting.starting`).
     """
 
     async def index(_request: Request) -> Response:
-        return await _in_thread(lambda: _page("Backfill runs", _runs_table(ledger, ledger.runs())))
+        return await _in_thread(lambda: _page("Backfill runs", _runs_table(ledger, ledger.runs(), starting())))
 
     async def one(request: Request) -> Response:
         run_id = request.path_params["run_id"]
 
         def make() -> Response:
             record = ledger.find(run_id)
-            return _unknown(run_id) if record is None else _page(run_id, _run_parts(ledger, evidence, record))
+            return (
+                _unknown(run_id)
+                if record is None
+                else _page(run_id, _run_parts(ledger, evidence, record, starting().get(run_id, ())))
+            )
 
         return await _in_thread(make)
 
@@ -143,12 +158,18 @@ def _page(title: str, parts: Iterable[str]) -> HTMLResponse:
     )
 
 
-def _runs_table(ledger: Ledger, records: Sequence[RunRecord]) -> list[str]:
+def _runs_table(ledger: Ledger, records: Sequence[RunRecord], starting: Mapping[str, Sequence[Starting]]) -> list[str]:
     waiting = launches.all_waiting(ledger)
+
+    def waits(run_id: str) -> str:
+        if launched := [one for one in starting.get(run_id, ()) if not one.publishes]:
+            return f" launched, {escape(launched[0].doing)}"
+        return " <span class=bad>waits for a launch</span>" if run_id in waiting else ""
+
     rows = [
         (
             f"<a href='{run_path(record.run_id)}'>{escape(record.run_id)}</a>",
-            _state(record.state) + (" <span class=bad>waits for a launch</span>" if record.run_id in waiting else ""),
+            _state(record.state) + waits(record.run_id),
             escape(of_kind(record)),
             f"<a href='{_asset(record.target)}'>{escape(record.target)}</a>",
             f"{record.manifest.target.publish_range.start} to {record.manifest.target.publish_range.end}",
@@ -162,7 +183,7 @@ def _runs_table(ledger: Ledger, records: Sequence[RunRecord]) -> list[str]:
     return [_table(head, rows)] if rows else ["<p>No run yet.</p>"]
 
 
-def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> list[str]:
+def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, starting: Sequence[Starting]) -> list[str]:
     record = ledger.with_plan(record)
     run_id, manifest, plan = record.run_id, record.manifest, record.plan
     chunks, verdicts = ledger.chunks(run_id), ledger.verdicts(run_id)
@@ -177,7 +198,8 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord) -> li
         f"<p class=why><b>Why it is {escape(record.state)}:</b> {escape(why)}</p>"
         if why and record.state in {RunState.FAILED, RunState.REJECTED}
         else "",
-        _next(ledger, record, chunks, verdicts),
+        *map(_launched, starting),
+        _next(ledger, record, chunks, verdicts, starting),
         "<h2>What</h2>",
         _table(
             ("", ""),
@@ -274,9 +296,29 @@ def _time(at: datetime) -> str:
     return f"<time>{at:%Y-%m-%d %H:%M:%S}</time> UTC"
 
 
-def _next(ledger: Ledger, record: RunRecord, chunks: Sequence[ChunkRecord], verdicts: Sequence[Verdict]) -> str:
-    """Say what comes next: a launch where one is waited for, else what the state says."""
+def _launched(one: Starting) -> str:
+    """Say of what Dagster was asked to do that it was, from its first moment on."""
+    what = "Its publication was asked for" if one.publishes else "Launched"
+    link = f"<a href='{escape(one.address)}'>in Dagster</a>"
+    by = f" by {escape(one.by)}" if one.by else ""
+    return f"<p><b>{what}</b> {_time(one.at)}{by} {link}: {escape(one.doing)}.</p>"
+
+
+def _next(
+    ledger: Ledger,
+    record: RunRecord,
+    chunks: Sequence[ChunkRecord],
+    verdicts: Sequence[Verdict],
+    starting: Sequence[Starting],
+) -> str:
+    """Say what comes next: a launch where one is waited for and none is on its way, else what the state says."""
     waiting = launches.waits(ledger, record, chunks=chunks)
+    launched = any(not one.publishes for one in starting)
+    if launched and (waiting is not None or record.state in {RunState.APPROVED, RunState.FAILED}):
+        stop = None if waiting is None else waiting.stop
+        stopped = "" if stop is None else f"<p class=why><b>Stopped:</b> {escape(str(stop))}.</p>"
+        after = "" if stop is None else "; what was asked for before the stop does not end it"
+        return f"{stopped}<p><b>Next:</b> the launch in Dagster computes its chunks and has them gated{after}.</p>"
     if waiting is None:
         what = _NEXT.get(record.state, "")
         if record.state is RunState.VALIDATED:

@@ -54,6 +54,7 @@ from backfill_assets.guard import (
 from backfill_assets.launch import instance_at
 from backfill_assets.launched_by import RUN_TAG, STAMPED_TAGS, STOP_TAG, USER_TAG, run_of, worked_for
 from backfill_assets.pages import PREFIX, make_pages
+from backfill_assets.starting import starting
 from manifests.errors import EnvironmentRefused, Problem
 from resources import logs, stops
 from resources.evidence import EvidenceStore
@@ -316,7 +317,8 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
             WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]), version=webserver_version)
         )
         ledger = Ledger(settings.ledger_url)
-        pages: App = make_pages(ledger, EvidenceStore(settings.evidence_folder), partial(_report_of, settings))
+        evidence, report_of = EvidenceStore(settings.evidence_folder), partial(_report_of, settings)
+        pages: App = make_pages(ledger, evidence, report_of, partial(starting, instance))
         socket_folder(settings).mkdir(mode=0o750, parents=True, exist_ok=True)
         note = noted_in(socket_folder(settings) / "mutations.jsonl")
         stopped = partial(stops.known, ledger.engine)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 from unittest import mock
 
+import dagster as dg
 import pytest
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from backfill_assets import decisions, definitions
 from backfill_assets import platform as platform_module
+from backfill_assets.launched_by import RUN_TAG, USER_TAG
 from backfill_assets.pages import make_pages
 from backfill_assets.platform import Platform, group_of
 from backfill_assets.products.enforcement import PRODUCT
+from backfill_assets.starting import starting
 from benchmarks import small_table
 from manifests.model import manifest_from
+from resources import stops
 
 TIME = re.compile(r"<time>20\d\d-\d\d-\d\d \d\d:\d\d:\d\d</time> UTC")
 ASSET = "/assets/silver/readings"
@@ -30,9 +37,9 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         small_table.closed(platform)
 
 
-def page(platform: Platform, path: str) -> str:
-    """Return what a page answers."""
-    app = make_pages(platform.ledger, platform.evidence)
+def page(platform: Platform, path: str, starts: Callable[[], Any] = dict) -> str:
+    """Return what a page answers; `starts` says what Dagster was asked to do."""
+    app = make_pages(platform.ledger, platform.evidence, None, starts)
     sent: list[dict[str, object]] = []
 
     async def receive() -> dict[str, object]:
@@ -134,3 +141,52 @@ def test_a_validated_run_says_who_publishes_it(
     assert said in text
     assert ("(DRY_RUN)" in text) == (run_id == "dry")
     decisions.cancel(platform, run_id, by="grace")
+
+
+def test_a_launch_in_dagster_is_on_the_page_from_its_first_moment_on(platform: Platform) -> None:
+    planned(platform, "launched")
+    backfill = "qwertzui"
+    tags = {RUN_TAG: "launched", USER_TAG: "olga"}
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def shown(path: str = "/backfill/launched") -> str:
+            return page(platform, path, partial(starting, instance))
+
+        assert "<b>Launched</b>" not in shown()
+        asked = PartitionBackfill(
+            backfill_id=backfill,
+            status=BulkActionStatus.REQUESTED,
+            from_failure=False,
+            tags=tags,
+            backfill_timestamp=1_700_000_000.0,
+        )
+        instance.add_backfill(asked)
+        found = shown()
+        assert "<b>Launched</b> <time>2023-11-14 22:13:20</time> UTC by olga <a href='/runs/b/qwertzui'>" in found
+        assert "Dagster takes it up within half a minute" in found
+        assert "<b>Next:</b> the launch in Dagster computes its chunks" in found
+        assert "launched, Dagster takes it up" in shown("/backfill")
+        job = dg.GraphDefinition("staging").to_job()
+        run = instance.create_run_for_job(
+            job, status=dg.DagsterRunStatus.NOT_STARTED, tags=tags | {"dagster/backfill": backfill}
+        )
+        found = shown()
+        assert f"by olga <a href='/runs/{run.run_id}'>in Dagster</a>: waits in Dagster&#x27;s queue" in found
+        assert "/runs/b/" not in found, "its run says it"
+        assert "<b>Launched</b> <time>2023-11-14 22:13:20</time>" in found, "it was asked for as a whole"
+        instance.report_run_canceled(run)
+        assert "<b>Launched</b>" not in shown()
+
+
+def test_a_run_that_was_stopped_and_launched_again_says_both(platform: Platform) -> None:
+    planned(platform, "again")
+    stops.stop(platform.ledger.engine, "again", by="ada", through="backfill stop")
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.create_run_for_job(
+            dg.GraphDefinition("staging").to_job(), status=dg.DagsterRunStatus.STARTING, tags={RUN_TAG: "again"}
+        )
+        found = page(platform, "/backfill/again", partial(starting, instance))
+    assert "Stopped:</b> stopped by ada" in found
+    assert " UTC <a href='/runs/" in found, "nobody vouches for who it was"
+    assert "its process is starting" in found
+    assert "it waits for a launch" not in found
