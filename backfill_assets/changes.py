@@ -26,6 +26,7 @@ from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform, declared_targets, target_named
 from backfill_assets.staging import PROCESS_TAG, asset_key, offer_run
 from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK
+from manifests.chunks import in_words
 from manifests.errors import EnvironmentRefused
 from resources import logs
 from resources.processes import is_gone
@@ -236,8 +237,8 @@ def _readers_see(platform: Platform, target: str) -> str:
     by_run: dict[str, list[str]] = {}
     for chunk, holder in sorted(platform.ledger.accepted(target).items()):
         by_run.setdefault(holder, []).append(chunk)
-    lines = [f"| {run} | {len(chunks)} | {chunks[0]} to {chunks[-1]} |" for run, chunks in by_run.items()]
-    return "\n".join(["| run | chunks | from, to |", "| --- | --- | --- |", *lines]) if lines else "no run's rows"
+    lines = [f"| {run} | {len(chunks)} | {in_words(chunks)} |" for run, chunks in by_run.items()]
+    return "\n".join(["| run | chunks | which |", "| --- | --- | --- |", *lines]) if lines else "no run's rows"
 
 
 def _known(instance: dg.DagsterInstance, target: str) -> set[str]:

@@ -22,9 +22,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from backfill_assets.console import of_kind
+from backfill_assets.console import failed_chunks, of_kind
 from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.starting import Starting
+from manifests.chunks import in_words
 from manifests.lifecycle import COMPUTABLE, RunState
 from resources import approvals, launches, stops
 from resources.evidence import EvidenceStore
@@ -214,12 +215,14 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, start
         _table(("what", "by", "at", "why"), _who(ledger, record)),
     ]
     run_level = [verdict for verdict in verdicts if not verdict.chunk]
-    failed = [verdict for verdict in verdicts if verdict.chunk and not verdict.passed]
+    order = {gate: number for number, gate in enumerate(plan.gates)}
+    run_level.sort(key=lambda verdict: (order.get(verdict.gate, len(order)), verdict.gate))
+    in_order = [*failed_chunks(verdicts), *run_level]
     passed = sum(verdict.passed for verdict in verdicts if verdict.chunk)
     if verdicts:
         told = f"{passed} of {len(chunks)} chunks have passed their rules"
-        parts += [f"<h2 id=gates>Gates</h2><p>{told}.</p>", _gates(record.target, [*failed, *run_level])]
-    parts += _disagreeing([*failed, *run_level])
+        parts += [f"<h2 id=gates>Gates</h2><p>{told}.</p>", _gates(record.target, in_order)]
+    parts += _disagreeing(in_order)
     parts += _diff(evidence, run_id, files)
     parts += ["<h2>Chunks</h2>", "<div class=grid>", *(_chunk(chunk.chunk, chunk.state) for chunk in chunks), "</div>"]
     attempts = ledger.attempts(run_id)
@@ -334,7 +337,7 @@ def _next(
             )
         return f"<p><b>Next:</b> {what}.</p>" if what else ""
     stopped = "" if waiting.stop is None else f"<p class=why><b>Stopped:</b> {escape(str(waiting.stop))}.</p>"
-    what = f"its chunks {waiting.chunks[0]} to {waiting.chunks[-1]}" if waiting.chunks else "its chunks"
+    what = f"its chunks {in_words(waiting.chunks)}" if waiting.chunks else "its chunks"
     command = f"<code>backfill {'run' if waiting.stop is None else 'resume'} {escape(record.run_id)}</code>"
     return f"{stopped}<p><b>Next:</b> it waits for a launch: launch {what} in Dagster, or {command}.</p>"
 

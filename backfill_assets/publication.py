@@ -70,6 +70,14 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+_HEADLINES = {
+    ROLLBACK: "the rollback is refused",
+    REINSTATE: "the reinstatement is refused",
+    ACCEPT: "the acceptance is refused",
+}
+"""What a refusal says of what was asked for, where that is no publication."""
+
+
 def _logged(
     action: str,
 ) -> Callable[[Callable[Concatenate[Platform, str, _P], _R]], Callable[Concatenate[Platform, str, _P], _R]]:
@@ -94,6 +102,8 @@ def _logged(
                     )
                     raise
                 except Refused as refusal:
+                    if isinstance(refusal, PublicationRefused):
+                        refusal.headline = _HEADLINES.get(action, refusal.headline)
                     why = refusal.problems[0].what
                     logs.event(
                         _log, logging.WARNING, f"{action}_refused", f"{action} refused: {why}", told=True, why=why

@@ -43,6 +43,7 @@ from resources.loads import (
 )
 
 _READ = 1 << 20
+_CANDIDATES = 10
 _KEYS_AT_ONCE = 2_000_000
 """Keys whose repetitions are looked for in memory at once."""
 _SHOWN = 5
@@ -152,16 +153,18 @@ def _require_new_version(platform: Platform, declared: InputTable, version: str)
 def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: str) -> LoadUndone:
     """Take back what a load brought, by metadata alone: its rows in the table, and those in its quarantine.
 
+    `load_id` is the load's id, or a beginning of it that no other load of the table has.
     Safe to repeat. Runs that were planned before it still read the snapshot that they pinned.
 
     Raises:
-        InputRefused: if the table has no such load, or its files were rewritten since.
+        InputRefused: if the table has no such load, or several whose ids begin so, or its files were rewritten since.
     """
     declared = input_named(table)
     if not by.strip() or not reason.strip():
         raise InputRefused(
             Problem("no name or no reason given", "undoing a load is a decision: who and why", "give --by and --reason")
         )
+    load_id = _load_meant(platform, declared.name, load_id)
     properties = {ACTOR_PROPERTY: by, REASON_PROPERTY: reason}
     snapshot = platform.lakehouse.undo_load(declared.name, load_id, properties)
     quarantine = quarantine_of(declared)
@@ -169,6 +172,28 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
         platform.lakehouse.undo_load(quarantine.name, load_id, properties)
     load = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == load_id)
     return LoadUndone(load, snapshot.snapshot_id, tuple(_published_with(platform, declared, load)))
+
+
+def _load_meant(platform: Platform, table: str, text: str) -> str:
+    """Return the id of the load that a text names: its id, or a beginning of one alone; an unknown one as it is."""
+    known = {load.load_id: load for load in platform.lakehouse.loads(table)}
+    found = [load for load_id, load in known.items() if text and load_id.startswith(text)]
+    if text in known or not found:
+        return text
+    if len(found) == 1:
+        return found[0].load_id
+    shown = "; ".join(
+        f"{load.load_id} ({load.file or 'a file'}, {load.at:%Y-%m-%d %H:%M}{', taken back' if load.undone_at else ''})"
+        for load in found[:_CANDIDATES]
+    )
+    more = f"; and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
+    raise InputRefused(
+        Problem(
+            f"'{text}' begins the id of {len(found)} loads of {table}: {shown}{more}",
+            "a beginning of a load's id names it where no other load begins so",
+            "give more of it",
+        )
+    )
 
 
 def quarantine_of(table: InputTable) -> InputTable:

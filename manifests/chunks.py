@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -35,6 +35,8 @@ class Chunk:
 
 _KEY = {Chunking.MONTH: re.compile(r"\d{4}-\d{2}"), Chunking.DAY: re.compile(r"\d{4}-\d{2}-\d{2}")}
 KEY_FORMAT = {Chunking.MONTH: "%Y-%m", Chunking.DAY: "%Y-%m-%d"}
+
+_MISSING_NAMED, _STRETCHES_NAMED = 3, 6
 
 
 def key_of(chunking: Chunking, day: date) -> str:
@@ -94,3 +96,29 @@ def cut(chunking: Chunking, start: date, end: date) -> Iterator[Chunk]:
         if last >= end:  # the day after may be beyond the calendar
             return
         index, day = index + 1, following(chunking, day)
+
+
+def in_words(keys: Iterable[str]) -> str:
+    """Return chunks as people say them: `2020-01 to 2020-09 without 2020-04`; a gap never reads as if it were among them."""
+    ordered = sorted(set(keys))
+    if not ordered:
+        return "none"
+    chunking = Chunking.MONTH if _KEY[Chunking.MONTH].fullmatch(ordered[0]) else Chunking.DAY
+    first, last = first_day(chunking, ordered[0]), first_day(chunking, ordered[-1])
+    stretches: list[list[str]] = []
+    missing: list[str] = []
+    there, follows = set(ordered), 0
+    for chunk in cut(chunking, first, last_day(chunking, last)):
+        if chunk.key not in there:
+            missing.append(chunk.key)
+        elif stretches and chunk.index == follows:
+            stretches[-1].append(chunk.key)
+            follows += 1
+        else:
+            stretches.append([chunk.key])
+            follows = chunk.index + 1
+    if len(stretches) > 1 and len(missing) <= min(_MISSING_NAMED, len(ordered) - 1):
+        return f"{ordered[0]} to {ordered[-1]} without {', '.join(missing)}"
+    said = [one[0] if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in stretches]
+    more = f" and {len(said) - _STRETCHES_NAMED} more" if len(said) > _STRETCHES_NAMED else ""
+    return ", ".join(said[:_STRETCHES_NAMED]) + more

@@ -98,7 +98,10 @@ class SinkRefused(Refused):
 
 
 class PublicationRefused(Refused):
-    """The target is not in the state that the plan was made on, or a gate has not passed."""
+    """The target is not in the state that the plan was made on, or a gate has not passed.
+
+    Also of what undoes or accepts a publication: `headline` says then what was asked for.
+    """
 
     headline = "the publication is refused"
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 
+from manifests.chunks import in_words
 from manifests.errors import Problem
 from manifests.model import Kind, RunManifest
 
@@ -99,8 +100,7 @@ def _found(table: str, held: Mapping[str, Holder], present: Present) -> str:
     """Say what is published in the publish range; empty if nothing is."""
     if held:
         keys = sorted(held)
-        shown = keys[0] if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
-        return f"{len(keys)} chunk(s) of {table} in the publish range are published ({shown})"
+        return f"{len(keys)} chunk(s) of {table} in the publish range are published ({in_words(keys)})"
     return f"{table} has rows in the publish range that nobody published from here" if present.rows_of_others else ""
 
 

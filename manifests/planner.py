@@ -16,7 +16,7 @@ from itertools import accumulate, islice
 from pydantic import TypeAdapter
 
 from manifests.canonical import LATER, canonical_json, sha256_of
-from manifests.chunks import Chunk, Chunking, aligned, cut, first_day, key_of, last_day
+from manifests.chunks import Chunk, Chunking, aligned, cut, first_day, in_words, key_of, last_day
 from manifests.errors import PlanRefused, Problem
 from manifests.kinds import Present, kind_problems
 from manifests.model import (
@@ -1027,4 +1027,4 @@ def _midnight(day: date) -> datetime:
 
 
 def _span(keys: tuple[str, ...]) -> str:
-    return f"chunk {keys[0]}" if len(keys) == 1 else f"{len(keys)} chunks ({keys[0]} to {keys[-1]})"
+    return f"chunk {keys[0]}" if len(keys) == 1 else f"{len(keys)} chunks ({in_words(keys)})"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from manifests.chunks import in_words
 from manifests.lifecycle import RunState
 from resources import stops
 from resources.ledger import STAGED, ChunkRecord, Ledger, RunRecord
@@ -27,8 +28,8 @@ class Waiting:
     def __str__(self) -> str:
         if self.stop is not None:
             return f"{self.stop}; waits for a launch (`backfill resume {self.run_id}`)"
-        ends = {self.chunks[0]: None, self.chunks[-1]: None}
-        return f"waits for a launch of {' to '.join(ends)}, {len(self.chunks)} chunk(s) (`backfill run {self.run_id}`)"
+        left = in_words(self.chunks)
+        return f"waits for a launch of {left}, {len(self.chunks)} chunk(s) (`backfill run {self.run_id}`)"
 
 
 def reason(record: RunRecord, waiting: Waiting | None) -> str:

@@ -178,7 +178,14 @@ def all_held(engine: sa.Engine, run_ids: Iterable[str] | None = None) -> dict[st
 
 def of_run(engine: sa.Engine, run_id: str) -> list[Stop]:
     """Return the stops of a run, in order."""
-    query = sa.select(stops).where(stops.c.run_id == run_id).order_by(stops.c.id)
+    return all_of(engine, run_id)
+
+
+def all_of(engine: sa.Engine, run_id: str | None) -> list[Stop]:
+    """Return the stops of a run, or of all, in order."""
+    query = sa.select(stops).order_by(stops.c.id)
+    if run_id is not None:
+        query = query.where(stops.c.run_id == run_id)
     with engine.connect() as connection:
         return [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
 

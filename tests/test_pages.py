@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,16 +12,19 @@ from unittest import mock
 
 import dagster as dg
 import pytest
+from click.testing import CliRunner
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
-from backfill_assets import decisions, definitions
+from backfill_assets import decisions, definitions, executor, publication
 from backfill_assets import platform as platform_module
+from backfill_assets.cli import cli
 from backfill_assets.launched_by import RUN_TAG, USER_TAG
 from backfill_assets.pages import make_pages
 from backfill_assets.platform import Platform, group_of
 from backfill_assets.products.enforcement import PRODUCT
 from backfill_assets.starting import starting
 from benchmarks import small_table
+from manifests.errors import PublicationRefused
 from manifests.model import manifest_from
 from resources import stops
 
@@ -190,3 +194,57 @@ def test_a_run_that_was_stopped_and_launched_again_says_both(platform: Platform)
     assert " UTC <a href='/runs/" in found, "nobody vouches for who it was"
     assert "its process is starting" in found
     assert "it waits for a launch" not in found
+
+
+def test_what_waits_for_a_launch_is_named_with_its_gaps_and_gates_are_in_order(platform: Platform) -> None:
+    contract = small_table.manifest("gaps", "REPLACE_PARTITIONS", small_table.HISTORY)
+    small_table.planned(platform, contract)
+    executor.stage_chunks(platform, "gaps", ["2020-02"])
+    assert "launch its chunks 2020-01 to 2020-04 without 2020-02 in Dagster" in page(platform, "/backfill/gaps")
+
+    def twice(version: str, *days: object) -> list[dict[str, object]]:
+        return [row for row in rows_of(version, *days) for _ in range(2)]
+
+    rows_of = small_table.rows_of
+    with mock.patch.object(small_table, "rows_of", twice):
+        for chunk in ("2020-04", "2020-01", "2020-03"):
+            executor.stage_chunks(platform, "gaps", [chunk])
+            executor.gate_chunks(platform, "gaps")
+    shown = page(platform, "/backfill/gaps")
+    gates = re.findall(r"checkDetail=chunk_rules'>chunk_rules</a><td>([^<]*)<", shown)
+    assert gates == ["2020-01", "2020-03", "2020-04"]
+
+
+@pytest.mark.parametrize(
+    ("act", "headline"),
+    [
+        (publication.rollback, "the rollback is refused"),
+        (publication.reinstate, "the reinstatement is refused"),
+        (publication.accept, "the acceptance is refused"),
+        (publication.publish, "the publication is refused"),
+    ],
+)
+def test_a_refusal_is_headed_by_what_was_asked_for(
+    platform: Platform, act: Callable[[Platform, str], Any], headline: str
+) -> None:
+    planned(platform, "not-yet")
+    with pytest.raises(PublicationRefused) as refused:
+        act(platform, "not-yet")
+    assert refused.value.headline == headline
+    assert str(refused.value).startswith(headline)
+
+
+def test_stops_and_the_launches_that_end_them_are_among_the_decisions(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(platform, "decided")
+    engine = platform.ledger.engine
+    stops.stop(engine, "decided", by="olga", through="backfill stop", reason="month's end")
+    stops.launched(engine, "decided", by="ada")
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    said = CliRunner().invoke(cli, ["decisions", "decided", "--json"], catch_exceptions=False).output
+    found = [(one["decision"], one["by"], one["channel"], one["comment"]) for one in json.loads(said)]
+    assert found[1:] == [("STOPPED", "olga", "backfill stop", "month's end"), ("LAUNCHED AGAIN", "ada", "", "")]
+    assert "STOPPED" in CliRunner().invoke(cli, ["decisions"], catch_exceptions=False).output
+    only = CliRunner().invoke(cli, ["decisions", "--break-glass"], catch_exceptions=False).output
+    assert "STOPPED" not in only

@@ -363,7 +363,17 @@ def test_the_commands_load_list_and_take_back(
     assert "loaded before" in run("load", READINGS, str(file), "--if-new").stdout
     load_id = loaded["load"]["load_id"]
     assert load_id in run("loads", READINGS, "--json").stdout
-    assert "taken back (4 rows)" in run("unload", READINGS, load_id, "--by", "ada", "--reason", "wrong file").stdout
+    other = parquet(tmp_path / "other.parquet", rows(meter="m2"))
+    second = json.loads(run("load", READINGS, str(other), "--json").stdout)["load"]["load_id"]
+    decided = ("--by", "ada", "--reason", "wrong file")
+    both = load_id[: next(n for n, (a, b) in enumerate(zip(load_id, second, strict=False)) if a != b)]
+    with pytest.raises(InputRefused) as refused:
+        run("unload", READINGS, both, *decided)
+    assert all(one in refused.value.problems[0].what for one in (load_id, second, "2 loads", "other.parquet"))
+    with pytest.raises(InputRefused):
+        run("unload", READINGS, "", *decided)
+    assert f"load {load_id} taken back (4 rows)" in run("unload", READINGS, load_id[: len(both) + 4], *decided).stdout
+    assert [one["undone_at"] is None for one in json.loads(run("loads", READINGS, "--json").stdout)] == [False, True]
     assert json.loads(run("loads", READINGS, "--json").stdout)[0]["undone_because"] == "wrong file"
     assert "wrong file" in run("loads", READINGS).stdout
 

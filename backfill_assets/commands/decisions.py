@@ -5,10 +5,15 @@ Put here arguments and output; whether somebody may decide is `backfill_assets.d
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from backfill_assets.commands.base import F, json_option, opened_instance, opened_platform, say, show
 from manifests.errors import InputRefused, Problem
+
+if TYPE_CHECKING:
+    from backfill_assets.platform import Platform
 
 
 def decision_options(command: F) -> F:
@@ -134,7 +139,8 @@ def accept_change(run_id: str, gate: str, by: str | None, reason: str, plan_hash
 def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
     """Show every decision (of RUN_ID, if given): who, in which role, when, about which plan, and why.
 
-    A decision about a plan, or about numbers, that the run no longer has is void, and stays on record.
+    A decision about a plan, or about numbers, that the run no longer has is void, and stays on record. Stops are decisions,
+    too, and so are the launches that ended them.
     """
     from rich.text import Text
 
@@ -145,6 +151,8 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
         if run_id is not None:
             platform.ledger.run(run_id)
         found = approvals.decisions(platform.ledger, run_id, break_glass=break_glass)
+        if not break_glass:
+            found = sorted([*found, *_of_stops(platform, run_id)], key=lambda one: (one["at"], one["runId"]))
     if as_json:
         say(found)
         return
@@ -168,6 +176,22 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
         by = shown_actor(one["by"], one["proof"])
         table.add_row(one["runId"], said, one["role"], by, one["channel"], at, one["planHash"][:12], why)
     show(table)
+
+
+def _of_stops(platform: Platform, run_id: str | None) -> list[dict[str, Any]]:
+    """Return the stops of runs, and the launches that ended them, as decisions; they are about no plan, and take no role."""
+    from resources import stops
+
+    found: list[dict[str, Any]] = []
+    same = {"role": "", "planHash": "", "breakGlass": "", "selfApproved": False, "policyHash": "", "proof": ""}
+    for one in stops.all_of(platform.ledger.engine, run_id):
+        why = ". ".join(text for text in (one.reason, one.note) if text)
+        stopped = {"decision": "STOPPED", "by": one.stopped_by, "at": one.at, "channel": one.through, "comment": why}
+        found.append({"runId": one.run_id, **stopped, **same, "void": False})
+        if one.resumed_at is not None:
+            resumed = {"decision": "LAUNCHED AGAIN", "by": one.resumed_by, "at": one.resumed_at, "channel": ""}
+            found.append({"runId": one.run_id, **resumed, "comment": "", **same, "void": False})
+    return found
 
 
 def shown_actor(name: str, proof: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifests.chunks import Chunking, aligned, cut, first_day, following, key_of, last_day
+from manifests.chunks import Chunking, aligned, cut, first_day, following, in_words, key_of, last_day
 from manifests.errors import InputRefused
 
 unhurried = settings(deadline=None)
@@ -133,3 +133,21 @@ def test_the_last_month_that_a_manifest_may_name_can_be_cut(chunking: Chunking) 
 def test_what_is_no_key_of_the_chunking_is_refused_with_an_example(chunking: Chunking, key: str) -> None:
     with pytest.raises(InputRefused, match=f"chunks are {chunking.lower()}s, written like 2012-03"):
         first_day(chunking, key)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ([], "none"),
+        (["2020-05"], "2020-05"),
+        (["2020-11", "2020-12", "2021-01"], "2020-11 to 2021-01"),
+        ([f"2020-05-{day:02}" for day in range(1, 10) if day != 4], "2020-05-01 to 2020-05-09 without 2020-05-04"),
+        (["2020-01", "2020-03"], "2020-01 to 2020-03 without 2020-02"),
+        (["2011-03", "2014-01"], "2011-03, 2014-01"),
+        (["2020-01", "2020-02", "2020-11", "2020-12"], "2020-01 to 2020-02, 2020-11 to 2020-12"),
+        ([f"2020-05-{day:02}" for day in range(1, 30, 2)], "2020-05-01, 2020-05-03, 2020-05-05, 2020-05-07, 2020-05-09, 2020-05-11 and 9 more"),
+        (["2020-03", "2020-01", "2020-02", "2020-01"], "2020-01 to 2020-03"),
+    ],
+)  # fmt: skip
+def test_chunks_with_gaps_are_not_said_as_if_they_had_none(keys: list[str], said: str) -> None:
+    assert in_words(keys) == said

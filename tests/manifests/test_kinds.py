@@ -96,7 +96,8 @@ def test_what_the_platform_writes_is_not_judged_by_its_kind(kind: str):
 def test_the_refusal_says_what_is_there_which_rule_and_what_to_do():
     (problem,) = kind_problems(a_manifest(kind="BOOTSTRAP"), published(JANUARY, MARCH), OLD, told_apart=False)
     assert problem.what == (
-        "kind is BOOTSTRAP, and 2 chunk(s) of silver.case_sla_daily in the publish range are published (2012-01 to 2012-03)"
+        "kind is BOOTSTRAP, and 2 chunk(s) of silver.case_sla_daily in the publish range are published (2012-01 to 2012-03 without "
+        "2012-02)"
     )
     assert problem.rule == "a BOOTSTRAP fills what is empty, before LIVE begins"
     assert problem.fix == "this is a RESTATEMENT: state `kind: RESTATEMENT`"
