@@ -20,7 +20,7 @@ from backfill_assets.live_names import name_problems
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import REFUSED, catch_up
 from backfill_assets.ways import REINSTATE, ROLLBACK
-from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState, check_transition
 from manifests.model import Mode
 from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
@@ -69,7 +69,7 @@ def approve(
     Raises:
         TransitionRefused: if the run's state, its plan, its age or the policy does not allow it.
     """
-    with _in_the_name_of(platform, run_id, by) as person:
+    with _in_the_name_of(platform, run_id, by, comment, break_glass) as person:
         _raise(name_problems(person))
         return _approve(platform, run_id, by=person, comment=comment, plan_hash=plan_hash, break_glass=break_glass)
 
@@ -130,7 +130,7 @@ def reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
         PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
         TransitionRefused: if the run's state, its plan or the policy does not allow it.
     """
-    with _in_the_name_of(platform, run_id, by) as person:
+    with _in_the_name_of(platform, run_id, by, comment) as person:
         return _reject(platform, run_id, by=person, comment=comment, plan_hash=plan_hash)
 
 
@@ -166,7 +166,7 @@ def cancel(platform: Platform, run_id: str, *, by: str, comment: str = "") -> Ru
         PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
         TransitionRefused: if the run is over, or the policy wants to know who decides, and nothing but a name says so.
     """
-    with _in_the_name_of(platform, run_id, by) as person:
+    with _in_the_name_of(platform, run_id, by, comment) as person:
         publication.cancel(platform, run_id, person, comment)
         return platform.ledger.run(run_id)
 
@@ -178,7 +178,7 @@ def review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
     Raises:
         TransitionRefused: if the run is over, its plan is another one, or the policy does not allow it.
     """
-    with _in_the_name_of(platform, run_id, by) as person:
+    with _in_the_name_of(platform, run_id, by, comment) as person:
         return _review(platform, run_id, by=person, comment=comment, plan_hash=plan_hash)
 
 
@@ -240,7 +240,7 @@ def publish(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
-    with _in_the_name_of(platform, run_id, by) as person:
+    with _in_the_name_of(platform, run_id, by, comment, break_glass) as person:
         return _publish(platform, run_id, by=person, comment=comment, break_glass=break_glass)
 
 
@@ -263,7 +263,7 @@ def rollback(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
-    with _in_the_name_of(platform, run_id, by) as person:
+    with _in_the_name_of(platform, run_id, by, comment, break_glass) as person:
         return _rollback(platform, run_id, by=person, comment=comment, break_glass=break_glass)
 
 
@@ -284,7 +284,7 @@ def reinstate(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
-    with _in_the_name_of(platform, run_id, by) as person:
+    with _in_the_name_of(platform, run_id, by, comment, break_glass) as person:
         return _reinstate(platform, run_id, by=person, comment=comment, break_glass=break_glass)
 
 
@@ -304,7 +304,7 @@ def accept(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
-    with _in_the_name_of(platform, run_id, by) as person:
+    with _in_the_name_of(platform, run_id, by, comment, break_glass) as person:
         return _accept(platform, run_id, by=person, comment=comment, break_glass=break_glass)
 
 
@@ -343,7 +343,7 @@ def _decided(
         yield
     except Refused:
         # where the evidence is damaged, which may be why it is refused, nothing is added to it
-        with suppress(OSError, ValueError, KeyError):
+        with suppress(OSError, ValueError, KeyError, EnvironmentRefused):
             catch_up(platform, run_id, REFUSED, {"action": decision.lower()})
         raise
 
@@ -358,7 +358,7 @@ def accept_change(
         InputRefused: if the gate does not ask, or no reason is given.
         TransitionRefused: if it is not an owner's, or plan or numbers are others by now.
     """
-    with _in_the_name_of(platform, run_id, by) as person:
+    with _in_the_name_of(platform, run_id, by, reason) as person:
         return _accept_change(platform, run_id, gate, by=person, reason=reason, plan_hash=plan_hash)
 
 
@@ -423,8 +423,8 @@ def _of(platform: Platform, run_id: str) -> tuple[RunRecord, Policy, Rule]:
     return record, policy, rule
 
 
-def decider(platform: Platform, by: str | None) -> Actor:
-    """Return who decides about the policy itself, under the name that is given.
+def decider(platform: Platform, by: str | None, about: str = "the policy") -> Actor:
+    """Return who decides about what belongs to no run, under the name that is given: the policy itself, or an input's load.
 
     Raises:
         TransitionRefused: if the policy in force wants to know who people are, and nothing but the name says so.
@@ -432,12 +432,12 @@ def decider(platform: Platform, by: str | None) -> Actor:
     policy_in_force.require_explained(platform.ledger.engine)
     policy, actor = platform.policy, actors.current()
     decides = actor.under(by) if by is not None and by.strip() else actor
-    problems = name_problems(decides.name)
+    problems = actors.no_name(decides.name) + name_problems(decides.name)
     wanted = policy.identity is not None or any(rule.authenticated for rule in policy.rules)
     if wanted and not decides.is_authenticated:
         problems.append(
             Problem(
-                f"nothing but the name shows that '{decides.name}' decides about the policy",
+                f"nothing but the name shows that '{decides.name}' decides about {about}",
                 f"the policy '{policy.name}' says how people are known, or wants to know who decides",
                 "decide as the user that its `identity` knows, without --by",
             )
@@ -447,14 +447,17 @@ def decider(platform: Platform, by: str | None) -> Actor:
 
 
 @contextmanager
-def _in_the_name_of(platform: Platform, run_id: str, by: str | None) -> Iterator[str]:
+def _in_the_name_of(platform: Platform, run_id: str, by: str | None, *said: str) -> Iterator[str]:
     """Have what the body decides be recorded as decided by who acts, under the name that is given; yield that name.
+
+    `said` is what they give as reasons.
 
     Raises:
         TransitionRefused: if the name is not the one under which they are logged in, or the policy wants to know who
-            they are and only their word says so.
+            they are and only their word says so; if name or reasons would show other text than there is.
     """
     decides, problems = _who_decides(by)
+    problems += [problem for text in said for problem in actors.no_reason(text)]
     record, policy, rule = _of(platform, run_id)
     if not problems and rule.authenticated and not decides.is_authenticated:
         problems.append(
@@ -481,9 +484,9 @@ def _who_decides(by: str | None) -> tuple[Actor, list[Problem]]:
                 "leave the name out, or have the other one log in",
             )
         ]
-    if not decides.name.strip() or decides.name == SOMEBODY:
+    if not decides.name.strip() or same_name(decides.name) == same_name(SOMEBODY):
         return decides, [Problem("nobody is named", "a decision has a name", "give `by`")]
-    return decides, []
+    return decides, actors.no_name(decides.name)
 
 
 def _decide_publication(

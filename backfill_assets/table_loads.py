@@ -22,6 +22,7 @@ import polars as pl
 import pyarrow as arrow
 import pyarrow.parquet as pq
 
+from backfill_assets.decisions import decider
 from backfill_assets.input_files import DETAIL, REASON, RECORD, ROW, Checked, InputFile, unique_columns
 from backfill_assets.platform import Platform, input_named, input_tables
 from backfill_assets.quarantine import Quarantine
@@ -30,6 +31,7 @@ from backfill_assets.target import InputTable
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.model import VERSION_PATTERN
+from resources import actors
 from resources.lakehouse import DATA_VERSION_PROPERTY
 from resources.ledger import now, operator
 from resources.loads import (
@@ -158,14 +160,18 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
 
     Raises:
         InputRefused: if the table has no such load, or several whose ids begin so, or its files were rewritten since.
+        TransitionRefused: if the policy wants to know who decides, and nothing but a name says so.
     """
     declared = input_named(table)
     if not by.strip() or not reason.strip():
         raise InputRefused(
             Problem("no name or no reason given", "undoing a load is a decision: who and why", "give --by and --reason")
         )
+    if problems := actors.no_reason(reason):
+        raise InputRefused(problems)
+    who = decider(platform, by, f"the loads of {table}")
     load_id = _load_meant(platform, declared.name, load_id)
-    properties = {ACTOR_PROPERTY: by, REASON_PROPERTY: reason}
+    properties = {ACTOR_PROPERTY: who.name, REASON_PROPERTY: reason}
     snapshot = platform.lakehouse.undo_load(declared.name, load_id, properties)
     quarantine = quarantine_of(declared)
     if any(load.load_id == load_id for load in platform.lakehouse.loads(quarantine.name)):

@@ -31,7 +31,7 @@ from pydantic.alias_generators import to_camel
 
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import ManifestRefused, Problem
-from manifests.text import TEXT_RULE, not_text, read_text
+from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, read_text
 
 MAX_MANIFEST_BYTES = 256 * 1024
 RUN_ID_RULE = (
@@ -184,7 +184,7 @@ def _iso_date(value: Any) -> Any:
     # YAML turns 2012-01-01 into a date by itself and 2012-01-01T10:00 into an instant; numbers are never days.
     if isinstance(value, date) and type(value) is date:
         return value
-    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
         return value
     raise ValueError("a day is written YYYY-MM-DD")
 
@@ -553,12 +553,17 @@ def parse_manifest(text: str, *, where: str = "manifest") -> RunManifest:
 
 def manifest_from(data: dict[str, Any], *, where: str = "manifest") -> RunManifest:
     """Validate a manifest given as data; see `parse_manifest`."""
-    odd = list(_values_that_are_no_text(data, ""))
-    if odd:
-        raise ManifestRefused(
-            Problem(f"is not text: {wrong}", TEXT_RULE, "remove the character", f"{where}: {field}")
-            for field, wrong in odd
+    problems = [
+        Problem(f"is not text: {wrong}", TEXT_RULE, "remove the character", f"{where}: {field}")
+        for field, wrong in _values_that_are_no_text(data, "")
+    ]
+    requester = data.get("requestedBy")
+    if not problems and isinstance(requester, str) and (wrong := not_a_name(requester.strip())) is not None:
+        problems.append(
+            Problem(f"is no name: {wrong}", NAME_RULE, "write your name as people see it", f"{where}: requestedBy")
         )
+    if problems:
+        raise ManifestRefused(problems)
     try:
         return RunManifest.model_validate(data)
     except ValidationError as error:

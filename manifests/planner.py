@@ -122,6 +122,8 @@ class ReferenceState:
     versions: Mapping[str, int]
     recorded: frozenset[int] = frozenset()
     """Snapshots with which the runs accepted today in the publish range were made."""
+    taken_back: frozenset[str] = frozenset()
+    """Versions whose load was undone."""
 
 
 @dataclass(frozen=True)
@@ -990,6 +992,13 @@ def pin_reference(reference: ReferenceData, state: ReferenceState) -> PinnedRefe
     snapshot: int | None
     if reference.version is not None:
         snapshot = state.versions.get(reference.version)
+        if reference.version in state.taken_back:
+            return Problem(
+                f"referenceData {state.table} version {reference.version} was taken back",
+                "what was taken back is not read under its name any more",
+                f"choose one of {', '.join(sorted(state.versions.keys() - state.taken_back)) or 'none'}, or name the "
+                f"snapshotId ({snapshot}) if it is to be read all the same",
+            )
         if snapshot is None:
             return Problem(
                 f"referenceData {state.table} version {reference.version} is unknown",

@@ -7,7 +7,7 @@ Unknown keys are refused everywhere. Of rules and sources, the first that fits i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
@@ -21,9 +21,12 @@ from manifests.canonical import sha256_of
 from manifests.chunks import Chunking, aligned, following
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Day, DayRange, Kind, Mode, Name, PublishMode, RunManifest, _Part, _problems, _StrictLoader
+from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, same_text
 
 OLD_DATA_GATE = "old_data_policy"
 """Run-level gate of every plan that leaves rows out: counts them, and looks for erased subjects in what was staged."""
+_FREE_TEXT = frozenset({"constant", "command", "file"})
+"""Fields whose texts are no names."""
 _NAMED_ONLY = frozenset({Kind.LIVE, Kind.RECONCILIATION})
 GROUP, TEAM = "group:", "team:"
 """What an entry begins with that names a group of people; Dagster writes owners with `team:`."""
@@ -356,8 +359,8 @@ class Policy(_Part):
 
 
 def same_name(name: str) -> str:
-    """Return what two spellings of a person's name have in common."""
-    return name.strip().casefold()
+    """Return what two spellings of a person's name have in common: what differs only in case, width or space is one person."""
+    return same_text(name)
 
 
 def parse_policy(text: str, *, where: str = "policy") -> Policy:
@@ -381,6 +384,11 @@ def parse_policy(text: str, *, where: str = "policy") -> Policy:
                 where,
             )
         )
+    if wrong := list(_unfit(data, "")):
+        raise EnvironmentRefused(
+            Problem(why, NAME_RULE if rule else TEXT_RULE, "write it as people see it", f"{where}: {field}")
+            for field, why, rule in wrong
+        )
     try:
         return Policy.model_validate(data)
     except ValidationError as error:
@@ -388,6 +396,21 @@ def parse_policy(text: str, *, where: str = "policy") -> Policy:
             Problem(one.what, one.rule, one.fix.replace("manifests/*.yaml", "docs/policy.md"), one.where)
             for one in _problems(error, where)
         ) from error
+
+
+def _unfit(value: Any, field: str, key: str = "") -> Iterator[tuple[str, str, bool]]:
+    """Yield each text of a policy that is none, or is not fit to be a name: where, why, and whether it is a name."""
+    if isinstance(value, str):
+        is_name = key not in _FREE_TEXT
+        if (wrong := (not_a_name if is_name else not_text)(value)) is not None:
+            yield field, wrong, is_name
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield from _unfit(name, f"{field} (key)".strip())
+            yield from _unfit(one, f"{field}.{ascii(name)[1:-1]}".strip("."), name)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _unfit(one, field, key)
 
 
 # --- who may ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.policy import Authenticate, Identity, same_name
+from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text
 
 _SECONDS = 10.0
 OPERATOR_VARIABLE = "BACKFILL_OPERATOR"
@@ -153,10 +154,28 @@ def _said_by(command: tuple[str, ...]) -> str:
                 "sign in as it asks for, or have the policy changed (identity)",
             )
         ) from error
-    if not name or "\n" in name:
+    if not name or not_a_name(name) is not None:
         raise EnvironmentRefused(
             Problem(
-                f"`{' '.join(command)}` says {name[:100]!r}", "it prints one name", "have the policy changed (identity)"
+                f"`{' '.join(command)}` says {name[:100]!a}",
+                f"it prints one name; {NAME_RULE}",
+                "have the policy changed (identity)",
             )
         )
     return name
+
+
+def no_name(name: str) -> list[Problem]:
+    """Say why nobody may decide under a name: there is none, or readers could take it for another."""
+    if not name.strip():
+        return [Problem("nobody is named", "a decision has a name", "give --by")]
+    if (wrong := not_a_name(name.strip())) is not None:
+        return [Problem(f"{name[:200]!a} is no name: {wrong}", NAME_RULE, "give a name as people see it")]
+    return []
+
+
+def no_reason(text: str) -> list[Problem]:
+    """Say why a text cannot be on record as a reason: it would show other text than there is."""
+    if (wrong := not_text(text)) is not None:
+        return [Problem(f"the reason is not text: {wrong}", TEXT_RULE, "remove the character")]
+    return []

@@ -315,15 +315,20 @@ class Lakehouse:
         table = self.table(name)
         current = table.current_snapshot()
         versions: dict[str, int] = {}
+        loaded: dict[str, str | None] = {}
+        undone = set()
         for snapshot in table.snapshots():
-            if snapshot.summary and (version := snapshot.summary.additional_properties.get(DATA_VERSION_PROPERTY)):
-                versions[version] = snapshot.snapshot_id
+            said = snapshot.summary.additional_properties if snapshot.summary else {}
+            undone.add(said.get(UNDOES_PROPERTY))
+            if version := said.get(DATA_VERSION_PROPERTY):
+                versions[version], loaded[version] = snapshot.snapshot_id, said.get(LOAD_PROPERTY)
         return ReferenceState(
             name,
             None if current is None else current.snapshot_id,
             frozenset(snapshot.snapshot_id for snapshot in table.snapshots()),
             versions,
             recorded,
+            frozenset(version for version, load in loaded.items() if load is not None and load in undone),
         )
 
     def refs(self, name: str) -> frozenset[str]:

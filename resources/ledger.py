@@ -32,6 +32,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem, StateMov
 from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
 from manifests.model import MAX_RUN_ID, RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile
+from manifests.policy import same_name
 from resources import actors, freezes, instants, judged, plans, stops, ticks, watermarks
 from resources.journal import Journal
 from resources.locks import lock_run, lock_schema, lock_target, require_lease
@@ -265,6 +266,26 @@ class Ledger:
                     "run `backfill init` (it creates or upgrades the ledger)",
                 )
             )
+        if missing := self._missing():
+            raise EnvironmentRefused(
+                Problem(
+                    f"the ledger {self.engine.url!r} has schema {found}, but lacks {', '.join(missing)}",
+                    "a schema is whole",
+                    "somebody has changed it by hand: restore the ledger from its backup",
+                )
+            )
+
+    def _missing(self) -> list[str]:
+        """Return the tables, and the columns of others, that this code reads and the database does not have."""
+        with self.engine.connect() as connection:
+            inspected = sa.inspect(connection).get_multi_columns()
+        there = {name: {one["name"] for one in columns} for (_, name), columns in inspected.items()}
+        return [
+            name if name not in there else f"{name}.{column}"
+            for name, table in sorted(runs.metadata.tables.items())
+            for column in (table.columns.keys() if name in there else [""])
+            if name not in there or column not in there[name]
+        ]
 
     def _revision(self) -> str | None:
         file = make_url(self.url).database if self._sqlite else None
@@ -497,7 +518,7 @@ class Ledger:
             record = self._locked(connection, run_id)
             wanted = RunState.APPROVED if approve else RunState.REJECTED
             _require_state(record, expected, wanted)
-            own = by.strip().casefold() == record.requested_by.strip().casefold()
+            own = same_name(by) == same_name(record.requested_by)
             _require_name(by)
             if approve and own and not self_approval and not break_glass:
                 raise TransitionRefused(
@@ -1189,8 +1210,8 @@ def _alembic_config() -> AlembicConfig:
 
 
 def _require_name(actor: str) -> None:
-    if not actor.strip():
-        raise TransitionRefused(Problem("nobody is named", "a decision has a name", "give --by"))
+    if problems := actors.no_name(actor):
+        raise TransitionRefused(problems)
 
 
 def _require_same_text(run_id: str, state: str, recorded: str, given: str) -> None:

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from manifests.canonical import canonical_json
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, TransitionRefused
 from manifests.policy import Policy, same_name, shown
+from resources import actors
 from resources.instants import require_after_policy
 from resources.journal import INSTALLATION, explain_run, unexplained
 from resources.locks import lock_policy
@@ -305,8 +306,8 @@ def _decide(
     channel: str = "",
     proof: str = "",
 ) -> None:
-    if not by.strip():
-        raise TransitionRefused(Problem("nobody is named", "a decision has a name", "give --by"))
+    if problems := actors.no_name(by) + actors.no_reason(comment):
+        raise TransitionRefused(problems)
     require_after_policy(connection, at)
     connection.execute(
         policy_decisions.insert().values(

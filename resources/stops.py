@@ -15,6 +15,8 @@ import sqlalchemy as sa
 
 from manifests.errors import Problem, RunStopped, TransitionRefused
 from manifests.lifecycle import RunState
+from manifests.text import visible
+from resources import actors
 from resources.locks import lock_run
 from resources.tables import attempts, launches, publications, runs, stops
 
@@ -41,7 +43,7 @@ class Stop:
     resumed_by: str | None
 
     def __str__(self) -> str:
-        why = f": {self.reason}" if self.reason else ""
+        why = f": {visible(self.reason)}" if self.reason else ""
         return f"stopped by {self.stopped_by} ({self.through}), {self.at:%Y-%m-%d %H:%M:%S} UTC{why}"
 
 
@@ -56,8 +58,8 @@ def stop(
     Raises:
         TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or nobody is named.
     """
-    if not by.strip():
-        raise TransitionRefused(Problem("nobody is named", "a stop has a name", "give --by"))
+    if problems := actors.no_name(by) + actors.no_reason(reason):
+        raise TransitionRefused(problems)
     at = datetime.now(UTC)
     with engine.begin() as connection:
         lock_run(connection, run_id)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from manifests.errors import Problem
 from manifests.model import Kind, RunManifest
+from resources.journal import explain_run, unexplained
 from resources.tables import live_ticks
 
 ONLY_TICKS = (
@@ -64,7 +65,11 @@ def problems_in(connection: sa.Connection, manifest: RunManifest) -> list[Proble
 
 
 def _is_live(connection: sa.Connection, manifest: RunManifest) -> bool:
-    return manifest.kind is Kind.LIVE and _written(connection, manifest.run_id, manifest.hash)
+    if manifest.kind is not Kind.LIVE or not _written(connection, manifest.run_id, manifest.hash):
+        return False
+    # a row that no transaction of this project has written gives no rights
+    found = explain_run(connection, manifest.run_id)
+    return not unexplained(connection, found, manifest.run_id, [live_ticks.name])
 
 
 def _written(connection: sa.Connection, run_id: str, manifest_hash: str) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -302,6 +304,21 @@ def test_a_person_who_writes_live_into_a_manifest_is_refused_and_gets_no_sink(
         greedy = manifest.model_copy(update={"safety": claimed.safety})
         with pytest.raises(SinkRefused, match="no tick of LIVE is on record"):
             world.platform.sinks.open("breach_notifications", mode=Mode.LIVE, manifest=greedy, action="publish")
+
+
+def test_a_tick_that_was_written_into_the_ledger_by_hand_gives_no_rights(world: LiveWorld) -> None:
+    world.arrive(FIRST, date(2011, 4, 10))
+    claimed = world.manifest("mine", kind="LIVE", target=world.scope(FIRST, date(2011, 1, 31)), safety={})
+    with closing(sqlite3.connect(world.home / "ledger.db")) as connection:
+        connection.execute(
+            "INSERT INTO live_ticks (run_id, target, manifest_hash, source_snapshot_id, start_day, end_day, at) "
+            "VALUES ('mine', ?, ?, 1, '2011-01-01', '2011-01-31', '2024-01-01 00:00:00.000000')",
+            (TARGET, claimed.hash),
+        )
+        connection.commit()
+    assert not ticks.has_written(world.platform.ledger.engine, claimed)
+    with pytest.raises(PlanRefused, match="has kind LIVE, and no tick has written it"):
+        plan_run(world.platform, claimed)
 
 
 def test_a_run_that_an_earlier_version_let_somebody_plan_as_live_is_neither_approved_nor_computed(

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from support import put_in_force
 
 import backfill_assets as ba
 from backfill_assets import loading
@@ -23,7 +24,11 @@ from backfill_assets.input_files import InputFile
 from backfill_assets.loading import initialise
 from backfill_assets.platform import Platform
 from backfill_assets.table_loads import load_file, undo_load
-from manifests.errors import InputRefused
+from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
+from manifests.model import ReferenceData
+from manifests.planner import pin_reference
+from resources import actors
+from resources.actors import Actor, Channel, Proof
 from resources.settings import load_settings
 
 READINGS, TARIFFS = "bronze.readings", "reference.tariffs"
@@ -275,6 +280,27 @@ def test_undoing_a_load_takes_its_quarantined_rows_back_as_well(platform: Platfo
     assert len(platform.lakehouse.rows(READINGS, before or 0)) == 3
 
 
+@pytest.mark.parametrize("by", ["grac\u0435", "gra\u200bce", "grace\nada", " "])
+def test_nobody_takes_a_load_back_under_a_name_that_looks_like_anothers(
+    platform: Platform, tmp_path: Path, by: str
+) -> None:
+    done = load_file(platform, READINGS, parquet(tmp_path / "a.parquet", rows()))
+    with pytest.raises(Refused, match=r"is no name|no name or no reason"):
+        undo_load(platform, READINGS, done.load.load_id, by=by, reason="wrong file")
+    assert len(held(platform)) == 4
+
+
+def test_where_the_policy_says_how_people_are_known_a_typed_name_takes_no_load_back(
+    platform: Platform, tmp_path: Path
+) -> None:
+    done = load_file(platform, READINGS, parquet(tmp_path / "a.parquet", rows()))
+    put_in_force(platform, {"name": "known people", "identity": {"authenticate": "OPERATING_SYSTEM"}})
+    with actors.acting(Actor("olga", Channel.CLI, Proof.OPERATING_SYSTEM)):
+        with pytest.raises(TransitionRefused, match="decides about the loads of"):
+            undo_load(platform, READINGS, done.load.load_id, by="grace", reason="wrong file")
+        assert undo_load(platform, READINGS, done.load.load_id, by="Olga", reason="wrong file").load.undone_by == "olga"
+
+
 def test_an_undoing_that_was_cut_short_is_finished_by_the_same_command(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +356,13 @@ def test_a_reference_table_is_replaced_as_a_named_version_and_the_one_before_com
     undo_load(platform, TARIFFS, new.load.load_id, by="ada", reason="not in force yet")
     with pytest.raises(InputRefused, match="has a version '2024' already"):
         load_file(platform, TARIFFS, other, version="2024")
+    state = platform.lakehouse.reference_state(TARIFFS, frozenset())
+    by_name = {name: ReferenceData(name=TARIFFS, semantics="AS_DECIDED", version=name) for name in ("2023", "2024")}
+    refused = pin_reference(by_name["2024"], state)
+    assert isinstance(refused, Problem)
+    assert "version 2024 was taken back" in refused.what
+    assert "choose one of 2023, or name the snapshotId" in refused.fix
+    assert pin_reference(by_name["2023"], state).version == "2023"
     assert {row["name"]: row["cents"] for row in held(platform, TARIFFS)} == {"day": 30, "night": 20}
 
 

@@ -280,6 +280,14 @@ def test_a_required_field_that_is_missing_is_named(missing: str) -> None:
         ("requestedBy", "   "),
         ("requestedBy", 7),
         ("requestedBy", "a" * 201),
+        ("requestedBy", "\u0430da"),
+        ("requestedBy", "ad\u200ba"),
+        ("requestedBy", "ada\ngrace"),
+        ("runId", "restate\u200b-2012"),
+        ("runId", "\uff52\uff45\uff53tate-2012"),
+        ("source.table", "bronze.case\u2060_events"),
+        ("source.table", "bronze.c\u0430se_events"),
+        ("source.range.start", "\uff12012-01-01"),
         ("reason", "short"),
         ("reason", "          short          "),
         ("reason", "a" * 4_001),
@@ -599,7 +607,7 @@ def contracts(draw: st.DrawFn) -> dict[str, Any]:
     }
     required = {
         "runId": st.from_regex(r"[a-z0-9][a-z0-9_-]{1,62}[a-z0-9]", fullmatch=True),
-        "requestedBy": people,
+        "requestedBy": st.from_regex(r"[a-zA-Z\u00e0-\u00fe'.@-]{3,30}", fullmatch=True),
         "reason": people,
         "source": st.fixed_dictionaries(
             {"table": st.just("bronze.case_events")},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ from manifests.policy import (
     break_glass_problems,
     parse_policy,
     role_problems,
+    same_name,
 )
 from resources.policies import SHIPPED
 
@@ -219,6 +221,36 @@ def test_people_are_named_by_themselves_by_a_group_or_by_a_team_however_spelt():
     assert policy.includes(("team:unknown",), "team:unknown")
     assert not policy.includes(("group:owners", "bob"), "eve")
     assert not policy.includes((), "eve")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"groups": {"owners": ["grac\u0435"]}},
+        {"groups": {"own\u200bers": ["grace"]}},
+        {"rules": [{"approvers": ["gr\u00adace"]}]},
+        {"rules": [{"approvers": ["grace\nbob"]}]},
+        {"keepers": ["grace\u2028"]},
+        {"name": "of the \u202eoffice"},
+        {"identity": {"authenticate": "OPERATING_SYSTEM", "names": {"al": "ad\u0430"}}},
+        {
+            "sources": [
+                {"table": SOURCE, "columns": {"a": {"classification": "p", "mask": "CONSTANT", "constant": "\u0007"}}}
+            ]
+        },
+    ],
+)
+def test_a_policy_names_nobody_whom_its_reader_would_take_for_another(fields: dict[str, Any]):
+    text = json.dumps({"name": "a policy", **fields})
+    with pytest.raises(EnvironmentRefused, match=r"is not seen|mixes letters|U\+"):
+        parse_policy(text)
+
+
+def test_one_person_in_two_spellings_is_one_person():
+    policy = a_policy(rules=[{"approvers": ["Zo\u00eb", "\uff47\uff52\uff41\uff43\uff45"]}])
+    assert policy.includes(policy.rules[0].approvers, "ZOE\u0308")
+    assert policy.includes(policy.rules[0].approvers, "grace")
+    assert same_name("gr\u200bace") == same_name("Grace") != same_name("gr ace")
 
 
 def test_who_may_not_act_is_told_who_may():

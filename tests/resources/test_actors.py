@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from support import APPROVER, REQUESTER, approved, planned
 
-from manifests.errors import EnvironmentRefused
+from manifests.errors import EnvironmentRefused, TransitionRefused
 from manifests.policy import Identity
 from resources import actors
 from resources.actors import Actor, Channel, Proof, acting, current, identified
 from resources.ledger import Ledger, operator
+from resources.stops import stop
 
 OLGA = Actor("olga", Channel.UI, Proof.PROXY)
 
@@ -101,3 +102,34 @@ def test_decisions_and_transitions_say_through_what_and_what_shows_it(ledger: Le
     said = [(one["actor"], one["channel"], one["proof"]) for one in ledger.history("known")]
     assert said == [(REQUESTER, "CLI", "OPERATING_SYSTEM"), (APPROVER, "UI", "PROXY")]
     assert [one["proof"] for one in ledger.history("claimed-too")] == ["CLAIMED", "PROXY"]
+
+
+@pytest.mark.parametrize("name", ["grac\u0435", "gr\u200bace", "grace\nada", "\u2028", "grace\u3164"])
+def test_nobody_decides_under_a_name_that_looks_like_anothers(ledger: Ledger, name: str) -> None:
+    record = planned(ledger, "asked")
+    with pytest.raises(TransitionRefused, match=r"is no name|nobody is named"):
+        ledger.decide("asked", approve=True, by=name, comment="", self_approval=False, plan_hash=record.plan_hash)
+    with pytest.raises(TransitionRefused, match=r"is no name|nobody is named"):
+        stop(ledger.engine, "asked", by=name, through="a test")
+    assert ledger.approvals("asked") == []
+
+
+def test_a_requester_in_other_letters_is_the_requester(ledger: Ledger) -> None:
+    record = planned(ledger, "asked")
+    wide = "".join(chr(ord(letter) + 0xFEE0) for letter in REQUESTER)
+    with pytest.raises(TransitionRefused, match="requested run 'asked'"):
+        ledger.decide("asked", approve=True, by=wide, comment="", self_approval=False, plan_hash=record.plan_hash)
+
+
+def test_a_reason_with_a_line_end_is_shown_in_one_line_and_one_that_turns_text_round_is_refused(ledger: Ledger) -> None:
+    approved(ledger, "going")
+    with pytest.raises(TransitionRefused, match=r"U\+202E"):
+        stop(ledger.engine, "going", by=APPROVER, through="a test", reason="\u202e")
+    done = stop(ledger.engine, "going", by=APPROVER, through="a test", reason="late\nAPPROVED by ada")
+    assert str(done).endswith(r"late\nAPPROVED by ada")
+
+
+def test_a_command_that_says_no_name_is_nobody(tmp_path: Path) -> None:
+    said = saying(tmp_path, "gr\u200bace")
+    with pytest.raises(EnvironmentRefused, match="it prints one name"):
+        identified(said, Channel.CLI)

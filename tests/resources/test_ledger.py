@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -87,6 +87,20 @@ def test_the_migrated_schema_is_the_one_the_code_declares(ledger: Ledger) -> Non
         context = MigrationContext.configure(connection, opts={"compare_type": True})
 
         assert compare_metadata(context, metadata) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "lacks"), [("DROP TABLE verdicts", "verdicts"), ("ALTER TABLE stops DROP COLUMN note", "stops.note")]
+)
+def test_a_ledger_that_lacks_a_table_or_a_column_is_refused_by_name(tmp_path: Path, statement: str, lacks: str) -> None:
+    file = tmp_path / "ledger.db"
+    fresh = Ledger(f"sqlite:///{file}")
+    fresh.migrate()
+    fresh.engine.dispose()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(statement)
+    with pytest.raises(EnvironmentRefused, match=rf"lacks {lacks}\n"), open_ledger(f"sqlite:///{file}"):
+        pytest.fail("it was opened")
 
 
 def test_migrating_makes_the_folder_of_the_ledger(tmp_path: Path) -> None:
