@@ -11,6 +11,7 @@ leaves and those that it puts there, of corrections the rows with the correction
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -47,6 +48,7 @@ from manifests.canonical import plain
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.planner import StagedFile
+from resources.kept_files import read_json
 from resources.lakehouse import DIFF_PROPERTY, RUN_PROPERTY, local_path
 from resources.ledger import STAGED, ChunkRecord, RunRecord, now, operator
 from resources.storage import Storage, place_of
@@ -479,11 +481,11 @@ def _last_record(platform: Platform, run_id: str, name: str) -> dict[str, Any] |
     file = last_file(platform, run_id, name)
     if file is None:
         return None
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    found: dict[str, Any] = read_json(file)
     return found
 
 
 def _numbers(platform: Platform, run_id: str, name: str) -> list[int]:
     folder = platform.evidence.folder / run_id / "records"
-    rest = (file.stem.removeprefix(name) for file in folder.glob(f"{name}*.json"))
-    return sorted(int(text.removeprefix("-") or 1) for text in rest if not text.strip("-0123456789"))
+    named = (re.fullmatch(rf"{re.escape(name)}(?:-([0-9]+))?", file.stem) for file in folder.glob(f"{name}*.json"))
+    return sorted(int(found[1] or 1) for found in named if found)

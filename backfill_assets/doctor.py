@@ -483,7 +483,7 @@ def _evidence_behind(platform: Platform, record: RunRecord) -> Iterator[Disagree
     """Find what came after the last record of a run: a link, or what another run's change did to its rows."""
     try:
         what = is_behind(platform, record)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, EnvironmentRefused):
         return  # damaged: found as such below
     if what:
         yield Disagreement(
@@ -813,7 +813,7 @@ def _diffs(platform: Platform) -> Iterator[Disagreement]:
     for record in platform.ledger.runs():
         try:
             missing = due(platform, record) and not _just_published(platform, record.run_id)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, EnvironmentRefused):
             continue  # damaged evidence: found as such
         if missing:
             yield Disagreement(
@@ -838,7 +838,16 @@ def _keep_diff(platform: Platform, run_id: str) -> str:
 
 def _journal(platform: Platform) -> Iterator[Disagreement]:
     """Find what the ledger's journal cannot explain. No repair takes it over: who has changed it, and why, is for people."""
-    links = platform.evidence.chain.read().links
+    chain = platform.evidence.chain.read()
+    links = chain.links
+    for damage in chain.damages:
+        yield Disagreement(
+            "chain-damaged",
+            f"chain {damage.name}",
+            f"{damage.what}: {damage.found}",
+            Sure.CERTAIN,
+            f"find out who has changed it; put back what belongs there, from a backup of {platform.evidence.chain.folder}",
+        )
     with platform.ledger.engine.connect() as connection:  # one moment of journal and rows
         journal = explain(connection, links)
         wrong = [("journal-damaged", one) for one in journal.damages]

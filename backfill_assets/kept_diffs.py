@@ -7,8 +7,8 @@ completes it; until then the bundle has rows and sums by chunk (`changes.json`),
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from backfill_assets.report import report_beside
 from manifests.errors import InputRefused, Problem
 from resources import logs
 from resources.evidence import KEPT
+from resources.kept_files import read_json
 from resources.ledger import RunRecord
 
 _log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ def due(platform: Platform, record: RunRecord) -> str:
 def sealed_changes(platform: Platform, run_id: str) -> Mapping[str, Any]:
     """Return what a run's bundle says that it changes; empty if there is none, or an earlier version sealed it without."""
     file = platform.evidence.path(run_id) / CHANGES_FILE
-    found: dict[str, Any] = json.loads(file.read_bytes()) if file.is_file() else {}
+    found: dict[str, Any] = read_json(file) if os.path.lexists(file) else {}
     return found
 
 

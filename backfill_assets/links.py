@@ -11,10 +11,12 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from manifests.canonical import sha256_of
+from manifests.errors import EnvironmentRefused
 from resources import journal
 from resources.chain import Link
-from resources.evidence import KEPT, SEALED, EvidenceStore, sha256_of_file
+from resources.evidence import KEPT, SEALED, EvidenceStore
 from resources.journal import Unexplained
+from resources.kept_files import read_kept
 
 _PLACE = {"number", "previous", "hash"}
 """What a link says of where it stands in the chain."""
@@ -65,12 +67,14 @@ def _strange(
     if event == SEALED:
         return ""
     file = store.records(run_id) / f"{said['record']}.json"
-    if not file.is_file():
+    try:
+        raw = read_kept(file)
+    except (FileNotFoundError, EnvironmentRefused, ValueError):
         return "" if run_id in known else f"vouches for {run_id}/records/{said['record']}.json, which is not there"
     if event == KEPT:
-        same = run_id in known or sha256_of_file(file) == said["recordHash"]
+        same = run_id in known or hashlib.sha256(raw).hexdigest() == said["recordHash"]
         return "" if same else f"has the hash of another {run_id}/{said['record']}"
-    return _other_than_its_record(said, file.read_bytes())
+    return _other_than_its_record(said, raw)
 
 
 def _other_than_its_record(said: Mapping[str, Any], raw: bytes) -> str:

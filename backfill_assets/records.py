@@ -10,8 +10,8 @@ made up for by the next call.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,11 +35,13 @@ from backfill_assets.seals import (
     sealed_schema,
 )
 from manifests.canonical import sha256_of
-from manifests.errors import Problem, PublicationRefused
+from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.lifecycle import RunState
+from manifests.text import visible
 from resources import approvals
 from resources.chain import Link
 from resources.journal import explain, explain_run, first_of, unexplained
+from resources.kept_files import json_of, not_a_file, read_json, read_kept
 from resources.ledger import RunRecord
 from resources.locks import lock_target
 from resources.rows import MOVING, Difference, Rows, changes_of, differences, fold, hashes_of, rows_of
@@ -67,17 +69,23 @@ _UNNUMBERED = 2
 
 @dataclass(frozen=True)
 class Record:
-    """One record of a run: its file's name and hash, and what it says."""
+    """One record of a run: its file's name and hash, and what it says.
+
+    Where something else lies in the file's place, or it cannot be read, `hash` says what, and the record says nothing.
+    """
 
     name: str
     hash: str
     content: Mapping[str, Any]
+    is_readable: bool = True
 
     @property
     def number(self) -> int:
         """Its place among the records of its run that change rows; 0 for others."""
         number = self.content.get("number")
-        return number if isinstance(number, int) and {"event", "follows", "rows"} <= self.content.keys() else 0
+        if type(number) is not int or not isinstance(self.content.get("follows"), int):
+            return 0
+        return number if {"event", "follows", "rows"} <= self.content.keys() else 0
 
 
 # --- the bundle -------------------------------------------------------------------------------------------------------
@@ -117,7 +125,7 @@ def last_diff(platform: Platform, run_id: str) -> Any:
     """Return the last diff that was put on record of a run (`diff`, `diff-2`, ...), or None."""
     named = ((file, _DIFFS.fullmatch(file.stem)) for file in platform.evidence.records(run_id).glob(f"{DIFF}*.json"))
     numbered = [(int(name[1] or 1), file) for file, name in named if name]
-    return json.loads(max(numbered)[1].read_bytes()) if numbered else None
+    return read_json(max(numbered)[1]) if numbered else None
 
 
 def _file_of(table: str) -> str:
@@ -153,20 +161,21 @@ def sealed_rows(bundle: Path, tables: Sequence[str] | None = None) -> Rows | Non
     """Return the ledger's rows as a bundle has them; None if an earlier version sealed it, without them.
 
     Raises:
+        EnvironmentRefused: if something else lies in the place of a file of the bundle, or it cannot be read.
         ValueError: if a file of the bundle is no JSON any more.
     """
-    if not (bundle / _RUN_FILE).is_file():
+    if not os.path.lexists(bundle / _RUN_FILE):
         return None
     rows: Rows = {}
     keys = {"chunks": "chunk"}
     for file in sorted(bundle.glob("*.json")):
         table = next((name for name, other in _FILES.items() if other == file.stem), file.stem)
         if file.name == _RUN_FILE and (tables is None or "runs" in tables):
-            run = json.loads(file.read_bytes())
-            apart = {cell: json.loads((bundle / name).read_bytes()) for cell, name in _FILED_APART.items()}
+            run = read_json(file)
+            apart = {cell: read_json(bundle / name) for cell, name in _FILED_APART.items()}
             rows["runs"] = {run["run_id"]: run | apart}
         elif table in _TABLES and (tables is None or table in tables):
-            rows[table] = {str(row[keys.get(table, "id")]): row for row in json.loads(file.read_bytes())}
+            rows[table] = {str(row[keys.get(table, "id")]): row for row in read_json(file)}
     return rows
 
 
@@ -180,12 +189,21 @@ def records_of(platform: Platform, run_id: str) -> list[Record]:
     """Return the records of a run: those that changed rows in their order, then the others."""
     found = []
     for file in sorted(platform.evidence.records(run_id).glob("*.json")):
-        raw = file.read_bytes()
         try:
-            content = json.loads(raw)
-        except (ValueError, RecursionError):
+            raw = read_kept(file)
+        except FileNotFoundError:
+            continue
+        except EnvironmentRefused:
+            what = not_a_file(file) or "a file that cannot be read"
+            found.append(Record(visible(file.stem), what, {}, is_readable=False))
+            continue
+        try:
+            content = json_of(raw)
+        except ValueError:
             content = {}
-        found.append(Record(file.stem, hashlib.sha256(raw).hexdigest(), content if isinstance(content, dict) else {}))
+        found.append(
+            Record(visible(file.stem), hashlib.sha256(raw).hexdigest(), content if isinstance(content, dict) else {})
+        )
     return sorted(found, key=lambda one: (one.number == 0, one.number, one.name))
 
 
@@ -218,7 +236,12 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
         for run_id in _moved_by(connection, record):
             try:
                 _record(platform, connection, run_id, MOVED, {"by": record.run_id, "action": action})
-            except (OSError, ValueError, KeyError) as damage:  # of another run: it must not stop this one
+            except (
+                OSError,
+                ValueError,
+                KeyError,
+                EnvironmentRefused,
+            ) as damage:  # of another run: it must not stop this one
                 _LOG.warning(
                     "the evidence of %s cannot be continued: %s; see `backfill verify %s`", run_id, damage, run_id
                 )
@@ -292,6 +315,15 @@ def _record(
     if not store.bundles(run_id):
         return False
     records = records_of(platform, run_id)
+    for one in records:
+        if not one.is_readable:
+            raise EnvironmentRefused(
+                Problem(
+                    f"{store.records(run_id) / one.name}.json is {one.hash}",
+                    "it may say what has happened before: nothing is recorded past a record that cannot be read",
+                    f"`backfill verify {run_id}`; find out who has put it there, and put back the file that belongs there",
+                )
+            )
     numbered = [one for one in records if one.number]
     made_up = [_link(platform, run_id, one) for one in numbered if not _is_linked(platform, one)]
     bundle = store.path(run_id)
@@ -329,8 +361,8 @@ def _record(
     }
     file = store.append(run_id, name or f"{event}-{number}", content)
     faults.reach("recording.written")
-    raw = file.read_bytes()
-    _link(platform, run_id, Record(file.stem, hashlib.sha256(raw).hexdigest(), json.loads(raw)))
+    raw = read_kept(file)
+    _link(platform, run_id, Record(file.stem, hashlib.sha256(raw).hexdigest(), json_of(raw)))
     return True
 
 
@@ -357,7 +389,7 @@ def _what_moved(changes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 def _root_of(bundle: Path) -> str:
     """Return the root hash that a bundle's index gives: whether it is right is for whoever verifies."""
-    return str(json.loads((bundle / "index.json").read_bytes())["root"])
+    return str(read_json(bundle / "index.json")["root"])
 
 
 def _newest(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:

@@ -7,8 +7,8 @@ The page is a view and no evidence: it is made anew whenever somebody wants it, 
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +27,7 @@ from backfill_assets.records import Record, accepted_before, kept_rows, last_dif
 from backfill_assets.sums import difference
 from manifests.canonical import plain
 from manifests.model import Mode
+from resources.kept_files import read_json
 from resources.ledger import RunRecord
 from resources.rows import Rows, rows_of
 from resources.whole_files import write_whole
@@ -66,7 +67,7 @@ def report(platform: Platform, run_id: str) -> str:
             rows = rows_of(connection, run_id)
         before = plain(accepted_before(platform, record))
     else:
-        before = json.loads((bundle / "accepted_before.json").read_bytes())
+        before = read_json(bundle / "accepted_before.json")
     facts = _facts(defaultdict(dict, rows), run_id, before)  # a table without a row has no file in a bundle
     facts |= {
         "change": _what_changed(facts, _changes(platform, record, bundle, facts, before), last_diff(platform, run_id))
@@ -173,8 +174,8 @@ def _changes(
     """Return rows and sums by chunk: as they were sealed, or of a run that has no bundle as they would be."""
     if bundle is None:
         return plain(changes_of_run(platform, record, before))  # type: ignore[no-any-return]
-    if (file := bundle / CHANGES_FILE).is_file():
-        return json.loads(file.read_bytes())  # type: ignore[no-any-return]
+    if os.path.lexists(file := bundle / CHANGES_FILE):
+        return read_json(file)  # type: ignore[no-any-return]
     rows = [{"chunk": one["chunk"], "rows": [one["before"], one["rows"]], "sums": {}} for one in facts["chunks"]]
     return {"diff_id": "", "chunks": rows, "unknown": ""}
 
@@ -355,7 +356,7 @@ def _evidence(platform: Platform, run_id: str, bundle: Path | None, records: Seq
     chain = platform.evidence.chain.read()
     links = [link for link in chain.links if link.content.get("run") == run_id and "rows" in link.content]
     return {
-        "root": None if bundle is None else json.loads((bundle / "index.json").read_bytes())["root"],
+        "root": None if bundle is None else read_json(bundle / "index.json")["root"],
         "files": [] if bundle is None else sorted(file.name for file in bundle.iterdir()),
         "links": links,
         "head": links[-1] if links else chain.links[-1] if chain.links else None,

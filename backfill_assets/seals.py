@@ -7,7 +7,7 @@ and how both are found again. What is held against them is `readers`'s.
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from backfill_assets.ways import PUBLISH
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Corrections
 from resources.contents import said_of
+from resources.kept_files import read_json
 from resources.lakehouse import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import RunRecord
 from resources.rows import Rows
@@ -247,7 +248,7 @@ def sealed_of(
     """Return what bundle and records have of a run's tables.
 
     Raises:
-        OSError, ValueError, KeyError: if the file that has it is no longer as it was sealed.
+        OSError, ValueError, KeyError, EnvironmentRefused: if the file that has it is no longer as it was sealed.
     """
     said = _read(bundle / SCHEMA_FILE) or {}
     digest = dict(said["digest"]["columns"]) if said else None
@@ -257,7 +258,7 @@ def sealed_of(
 
 
 def _read(file: Path) -> Any:
-    return json.loads(file.read_bytes()) if file.is_file() else None
+    return read_json(file) if os.path.lexists(file) else None
 
 
 def digest_types(sealed: Sealed, present: Mapping[str, Any] | None = None) -> dict[str, pl.DataType]:

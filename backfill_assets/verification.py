@@ -7,7 +7,8 @@ thing that is wrong. Whether tables and ledger agree on what is accepted today i
 from __future__ import annotations
 
 import hashlib
-import json
+import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from resources.evidence import INDEX, SEALED, examine
 from resources.heads import Kept, kept_heads, not_extended
 from resources.history import referenced
 from resources.journal import INSTALLATION, Explained, Unexplained, explain, go_on, newest, unexplained
+from resources.kept_files import json_of, read_json, read_kept
 from resources.lakehouse import (
     ACTION_PROPERTY,
     EVIDENCE_PROPERTY,
@@ -51,6 +53,7 @@ COVERED: Mapping[str, str] = {
     "bundles, records and chain": "always",
     "the ledger's rows of runs, and the text of the policy that decided": "always",
     "snapshots, manifests, columns and partitions of published tables, and which files readers get": "always",
+    "the log of main, location, properties that redirect writers, default spec, ages of this project's names": "always",
     "metadata of the sources and references that were read": "always",
     "rows, bounds and counts that readers get": "data",
     "files of sources and references: length, and SHA-256 where this project loaded them": "data",
@@ -63,14 +66,18 @@ NOT_COVERED = (
     "what other programs loaded into sources, but for its length",
     "report.html: it is made anew from the evidence when it is asked for",
     "leases, settings, Dagster's event log, the records of gc, triggers and views in the ledger's database",
+    "entries of other programs in a table's log; ages of main and of others' names; sort orders, statistics, other properties",
     "the changes table of diffs, and what sinks outside of the lakehouse received",
 )
 """What is not checked, by name."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 200
 """Characters shown of a value."""
 _CONTEXT = 40
 _AGAIN_SECONDS = 0.5
 _LOOKS = 3
+_UNCHECKED = (ValueError, KeyError, TypeError, AttributeError, OSError, Refused, RecursionError, sa.exc.DBAPIError)
+"""What evidence, ledger or tables that somebody has changed may raise wherever they are read."""
 """How often a run is looked at again while work goes on that may explain what is wrong with it."""
 
 
@@ -214,9 +221,14 @@ class _Check:
         if committed > self.journal.linked:  # of what was committed since then, the links may be still to come
             what = f"has no link in the chain: a process ended before it could append it; {_REPAIR}"
             wrong.append(Unexplained(f"ledger journal {self.journal.linked + 1}", what))
-        with self.platform.ledger.engine.connect() as connection:
-            go_on(connection, self.journal)
-            wrong += unexplained(connection, self.journal, INSTALLATION)
+        try:
+            with self.platform.ledger.engine.connect() as connection:
+                go_on(connection, self.journal)
+                wrong += unexplained(connection, self.journal, INSTALLATION)
+        except sa.exc.DBAPIError as error:
+            wrong.append(Unexplained("ledger", f"cannot be read: {error.orig}"))
+        what = "has no name that a run could have: it was put there by somebody"
+        wrong += [Unexplained(f"evidence {name}", what) for name in self.platform.evidence.strangers()]
         wrong += strange_links(self.platform.evidence, self.chain.links, set(self.known))
         return [Problem("", one.where, one.what, *_around(one.expected, one.found)) for one in wrong]
 
@@ -247,9 +259,10 @@ class _Check:
                 target = target_named(str(rows["runs"][run_id]["target"]))
                 sealed = sealed_of(run_id, target, rows, bundle, [one.content for one in records if one.number])
                 chunks_read = self._tables_of(sealed, root, found, data=data)
-        except (ValueError, KeyError, TypeError, AttributeError, OSError, Refused, sa.exc.DBAPIError) as error:
+        except _UNCHECKED as error:
             # evidence that was changed may say anything; where it was not, this is for whoever reads it
-            why = f"not everything could be checked: {type(error).__name__}: {error}"
+            said = error.problems[0].what if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+            why = f"not everything could be checked: {said}"
             if found.problems:
                 found.notes.append(why)
             else:
@@ -274,8 +287,10 @@ class _Check:
         for bundle in store.bundles(run_id):
             root, changed = examine(bundle, run_id)
             for one in changed:
-                file = f"{bundle.relative_to(store.folder)}/{one.name}"
-                found.add(file, "was changed after it was sealed", f"SHA-256 {one.expected}", f"SHA-256 {one.found}")
+                file = f"{bundle.relative_to(store.folder)}/{one.name}".removesuffix("/.")
+                found.add(
+                    file, "was changed after it was sealed", _hash_or_kind(one.expected), _hash_or_kind(one.found)
+                )
             if changed:
                 root = _told_root(bundle)
             elif (bundle.name, root) not in sealed and root not in rooted:
@@ -318,7 +333,10 @@ class _Check:
                 )
             elif by_name[name].hash != expected:
                 found.add(
-                    where, "was changed after it was written", f"SHA-256 {expected}", f"SHA-256 {by_name[name].hash}"
+                    where,
+                    "was changed after it was written",
+                    f"SHA-256 {expected}",
+                    _hash_or_kind(by_name[name].hash),
                 )
             else:
                 beside |= dict(by_name[name].content.get("beside", {}))
@@ -330,10 +348,10 @@ class _Check:
             elif not record.number and record.name not in linked and beside.get(record.name) != record.hash:
                 if record.name in beside:
                     expected = f"SHA-256 {beside[record.name]}"
-                    found.add(where, "was changed after it was recorded", expected, f"SHA-256 {record.hash}")
+                    found.add(where, "was changed after it was recorded", expected, _hash_or_kind(record.hash))
                 else:
                     what = "is a record that no link of the chain vouches for: it was planted, or a process ended before the link"
-                    found.add(where, what, "nothing", f"SHA-256 {record.hash}")
+                    found.add(where, what, "nothing", _hash_or_kind(record.hash))
         for name in sorted(beside.keys() - by_name.keys()):
             found.add(f"{found.run_id}/records/{name}.json", "is missing", f"SHA-256 {beside[name]}", "nothing")
 
@@ -341,7 +359,7 @@ class _Check:
     def _diff(bundle: Path, records: Sequence[Record], found: _Findings, *, published: bool) -> None:
         """Hold the kept diff of a publication against the rows and sums by chunk that were sealed before it."""
         file = bundle / CHANGES_FILE
-        sealed = json.loads(file.read_bytes()) if file.is_file() else {}
+        sealed = read_json(file) if os.path.lexists(file) else {}
         if not published or not sealed.get("diff_id"):
             return
         for record in records:
@@ -554,9 +572,12 @@ class _Check:
         }
         said: dict[str, Mapping[str, Any]] = {}
         for file in sorted(self.platform.evidence.records(GC).glob("*.json"), reverse=True):  # -listed before -done
-            raw = file.read_bytes()
+            try:
+                raw = read_kept(file)
+            except (FileNotFoundError, EnvironmentRefused):
+                continue  # no link vouches for it as it is
             if (file.stem, hashlib.sha256(raw).hexdigest()) in vouched:
-                content = json.loads(raw)
+                content = json_of(raw)
                 said[file.stem.rpartition("-")[0]] = content.get("done") or content.get("listed") or {}
         return frozenset(f"{one.get('table')} snapshot {n}" for one in said.values() for n in one.get("snapshots", ()))
 
@@ -658,9 +679,14 @@ _REPAIR = "`backfill doctor --repair` completes the record"
 def _told_root(bundle: Path) -> str:
     """Return the root that a damaged bundle's index gives, for naming; empty if it gives none."""
     try:
-        return str(json.loads((bundle / INDEX).read_bytes())["root"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(read_json(bundle / INDEX)["root"])
+    except (FileNotFoundError, EnvironmentRefused, ValueError, KeyError, TypeError):
         return ""
+
+
+def _hash_or_kind(found: str) -> str:
+    """Say that it is a hash, or what lies in the place of what could be hashed."""
+    return f"SHA-256 {found}" if _SHA256.fullmatch(found) else found
 
 
 def _text(value: Any) -> str:

@@ -11,20 +11,22 @@ Whoever can write into the folder can cut links off its end; who has kept the ch
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from manifests.canonical import canonical_json, sha256_of
+from manifests.errors import EnvironmentRefused, Problem
+from manifests.text import visible
+from resources.kept_files import json_of, not_a_file, read_kept
 
 START = "0" * 64
 """What the first link names as the one before it."""
-_NAME = re.compile(r"(\d{8,})\.json")
+_NAME = re.compile(r"([0-9]{8,})\.json")
 _PARTIAL = re.compile(r"\.partial-[0-9a-f]{32}")
 
 
@@ -69,11 +71,15 @@ class Chain:
         """A number that was given away, as far as this process knows: where the look for the last one begins."""
 
     def length(self) -> int:
-        """Return the number of the last link."""
+        """Return the number of the last link.
+
+        Raises:
+            EnvironmentRefused: if the folder cannot be looked into.
+        """
         number = self._known
-        if number == 0 or not self._file(number).exists():
-            number = max((int(name[1]) for name in map(_NAME.fullmatch, self._names()) if name), default=0)
-        while self._file(number + 1).exists():
+        if number == 0 or not self._is_there(number):
+            number = max(self._numbered(self._names()), default=0)
+        while self._is_there(number + 1):
             number += 1
         self._known = number
         return number
@@ -83,58 +89,85 @@ class Chain:
         return next(self.links(since=self.length() - 1), None) if self.length() else None
 
     def contents(self, *, since: int = 0) -> Iterator[Mapping[str, Any]]:
-        """Yield what the links after a number say, as long as one follows the other."""
+        """Yield what the links after a number say, as long as one follows the other.
+
+        Raises:
+            EnvironmentRefused: if something else lies in a link's place, or it cannot be read.
+        """
         number = since
-        while (file := self._file(number := number + 1)).exists():
-            yield _content(file.read_bytes())
+        while self._is_there(number := number + 1):
+            yield _content(read_kept(self._file(number)))
 
     def links(self, *, since: int = 0) -> Iterator[Link]:
-        """Yield the links after a number, as long as one follows the other; each only as it says of itself."""
+        """Yield the links after a number, as long as one follows the other; each only as it says of itself.
+
+        Raises:
+            EnvironmentRefused: if something else lies in a link's place, or it cannot be read.
+        """
         number = since
-        while (file := self._file(number := number + 1)).exists():
-            raw = file.read_bytes()
+        while self._is_there(number := number + 1):
+            raw = read_kept(self._file(number))
             yield Link(number, hashlib.sha256(raw).hexdigest(), _content(raw))
 
     def append(self, content: Mapping[str, Any], *, since: int, same: Callable[[Mapping[str, Any]], bool]) -> Link:
         """Append a link, or return the one that says the same already (`same`), if it came after number `since`.
 
         Whatever other processes append meanwhile: a number is taken only after every link before it was looked at.
+
+        Raises:
+            EnvironmentRefused: if something else lies in the place of the chain's folder or of a link.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise self._no_folder(error) from error
         looked_at = min(since, self.length())
         previous = self._hash(looked_at)
         while True:
-            while (file := self._file(looked_at + 1)).exists():
-                raw = file.read_bytes()
+            while self._is_there(looked_at + 1):
+                raw = read_kept(self._file(looked_at + 1))
                 looked_at, previous = looked_at + 1, hashlib.sha256(raw).hexdigest()
                 if same(found := _content(raw)):
                     return Link(looked_at, previous, found)
             said = {"number": looked_at + 1, "previous": previous, **content}
             said |= {"hash": sha256_of(said)}
             raw = (canonical_json(said) + "\n").encode()
-            if create(file, raw):
+            if create(self._file(looked_at + 1), raw):
                 return Link(looked_at + 1, hashlib.sha256(raw).hexdigest(), said)
 
     def read(self) -> ReadChain:
-        """Read every link and hold each against itself and the one before it."""
+        """Read every link and hold each against itself and the one before it; what cannot be read is a damage."""
         links: list[Link] = []
         damages: list[Damage] = []
-        numbers = {}
-        for name in self._names():
-            found = _NAME.fullmatch(name)
-            if found and name == self._file(int(found[1])).name:
-                numbers[int(found[1])] = name
-            elif not _PARTIAL.fullmatch(name):
-                damages.append(Damage(name, "is no link of the chain", "links only", name))
-        previous, follows = START, 1
-        for number, name in sorted(numbers.items()):
-            raw = (self.folder / name).read_bytes()
-            content, own = _content(raw), hashlib.sha256(raw).hexdigest()
+        try:
+            names = self._names()
+        except EnvironmentRefused as refusal:
+            what = refusal.problems[0].what
+            return ReadChain((), (Damage(self.folder.name, f"cannot be read: {what}", "a folder of links", "nothing"),))
+        numbers = self._numbered(names)
+        known = {self._file(number).name for number in numbers}
+        damages += [
+            Damage(visible(name), "is no link of the chain", "links only", visible(name))
+            for name in names
+            if name not in known and not _PARTIAL.fullmatch(name)
+        ]
+        previous: str | None = START  # None: nobody can say
+        follows = 1
+        for number in sorted(numbers):
+            name = self._file(number).name
             if number != follows:
                 damages.append(
                     Damage(self._file(follows).name, "is missing", f"links {follows} to {number - 1}", "nothing")
                 )
-            elif content.get("previous") != previous:
+            try:
+                raw = read_kept(self._file(number))
+            except (FileNotFoundError, EnvironmentRefused):
+                damages.append(Damage(name, "cannot be read as a link", "a file of one link", self._instead(number)))
+                links.append(Link(number, "", {}))
+                previous, follows = None, number + 1
+                continue
+            content, own = _content(raw), hashlib.sha256(raw).hexdigest()
+            if number == follows and previous is not None and content.get("previous") != previous:
                 told = str(content.get("previous"))
                 damages.append(Damage(name, "names another link before it", previous, told))
             if wrong := _wrong_in(content, number, raw):
@@ -144,19 +177,47 @@ class Chain:
         return ReadChain(tuple(links), tuple(damages))
 
     def _names(self) -> list[str]:
-        return sorted(os.listdir(self.folder)) if self.folder.is_dir() else []  # noqa: PTH208 - names, many
+        try:
+            return sorted(os.listdir(self.folder))  # noqa: PTH208 - names, many
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._no_folder(error) from error
+
+    def _numbered(self, names: Iterable[str]) -> list[int]:
+        """Return the numbers that names of files give, if they are written as a link's is."""
+        found = ((name, _NAME.fullmatch(name)) for name in names)
+        return [int(said[1]) for name, said in found if said and name == self._file(int(said[1])).name]
+
+    def _no_folder(self, error: OSError) -> EnvironmentRefused:
+        return EnvironmentRefused(
+            Problem(
+                f"{self.folder}: {error.strerror or error}",
+                "the chain is a folder that this user can read",
+                "find out what has become of it; restore the evidence from its backup",
+            )
+        )
+
+    def _instead(self, number: int) -> str:
+        try:
+            return not_a_file(self._file(number)) or "a file that cannot be read"
+        except FileNotFoundError:
+            return "nothing"
+
+    def _is_there(self, number: int) -> bool:
+        return os.path.lexists(self._file(number))  # a link that leads nowhere takes a name as well
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:08}.json"
 
     def _hash(self, number: int) -> str:
-        return START if number == 0 else hashlib.sha256(self._file(number).read_bytes()).hexdigest()
+        return START if number == 0 else hashlib.sha256(read_kept(self._file(number))).hexdigest()
 
 
 def _content(raw: bytes) -> Mapping[str, Any]:
     try:
-        content = json.loads(raw)
-    except (ValueError, RecursionError):
+        content = json_of(raw)
+    except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -166,7 +227,7 @@ def _wrong_in(content: Mapping[str, Any], number: int, raw: bytes) -> str:
     said = {name: value for name, value in content.items() if name != "hash"}
     try:
         whole = (canonical_json(content) + "\n").encode() == raw and sha256_of(said) == content.get("hash")
-    except ValueError:
+    except (ValueError, RecursionError):
         whole = False  # it holds what no JSON of ours does
     if not whole:
         return "was changed: what it says does not have the hash that it gives"

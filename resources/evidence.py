@@ -8,7 +8,6 @@ the chain over all runs. Nothing here is ever rewritten or deleted.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -20,8 +19,10 @@ from typing import Any
 from uuid import uuid4
 
 from manifests.canonical import canonical_json, canonical_json_of_plain, plain, sha256_of
-from manifests.errors import Problem, PublicationRefused
+from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
+from manifests.text import visible
 from resources.chain import Chain, create, sync_folder
+from resources.kept_files import is_text_name, json_of, not_a_file, open_kept, read_json, read_kept
 
 INDEX = "index.json"
 CHAIN = "_chain"
@@ -42,9 +43,12 @@ class EvidenceStore:
 
     def run_ids(self) -> list[str]:
         """Return the runs of which a bundle was sealed."""
-        return sorted(
-            {folder.parent.name for folder in self.folder.glob("*/bundle*") if _BUNDLE.fullmatch(folder.name)}
-        )
+        found = (folder for folder in self.folder.glob("*/bundle*") if _BUNDLE.fullmatch(folder.name))
+        return sorted({folder.parent.name for folder in found if is_text_name(folder.parent.name)})
+
+    def strangers(self) -> list[str]:
+        """Return what lies among the runs' folders and has no name that a run could have, so that it can be shown."""
+        return sorted(visible(one.name) for one in self.folder.glob("*") if not is_text_name(one.name))
 
     def records(self, run_id: str) -> Path:
         """Return the folder of what happened to a run after its bundle was sealed."""
@@ -109,7 +113,7 @@ class EvidenceStore:
             PublicationRefused: naming each file that is missing, added or changed.
         """
         folder = self.path(run_id)
-        if not (folder / INDEX).is_file():
+        if not os.path.lexists(folder / INDEX):
             raise PublicationRefused(
                 Problem(
                     f"there is no evidence of '{run_id}'", "a published run has a sealed bundle", f"restore {folder}"
@@ -157,7 +161,8 @@ class EvidenceStore:
                 self._vouch({"event": SEALED, "run": run_id, "bundle": bundle.name, "root": root})
         for file in sorted(self.records(run_id).glob("*.json")):
             with suppress(ValueError):  # of a damaged one nobody can say what it was: `verify` names it
-                if "follows" not in json.loads(file.read_bytes()):
+                said = read_json(file)
+                if isinstance(said, dict) and "follows" not in said:
                     self.vouch_for(run_id, file, since=before)
 
     def _vouch(self, content: Mapping[str, Any]) -> None:
@@ -174,29 +179,46 @@ class Changed:
 
 
 def examine(folder: Path, run_id: str) -> tuple[str, list[Changed]]:
-    """Return the root hash over a bundle's files as they are now, and each that is not as it was sealed."""
-    found = {
-        entry.name: sha256_of_file(entry) if entry.is_file() else "a folder"
-        for entry in sorted(folder.iterdir())
-        if entry.name != INDEX
-    }
-    root = sha256_of(found)
-    raw = (folder / INDEX).read_bytes() if (folder / INDEX).is_file() else b""
-    own = hashlib.sha256(raw).hexdigest() if raw else "nothing"
+    """Return the root hash over a bundle's files as they are now, and each that is not as it was sealed.
+
+    What lies in a file's place and is none, or cannot be read, is not as it was sealed.
+    """
     try:
-        listed = dict(json.loads(raw)["files"])
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - names
+    except OSError as error:
+        return "", [Changed(".", "a folder of files", error.strerror or str(error))]
+    found = {visible(name): _hash_or_kind(folder / name) for name in names if name != INDEX}
+    root = sha256_of(found)
+    own = _hash_or_kind(folder / INDEX)
+    try:
+        raw = read_kept(folder / INDEX)
+        listed = dict(json_of(raw)["files"])
         whole = raw == _index_text(run_id, listed).encode()
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, EnvironmentRefused, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:  # it does not hold together by itself: what it lists is no measure of the files
         return root, [Changed(INDEX, hashlib.sha256(_index_text(run_id, found).encode()).hexdigest(), own)]
-    names = sorted(name for name in found.keys() | listed.keys() if found.get(name) != listed.get(name))
-    return root, [Changed(name, listed.get(name, "nothing"), found.get(name, "nothing")) for name in names]
+    wrong = sorted(name for name in found.keys() | listed.keys() if found.get(name) != listed.get(name))
+    return root, [Changed(name, str(listed.get(name, "nothing")), found.get(name, "nothing")) for name in wrong]
+
+
+def _hash_or_kind(file: Path) -> str:
+    """Return the SHA-256 (hex) of a file, or what lies there instead of one that can be read."""
+    try:
+        return not_a_file(file) or sha256_of_file(file)
+    except FileNotFoundError:
+        return "nothing"
+    except EnvironmentRefused:
+        return "a file that cannot be read"
 
 
 def sha256_of_file(file: Path) -> str:
-    """Return the SHA-256 (hex) of a file, a block at a time."""
-    with file.open("rb") as stream:
+    """Return the SHA-256 (hex) of a file, a block at a time.
+
+    Raises:
+        EnvironmentRefused: if it is no regular file that can be read.
+    """
+    with open_kept(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -27,6 +27,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.dml import Delete, Insert, Update
 
 from manifests.canonical import canonical_json_of_plain
+from manifests.errors import EnvironmentRefused
 from resources.chain import Chain, Link
 from resources.locks import lock_journal
 from resources.rows import cell, unforgiving
@@ -153,7 +154,7 @@ class Journal:
         if written is not None and self.chain is not None:
             try:
                 _link(self.chain, written)
-            except OSError as error:  # the next link covers it: what is committed is committed
+            except (OSError, EnvironmentRefused) as error:  # the next link covers it: what is committed is committed
                 _LOG.warning("the ledger's newest entry has no link in the chain yet: %s", error)
 
     # --- what is made up for ----------------------------------------------------------------------------------

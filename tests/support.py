@@ -6,9 +6,12 @@ Everything is small and real; nothing is mocked.
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -309,6 +312,50 @@ LINEAGE: dict[str, Any] = {
     "input_snapshot_id": 11,
     "produced_at": RUN_CLOCK,
 }
+
+
+# --- what may lie in a file's place -----------------------------------------------------------------------------------
+
+
+def put_folder(place: Path) -> None:
+    place.mkdir()
+
+
+def put_pipe(place: Path) -> None:
+    os.mkfifo(place)
+
+
+def put_socket(place: Path) -> None:
+    with chdir(place.parent), socket.socket(socket.AF_UNIX) as made:  # a socket's whole path may be too long
+        made.bind(place.name)
+
+
+def put_link(place: Path) -> None:
+    place.symlink_to("/dev/zero")
+
+
+def put_link_to_nothing(place: Path) -> None:
+    place.symlink_to(place.with_name("nowhere"))
+
+
+NO_FILES: tuple[Callable[[Path], None], ...] = (put_folder, put_pipe, put_socket, put_link, put_link_to_nothing)
+"""What makes something that is no regular file."""
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Fail where the body waits for something that never comes."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError("it waits")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(30)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def sla_row(number: int = 0, day: date = date(2012, 3, 10), **changes: Any) -> dict[str, Any]:

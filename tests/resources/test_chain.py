@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import NO_FILES, at_once, put_folder, put_pipe, put_socket
 
+from manifests.errors import EnvironmentRefused
 from resources.chain import START, Chain
 
 PROCESSES, EACH = 4, 25
@@ -128,6 +130,60 @@ def test_a_missing_a_swapped_and_a_foreign_file_are_found(chain: Chain) -> None:
     second.write_bytes(kept)
     (chain.folder / "note.txt").write_text("mine")
     assert [damage.name for damage in chain.read().damages] == ["note.txt"]
+
+
+@pytest.mark.parametrize("put", NO_FILES)
+def test_what_is_no_file_is_named_in_a_links_place_and_nothing_is_appended_past_it(
+    chain: Chain, put: Callable[[Path], None]
+) -> None:
+    for event in ("a", "b", "c"):
+        appended(chain, event)
+    second, next_ = chain.folder / "00000002.json", chain.folder / "00000004.json"
+    kept = second.read_bytes()
+    second.unlink()
+    put(second)
+    with at_once():
+        assert [(one.name, one.what) for one in chain.read().damages] == [(second.name, "cannot be read as a link")]
+        with pytest.raises(EnvironmentRefused, match=second.name):
+            list(Chain(chain.folder).links())
+        with pytest.raises(EnvironmentRefused, match=second.name):
+            appended(Chain(chain.folder), "d")
+    second.rmdir() if put is put_folder else second.unlink()
+    second.write_bytes(kept)
+    put(next_)
+    with at_once():
+        assert [one.name for one in chain.read().damages] == [next_.name]
+        with pytest.raises(EnvironmentRefused, match=next_.name):
+            appended(Chain(chain.folder), "d", since=3)
+        with pytest.raises(EnvironmentRefused, match=next_.name):
+            appended(Chain(chain.folder), "d", since=4)
+
+
+@pytest.mark.parametrize("put", [put for put in NO_FILES if put is not put_folder])
+def test_what_is_no_folder_in_the_chains_place_is_refused(chain: Chain, put: Callable[[Path], None]) -> None:
+    put(chain.folder)
+    with pytest.raises(EnvironmentRefused, match="chain"):
+        appended(chain, "a")
+    if put in {put_pipe, put_socket}:
+        assert [one.what[:14] for one in chain.read().damages] == ["cannot be read"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("١١١١١١١١.json", "{}"),  # noqa: RUF001 - digits of another script
+        ("000000002.json", "{}"),
+        ("00000004.json", "[" * 100_000),
+        ("00000004.json", '{"a":' * 800 + "1" + "}" * 800),
+    ],
+)
+def test_a_planted_file_is_named_whatever_it_is_called_and_however_deep_it_is(
+    chain: Chain, name: str, text: str
+) -> None:
+    appended(chain, "a")
+    (chain.folder / name).write_text(text)
+    assert name in {one.name for one in chain.read().damages}
+    assert appended(Chain(chain.folder), "b", since=1) > 1
 
 
 def test_links_cut_off_the_end_show_to_whoever_kept_the_head(chain: Chain) -> None:

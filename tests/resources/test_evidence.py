@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import a_plan
+from support import NO_FILES, a_plan, at_once, put_folder
 
-from manifests.errors import PublicationRefused
+from manifests.errors import EnvironmentRefused, PublicationRefused
 from resources import evidence
-from resources.evidence import INDEX, EvidenceStore
+from resources.evidence import INDEX, EvidenceStore, examine
 
 RUN = "restate-2012"
 FILES: dict[str, Any] = {
@@ -199,3 +200,38 @@ def test_a_record_is_never_rewritten(store: EvidenceStore, root: str) -> None:
     first = store.append(RUN, "publish", {"at": 1}).read_bytes()
 
     assert store.append(RUN, "publish", {"at": 2}).read_bytes() == first
+
+
+@pytest.mark.parametrize("put", NO_FILES)
+@pytest.mark.parametrize("name", ["chunks.json", "added.json", INDEX])
+def test_what_is_no_file_in_a_bundle_is_named_and_never_waited_for(
+    store: EvidenceStore, root: str, name: str, put: Callable[[Path], None]
+) -> None:
+    place = store.path(RUN) / name
+    place.unlink(missing_ok=True)
+    put(place)
+    with at_once(), pytest.raises(PublicationRefused, match=name):
+        store.verify(RUN)
+
+
+@pytest.mark.parametrize("put", [put for put in NO_FILES if put is not put_folder])
+def test_what_is_no_folder_in_a_bundles_place_is_named(store: EvidenceStore, put: Callable[[Path], None]) -> None:
+    planted = store.path(RUN, 1)
+    planted.parent.mkdir(parents=True)
+    put(planted)
+    with at_once():
+        assert [one.name for one in examine(planted, RUN)[1]] == ["."]
+
+
+def test_an_index_that_is_nested_too_deeply_is_one_that_was_changed(store: EvidenceStore, root: str) -> None:
+    writable(store.path(RUN) / INDEX).write_text("[" * 100_000)
+    assert [one.name for one in examine(store.path(RUN), RUN)[1]] == [INDEX]
+
+
+@pytest.mark.parametrize("put", NO_FILES)
+def test_nothing_vouches_for_a_record_that_is_no_file(store: EvidenceStore, put: Callable[[Path], None]) -> None:
+    store.append(RUN, "diff", {"changed": 1})
+    place = store.records(RUN) / "diff-2.json"
+    put(place)
+    with at_once(), pytest.raises(EnvironmentRefused, match=place.name):
+        store.vouch_for(RUN, place)
