@@ -8,7 +8,7 @@ whatever the listener. Nothing here knows Dagster's Python code, the ledger, or 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
@@ -24,11 +24,11 @@ from graphql import (
     InlineFragmentNode,
     OperationDefinitionNode,
     OperationType,
-    SelectionSetNode,
     parse,
 )
 
 from manifests.errors import Problem
+from manifests.text import NAME_RULE, not_a_name
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -44,6 +44,8 @@ ASKED_KEY = "backfill.asked"
 """Where in the scope the guard leaves which mutations are asked for; absent for a request that changes nothing."""
 MAX_BODY = 4 * 1024 * 1024
 MAX_TOKENS = 50_000
+MAX_DEPTH = 100
+"""Levels that the data of a request may have; whoever reads it after the guard reads it level by level, too."""
 _REPORTS = ("/report_asset_materialization", "/report_asset_check", "/report_asset_observation")
 _ONCE = (b"host", b"origin", b"content-type", b"content-encoding", b"sec-fetch-site", USER_HEADER)
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -160,23 +162,23 @@ def _hosts(address: str) -> frozenset[str]:
 def mutations_of(document: DocumentNode) -> tuple[str, ...]:
     """Return the fields that the mutations of a document ask for, whichever of its operations is to be executed."""
     fragments = {node.name.value: node for node in document.definitions if isinstance(node, FragmentDefinitionNode)}
-
-    def fields(selection: SelectionSetNode, seen: frozenset[str]) -> Iterator[str]:
-        for node in selection.selections:
-            if isinstance(node, FieldNode):
-                yield node.name.value
-            elif isinstance(node, InlineFragmentNode):
-                yield from fields(node.selection_set, seen)
-            elif isinstance(node, FragmentSpreadNode) and (name := node.name.value) in fragments and name not in seen:
-                yield from fields(fragments[name].selection_set, seen | {name})
-
-    found = (
-        name
-        for node in document.definitions
+    found: dict[str, None] = {}
+    left = [
+        node.selection_set
+        for node in reversed(document.definitions)
         if isinstance(node, OperationDefinitionNode) and node.operation is OperationType.MUTATION
-        for name in fields(node.selection_set, frozenset())
-    )
-    return tuple(dict.fromkeys(found))
+    ]
+    spread: set[str] = set()  # each fragment is looked at once, however often and from wherever it is spread
+    while left:
+        for node in left.pop().selections:
+            if isinstance(node, FieldNode):
+                found[node.name.value] = None
+            elif isinstance(node, InlineFragmentNode):
+                left.append(node.selection_set)
+            elif isinstance(node, FragmentSpreadNode) and (name := node.name.value) in fragments and name not in spread:
+                spread.add(name)
+                left.append(fragments[name].selection_set)
+    return tuple(found)
 
 
 class Guard:
@@ -254,7 +256,16 @@ class Guard:
         navigation = scope["type"] == "http" and scope["method"] == "GET" and _opens_a_page(found)
         if site not in {"", "same-origin", "none"} and not navigation:
             raise _foreign(f"a request from a page elsewhere ({site[:50]})", "only pages of this server may ask it")
-        vouched = found.get(USER_HEADER, "") if self.door.address else ""  # else anybody could write any name there
+        vouched = (
+            _name(found.get(USER_HEADER, "")) if self.door.address else ""
+        )  # else anybody could write any name there
+        if vouched and (wrong := not_a_name(vouched)) is not None:
+            raise RefusedRequest(
+                HTTPStatus.BAD_REQUEST,
+                f"the name {vouched[:200]!a}: {wrong}",
+                NAME_RULE,
+                "have the proxy's list of people, or what it asks, give the name as people see it",
+            )
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name != USER_HEADER]
         scope[USER_KEY] = vouched
         return found
@@ -333,10 +344,20 @@ def _judge_reading(scope: Scope, headers: dict[bytes, str]) -> None:
         )
 
 
+def _name(header: str) -> str:
+    """Return the name that a proxy has written, in UTF-8 where it is that."""
+    try:
+        return header.encode("latin-1").decode("utf-8")
+    except UnicodeDecodeError:
+        return header
+
+
 def _parsed(body: bytes) -> tuple[dict[str, Any], DocumentNode]:
     """Return a GraphQL request and its document."""
     try:
         payload = json.loads(body)
+        if _depth(payload) > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")  # noqa: TRY301 - told below
         query = payload["query"]
         if not isinstance(query, str):
             raise TypeError("the query is no text")  # noqa: TRY301 - told below, with the others
@@ -350,10 +371,21 @@ def _parsed(body: bytes) -> tuple[dict[str, Any], DocumentNode]:
         ) from error
 
 
+def _depth(payload: Any) -> int:
+    """Return how many levels JSON data has, counted no further than it may have."""
+    level, depth = [payload], 0
+    while level and depth <= MAX_DEPTH:
+        inner = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list)))
+        level, depth = [value for values in inner for value in values], depth + 1
+    return depth
+
+
 def _is_subscription(message: Message) -> bool:
     """Return whether a message of a websocket is one of the protocol that starts no mutation."""
     try:
         said = json.loads(message.get("text") or message.get("bytes") or b"")
+        if _depth(said) > MAX_DEPTH:
+            return False
         if said.get("type") != "start":
             return True
         return not mutations_of(parse(said["payload"]["query"], no_location=True, max_tokens=MAX_TOKENS))

@@ -26,9 +26,12 @@ from backfill_assets.console import failed_chunks, of_kind
 from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.starting import Starting
 from manifests.chunks import in_words
+from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import COMPUTABLE, RunState
+from manifests.model import MAX_RUN_ID
 from resources import approvals, launches, stops
 from resources.evidence import EvidenceStore
+from resources.kept_files import is_text_name, read_json
 from resources.ledger import RAISED, ChunkRecord, ChunkState, Ledger, RunRecord, Verdict
 
 PREFIX = "/backfill"
@@ -73,7 +76,7 @@ _DIFF_OF_COLUMN = ("column", "changed", "before", "after", "delta")
 
 def run_path(run_id: str) -> str:
     """Return the address of a run's page, on whatever host the UI is served."""
-    return f"{PREFIX}/{run_id}"
+    return f"{PREFIX}/{quote(run_id, safe='')}"
 
 
 def _nothing_starts() -> Mapping[str, Sequence[Starting]]:
@@ -99,7 +102,7 @@ def make_pages(
         run_id = request.path_params["run_id"]
 
         def make() -> Response:
-            record = ledger.find(run_id)
+            record = _found(ledger, run_id)
             return (
                 _unknown(run_id)
                 if record is None
@@ -112,7 +115,7 @@ def make_pages(
         run_id, name = request.path_params["run_id"], request.path_params["name"]
 
         def make() -> Response:
-            record = ledger.find(run_id)
+            record = _found(ledger, run_id)
             if record is None or name not in {"manifest", "plan"}:
                 return _unknown(run_id)
             found = record.manifest.canonical() if name == "manifest" else ledger.with_plan(record).plan.to_json()
@@ -138,6 +141,11 @@ def make_pages(
             Route(f"{PREFIX}/{{run_id}}/evidence/{{path:path}}", file),
         ]
     )
+
+
+def _found(ledger: Ledger, run_id: str) -> RunRecord | None:
+    """Return a run; what is no run's id is not looked for, as not every database takes every text."""
+    return ledger.find(run_id) if len(run_id) <= MAX_RUN_ID and run_id.isprintable() else None
 
 
 async def _in_thread(make: Callable[[], Response]) -> Response:
@@ -408,10 +416,10 @@ def _diff(evidence: EvidenceStore, run_id: str, files: Sequence[str]) -> list[st
         return []
     newest = max(numbers, key=lambda name: numbers[name])
     try:
-        found = json.loads((evidence.folder / run_id / newest).read_text(encoding="utf-8"))
+        found = read_json(evidence.folder / run_id / newest)
         chunks = [[_said(row[name]) for name in _DIFF_OF_CHUNK] for row in found["chunks"]]
         columns = [[_said(row[name]) for name in _DIFF_OF_COLUMN] for row in found["columns"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, EnvironmentRefused):
         return [f"<h2 id=diff>What changed</h2><p class=bad>{_link(run_id, newest, newest)} cannot be read.</p>"]
     return [
         f"<h2 id=diff>What changed</h2><p>{_link(run_id, newest, 'the whole diff')}</p>",
@@ -444,14 +452,14 @@ def _table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _link(run_id: str, name: str, shown: str) -> str:
-    return f"<a href='{run_path(run_id)}/evidence/{escape(name)}'>{escape(shown)}</a>"
+    return f"<a href='{run_path(run_id)}/evidence/{escape(quote(name))}'>{escape(shown)}</a>"
 
 
 def _files(evidence: EvidenceStore, run_id: str) -> list[str]:
     """Return the files that are kept about a run, relative to its folder; nothing that is half written."""
     root = evidence.folder / run_id
     found = (file.relative_to(root) for file in root.rglob("*") if file.is_file())
-    return sorted(str(name) for name in found if ".partial" not in str(name))
+    return sorted(str(name) for name in found if ".partial" not in str(name) and is_text_name(str(name)))
 
 
 def _report(evidence: EvidenceStore, report_of: Callable[[str], str], run_id: str) -> Response:
@@ -472,10 +480,8 @@ def _report(evidence: EvidenceStore, report_of: Callable[[str], str], run_id: st
 
 def _evidence_file(evidence: EvidenceStore, run_id: str, path: str) -> Response:
     """Answer with a file of a run's evidence: one that is listed, whatever the path looks like and leads to."""
-    folder = evidence.folder.resolve()
-    root = (folder / run_id).resolve()
-    file = (root / path).resolve() if "\0" not in run_id + path else Path()
-    if root.parent != folder or not file.is_relative_to(root) or not file.is_file() or ".partial" in path:
+    file = _listed(evidence.folder, run_id, path)
+    if file is None:
         return JSONResponse(
             {
                 "error": {
@@ -487,3 +493,17 @@ def _evidence_file(evidence: EvidenceStore, run_id: str, path: str) -> Response:
             status_code=404,
         )
     return FileResponse(file, media_type=_TYPES.get(file.suffix, "text/plain"), headers=_SANDBOX)
+
+
+def _listed(folder: Path, run_id: str, path: str) -> Path | None:
+    """Return where a file of a run's evidence lies; None if there is none of that name, whatever a name can do to a file system."""
+    if "\0" in run_id + path or ".partial" in path:
+        return None
+    try:
+        folder = folder.resolve()
+        root = (folder / run_id).resolve()
+        file = (root / path).resolve()
+        is_there = root.parent == folder and file.is_relative_to(root) and file.is_file()
+    except (OSError, ValueError, RuntimeError):  # too long, no text of a file system, links in a circle
+        return None
+    return file if is_there else None

@@ -28,11 +28,24 @@ from dagster._core.workspace.load_target import ModuleTarget
 from dagster_graphql.schema import create_schema
 from dagster_webserver.app import create_app_from_workspace_process_context
 from graphql import parse
+from support import at_once
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect as websocket
 from worlds import World, make_world
 
-from backfill_assets.guard import FORBIDDEN_MUTATIONS, MAX_BODY, OPERATOR_MUTATIONS, Door, Role, mutations_of
+from backfill_assets.guard import (
+    FORBIDDEN_MUTATIONS,
+    MAX_BODY,
+    OPERATOR_MUTATIONS,
+    Door,
+    Guard,
+    Message,
+    Receive,
+    Role,
+    Scope,
+    Send,
+    mutations_of,
+)
 from backfill_assets.launch import instance_at
 from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.pages import make_pages
@@ -401,6 +414,63 @@ def test_every_mutation_of_dagster_is_known_to_be_allowed_or_not() -> None:
 def test_the_mutations_of_a_document_are_found_wherever_they_stand() -> None:
     document = parse("mutation A { x: one ...F } fragment F on Mutation { two ... { three } } query B { four }")
     assert mutations_of(document) == ("one", "two", "three")
+
+
+def fragments(number: int) -> str:
+    chain = " ".join(f"fragment f{one} on Mutation {{ ...f{one + 1} ...f{one + 1} }}" for one in range(number))
+    return f"mutation A {{ ...f0 }} {chain} fragment f{number} on Mutation {{ wipe }}"
+
+
+@pytest.mark.parametrize("number", [60, 2_000])
+def test_fragments_neither_hide_a_mutation_nor_take_for_ever_to_be_followed(number: int) -> None:
+    with at_once():
+        assert mutations_of(parse(fragments(number))) == ("wipe",)
+
+
+def answered(body: bytes, *headers: tuple[bytes, bytes], address: str = "") -> tuple[int, str]:
+    """Return status and body of what a guard answers to a POST; 200 where it hands the request on."""
+    sent: list[Message] = []
+
+    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+        body = (await receive())["body"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    host = (address.removeprefix("https://") or "localhost").encode()
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/graphql",
+        "query_string": b"",
+        "headers": [(b"host", host), (b"content-type", b"application/json"), *headers],
+    }
+    asyncio.run(Guard(app, Door(Role.OPERATOR, address))(scope, receive, send))
+    return sent[0]["status"], sent[1]["body"].decode()
+
+
+@pytest.mark.parametrize("levels", [150, 970, 100_000])
+@pytest.mark.parametrize("shape", ["[", '{"a":'])
+def test_a_request_that_is_nested_too_deeply_is_refused(levels: int, shape: str) -> None:
+    end = "]" if shape == "[" else "1}"
+    nested = shape * levels + end * (levels if shape == "[" else 1) + ("}" * (levels - 1) if shape != "[" else "")
+    status, body = answered(f'{{"query": "{{ version }}", "variables": {nested}}}'.encode())
+    assert status == 400
+    assert "a query that cannot be read" in body
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("olga", 200), ("Ольга", 200), ("Öre", 200), ("ol\u200bga", 400), ("\u043elga", 400), ("olga\u2028", 400)],
+)
+def test_a_name_that_looks_like_another_is_nobodys_in_the_ui(name: str, status: int) -> None:
+    header = (b"x-backfill-user", name.encode())
+    assert answered(b'{"query": "{ version }"}', header, address="https://b.example.org")[0] == status
 
 
 # --- websockets -------------------------------------------------------------------------------------------------------

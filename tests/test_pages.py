@@ -7,8 +7,10 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from html import unescape
 from typing import Any
 from unittest import mock
+from urllib.parse import unquote
 
 import dagster as dg
 import pytest
@@ -43,10 +45,17 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 def page(platform: Platform, path: str, starts: Callable[[], Any] = dict) -> str:
     """Return what a page answers; `starts` says what Dagster was asked to do."""
+    status, body = answered(platform, path, starts)
+    assert status == 200
+    return body.decode()
+
+
+def answered(platform: Platform, path: str, starts: Callable[[], Any] = dict) -> tuple[object, bytes]:
     app = make_pages(platform.ledger, platform.evidence, None, starts)
     sent: list[dict[str, object]] = []
 
     async def receive() -> dict[str, object]:
+        await asyncio.sleep(0)  # whoever waits for the end of the connection waits for more
         return {"type": "http.request"}
 
     async def send(message: dict[str, object]) -> None:
@@ -56,13 +65,12 @@ def page(platform: Platform, path: str, starts: Callable[[], Any] = dict) -> str
         "type": "http",
         "method": "GET",
         "path": path,
-        "raw_path": path.encode(),
+        "raw_path": path.encode(errors="surrogateescape"),
         "headers": [],
         "query_string": b"",
     }
     asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
-    assert sent[0]["status"] == 200
-    return b"".join(one.get("body", b"") for one in sent[1:]).decode()  # type: ignore[misc]
+    return sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:])  # type: ignore[misc]
 
 
 def planned(platform: Platform, run_id: str, **changes: object) -> None:
@@ -105,6 +113,42 @@ def test_a_run_leads_to_its_asset_launch_checks_publication_and_to_the_rows_that
     (anchor,) = {name for name in re.findall(r"href='#(rows-[^']+)'", shown) if name.endswith("2020-02")}
     assert f"id='{anchor}'" in shown
     assert "unique key" in shown.partition("Rows that disagree")[2]
+
+
+@pytest.mark.parametrize(
+    "name", ["a\0b", "x" * 5_000, "a" * 65, "..", "~", "%", "\u202e", "ad\ufeffa", "l" * 255 + "/" + "m" * 4_000]
+)
+@pytest.mark.parametrize(
+    "rest", ["", "/plan.json", "/evidence/index.json", "/evidence/a\0b", f"/evidence/{'y' * 5_000}"]
+)
+def test_no_name_of_a_run_or_a_file_is_more_than_not_found(platform: Platform, name: str, rest: str) -> None:
+    assert answered(platform, f"/backfill/{name}{rest}")[0] == 404
+    planned(platform, "named") if platform.ledger.find("named") is None else None
+    if "evidence" in rest:
+        assert answered(platform, f"/backfill/named{rest}")[0] == 404
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"chunks": 1}', "{", '{"chunks": [], "columns": [[1]]}'])
+def test_a_recorded_diff_that_cannot_be_read_is_said_on_the_page(platform: Platform, text: str) -> None:
+    planned(platform, "told") if platform.ledger.find("told") is None else None
+    folder = platform.evidence.records("told")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "diff.json").write_text(text)
+    (folder / "a 'b'#c?.json").write_text("{}")
+    shown = page(platform, "/backfill/told")
+    assert "cannot be read" in shown
+    (href,) = re.findall(r"href='(/backfill/told/evidence/records/a[^']*)'", shown)
+    assert answered(platform, unquote(unescape(href)))[0] == 200
+
+
+def test_a_file_whose_name_is_no_text_takes_no_page_away(platform: Platform) -> None:
+    planned(platform, "strange")
+    folder = platform.evidence.records("strange")
+    folder.mkdir(parents=True)
+    (folder / "\udcff.json").write_text("{}")
+    (folder / "circle").symlink_to("circle")
+    assert "Evidence" in page(platform, "/backfill/strange")
+    assert answered(platform, "/backfill/strange/evidence/records/circle")[0] == 404
 
 
 def test_a_run_that_waits_for_a_launch_says_so_in_the_list(platform: Platform) -> None:
