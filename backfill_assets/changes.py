@@ -22,6 +22,7 @@ import dagster as dg
 
 from backfill_assets.inputs import DATA_VERSION_TAG
 from backfill_assets.launched_by import RANGE_START, RUN_TAG
+from backfill_assets.markup import table
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform, declared_targets, target_named
 from backfill_assets.staging import PROCESS_TAG, asset_key, offer_run
@@ -237,8 +238,8 @@ def _readers_see(platform: Platform, target: str) -> str:
     by_run: dict[str, list[str]] = {}
     for chunk, holder in sorted(platform.ledger.accepted(target).items()):
         by_run.setdefault(holder, []).append(chunk)
-    lines = [f"| {run} | {len(chunks)} | {in_words(chunks)} |" for run, chunks in by_run.items()]
-    return "\n".join(["| run | chunks | which |", "| --- | --- | --- |", *lines]) if lines else "no run's rows"
+    rows = [(run, len(chunks), in_words(chunks)) for run, chunks in by_run.items()]
+    return table(("run", "chunks", "which"), rows) if rows else "no run's rows"
 
 
 def _known(instance: dg.DagsterInstance, target: str) -> set[str]:

@@ -19,6 +19,8 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from manifests.text import visible
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -115,7 +117,7 @@ def heat_map(rows: Mapping[str, Sequence[float | None]], keys: Sequence[str], *,
         else:
             image = axes.pcolormesh(values, cmap="Blues", vmin=0, vmax=limit)
         axes.set_facecolor("#f2f2f2")
-        axes.set_yticks(np.arange(len(rows)) + 0.5, list(rows))
+        axes.set_yticks(np.arange(len(rows)) + 0.5, [visible(name) for name in rows])
         axes.invert_yaxis()
         axes.tick_params(length=0)
         _label_chunks(axes, keys, offset=0.5)

@@ -17,6 +17,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 from backfill_assets.event_log import stored_together
 from backfill_assets.executor import CHUNK_GATE, gate_chunks, gate_run
 from backfill_assets.launched_by import launched
+from backfill_assets.markup import block, code, escaped, table
 from backfill_assets.pages import run_path
 from backfill_assets.platform import Platform
 from backfill_assets.progress import Progress
@@ -198,10 +199,11 @@ def verdict_metadata(verdict: Verdict, run_id: str = "") -> dict[str, Any]:
     details = dict(verdict.details)
     shown: dict[str, Any] = {"run": run_id, "run page": dg.MetadataValue.url(run_path(run_id))} if run_id else {}
     if slices := details.pop("slices", []):
-        shown["failing slices"] = dg.MarkdownMetadataValue(_markdown_table(slices))
+        shown["failing slices"] = dg.MarkdownMetadataValue(_rows_table(slices))
     if kept := details.pop("exceptions", None):
         cut = f" of {kept['disagree']:,}, cut" if kept["cut"] else ""
-        text = f"{kept['rows']:,} row(s){cut} in `{kept['table']}`: `{kept['command']}`\n\n```sql\n{kept['query']}\n```"
+        text = f"{kept['rows']:,} row(s){cut} in {code(kept['table'])}: {code(kept['command'])}\n\n"
+        text += "\n".join(block(str(kept["query"]).splitlines(), "sql"))
         shown["exceptions"] = dg.MarkdownMetadataValue(text)
     for name in ("rows", "digest"):
         if name in details and not isinstance(details[name], dict):
@@ -211,21 +213,19 @@ def verdict_metadata(verdict: Verdict, run_id: str = "") -> dict[str, Any]:
         shown["violations"] = dg.MarkdownMetadataValue(_violations_table(violations))
     sample = details.pop("sample", [])
     if sample:
-        shown["rows that disagree"] = dg.MarkdownMetadataValue(_markdown_table(sample))
+        shown["rows that disagree"] = dg.MarkdownMetadataValue(_rows_table(sample))
     return shown | {name: value for name, value in details.items() if value is not None}
 
 
 def _violations_table(violations: Sequence[dict[str, Any]]) -> str:
     parts = []
     for violation in violations:
-        parts.append(f"**{violation['rule']}**: {violation['count']:,} row(s)")
+        parts.append(f"**{escaped(violation['rule'])}**: {violation['count']:,} row(s)")
         if violation["sample"]:
-            parts.append(_markdown_table(violation["sample"]))
+            parts.append(_rows_table(violation["sample"]))
     return "\n\n".join(parts)
 
 
-def _markdown_table(rows: Sequence[dict[str, Any]]) -> str:
+def _rows_table(rows: Sequence[dict[str, Any]]) -> str:
     columns = list(rows[0])
-    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
-    lines += [" | ".join(str(row.get(column, "")).replace("|", "\\|") for column in columns) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
+    return table(columns, ([row.get(column, "") for column in columns] for row in rows))

@@ -16,6 +16,7 @@ from backfill_assets.console import Table, facts
 from backfill_assets.derive import ADDED, CHANGED, REMOVED
 from backfill_assets.diff import ChangesTable, ColumnDiff, Made, RunDiff, diff_summary
 from backfill_assets.launched_by import RUN_TAG
+from backfill_assets.markup import table
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.staging import asset_key
 from manifests.planner import Plan
@@ -210,28 +211,19 @@ def metadata(summary: Mapping[str, Any]) -> dict[str, Any]:
         "rows removed": summary["removed"],
         "rows changed": summary["changed"],
         "rows unchanged": summary["unchanged"],
-        "changes by column": dg.MetadataValue.md(_markdown(names, columns)),
-        "changes by chunk": dg.MetadataValue.md(_markdown(chunk_names, chunks)),
-        "largest changes": dg.MetadataValue.md(
-            _markdown(("column", "kind", "by", "chunk", "key", "what changed"), rows)
-        ),
+        "changes by column": dg.MetadataValue.md(table(names, columns)),
+        "changes by chunk": dg.MetadataValue.md(table(chunk_names, chunks)),
+        "largest changes": dg.MetadataValue.md(table(("column", "kind", "by", "chunk", "key", "what changed"), rows)),
     }
     if summary.get("concealed"):
         found["rows not shown"] = _concealed(summary["concealed"])
-    table = summary.get("changes_table")
-    if table:
-        found["changed rows"] = f"{table['rows']:,} in {table['table']}, snapshot {table['snapshot_id']}"
+    if kept := summary.get("changes_table"):
+        found["changed rows"] = f"{kept['rows']:,} in {kept['table']}, snapshot {kept['snapshot_id']}"
     return found
 
 
 def _cell(value: object) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _markdown(names: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [list(names), *rows]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 def report(instance: dg.DagsterInstance, plan: Plan, summary: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.garbage import lapsed
+from backfill_assets.markup import block, escaped
 from backfill_assets.platform import Platform
 from backfill_assets.publication import change_of, waits_for
 from backfill_assets.ways import ACCEPT, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK
@@ -104,13 +105,12 @@ def steps(platform: Platform, run_id: str) -> list[Step]:
 
 def markdown(record: RunRecord, why: str, found: Sequence[Step]) -> str:
     """Return the steps as a Markdown list, for a ticket; `why` the run is in its state."""
-    lines = [f"# Runbook of {record.run_id}", "", f"{record.target}, {record.state}: {why}", ""]
+    lines = [f"# Runbook of {escaped(record.run_id)}", ""]
+    lines += [f"{escaped(record.target)}, {record.state}: {escaped(why)}", ""]
     for number, step in enumerate(found, start=1):
         lines.append(f"{number}. **{step.title}**: {step.state}")
-        lines += [f"   - {fact}" for fact in step.facts]
-        lines += (
-            ["", "   ```bash", *(f"   {command}" for command in step.commands), "   ```", ""] if step.commands else []
-        )
+        lines += [f"   - {escaped(fact)}" for fact in step.facts]
+        lines += ["", *block(step.commands, "bash", "   "), ""] if step.commands else []
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -1,15 +1,25 @@
-"""What counts as text, how small files of it are read, and where a command's file is written."""
+"""What counts as text and as a name, how values are put into Markdown, how small files are read, and where a file is written."""
 
 from __future__ import annotations
 
 import os
+import re
+from html import unescape
 from pathlib import Path
 
+import dagster as dg
 import pytest
+from markdown_it import MarkdownIt
+from support import planned
 
+from backfill_assets.checks import verdict_metadata
+from backfill_assets.diff_view import metadata
+from backfill_assets.markup import block, escaped, table
+from backfill_assets.runbook import Step, StepState, markdown
 from manifests.errors import EnvironmentRefused, ManifestRefused
 from manifests.policy import Erasure
-from manifests.text import not_text, read_text
+from manifests.text import not_a_name, not_text, read_text, same_text, visible
+from resources.ledger import Ledger, Verdict
 from resources.policies import erased_in_file, read_policy
 from resources.whole_files import write_whole
 
@@ -25,6 +35,107 @@ def test_what_people_write_is_text(text: str) -> None:
 )  # fmt: skip
 def test_what_no_editor_writes_is_named_with_its_place(text: str, said: str) -> None:
     assert said in str(not_text(text))
+
+
+@pytest.mark.parametrize(
+    "name", ["ada", "Zoë O'Neil-Ångström", "李小龙", "محمد", "Ольга", "policy:live-daily", "a@b.org"]
+)
+def test_names_that_are_seen_as_they_are_are_names(name: str) -> None:
+    assert not_a_name(name) is None
+    assert same_text(f" {name.upper()} ") == same_text(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ad\u200ba", "U+200B at character 2"),
+        ("\ufeffada", "U+FEFF"),
+        ("ada\u3164", "U+3164"),
+        ("ada\ufe0f", "U+FE0F"),
+        ("ada\u00a0b", "U+00A0"),
+        ("ada\nAPPROVED by grace", "U+000A"),
+        ("ada\u2028", "U+2028"),
+        ("ada\t", "U+0009"),
+        ("\u202eada", "U+202E"),
+        ("\u0430da", "CYRILLIC and LATIN"),
+        ("grac\u0435", "CYRILLIC and LATIN"),
+        ("\uff41d\u0251\u03b1", "GREEK and LATIN"),
+    ],
+)
+def test_a_name_that_looks_like_another_is_none(name: str, said: str) -> None:
+    assert said in str(not_a_name(name))
+
+
+@pytest.mark.parametrize(
+    "other", ["ADA", " ada ", "\uff41\uff44\uff41", "\U0001d5ba\U0001d5bd\U0001d5ba", "a\u200bda", "ada\u00a0"]
+)
+def test_spellings_of_one_name_are_one_name(other: str) -> None:
+    assert same_text(other) == "ada"
+    assert same_text("Zoe\u0308") == same_text("zoë")
+    assert same_text("ada  b") == same_text("Ada\u3000B") != same_text("adab")
+
+
+VALUES = (
+    "a|b", "a\\|b", "a\\", "`x`", "``", "<script>alert(1)</script>", "[l](javascript:alert(1))", "![i](x)", "**b**", "__b__",
+    "_i_", "~~s~~", "# h", "- l", "1. l", "> q", "&lt;", "a\nb", "|\n| --- |\n", "\r\n\r\n---\r\n", "a\u202eb", "ad\u200ba",
+    "\x1b[2J", "$x$", "```", "| --- |", "sla_state", "-5", "2012-03-10", "R&D", "", "\\`x\\`",
+)  # fmt: skip
+LINKS = ("<https://e.org>", "https://e.org/?a=b", "www.e.org", "a@e.org", "see [x](http://e.org) `y`")
+
+
+@pytest.mark.parametrize("value", [*VALUES, *LINKS])
+def test_a_value_in_markdown_is_shown_as_it_is_and_is_nothing_else(value: str) -> None:
+    html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(table(["n|", value], [[value, "end"]]))
+    cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", html)
+    plain = [unescape(re.sub(r"</?code>", "", cell)) for cell in cells]
+    assert plain == ["n|", visible(value).strip(), visible(value).strip(), "end"]
+    assert set(re.findall(r"<(\w+)", html)) <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
+    assert ("<code>" in html) == (value in LINKS)
+    alone = MarkdownIt("commonmark").render(escaped(value))
+    assert set(re.findall(r"<(\w+)", alone)) <= {"p", "code"}
+
+
+def test_nothing_ends_a_block_of_code() -> None:
+    lines = ["SELECT '```'", "```", "</code>\u202e"]
+    html = MarkdownIt("commonmark").render("\n".join(block(lines, "sql")))
+    assert unescape(html) == '<pre><code class="language-sql">' + "\n".join(map(visible, lines)) + "\n</code></pre>\n"
+
+
+def test_values_in_what_dagster_and_tickets_show_are_no_markup(tmp_path: Path) -> None:
+    bad = "x|y\n| <img src=x> [l](http://e.org)"
+    kept = {"rows": 1, "disagree": 2, "cut": True, "table": "a`b", "command": "c`d", "query": "SELECT\n```\n<b>"}
+    rows = [{bad: bad}]
+    verdict = Verdict("gate", False, "", {"slices": rows, "sample": rows, "exceptions": kept})
+    violations = {"violations": [{"rule": bad, "count": 1, "sample": rows}]}
+    change = {
+        "column": bad,
+        "kind": bad,
+        "by": bad,
+        "unit": bad,
+        "chunk": bad,
+        "key": {bad: bad},
+        "old": None,
+        "new": {bad: bad},
+    }
+    column = dict.fromkeys(("column", "changed", "before", "after", "delta"), bad)
+    chunk = dict.fromkeys(("chunk", "added", "removed", "changed", "unchanged"), bad)
+    numbers = dict.fromkeys(("added", "removed", "changed", "unchanged"), 0)
+    summary = {"run_id": "a", "columns": [column], "chunks": [chunk], "largest": [change], **numbers}
+    shown = [verdict_metadata(verdict), verdict_metadata(Verdict("gate", False, "", violations)), metadata(summary)]
+    texts = [one.md_str for found in shown for one in found.values() if isinstance(one, dg.MarkdownMetadataValue)]
+    assert len(texts) == 7
+    for text in texts:
+        html = MarkdownIt("commonmark").enable("table").render(text)
+        assert not set(re.findall(r"<(\w+)", html)) & {"img", "a", "b", "script"}
+        assert len(set(re.findall(r"<tr>(?:\s*<t[hd]>.*?</t[hd]>)*", html))) <= 2
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger.migrate()
+    record = planned(ledger, "a-run")
+    book = markdown(record, bad, [Step("Title", StepState.NOW, (bad, "- a", "1. b"), ("backfill `x`\n```",))])
+    html = MarkdownIt("commonmark").render(book)
+    assert set(re.findall(r"<(\w+)", html)) == {"h1", "p", "ol", "ul", "li", "strong", "code", "pre"}
+    assert html.count("<ul>") == html.count("<ol>") == html.count("<pre>") == 1
+    ledger.engine.dispose()
 
 
 def test_a_file_that_has_no_end_is_refused_without_a_wait(tmp_path: Path) -> None:
