@@ -29,6 +29,7 @@ from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, T
 from backfill_assets.digest import RowDigest
 from backfill_assets.gates import by_key
 from backfill_assets.seals import Sealed, digest_types
+from backfill_assets.table_metadata import check_log, check_refs, check_writing
 from backfill_assets.ways import ACCEPT, REINSTATE, ROLLBACK, withdrawn
 from manifests.model import Acceptance
 from resources.lakehouse import RUN_PROPERTY
@@ -88,6 +89,8 @@ def check_metadata(world: World, sealed: Sealed, report: Report) -> None:
             "the ledger's files, and with --data against the files' own columns"
         )
     if (seen := world.seen(sealed.table)) is not None:
+        check_log(seen, sealed, report)
+        check_refs(seen, sealed, report)
         _on_main(seen, sealed, report)
         _claims(world, seen, sealed, report)
         _version(world, seen, sealed, report)
@@ -108,6 +111,7 @@ def _same_table(seen: Seen, facts: Mapping[str, Any], report: Report, said: set[
         if specs.get(number) != fields:
             what = "is not the one that was sealed: files are looked for by it"
             add(f"{seen.name} partition spec {number}", what, fields, specs.get(number, "nothing"))
+    check_writing(seen, facts, add)
 
 
 def _same_columns(seen: Seen, facts: Mapping[str, Any], add: Callable[[str, str, Any, Any], None]) -> None:

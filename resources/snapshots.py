@@ -31,6 +31,17 @@ from resources.storage import place_of
 
 Facts = dict[str, Any]
 _READERS = 16
+_REDIRECTS = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.folder-storage.path",
+    "write.object-storage.enabled",
+    "write.object-storage.path",
+    "write.location-provider.impl",
+    "write.py-location-provider.impl",
+    "write.delete.isolation-level",
+)
+"""Properties of Iceberg that send new files elsewhere, have other code choose their place, or weaken what keeps writers apart."""
 
 
 def schema_facts(schema: Schema) -> dict[str, list[str]]:
@@ -53,7 +64,16 @@ def table_facts(table: Table) -> Facts:
         "schemaId": table.schema().schema_id,
         "fields": schema_facts(table.schema()),
         "specs": spec_facts(table),
+        "writing": writing_facts(table),
     }
+
+
+def writing_facts(table: Table) -> dict[str, str | None]:
+    """Return what says where the next files of a table go and how they are laid out; None for a property that is not set."""
+    properties = {f"property {name}": table.properties.get(name) for name in _REDIRECTS}
+    spec = table.spec()
+    laid_out = [[one.source_id, str(one.transform), one.name] for one in spec.fields]
+    return {"location": table.location(), "default partition spec": str(laid_out), **properties}
 
 
 def summary_facts(snapshot: Snapshot) -> dict[str, str]:

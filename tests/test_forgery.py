@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
-from support import put_back, set_aside
+from support import at_once, put_back, put_folder, put_link, put_link_to_nothing, put_pipe, put_socket, set_aside
 
 from backfill_assets import decisions
 from backfill_assets.doctor import examine, mend
@@ -24,6 +28,7 @@ from benchmarks.tampering import Copies, Outcome, forge_records, installation
 from manifests.errors import PublicationRefused
 from manifests.lifecycle import RunState
 from resources.evidence import EvidenceStore
+from resources.lakehouse import local_path
 
 FORGED_REVIEW = """
     INSERT INTO approvals (run_id, decision, decided_by, comment, plan_hash, self_approved, role, at)
@@ -216,6 +221,143 @@ def test_a_second_bundle_beside_the_real_one_is_named(platform: Platform) -> Non
 def test_a_record_that_was_planted_is_named(platform: Platform, name: str) -> None:
     (platform.evidence.records("history") / name).write_text('{"rows": 0}')
     assert places(platform) == [f"history/records/{name}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "put"),
+    [
+        ("history/records/publish.json", put_pipe),
+        ("history/records/publish.json", put_folder),
+        ("history/records/note.json", put_link_to_nothing),
+        ("history/bundle/runs.json", put_socket),
+        ("history/bundle/run.json", put_pipe),
+        ("history/bundle/index.json", put_link),
+        ("history/bundle-7", put_pipe),
+        ("_gc/records/x-done.json", put_pipe),
+        ("_chain/00000004.json", put_pipe),
+        ("_chain/00000004.json", put_folder),
+        ("_chain/00000500.json", put_link_to_nothing),
+    ],
+)
+def test_what_is_no_file_is_named_by_verify_and_doctor_and_nobody_waits_for_it(
+    platform: Platform, name: str, put: Callable[[Path], None]
+) -> None:
+    place = platform.evidence.folder / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    put(place)
+    with at_once():
+        found = verify(platform, data=True)
+        told = examine(platform)
+    if name.startswith("_gc"):
+        return  # of no run: looked into, and of no consequence
+    where = f"chain {place.name}" if name.startswith("_chain") else name
+    assert where in {one.where for one in found.everything}
+    assert told or "/records/note" in name or "bundle-7" in name
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("history/bundle/index.json", "[" * 100_000),
+        ("history/bundle/run.json", '{"a":' * 800 + "1" + "}" * 800),
+        ("history/records/superseded-9.json", "[" * 100_000),
+        ("history/records/superseded-9.json", '{"number": true, "event": 1, "follows": 1, "rows": 1}'),
+        ("history/records/superseded-9.json", '{"number": 9, "event": 1, "follows": "x", "rows": 1}'),
+        ("history/records/superseded-9.json", '{"number": 9, "event": 1, "follows": 1, "rows": [1]}'),
+        ("history/records/diff-5-5.json", "{}"),
+        ("history/records/diff-\u0665.json", "{}"),
+    ],
+)
+def test_a_file_that_says_what_none_of_ours_says_is_named(platform: Platform, name: str, text: str) -> None:
+    place = platform.evidence.folder / name
+    place.unlink(missing_ok=True)
+    place.write_text(text)
+    assert name in {one.where for one in verify(platform, data=True).everything}
+    examine(platform)
+
+
+def log_says(content: dict[str, Any], at: int) -> None:
+    content["snapshot-log"][0]["timestamp-ms"] += at
+
+
+def log_forgets(content: dict[str, Any]) -> None:
+    content["snapshot-log"] = []
+
+
+def log_names_another(content: dict[str, Any]) -> None:
+    content["snapshot-log"].insert(0, {"snapshot-id": 12, "timestamp-ms": 1_000})
+
+
+def log_ends_elsewhere(content: dict[str, Any]) -> None:
+    content["snapshot-log"].append(content["snapshot-log"][0] | {"snapshot-id": 12})
+
+
+def moved(content: dict[str, Any]) -> None:
+    content["location"] += "-elsewhere"
+
+
+def redirected(content: dict[str, Any], name: str) -> None:
+    content["properties"][name] = "file:///tmp/elsewhere"
+
+
+def unlocked(content: dict[str, Any]) -> None:
+    content["properties"]["write.delete.isolation-level"] = "snapshot"
+
+
+def laid_out_otherwise(content: dict[str, Any]) -> None:
+    content["partition-specs"].append({"spec-id": 7, "fields": []})
+    content["default-spec-id"] = 7
+
+
+def fence_ages(content: dict[str, Any]) -> None:
+    content["refs"]["before-history"] = content["refs"]["main"] | {"type": "tag", "max-ref-age-ms": 1}
+
+
+@pytest.mark.parametrize(
+    ("edit", "where"),
+    [
+        (partial(log_says, at=-1), "snapshot log"),
+        (partial(log_says, at=-3_600_000), "snapshot log"),
+        (partial(log_says, at=3_600_000), "snapshot log"),
+        (log_forgets, "snapshot log"),
+        (log_names_another, "snapshot log 12"),
+        (log_ends_elsewhere, "snapshot log"),
+        (moved, "location"),
+        (partial(redirected, name="write.data.path"), "property write.data.path"),
+        (partial(redirected, name="write.metadata.path"), "property write.metadata.path"),
+        (partial(redirected, name="write.object-storage.path"), "property write.object-storage.path"),
+        (partial(redirected, name="write.py-location-provider.impl"), "property write.py-location-provider.impl"),
+        (unlocked, "property write.delete.isolation-level"),
+        (laid_out_otherwise, "default partition spec"),
+        (fence_ages, "ref before-history max-ref-age-ms"),
+    ],
+)
+def test_metadata_that_misleads_those_who_read_by_time_or_write_next_is_named(
+    platform: Platform, edit: Callable[[dict[str, Any]], None], where: str
+) -> None:
+    table = platform.lakehouse.table(small_table.READINGS)
+    file = Path(local_path(table.metadata_location))
+    content = json.loads(file.read_bytes())
+    edit(content)
+    if "log" not in where:  # else in the file itself
+        file = file.with_name(f"{int(file.name.partition('-')[0]) + 1:05}-{uuid4()}.metadata.json")
+        small_table.closed(platform)
+        catalog = platform.settings.home / "catalog.db"
+        with closing(sqlite3.connect(catalog)) as connection:
+            set_ = "UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = 'readings'"
+            assert connection.execute(set_, (f"file://{file}",)).rowcount == 1
+            connection.commit()
+    file.write_text(json.dumps(content))
+    found = [problem.where for problem in verify(platform, ["history"]).everything]
+    assert any(one.startswith(f"{small_table.READINGS} {where}") for one in found)
+
+
+def test_a_table_that_is_missing_from_the_ledger_is_a_finding(platform: Platform) -> None:
+    with closing(sqlite3.connect(platform.settings.home / "ledger.db")) as connection:
+        connection.execute("DROP TABLE policy_decisions")
+        connection.commit()
+    assert "ledger" in {problem.where for problem in verify(platform).everything}
 
 
 def test_a_record_put_beside_a_bundle_is_vouched_for(platform: Platform) -> None:
