@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -47,7 +48,7 @@ from backfill_assets.guard import (
     mutations_of,
 )
 from backfill_assets.launch import instance_at
-from backfill_assets.launched_by import RUN_TAG
+from backfill_assets.launched_by import RUN_TAG, STOP_TAG
 from backfill_assets.pages import make_pages
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.serving import (
@@ -61,6 +62,7 @@ from backfill_assets.serving import (
     socket_folder,
 )  # fmt: skip
 from backfill_assets.staging import backfill_partitions
+from resources import stops
 
 ADDRESS = f"https://{NAME}"
 USERS = {"olga": "an operator's", "victor": "a viewer's"}
@@ -125,7 +127,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             *listeners_of(settings, port=0, read_only=False, behind=ADDRESS),
         ]
         note = noted_in(folder / "mutations.jsonl")
-        apps = [(guarded(context, pages, door.door, note), door.open()) for door in doors]
+        stopped = partial(stops.known, world.platform.ledger.engine)
+        apps = [(guarded(context, pages, door.door, note, stopped), door.open()) for door in doors]
         apps.append((create_app_from_workspace_process_context(context), Listener(Door(Role.OPERATOR), bare).open()))
         served = Served(world, instance)
         for name, port in (("operator", operator), ("viewer", viewer), ("unguarded", bare)):
@@ -604,6 +607,20 @@ def test_an_operator_launches_and_the_launch_says_who(served: Served) -> None:
     (launched,) = [one for one in served.instance.get_backfills() if one.backfill_id not in before]
     assert launched.tags[USER_TAG] == "olga"
     assert launched.tags[RUN_TAG] == "offered", "its runs carry it from their beginning"
+
+
+def test_a_launch_says_which_stop_was_on_record_when_it_was_asked_for_whatever_was_sent(served: Served) -> None:
+    engine = served.world.platform.ledger.engine
+    forged = f'{{key: "{STOP_TAG}", value: "999"}}'
+    query = text_of("launchPartitionBackfill").replace("title:", f"tags: [{forged}], title:")
+    for _ in range(2):
+        seen = stops.known(engine).get("offered", 0)
+        before = {one.backfill_id for one in served.instance.get_backfills()}
+        assert as_json(query)(served.way("operator")).status == 200
+        (launched,) = [one for one in served.instance.get_backfills() if one.backfill_id not in before]
+        assert launched.tags[STOP_TAG] == str(seen)
+        stops.stop(engine, "offered", by="olga", through="backfill stop")
+    assert seen > 0
 
 
 def test_a_name_is_stamped_on_every_run_that_is_launched_whatever_was_sent(served: Served) -> None:
