@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pyiceberg.expressions import EqualTo
@@ -40,6 +39,7 @@ from backfill_assets.derive import ADDED, CHANGED, REMOVED
 from backfill_assets.old_data import concealed
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publication import change_of
+from backfill_assets.records import Record, records_of, vouched_for
 from backfill_assets.schema import TABLE_PROPERTIES, dtypes, iceberg_schema
 from backfill_assets.sums import value_columns
 from backfill_assets.target import TargetTable
@@ -48,13 +48,14 @@ from manifests.canonical import plain
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.planner import StagedFile
-from resources.kept_files import read_json
 from resources.lakehouse import DIFF_PROPERTY, RUN_PROPERTY, local_path
 from resources.ledger import STAGED, ChunkRecord, RunRecord, now, operator
 from resources.storage import Storage, place_of
 
 LARGEST, SAMPLE = 5, 1
 """How many rows are kept unless somebody asks for more; see `CompareSpec`."""
+MOST_LARGEST, MOST_SAMPLED = 1_000, 100
+"""How many may be asked for, as the options of `backfill diff` say."""
 RECORD, TABLE_RECORD = "diff", "diff-table"
 """Names of the records beside the evidence; where a run was computed anew, later ones are numbered."""
 _WAITING = frozenset({RunState.RUNNING, RunState.STAGED, RunState.FAILED, RunState.VALIDATED})
@@ -163,7 +164,8 @@ def diff_run(
     changes table, as one commit; safe to repeat.
 
     Raises:
-        InputRefused: if the run is unknown or not staged whole, or files that it needs are gone.
+        InputRefused: if the run is unknown or not staged whole, or files that it needs are gone; or if a diff of it is there
+            that says something else and that no link vouches for.
     """
     record, chunks = _require_staged(platform, run_id)
     target = target_named(record.target)
@@ -175,11 +177,14 @@ def diff_run(
     if recorded is not None and same and (has_table or not table) and _holds(recorded, largest or 0, sample or 0):
         return Made(recorded, new=False, table=written if has_table else None)
     keep = (LARGEST if largest is None else largest, SAMPLE if sample is None else sample)
+    if not same and (unlinked := unlinked_diff(platform, run_id, diff_id)) is not None:
+        keep = (unlinked.kept["largest"], unlinked.kept["sample"])  # it is completed, if it says the same
     _require_files(platform, target, record, sides)
     output = _changes_folder(platform, target, run_id, diff_id) if table and not has_table else ""
     found, files = _compared(platform, target, record, chunks, sides, diff_id, keep, output=output)
     if not same:
         _append(platform, run_id, RECORD, found)
+        found = recorded_diff(platform, run_id) or found  # somebody else may have made it first
     if output:
         written = _put(platform, target, run_id, diff_id, files, output)
     return Made(found, new=True, table=written if has_table or output else None)
@@ -430,16 +435,30 @@ def diff_summary(platform: Platform, run_id: str) -> Mapping[str, Any] | None:
         return None
     written = _last_record(platform, run_id, TABLE_RECORD)
     has_table = written is not None and written["diff_id"] == found["diff_id"]
-    return found | ({"changes_table": written} if has_table else {})
+    return {**found, **({"changes_table": written} if has_table else {})}
 
 
 def recorded_diff(platform: Platform, run_id: str) -> RunDiff | None:
-    """Return the recorded diff of a run, or None."""
+    """Return the recorded diff of a run, or None; one that no link vouches for is none."""
     found = _last_record(platform, run_id, RECORD)
-    if found is None:
-        return None
-    columns = [ColumnDiff(**column) for column in found["columns"]]
-    return RunDiff(**(found | {"columns": columns, "chunks": [ChunkDiff(**chunk) for chunk in found["chunks"]]}))
+    return None if found is None else _diff_of(found)
+
+
+def unlinked_diff(platform: Platform, run_id: str, diff_id: str) -> RunDiff | None:
+    """Return what is there under the name of a recorded diff and has no link: its process ended before it, or it was planted."""
+    for one in _unlinked(platform, run_id, RECORD, diff_id):
+        try:
+            found = _diff_of(one.content)
+            if 0 <= found.kept["largest"] <= MOST_LARGEST and 0 <= found.kept["sample"] <= MOST_SAMPLED:
+                return found
+        except (KeyError, TypeError):
+            continue  # it has not the form of a diff: no diff says the same
+    return None
+
+
+def _diff_of(said: Mapping[str, Any]) -> RunDiff:
+    columns = [ColumnDiff(**column) for column in said["columns"]]
+    return RunDiff(**{**said, "columns": columns, "chunks": [ChunkDiff(**chunk) for chunk in said["chunks"]]})
 
 
 def recorded(platform: Platform, run_id: str) -> Made | None:
@@ -456,36 +475,56 @@ def _table_record(platform: Platform, run_id: str) -> ChangesTable | None:
 
 
 def put_diff(platform: Platform, diff: RunDiff) -> None:
-    """Put a diff on record, if it is not: one of other files than the last one's gets a record of its own."""
+    """Put a diff on record, if it is not: one of other files than the last one's gets a record of its own.
+
+    One whose process ended before its link gets it now, if it says the same.
+
+    Raises:
+        InputRefused: if a record is there that says something else, and that no link vouches for.
+    """
     _append(platform, diff.run_id, RECORD, diff)
 
 
 def _append(platform: Platform, run_id: str, name: str, content: RunDiff | ChangesTable) -> None:
     """Add a record; one of another diff of the same run gets the next number."""
-    before = _numbers(platform, run_id, name)
-    if before and (_last_record(platform, run_id, name) or {}).get("diff_id") == content.diff_id:
+    if (_last_record(platform, run_id, name) or {}).get("diff_id") == content.diff_id:
         return
-    platform.evidence.append(run_id, name if not before else f"{name}-{before[-1] + 1}", plain(content))
+    for one in _unlinked(platform, run_id, name, content.diff_id):
+        file = platform.evidence.records(run_id) / f"{one.name}.json"
+        if _findings(one.content) != _findings(plain(content)):
+            raise InputRefused(
+                Problem(
+                    f"{file} says something else than the rows of '{run_id}' do, and no link vouches for it",
+                    "a diff on record is what the rows say",
+                    f"`backfill verify {run_id}` names it; move it out of the folder, keep it, and find out who has put it there",
+                )
+            )
+        platform.evidence.vouch_for(run_id, file)
+        return
+    number = max((number for number, *_ in _named(platform, run_id, name)), default=0) + 1
+    platform.evidence.append(run_id, name if number == 1 else f"{name}-{number}", plain(content))
 
 
-def last_file(platform: Platform, run_id: str, name: str = RECORD) -> Path | None:
-    """Return the file of a run's last record of that name, or None."""
-    numbers = _numbers(platform, run_id, name)
-    if not numbers:
-        return None
-    file = name if numbers[-1] == 1 else f"{name}-{numbers[-1]}"
-    return platform.evidence.records(run_id) / f"{file}.json"
+def _findings(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record has found, whoever made it and when."""
+    return {name: value for name, value in said.items() if name not in {"made_at", "made_by"}}
 
 
-def _last_record(platform: Platform, run_id: str, name: str) -> dict[str, Any] | None:
-    file = last_file(platform, run_id, name)
-    if file is None:
-        return None
-    found: dict[str, Any] = read_json(file)
-    return found
+def _last_record(platform: Platform, run_id: str, name: str) -> Mapping[str, Any] | None:
+    """Return the last record of that name that the chain vouches for, or None."""
+    found = {number: one for number, one, is_vouched in _named(platform, run_id, name) if is_vouched}
+    return found[max(found)].content if found else None
 
 
-def _numbers(platform: Platform, run_id: str, name: str) -> list[int]:
-    folder = platform.evidence.folder / run_id / "records"
-    named = (re.fullmatch(rf"{re.escape(name)}(?:-([0-9]+))?", file.stem) for file in folder.glob(f"{name}*.json"))
-    return sorted(int(found[1] or 1) for found in named if found)
+def _unlinked(platform: Platform, run_id: str, name: str, diff_id: str) -> list[Record]:
+    """Return the records of a diff that nothing vouches for."""
+    named = _named(platform, run_id, name)
+    return [one for _, one, is_vouched in named if not is_vouched and one.content.get("diff_id") == diff_id]
+
+
+def _named(platform: Platform, run_id: str, name: str) -> list[tuple[int, Record, bool]]:
+    """Return number and content of each record of that name, and whether the chain vouches for it."""
+    records = records_of(platform, run_id)
+    vouched = vouched_for(platform, run_id, records)
+    numbered = ((re.fullmatch(rf"{name}(?:-(\d+))?", one.name), one) for one in records)
+    return [(int(found[1] or 1), one, one in vouched) for found, one in numbered if found is not None]

@@ -33,7 +33,7 @@ from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publication import change_of
 from backfill_assets.recording import PROCESS_ENDED, close_intent, protect_base, record_landed, tell_again
-from backfill_assets.records import MOVED, WAS_PUBLISHED, catch_up, is_behind, name_of
+from backfill_assets.records import MOVED, WAS_PUBLISHED, catch_up, is_behind, name_of, planted
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import ACCEPT, PUBLISH, ROLLBACK, WITHDRAW, Change, withdrawn
 from manifests.chunks import key_of
@@ -46,7 +46,7 @@ from resources import logs
 from resources.chain import Link
 from resources.history import referenced
 from resources.instants import CLOCK_TOLERANCE
-from resources.journal import INSTALLATION, explain, unexplained
+from resources.journal import INSTALLATION, explain, of_nobody, unexplained
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import BEFORE, STAGED, ChunkRecord, RunRecord, now, operator
 from resources.lineage import lineage_of
@@ -783,7 +783,7 @@ def _evidence(platform: Platform) -> Iterator[Disagreement]:
             if entry["state"] == "COMMITTED" and entry["evidence_root"]
         }
         try:
-            root = platform.evidence.verify(record.run_id)
+            root, strange = platform.evidence.verify(record.run_id), planted(platform, record)
         except Refused as refusal:
             yield Disagreement(
                 "evidence-damaged", record.run_id, refusal.problems[0].what, Sure.CERTAIN, refusal.problems[0].fix
@@ -798,6 +798,15 @@ def _evidence(platform: Platform) -> Iterator[Disagreement]:
                 "make the evidence folder readable, or restore it",
             )
             continue
+        for name in strange:
+            yield Disagreement(
+                "record-planted",
+                record.run_id,
+                f"record {name} has no link in the chain, and says other things than the ledger's rows do",
+                Sure.CERTAIN,
+                f"move {platform.evidence.records(record.run_id) / name}.json out of the folder, keep it, and find out who has "
+                "put it there",
+            )
         if recorded and root not in recorded:
             yield Disagreement(
                 "evidence-replaced",
@@ -853,6 +862,7 @@ def _journal(platform: Platform) -> Iterator[Disagreement]:
         wrong = [("journal-damaged", one) for one in journal.damages]
         for run_id in sorted({*journal.runs, *run_ids(connection), INSTALLATION}):
             wrong += [("changed-by-hand", one) for one in unexplained(connection, journal, run_id)]
+        wrong += [("changed-by-hand", one) for one in of_nobody(connection, journal)]
     for kind, one in wrong:
         yield Disagreement(
             kind,

@@ -10,19 +10,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from backfill_assets import faults
 from backfill_assets.chunk_changes import CHANGES_FILE
-from backfill_assets.diff import RunDiff, diff_here, last_file, put_diff, recorded_diff
+from backfill_assets.diff import RunDiff, diff_here, put_diff, unlinked_diff
 from backfill_assets.platform import Platform
-from backfill_assets.records import WAS_PUBLISHED, records_of
+from backfill_assets.records import WAS_PUBLISHED, records_of, vouched_for
 from backfill_assets.report import report_beside
-from manifests.errors import InputRefused, Problem
 from resources import logs
-from resources.evidence import KEPT
 from resources.kept_files import read_json
 from resources.ledger import RunRecord
 
@@ -50,26 +47,9 @@ def keep_diff(platform: Platform, run_id: str) -> RunDiff | None:
     wanted = due(platform, platform.ledger.run(run_id))
     if not wanted:
         return None
-    known = recorded_diff(platform, run_id)
-    of_it = known if known is not None and known.diff_id == wanted else None
-    found = diff_here(platform, run_id, like=of_it)
+    found = diff_here(platform, run_id, like=unlinked_diff(platform, run_id, wanted))
     faults.reach("comparing.kept")
-    if of_it is None:
-        put_diff(platform, found)
-    elif _findings(of_it) == _findings(
-        found
-    ):  # a process ended between the record and its link, or is about to append it
-        file = last_file(platform, run_id)
-        assert file is not None
-        platform.evidence.vouch_for(run_id, file)
-    else:
-        raise InputRefused(
-            Problem(
-                f"a diff of '{run_id}' is on record that says something else than its files do, and no link vouches for it",
-                "a kept diff is what the rows say",
-                f"`backfill verify {run_id}` names it; find out who has put it there",
-            )
-        )
+    put_diff(platform, found)
     logs.event(_log, logging.INFO, "diff_kept", f"its diff is kept: {found.differing:,} rows differ", told=True)
     return found
 
@@ -93,20 +73,6 @@ def sealed_changes(platform: Platform, run_id: str) -> Mapping[str, Any]:
 
 
 def _is_kept(platform: Platform, run_id: str, diff_id: str) -> bool:
-    """Whether a diff is on record that the bundle or a later record has the hash of, or a link of the chain vouches for."""
-    records = records_of(platform, run_id)
-    mine = {one.name: one.hash for one in records if not one.number and one.content.get("diff_id") == diff_id}
-    numbered = [one.content for one in records if one.number]
-    if any(content.get("beside", {}).get(name) == hash_ for content in numbered for name, hash_ in mine.items()):
-        return True
-    since = int(numbered[0]["follows"]) if numbered else 0  # a diff of before is beside the first of them
-    return bool(mine) and any(
-        link.get("run") == run_id and mine.get(str(link.get("record"))) == link.get("recordHash")
-        for link in platform.evidence.chain.contents(since=since)
-        if link.get("event") == KEPT
-    )
-
-
-def _findings(diff: RunDiff) -> RunDiff:
-    """Return what a diff has found, whoever made it and when."""
-    return replace(diff, made_at="", made_by="")
+    """Whether a diff is on record that the chain vouches for: by its own link, or by that of a record that has its hash."""
+    vouched = vouched_for(platform, run_id, records_of(platform, run_id))
+    return any(one.content.get("diff_id") == diff_id for one in vouched)

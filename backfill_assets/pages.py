@@ -30,7 +30,8 @@ from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import MAX_RUN_ID
 from resources import approvals, launches, stops
-from resources.evidence import EvidenceStore
+from resources.evidence import EvidenceStore, sha256_of_file
+from resources.journal import first_of
 from resources.kept_files import is_text_name, read_json
 from resources.ledger import RAISED, ChunkRecord, ChunkState, Ledger, RunRecord, Verdict
 
@@ -231,7 +232,7 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, start
         told = f"{passed} of {len(chunks)} chunks have passed their rules"
         parts += [f"<h2 id=gates>Gates</h2><p>{told}.</p>", _gates(record.target, in_order)]
     parts += _disagreeing(in_order)
-    parts += _diff(evidence, run_id, files)
+    parts += _diff(ledger, evidence, run_id, files)
     parts += ["<h2>Chunks</h2>", "<div class=grid>", *(_chunk(chunk.chunk, chunk.state) for chunk in chunks), "</div>"]
     attempts = ledger.attempts(run_id)
     if attempts:
@@ -409,14 +410,22 @@ def _said(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _diff(evidence: EvidenceStore, run_id: str, files: Sequence[str]) -> list[str]:
-    """Return the newest recorded diff of a run: counts by chunk and by column, and its file."""
+def _diff(ledger: Ledger, evidence: EvidenceStore, run_id: str, files: Sequence[str]) -> list[str]:
+    """Return the newest recorded diff of a run that a link vouches for: counts by chunk and by column, and its file."""
     numbers = {name: number for name in files if (number := _diff_number(name))}
     if not numbers:
         return []
     newest = max(numbers, key=lambda name: numbers[name])
+    with ledger.engine.connect() as connection:
+        _, follows = first_of(connection, run_id)
     try:
-        found = read_json(evidence.folder / run_id / newest)
+        linked, folder = evidence.kept(run_id, since=follows), evidence.folder / run_id
+        vouched = [name for name in numbers if (Path(name).stem, sha256_of_file(folder / name)) in linked]
+        if not vouched:
+            what = f"no link of the chain vouches for {_link(run_id, newest, newest)}: see <code>backfill verify</code>"
+            return [f"<h2 id=diff>What changed</h2><p class=bad>{what}.</p>"]
+        newest = max(vouched, key=lambda name: numbers[name])
+        found = read_json(folder / newest)
         chunks = [[_said(row[name]) for name in _DIFF_OF_CHUNK] for row in found["chunks"]]
         columns = [[_said(row[name]) for name in _DIFF_OF_COLUMN] for row in found["columns"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError, EnvironmentRefused):

@@ -23,7 +23,16 @@ from backfill_assets.leasing import held, leases_of, publishing_lease, put_on_re
 from backfill_assets.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.records import REFUSED, TOLD, bundle_files, catch_up, name_of, require_explained, tell
+from backfill_assets.records import (
+    REFUSED,
+    TOLD,
+    bundle_files,
+    catch_up,
+    name_of,
+    require_explained,
+    require_vouched_for,
+    tell,
+)
 from backfill_assets.ways import ACCEPT, CANCEL, ON_BRANCH, PREPARE, PUBLISH, REINSTATE, ROLLBACK, Change
 from manifests.canonical import plain
 from manifests.errors import (
@@ -303,6 +312,7 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     change.take_announcement_back()
     if not change.has_landed:
         require_explained(platform, run_id)
+        require_vouched_for(platform, run_id)
         if found := policy_problems(platform, record):
             raise PublicationRefused(found)
         _require_thawed(platform, record)
@@ -413,6 +423,7 @@ def _has_candidate(record: RunRecord) -> bool:
 def _prepare(platform: Platform, run_id: str, lease: Lease) -> str:
     change = change_of(platform, *require_publishable(platform, run_id), lease)
     require_explained(platform, run_id)
+    require_vouched_for(platform, run_id)
     _require_nobody_erased(platform, change)
     root = _seal(platform, change)
     leases_of(platform).renew(lease)

@@ -30,10 +30,11 @@ from backfill_assets.digest import RowDigest
 from backfill_assets.gates import by_key
 from backfill_assets.seals import Sealed, digest_types
 from backfill_assets.table_metadata import check_log, check_refs, check_writing
+from backfill_assets.under_way import Effect, Intent, effects
 from backfill_assets.ways import ACCEPT, REINSTATE, ROLLBACK, withdrawn
 from manifests.model import Acceptance
 from resources.lakehouse import RUN_PROPERTY
-from resources.snapshots import Entry, Seen, schema_facts, spec_facts, summary_facts
+from resources.snapshots import Days, Entry, Seen, day_bounds, days_of, schema_facts, spec_facts, summary_facts
 from resources.storage import Storage, place_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,7 +42,6 @@ _SHOWN_FILES = 3
 _WIDER = {("int", "long"), ("float", "double")}
 """Changes of a column's type by which no value changes, as Iceberg allows them."""
 _UNREADABLE = (OSError, arrow.ArrowException, pl.exceptions.PolarsError, ValueError, KeyError, TypeError)
-_Days = tuple[date, date]
 
 
 class Report(Protocol):
@@ -59,12 +59,12 @@ class World:
 
     Attributes:
         seen: returns a table as its metadata shows it now; None if it cannot be read, which is said where it is found out.
-        in_flight: whether an action of a run is under way, or was interrupted, so that the ledger does not know it yet.
+        intents: returns the actions that are under way, or were interrupted, so that the ledger does not know yet what they did.
         gone: names a snapshot that the metadata no longer holds, if policy keeps it still: where, and when it was made.
     """
 
     seen: Callable[[str], Seen | None]
-    in_flight: Callable[[str], bool]
+    intents: Callable[[], Sequence[Intent]]
     gone: Callable[[str, datetime], None]
 
 
@@ -208,28 +208,41 @@ def _claims(world: World, seen: Seen, sealed: Sealed, report: Report) -> None:
     """Require that each snapshot of main's history that says it is the run's is on record."""
     recorded = {one["snapshot_id"] for one in sealed.changes}
     recorded |= {one["snapshotId"] for one in sealed.commits}
-    for snapshot in seen.lineage.values():
-        said = snapshot.summary.additional_properties if snapshot.summary else {}
-        if said.get(RUN_PROPERTY) != sealed.run_id or snapshot.snapshot_id in recorded:
-            continue
-        if world.in_flight(sealed.run_id):
+    claimed = {
+        number: one
+        for number, one in seen.lineage.items()
+        if number not in recorded
+        and one.summary
+        and one.summary.additional_properties.get(RUN_PROPERTY) == sealed.run_id
+    }
+    explained = {one.snapshot_id for one in _effects(world, seen, sealed)} if claimed else set()
+    for number, snapshot in claimed.items():
+        if number in explained:
             continue  # said of the ledger's entry
         what = f"says that it is of '{sealed.run_id}', which never committed it: somebody else wrote it"
-        report.add(f"{seen.name} snapshot {snapshot.snapshot_id}", what, "no such snapshot", summary_facts(snapshot))
+        report.add(f"{seen.name} snapshot {number}", what, "no such snapshot", summary_facts(snapshot))
+
+
+def _effects(world: World, seen: Seen, sealed: Sealed) -> list[Effect]:
+    """Return what actions have done to a table of a run that the ledger does not know yet."""
+    return effects(seen, sealed.target, _field_of(seen, sealed, sealed.target.day_column), world.intents())
 
 
 def _version(world: World, seen: Seen, sealed: Sealed, report: Report) -> None:
     """Require that the name of a version names what was published under it."""
     version = sealed.plan.get("version")
-    if not version or not sealed.changes or world.in_flight(sealed.run_id):
+    if not version or not sealed.changes:
         return
     shown = [one for one in sealed.changes if one["action"] != ACCEPT]
     is_withdrawn = shown[-1]["action"] == ROLLBACK
     name = withdrawn(version) if is_withdrawn else version
     published = next(one["snapshot_id"] for one in shown if one["action"] not in {ROLLBACK, REINSTATE})
-    ref = seen.table.refs().get(name)
-    found = None if ref is None else ref.snapshot_id
+    refs = {name: ref.snapshot_id for name, ref in seen.table.refs().items()}
+    found = refs.get(name)
     if found != published:
+        other = version if is_withdrawn else withdrawn(version)
+        if refs.get(other) == published and any(one.run_id == sealed.run_id for one in world.intents()):
+            return  # it is just being given its other name
         what = f"does not name the snapshot of '{sealed.run_id}'"
         report.add(f"{seen.name} version {name}", what, published, "nothing" if found is None else found)
 
@@ -245,18 +258,27 @@ class Rewritten:
     files: tuple[Entry, ...]
 
 
-def check_files(world: World, sealed: Sealed, report: Report) -> list[Rewritten]:
-    """Hold the files that main's metadata lists for the run's accepted chunks against those accepted.
+@dataclass(frozen=True)
+class Looked:
+    """What was found of the files of accepted chunks that is not wrong by itself.
 
-    From metadata alone. Returns the chunks whose files somebody has rewritten, into as many rows: whether these are the
-    same is for `read_chunk` to say.
+    Attributes:
+        rewritten: chunks that somebody has rewritten: whether the rows are the same is for `read_chunk` to say.
+        moving: chunks of which readers get what an action brought that is not on record yet.
     """
+
+    rewritten: frozenset[str] = frozenset()
+    moving: frozenset[str] = frozenset()
+
+
+def check_files(world: World, sealed: Sealed, report: Report) -> Looked:
+    """Hold the files that main's metadata lists for the run's accepted chunks against those accepted; from metadata alone."""
     seen = world.seen(sealed.target.name)
     chunks = sealed.accepted
     if seen is not None:
         _corrections(world, sealed, report)
     if seen is None or not chunks:
-        return []
+        return Looked()
     day = _field_of(seen, sealed, sealed.target.day_column)
     days = _days_of(sealed)
     own = {str(chunk["chunk"]): _own(seen, sealed, chunk, days[str(chunk["chunk"])]) for chunk in chunks}
@@ -265,18 +287,37 @@ def check_files(world: World, sealed: Sealed, report: Report) -> list[Rewritten]
     strays = _strays(seen, day, {key: days[key] for key in own}, expected)
     if sealed.plan.get("merge") and sealed.changes[-1]["snapshot_id"] not in seen.by_id:
         strays = {}  # an expiry has taken what says which files the merge left alone
-    rewritten = []
+    rewritten: list[Rewritten] = []
+    moving: set[str] = set()
+    known = _effects(world, seen, sealed) if missing or strays else []
     for key in sorted(missing.keys() | strays.keys()):
-        if not _explained(world, seen, strays.get(key, [])):
-            rewritten += _judged(seen, key, own[key], missing.get(key, []), strays.get(key, []), report)
-    return rewritten
+        lost, new = _unexplained(known, key, missing.get(key, []), strays.get(key, []))
+        if lost or new:
+            rewritten += _judged(seen, key, own[key], lost, new, report)
+        else:
+            moving.add(key)
+    if moving:
+        whose = sorted({f"{one.intent.action} of '{one.intent.run_id}'" for one in known if one.keys & moving})
+        report.notes.append(
+            f"readers get {len(moving)} of its chunks from what is not on record yet: the {', '.join(whose)} is under way, or "
+            "was interrupted (`backfill doctor`)"
+        )
+    return Looked(frozenset(one.chunk for one in rewritten), frozenset(moving))
+
+
+def _unexplained(
+    known: Sequence[Effect], key: str, missing: Sequence[Mapping[str, Any]], strays: Sequence[Entry]
+) -> tuple[list[Mapping[str, Any]], list[Entry]]:
+    """Return the missing and the stray files of a chunk that no action has taken or brought that is not on record yet."""
+    lost = [file for file in missing if not any(one.has_taken(key, place_of(file["path"])) for one in known)]
+    return lost, [entry for entry in strays if not any(one.has_brought(key, entry.place) for one in known)]
 
 
 def _missing(
     seen: Seen,
     own: Mapping[str, Sequence[Mapping[str, Any]]],
     day: int | None,
-    days: Mapping[str, _Days],
+    days: Mapping[str, Days],
     report: Report,
 ) -> dict[str, list[Mapping[str, Any]]]:
     """Return the accepted files that readers do not get, by chunk; hold what is said of the others against what is known."""
@@ -331,14 +372,7 @@ def _by(seen: Seen, entry: Entry) -> str:
     return f" of snapshot {entry.snapshot_id} ({said.get('operation', 'unknown')}{who})"
 
 
-def _explained(world: World, seen: Seen, strays: Sequence[Entry]) -> bool:
-    """Whether an action that the ledger does not know yet may have brought it about."""
-    snapshots = [seen.main, *(seen.by_id.get(one.snapshot_id or 0) for one in strays)]
-    runs = {one.summary.additional_properties.get(RUN_PROPERTY) for one in snapshots if one and one.summary}
-    return any(run is not None and world.in_flight(run) for run in runs)
-
-
-def _own(seen: Seen, sealed: Sealed, chunk: Mapping[str, Any], days: _Days) -> list[Mapping[str, Any]]:
+def _own(seen: Seen, sealed: Sealed, chunk: Mapping[str, Any], days: Days) -> list[Mapping[str, Any]]:
     """Return the files that were accepted of a chunk: those of the run, and beside a merge those that it left alone."""
     if not sealed.plan.get("merge"):
         return list(chunk["files"])
@@ -352,14 +386,14 @@ def _own(seen: Seen, sealed: Sealed, chunk: Mapping[str, Any], days: _Days) -> l
     return [*derived.values(), *beside]
 
 
-def _at(seen: Seen, sealed: Sealed, days: _Days) -> dict[str, Entry] | None:
+def _at(seen: Seen, sealed: Sealed, days: Days) -> dict[str, Entry] | None:
     """Return the files of days as the run's last change left them; None if that snapshot has expired."""
     if not sealed.changes or sealed.target.day_column not in seen.table.schema().column_names:
         return None
     return seen.entries_at(sealed.changes[-1]["snapshot_id"], _asked(sealed.target.day_column, days))
 
 
-def _asked(column: str, days: _Days) -> BooleanExpression:
+def _asked(column: str, days: Days) -> BooleanExpression:
     """Return the filter of a reader who asks for days."""
     return And(
         GreaterThanOrEqual(term=column, value=days[0].isoformat()),
@@ -368,7 +402,7 @@ def _asked(column: str, days: _Days) -> BooleanExpression:
 
 
 def _entry(
-    seen: Seen, where: str, entry: Entry, file: Mapping[str, Any], day: int | None, days: _Days, report: Report
+    seen: Seen, where: str, entry: Entry, file: Mapping[str, Any], day: int | None, days: Days, report: Report
 ) -> None:
     """Hold what a manifest says of an accepted file against what is known of it without opening it."""
     for name, listed, known in (
@@ -377,7 +411,7 @@ def _entry(
     ):
         if listed != known:
             report.add(f"{where} {name}", "is not that of the file that was accepted", known, listed)
-    bounds = _bounds(entry, day, DateType())
+    bounds = day_bounds(entry, day)
     if bounds is not None and not (days[0] <= bounds[0] and bounds[1] <= days[1]):
         report.add(f"{where} bounds", "lie outside of the chunk", _span(days), _span(bounds))
     spec = seen.table.specs()[entry.file.spec_id]
@@ -392,7 +426,7 @@ def _entry(
             report.add(f"{where} partition {field.name}", what, low if low == high else f"{low} to {high}", value)
 
 
-def _strays(seen: Seen, day: int | None, days: Mapping[str, _Days], known: set[str]) -> dict[str, list[Entry]]:
+def _strays(seen: Seen, day: int | None, days: Mapping[str, Days], known: set[str]) -> dict[str, list[Entry]]:
     """Return the files in which readers may find rows of chunks, and which are not known to be theirs, by chunk."""
     by_start = sorted(days.items(), key=lambda item: item[1])
     starts = [span[0] for _, span in by_start]
@@ -401,40 +435,13 @@ def _strays(seen: Seen, day: int | None, days: Mapping[str, _Days], known: set[s
         if place in known:
             continue
         for entry in entries:
-            low, high = _reach(seen, entry, day)
+            low, high = days_of(seen, entry, day)
             for number in range(bisect_right(starts, high) - 1, -1, -1):
                 key, span = by_start[number]
                 if span[1] < low:
                     break
                 found.setdefault(key, []).append(entry)
     return found
-
-
-def _reach(seen: Seen, entry: Entry, day: int | None) -> _Days:
-    """Return the days that a file may hold, by its bounds, else by its partition; all of them where nothing says."""
-    bounds = _bounds(entry, day, DateType())
-    if bounds is not None:
-        return bounds
-    spec = seen.table.specs()[entry.file.spec_id]
-    for place, field in enumerate(spec.fields):
-        value = entry.file.partition[place]
-        if field.source_id == day and str(field.transform) == "month" and isinstance(value, int):
-            first = date(1970 + value // 12, value % 12 + 1, 1)
-            return first, (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
-        if field.source_id == day and str(field.transform) in {"day", "identity"} and isinstance(value, int):
-            found = _EPOCH.date() + timedelta(days=value)
-            return found, found
-    return date.min, date.max
-
-
-def _bounds(entry: Entry, field_id: int | None, kind: DateType) -> _Days | None:
-    if field_id is None:
-        return None
-    low, high = (entry.file.lower_bounds or {}).get(field_id), (entry.file.upper_bounds or {}).get(field_id)
-    if low is None or high is None:
-        return None
-    first, last = (_EPOCH.date() + timedelta(days=int(from_bytes(kind, raw))) for raw in (low, high))
-    return first, last
 
 
 def _field_of(seen: Seen, sealed: Sealed, column: str) -> int | None:
@@ -444,14 +451,14 @@ def _field_of(seen: Seen, sealed: Sealed, column: str) -> int | None:
     return next((int(number) for number, (name, _) in fields.items() if name == column), None)
 
 
-def _days_of(sealed: Sealed) -> dict[str, _Days]:
+def _days_of(sealed: Sealed) -> dict[str, Days]:
     """Return first and last day of each planned chunk."""
     return {
         one["key"]: (date.fromisoformat(one["start"]), date.fromisoformat(one["end"])) for one in sealed.plan["chunks"]
     }
 
 
-def _span(days: _Days) -> str:
+def _span(days: Days) -> str:
     return f"{days[0]} to {days[1]}"
 
 
@@ -459,7 +466,7 @@ def _corrections(world: World, sealed: Sealed, report: Report) -> None:
     """Require that the corrections that a run issued are what readers of its corrections table get."""
     if not sealed.plan.get("corrections") or sealed.target.corrections is None or not sealed.changes:
         return
-    if sealed.changes[-1]["action"] == ROLLBACK or world.in_flight(sealed.run_id):
+    if sealed.changes[-1]["action"] == ROLLBACK:
         return
     seen = world.seen(sealed.target.corrections.name)
     if seen is None:
@@ -469,7 +476,7 @@ def _corrections(world: World, sealed: Sealed, report: Report) -> None:
             place = place_of(file["path"])
             listed = seen.entries.get(place, [])
             rows = [entry.file.record_count for entry in listed]
-            if rows != [file["rows"]]:
+            if rows != [file["rows"]] and not any(place in one.gone for one in _effects(world, seen, sealed)):
                 where = f"{seen.name} chunk {chunk['chunk']} {place}"
                 report.add(where, "is not what readers get of these corrections", [file["rows"]], rows)
 
@@ -528,7 +535,7 @@ def _frames(
     own: Mapping[str, Mapping[str, Any]],
     where: str,
     column: str,
-    days: _Days,
+    days: Days,
     report: Report,
 ) -> tuple[list[pl.DataFrame] | None, bool]:
     """Read files by the current schema; return their rows of days (None if one cannot be read), and whether all is right."""
@@ -548,7 +555,7 @@ def _as_merged(
     sealed: Sealed,
     own: Mapping[str, Mapping[str, Any]],
     where: str,
-    days: _Days,
+    days: Days,
     report: Report,
 ) -> str | None:
     """Compute the digest of all rows of a chunk as a merge left it; None if its files are not there any more."""

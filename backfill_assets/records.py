@@ -13,7 +13,8 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from backfill_assets.seals import (
     sealed_inputs,
     sealed_schema,
 )
+from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK
 from manifests.canonical import sha256_of
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.lifecycle import RunState
@@ -44,7 +46,7 @@ from resources.journal import explain, explain_run, first_of, unexplained
 from resources.kept_files import json_of, not_a_file, read_json, read_kept
 from resources.ledger import RunRecord
 from resources.locks import lock_target
-from resources.rows import MOVING, Difference, Rows, changes_of, differences, fold, hashes_of, rows_of
+from resources.rows import MOVING, Difference, Row, Rows, changes_of, differences, fold, hashes_of, rows_of
 from resources.tables import accepted_versions, publications, runs, watermarks
 
 _LOG = logging.getLogger(__name__)
@@ -62,7 +64,19 @@ _FILES = {"sink_attempts": "sink_requests"}
 _FILED_APART = {"manifest": _MANIFEST_FILE, "plan": _PLAN_FILE}
 _ALWAYS = frozenset({"chunks", "attempts", "verdicts", "approvals", "amendments", "transitions", "sink_attempts"})
 """Tables that a bundle has a file of even where there is no row: nobody is to wonder."""
+_ACTIONS = frozenset({PUBLISH, ROLLBACK, REINSTATE, ACCEPT})
+_EVENTS = frozenset({TOLD, REFUSED, MOVED, ADOPTED, SUPERSEDED, RESTORED})
+_SAID = frozenset(
+    {"event", "run_id", "number", "bundle", "evidence_root", "follows", "at", "rows", "tables", "beside", COMMITTED}
+)
+"""What every record says that changes rows."""
+_FACTS = frozenset({"action", "by", "completedBy"})
+"""What the record of an event beside a change may say of it."""
+_PUBLISHED = frozenset({"snapshot_id", "base_snapshot_id", "files_added", "files_removed", "evidence_root"})
+"""What the record of a change says of it, as the ledger's entry does."""
 _SHOWN = 10
+_LOOKS, _AGAIN_SECONDS = 3, 0.5
+"""How often, and how soon, it is looked again for the link of a record that may be made just now."""
 _UNNUMBERED = 2
 """How many changes of a run are recorded under the action's name alone."""
 
@@ -117,15 +131,16 @@ def bundle_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
             if table != "runs" and (found or table in _ALWAYS)
         },
     }
-    diff = last_diff(platform, run_id)
+    diff = last_diff(platform, run_id)  # of one that nobody vouches for nothing is sealed
     return files if diff is None else files | {f"{DIFF}.json": diff}
 
 
 def last_diff(platform: Platform, run_id: str) -> Any:
-    """Return the last diff that was put on record of a run (`diff`, `diff-2`, ...), or None."""
-    named = ((file, _DIFFS.fullmatch(file.stem)) for file in platform.evidence.records(run_id).glob(f"{DIFF}*.json"))
-    numbered = [(int(name[1] or 1), file) for file, name in named if name]
-    return read_json(max(numbered)[1]) if numbered else None
+    """Return the last diff that was put on record of a run (`diff`, `diff-2`, ...), or None; what was planted is none."""
+    records = records_of(platform, run_id)
+    named = ((one, _DIFFS.fullmatch(one.name)) for one in vouched_for(platform, run_id, records))
+    numbered = {int(name[1] or 1): one for one, name in named if name}
+    return numbered[max(numbered)].content if numbered else None
 
 
 def _file_of(table: str) -> str:
@@ -207,6 +222,29 @@ def records_of(platform: Platform, run_id: str) -> list[Record]:
     return sorted(found, key=lambda one: (one.number == 0, one.number, one.name))
 
 
+def vouched_for(platform: Platform, run_id: str, records: Sequence[Record]) -> list[Record]:
+    """Return those of a run's records that change no rows and that the chain vouches for.
+
+    By a link of their own; or, of an earlier version, by that of a record that has their hash.
+    """
+    mine = {one.name: one for one in records if not one.number}
+    numbered = [one for one in records if one.number]
+    found: set[str] = set()
+    for record in reversed(numbered):
+        if found == mine.keys():
+            break
+        beside = record.content.get("beside")
+        known = {name for name, one in mine.items() if isinstance(beside, dict) and beside.get(name) == one.hash}
+        if known - found and _link_of(platform, record).get("recordHash") == record.hash:
+            found |= known
+    if found != mine.keys():
+        with platform.ledger.engine.connect() as connection:
+            _, follows = first_of(connection, run_id)
+        linked = platform.evidence.kept(run_id, since=follows)
+        found |= {name for name, one in mine.items() if (name, one.hash) in linked}
+    return [one for one in records if one.name in found]
+
+
 def kept_rows(bundle: Path, records: Sequence[Record], tables: Sequence[str] | None = None) -> Rows | None:
     """Return what the ledger's rows of a run are to be today; None if nothing of the evidence says so."""
     numbered = [one for one in records if one.number]
@@ -241,6 +279,7 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
                 ValueError,
                 KeyError,
                 EnvironmentRefused,
+                PublicationRefused,
             ) as damage:  # of another run: it must not stop this one
                 _LOG.warning(
                     "the evidence of %s cannot be continued: %s; see `backfill verify %s`", run_id, damage, run_id
@@ -262,13 +301,13 @@ def is_behind(platform: Platform, record: RunRecord) -> str:
     if record.state not in WAS_PUBLISHED or not platform.evidence.bundles(record.run_id):
         return ""  # without a bundle there is more to be said than that
     records = records_of(platform, record.run_id)
-    unlinked = [one.name for one in records if one.number and not _is_linked(platform, one)]
-    if unlinked:
-        return f"record {unlinked[0]} has no link in the chain"
     with platform.ledger.engine.begin() as connection:
-        kept = kept_rows(platform.evidence.path(record.run_id), records, sorted(MOVING))
+        linked, late = in_order(platform, connection, record.run_id, records)
+        if late:
+            return f"record {late[0].name} has no link in the chain"
+        kept = kept_rows(platform.evidence.path(record.run_id), linked, sorted(MOVING))
         if kept is None:
-            if any(one.number for one in records):
+            if linked:
                 return ""  # it had rows once: whoever looks at the bundle finds more wrong with it than that
             return "it was published before the evidence kept rows and had a chain"
         new = _moved_on(connection, record.run_id, kept)
@@ -297,6 +336,31 @@ def require_explained(platform: Platform, run_id: str) -> None:
         )
 
 
+def require_vouched_for(platform: Platform, run_id: str) -> None:
+    """Refuse to publish a run beside whose evidence records lie that no link of the chain vouches for.
+
+    Raises:
+        PublicationRefused: naming each of them.
+    """
+    for look in range(_LOOKS):
+        records = records_of(platform, run_id)
+        vouched = vouched_for(platform, run_id, records)
+        strange = [one.name for one in records if one not in vouched and not (one.number and _is_linked(platform, one))]
+        if not strange:
+            return
+        if look < _LOOKS - 1:
+            time.sleep(_AGAIN_SECONDS)  # a record that is made just now gets its link next
+    folder = platform.evidence.records(run_id)
+    raise PublicationRefused(
+        Problem(
+            f"no link of the chain vouches for {', '.join(f'{name}.json' for name in strange[:_SHOWN])} in {folder}",
+            "what lies beside a run that is published is what this project has put on record",
+            f"of a diff whose process ended before its link, `backfill diff {run_id}` completes it, if the rows say the same; "
+            "move anything else out of the folder, keep it, and find out who has put it there",
+        )
+    )
+
+
 def name_of(action: str, number: int) -> str:
     """Return the name of the record of a run's change; the first two go by the action's name alone."""
     return action if number <= _UNNUMBERED else f"{action}-{number}"
@@ -314,6 +378,7 @@ def _record(
     store = platform.evidence
     if not store.bundles(run_id):
         return False
+    follows = store.chain.length()
     records = records_of(platform, run_id)
     for one in records:
         if not one.is_readable:
@@ -324,13 +389,15 @@ def _record(
                     f"`backfill verify {run_id}`; find out who has put it there, and put back the file that belongs there",
                 )
             )
-    numbered = [one for one in records if one.number]
-    made_up = [_link(platform, run_id, one) for one in numbered if not _is_linked(platform, one)]
+    linked, late = in_order(platform, connection, run_id, records)
+    made_up = [_link(platform, run_id, one) for one in late]
+    numbered = [*linked, *late]
     bundle = store.path(run_id)
-    if name is not None and (store.records(run_id) / f"{name}.json").exists():
+    beside = vouched_for(platform, run_id, records)
+    if any(one.name == name for one in [*numbered, *beside]):
         event, facts, name = MOVED, {}, None  # told before: what is left is what came after it
     # the first record has the hash of every table; only those that may move are read again
-    kept = kept_rows(bundle, records, sorted(MOVING) if numbered else None)
+    kept = kept_rows(bundle, numbered, sorted(MOVING) if numbered else None)
     if kept is None and numbered:
         return False  # the bundle that they go on from is not there any more: nothing is to stand in for it
     if kept is None:
@@ -353,17 +420,143 @@ def _record(
         "number": number,
         "bundle": bundle.name,
         "evidence_root": _root_of(bundle),
-        "follows": store.chain.length(),
+        "follows": follows,
         "at": _newest(changes) or _newest(kept),
         "rows": changes,
         "tables": (dict(numbered[-1].content.get("tables", {})) if numbered else {}) | hashes_of(kept),
-        "beside": {one.name: one.hash for one in records if not one.number},
+        "beside": {one.name: one.hash for one in beside},
     }
-    file = store.append(run_id, name or f"{event}-{number}", content)
+    name = name or f"{event}-{number}"
+    _require_free(store.records(run_id) / f"{name}.json")
+    file = store.append(run_id, name, content)
     faults.reach("recording.written")
     raw = read_kept(file)
     _link(platform, run_id, Record(file.stem, hashlib.sha256(raw).hexdigest(), json_of(raw)))
     return True
+
+
+def _require_free(file: Path) -> None:
+    """Refuse to take a file for a record that it is not.
+
+    Raises:
+        PublicationRefused: if somebody has put one there.
+    """
+    if file.exists():
+        raise PublicationRefused(
+            Problem(
+                f"{file} is there, and is not the record that is due",
+                "a record says what a link of the chain vouches for, or what the ledger's rows say",
+                "move it out of the folder, keep it, find out who has put it there, and run the same command again: "
+                "what has landed is not done twice",
+            )
+        )
+
+
+def in_order(
+    platform: Platform, connection: sa.Connection, run_id: str, records: Sequence[Record]
+) -> tuple[list[Record], list[Record]]:
+    """Return the records of a run that change rows: those that have a link, and those whose process ended before it.
+
+    Of the second each goes on from the one before, and says what the ledger's rows say. What is neither was planted: nothing
+    goes on from it, and no link is made for it.
+    """
+    numbered = [one for one in records if one.number]
+    linked = [one for one in numbered if _is_linked(platform, one)]
+    late: list[Record] = []
+    for one in numbered:
+        if one not in linked and _is_due(platform, connection, run_id, [*linked, *late], records, one):
+            late.append(one)
+    return linked, late
+
+
+def planted(platform: Platform, record: RunRecord) -> list[str]:
+    """Return the names of the records of a published run that say they change rows and were never due."""
+    if record.state not in WAS_PUBLISHED or not platform.evidence.bundles(record.run_id):
+        return []
+    records = records_of(platform, record.run_id)
+    if not any(one.number and not _is_linked(platform, one) for one in records):
+        return []
+    with platform.ledger.engine.begin() as connection:
+        lock_target(connection, record.target)
+        linked, late = in_order(platform, connection, record.run_id, records)
+    return [one.name for one in records if one.number and one not in linked and one not in late]
+
+
+def _is_due(
+    platform: Platform,
+    connection: sa.Connection,
+    run_id: str,
+    before: Sequence[Record],
+    records: Sequence[Record],
+    one: Record,
+) -> bool:
+    """Whether a record without a link is the next one: what it says follows from those before it and from the ledger's rows."""
+    try:
+        return _follows_from(platform, connection, run_id, before, records, one)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False  # this project does not write what cannot even be compared
+
+
+def _follows_from(
+    platform: Platform,
+    connection: sa.Connection,
+    run_id: str,
+    before: Sequence[Record],
+    records: Sequence[Record],
+    one: Record,
+) -> bool:
+    store, said, is_first = platform.evidence, one.content, not before
+    bundle, changes, follows = store.path(run_id), one.content["rows"], one.content["follows"]
+    kept = kept_rows(bundle, before, None if is_first else sorted(MOVING))
+    is_adopted = kept is None and is_first and said["event"] == ADOPTED
+    if (kept is None and not is_adopted) or not _is_rows(changes, {*_TABLES, "runs"} if is_adopted else MOVING):
+        return False
+    after: Rows = {table: {key: dict(row) for key, row in found.items()} for table, found in (kept or {}).items()}
+    fold(after, changes)
+    here = rows_of(connection, run_id, None if is_adopted else sorted(MOVING))
+    touched = {(table, key) for table, rows in changes.items() for key in rows}
+    by_hand = {(bad.table, bad.key) for bad in unexplained(connection, explain_run(connection, run_id), run_id, here)}
+    then, now = ({name: rows.get(name, {}) for name in here} for rows in (kept or after, after))
+    unlawful = {(bad.table, bad.key) for bad in [*differences(then, now), *differences(now, here)] if not bad.lawful}
+    hashes = (dict(before[-1].content.get("tables", {})) if before else {}) | hashes_of(after)
+    beside = {other.name: other.hash for other in vouched_for(platform, run_id, records)}
+    told = (one.number, said.get("run_id"), said.get("bundle"), said.get("evidence_root"), said.get("at"))
+    return (
+        told == (len(before) + 1, run_id, bundle.name, _root_of(bundle), _newest(changes) or _newest(after))
+        and isinstance(follows, int)
+        and 0 <= follows <= store.chain.length()
+        and touched.isdisjoint(by_hand | unlawful)
+        and _are_in(said.get("tables"), hashes)
+        and _are_in(said.get("beside"), beside)
+        and _says_what_happened(one, here["publications"], has_changes=bool(touched))
+    )
+
+
+def _is_rows(changes: Any, tables: Collection[str]) -> bool:
+    """Whether what a record gives as its changes has the form of cells by column, by key, by table."""
+    return isinstance(changes, dict) and all(
+        table in tables and isinstance(rows, dict) and all(isinstance(cells, dict) for cells in rows.values())
+        for table, rows in changes.items()
+    )
+
+
+def _are_in(said: Any, known: Mapping[str, str]) -> bool:
+    return isinstance(said, dict) and said.items() <= known.items()
+
+
+def _says_what_happened(one: Record, entries: Mapping[str, Row], *, has_changes: bool) -> bool:
+    """Whether the facts of a record are those of a change that the ledger has, or of an event beside one."""
+    said, event = one.content, str(one.content["event"])
+    if event not in _ACTIONS:
+        return (
+            has_changes and event in _EVENTS and one.name == f"{event}-{one.number}" and said.keys() <= _SAID | _FACTS
+        )
+    committed = [entry for entry in entries.values() if entry["state"] == "COMMITTED"]
+    names = {event, *(f"{event}-{number}" for number in range(1, len(committed) + 1))}
+    return (one.name in names and said.keys() <= _SAID | _FACTS | _PUBLISHED) and any(
+        said.get("action") == entry["action"] == event and all(said.get(name) == entry[name] for name in _PUBLISHED)
+        for entry in committed
+    )
 
 
 def _moved_on(connection: sa.Connection, run_id: str, kept: Rows) -> list[Difference]:
@@ -419,12 +612,15 @@ def _link(platform: Platform, run_id: str, record: Record) -> Link:
 
 
 def _is_linked(platform: Platform, record: Record) -> bool:
-    """Look for the link of a record: it came after those that there were when the record was written."""
-    chain, run_id = platform.evidence.chain, record.content.get("run_id")
-    return any(
-        (link.get("run"), link.get("record")) == (run_id, record.name)
-        for link in chain.contents(since=int(record.content.get("follows", 0)))
-    )
+    return bool(_link_of(platform, record))
+
+
+def _link_of(platform: Platform, record: Record) -> Mapping[str, Any]:
+    """Return the link of a record, empty if it has none: it came after those that there were when the record was written."""
+    follows, run_id = record.content.get("follows"), record.content.get("run_id")
+    since = follows if isinstance(follows, int) and follows > 0 else 0
+    said = platform.evidence.chain.contents(since=since)
+    return next((link for link in said if (link.get("run"), link.get("record")) == (run_id, record.name)), {})
 
 
 def _moved_by(connection: sa.Connection, record: RunRecord) -> Iterator[str]:

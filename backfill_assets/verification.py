@@ -26,9 +26,11 @@ from backfill_assets.links import strange_links
 from backfill_assets.pins import Inputs
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.proof import FileProblem, check_rows
-from backfill_assets.readers import World, check_files, check_metadata, read_chunk, read_corrections
+from backfill_assets.readers import Looked, World, check_files, check_metadata, read_chunk, read_corrections
 from backfill_assets.records import WAS_PUBLISHED, Record, kept_rows, records_of, sealed_rows
 from backfill_assets.seals import Sealed, sealed_of
+from backfill_assets.strangers import begun_bundles, interrupted, strange_files, strange_folders
+from backfill_assets.under_way import Intent, intents_in
 from backfill_assets.ways import PUBLISH
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import EnvironmentRefused, Refused
@@ -36,7 +38,7 @@ from resources.chain import START, Link, ReadChain
 from resources.evidence import INDEX, SEALED, examine
 from resources.heads import Kept, kept_heads, not_extended
 from resources.history import referenced
-from resources.journal import INSTALLATION, Explained, Unexplained, explain, go_on, newest, unexplained
+from resources.journal import INSTALLATION, Explained, Unexplained, explain, go_on, newest, of_nobody, unexplained
 from resources.kept_files import json_of, read_json, read_kept
 from resources.lakehouse import (
     ACTION_PROPERTY,
@@ -45,12 +47,13 @@ from resources.lakehouse import (
     RUN_PROPERTY,
     VERSION_PROPERTY,
 )
-from resources.rows import Difference, Rows, differences, hashes_of, rows_of, run_ids
+from resources.rows import Difference, Rows, differences, hashes_of, is_id, rows_of, run_ids, unforgiving
 from resources.snapshots import Seen
 from resources.storage import Storage
+from resources.tables import publications
 
 COVERED: Mapping[str, str] = {
-    "bundles, records and chain": "always",
+    "bundles, records and chain, and what else lies in the evidence folder": "always",
     "the ledger's rows of runs, and the text of the policy that decided": "always",
     "snapshots, manifests, columns and partitions of published tables, and which files readers get": "always",
     "the log of main, location, properties that redirect writers, default spec, ages of this project's names": "always",
@@ -193,7 +196,9 @@ class _Check:
             with platform.ledger.engine.connect() as connection:
                 self.in_ledger = dict.fromkeys(run_ids(connection), "")
                 states = sa.text("SELECT run_id, state FROM runs")
-                self.in_ledger |= {row.run_id: row.state for row in connection.execute(states)}
+                with unforgiving(connection):
+                    read = connection.execute(states).all()
+                self.in_ledger |= {row.run_id: row.state for row in read if row.run_id in self.in_ledger}
                 self.journal = explain(connection, self.chain.links)
         except sa.exc.DBAPIError as error:
             self.ledger_problems.append(Problem("", "ledger", f"cannot be read: {error.orig}"))
@@ -225,12 +230,18 @@ class _Check:
             with self.platform.ledger.engine.connect() as connection:
                 go_on(connection, self.journal)
                 wrong += unexplained(connection, self.journal, INSTALLATION)
+                wrong += of_nobody(connection, self.journal)
         except sa.exc.DBAPIError as error:
             wrong.append(Unexplained("ledger", f"cannot be read: {error.orig}"))
         what = "has no name that a run could have: it was put there by somebody"
         wrong += [Unexplained(f"evidence {name}", what) for name in self.platform.evidence.strangers()]
         wrong += strange_links(self.platform.evidence, self.chain.links, set(self.known))
+        wrong += strange_folders(self.platform.evidence, self._runs_now, {GC})
         return [Problem("", one.where, one.what, *_around(one.expected, one.found)) for one in wrong]
+
+    def _runs_now(self) -> set[str]:
+        with self.platform.ledger.engine.connect() as connection:
+            return {*self.known, *run_ids(connection)}
 
     @cached_property
     def known(self) -> list[str]:
@@ -239,7 +250,7 @@ class _Check:
         found = linked | self.in_ledger.keys() | (self.journal.runs.keys() - {INSTALLATION})
         found |= set(self.platform.evidence.run_ids())
         order = {run_id: number for number, run_id in enumerate(self.in_ledger)}
-        return sorted(found, key=lambda run_id: (order.get(run_id, len(order)), run_id))
+        return sorted(filter(is_id, found), key=lambda run_id: (order.get(run_id, len(order)), run_id))
 
     def run(self, run_id: str, *, data: bool) -> tuple[Verified, bool]:
         """Check one run; say also whether an event just now would explain what is wrong."""
@@ -249,6 +260,7 @@ class _Check:
         records = records_of(self.platform, run_id)
         bundle, root = self._bundle(run_id, links, found)
         self._records(mine, records, found)
+        self._strangers(run_id, found)
         chunks_read = 0
         rows: Rows | None = None
         try:
@@ -308,16 +320,36 @@ class _Check:
                 chosen[1],
             )
         there = {(bundle.name, _told_root(bundle)) for bundle in store.bundles(run_id)}
-        begun = {_told_root(folder) for folder in (store.folder / run_id).glob("bundle*.partial-*")}
-        for link in sealing:
+        missing = [link for link in sealing if (link.content.get("bundle"), link.content.get("root")) not in there]
+        begun = begun_bundles(store, run_id) if missing else set()
+        needed = rooted | self._roots_of_changes(run_id) if missing else rooted
+        for link in missing:
             place = (link.content.get("bundle"), link.content.get("root"))
-            if place not in there and place[1] not in begun:  # a process that died before it was in place left it begun
+            if place not in begun or place[1] in needed:  # else a process ended before it could put it in its place
+                found.is_behind = True
                 what = f"is not there with the root that link {link.number} of the chain vouches for"
                 found.add(f"{run_id}/{place[0]}", what, place[1], "nothing")
         return chosen
 
+    def _roots_of_changes(self, run_id: str) -> set[str]:
+        """Return the roots with which a run has set out to change its tables: those bundles were in their place by then."""
+        if self.ledger_problems:
+            return set()
+        with self.platform.ledger.engine.connect() as connection:
+            entries = rows_of(connection, run_id, ["publications"])["publications"]
+        return {str(entry["evidence_root"]) for entry in entries.values()}
+
     def _links_of(self, run_id: str, event: str) -> list[Link]:
         return [link for link in _of(self.chain.links, event) if link.content.get("run") == run_id]
+
+    def _strangers(self, run_id: str, found: _Findings) -> None:
+        """Name what else lies in the run's folder."""
+        for one in strange_files(self.platform.evidence, run_id):
+            found.add(one.where, one.what, one.expected, one.found)
+        for left in interrupted(self.platform.evidence, run_id):
+            found.notes.append(
+                f"{left} is what a process has left that ended while it sealed a bundle: it proves nothing"
+            )
 
     def _records(self, links: Sequence[Link], records: Sequence[Record], found: _Findings) -> None:
         """Hold each record against its link, and each link against its record."""
@@ -344,7 +376,8 @@ class _Check:
             where = f"{found.run_id}/records/{record.name}.json"
             if record.number and record.name not in linked:
                 found.is_behind = True
-                found.add(where, "has no link in the chain: a process ended before it could append it; " + _REPAIR)
+                what = "has no link in the chain: it was planted, or a process ended before it could append it; "
+                found.add(where, f"{what}{_REPAIR}, if the ledger's rows say the same")
             elif not record.number and record.name not in linked and beside.get(record.name) != record.hash:
                 if record.name in beside:
                     expected = f"SHA-256 {beside[record.name]}"
@@ -496,11 +529,12 @@ class _Check:
 
         before = len(found.problems)
         self._snapshots(sealed, root, found)
-        world = World(look, self._in_flight, gone)
+        world = World(look, self._intents, gone)
         check_metadata(world, sealed, found)
-        rewritten = {one.chunk for one in check_files(world, sealed, found)}
+        looked = check_files(world, sealed, found)
+        rewritten = looked.rewritten
         self._inputs.check(world, sealed, found)
-        chunks_read = self._data(sealed, rewritten, found) if data else 0
+        chunks_read = self._data(sealed, looked, found) if data else 0
         if data:
             self._inputs.read(world, sealed, found)
         if rewritten and not data:
@@ -516,11 +550,19 @@ class _Check:
         """Whether somebody has committed to a table since it was looked at."""
         return self.platform.lakehouse.table(seen.name).metadata_location != seen.table.metadata_location
 
-    def _in_flight(self, run_id: str) -> bool:
-        """Whether an action of a run is under way, or was interrupted before it could be recorded."""
-        with self.platform.ledger.engine.connect() as connection:  # as it is, whatever somebody has made of a cell
-            entries = rows_of(connection, run_id, ["publications"])["publications"]
-        return any(entry["state"] == "INTENT" for entry in entries.values())
+    def _intents(self) -> list[Intent]:
+        """Return every action that is under way, or was interrupted before it could be recorded.
+
+        One of which a transaction of this project has not left the rows as they are explains nothing.
+        """
+        tables = ["runs", "publications", "chunks"]
+        found: list[Intent] = []
+        with self.platform.ledger.engine.connect() as connection:
+            go_on(connection, self.journal)
+            for run_id in _with_open_entries(connection):
+                if not unexplained(connection, self.journal, run_id, tables):
+                    found += intents_in(rows_of(connection, run_id, tables))
+        return found
 
     def _snapshots(self, sealed: Sealed, root: str, found: _Findings) -> None:
         """Hold the summary of each snapshot that the run committed against the evidence."""
@@ -594,7 +636,7 @@ class _Check:
 
     # --- rows of the target -----------------------------------------------------------------------------------
 
-    def _data(self, sealed: Sealed, rewritten: set[str], found: _Findings) -> int:
+    def _data(self, sealed: Sealed, looked: Looked, found: _Findings) -> int:
         """Read every published file of the run again; return how many chunks were read.
 
         What readers of main get is read as they do; what they do not get any more, and what they get wrongly, file by file.
@@ -613,11 +655,12 @@ class _Check:
         storage = Storage(seen.table)
         read = 0
         gone: list[str] = []
-        accepted = {str(one["chunk"]) for one in sealed.accepted}
+        accepted = {str(one["chunk"]) for one in sealed.accepted} - looked.moving
         for chunk in sealed.rows["chunks"].values():
             key = str(chunk["chunk"])
-            is_read = key in accepted and read_chunk(seen, storage, sealed, chunk, found, rewritten=key in rewritten)
-            if is_read and not chunk["derived"] and key not in rewritten and not sealed.plan.get("merge"):
+            is_new = key in looked.rewritten
+            is_read = key in accepted and read_chunk(seen, storage, sealed, chunk, found, rewritten=is_new)
+            if is_read and not chunk["derived"] and not is_new and not sealed.plan.get("merge"):
                 read += 1
                 continue
             outcome = check_rows(storage, sealed, chunk, in_use)
@@ -667,6 +710,13 @@ def _is_sum(expected: str, seen: str | None) -> bool:
     if seen is None or expected == seen:
         return expected == seen
     return not (expected + seen).replace("-", "").isdigit() and isclose(float(expected), float(seen), rel_tol=1e-9)
+
+
+def _with_open_entries(connection: sa.Connection) -> list[str]:
+    """Return the runs of which an entry says that they are about to change a table."""
+    open_ = sa.select(publications.c.run_id).where(publications.c.state == "INTENT").distinct()
+    with unforgiving(connection):
+        return sorted(filter(is_id, connection.execute(open_).scalars().all()))
 
 
 def _of(links: Sequence[Link], event: str) -> list[Link]:

@@ -14,13 +14,18 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+from backfill_assets.doctor import mend
 from backfill_assets.platform import Platform
+from backfill_assets.publication import rollback
+from backfill_assets.records import records_of
 from benchmarks.forgeries import Forged
+from manifests.canonical import canonical_json
+from manifests.errors import Refused
 from resources.chain import create
-from resources.evidence import EvidenceStore
+from resources.evidence import INDEX, EvidenceStore
 from resources.rows import tables_of_runs
 
 
@@ -76,6 +81,18 @@ def a_row_added(hand: Hand) -> Forged:
     last = f", (SELECT max(number) + 1 FROM {table})" if more else ""
     hand.sql(f"INSERT INTO {table} ({others}{more}) SELECT {others}{last} FROM {table} WHERE rowid = ?", number)
     return Forged(f"{table} row {number} of {run_id} added once more", (f"ledger {table} ",))
+
+
+def a_row_of_nobody(hand: Hand) -> Forged:
+    """Add a copy of a row under the name of a run that nobody has planned, or under what is no name at all."""
+    while (drawn := hand.row())[0] == "runs":
+        pass
+    table, number, _ = drawn
+    names = [str(row[1]) for row in hand.sql(f"PRAGMA table_info({table})") if row[1] != "id"]
+    run_id = hand.random.choice(["'ghost'", "CAST(run_id AS BLOB)", "CAST(X'ff6869' AS TEXT)", "''", "'../' || run_id"])
+    cells = ", ".join(run_id if name == "run_id" else name for name in names)
+    hand.sql(f"INSERT INTO {table} ({', '.join(names)}) SELECT {cells} FROM {table} WHERE rowid = ?", number)
+    return Forged(f"{table} row {number} added for {run_id}", (f"ledger {table} ",))
 
 
 def another_decider(hand: Hand) -> Forged:
@@ -177,6 +194,48 @@ def a_bundle_removed(hand: Hand) -> Forged:
     return Forged(f"a bundle of {run_id} removed", (f"{run_id}/bundle",))
 
 
+def a_bundle_hidden(hand: Hand) -> Forged:
+    """Have a bundle of a published run look like one that a process could not put in its place."""
+    run_id = hand.random.choice([run for run in hand.store.run_ids() if hand.platform.ledger.publications(run)])
+    bundle = hand.random.choice(hand.store.bundles(run_id))
+    hidden = bundle.with_name(f"{bundle.name}.partial-{hand.random.choice(['1', '0' * 32])}")
+    if hand.random.random() < 0.5:
+        bundle.rename(hidden)
+    else:
+        hidden.mkdir()
+        shutil.copy(bundle / INDEX, hidden)
+        shutil.rmtree(bundle)
+    return Forged(f"{run_id}/{bundle.name} is {hidden.name}", (f"{run_id}/bundle",))
+
+
+def a_file_planted(hand: Hand) -> Forged:
+    """Put a file into the evidence folder that is neither of a bundle nor a record."""
+    run_id = hand.random.choice([hand.sealed(), hand.run(), "nobody"])
+    name = hand.random.choice(
+        ["approved.html", "bundle-x/approvals.json", "records/approval.txt", "records/deep/publish.json", ".approved"]
+    )
+    file = hand.store.folder / run_id / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("approved")
+    return Forged(f"{run_id}/{name} planted", (f"{run_id}/{name}",))
+
+
+def a_record_planted_before_an_event(hand: Hand) -> Forged:
+    """Put a record beside a bundle, and have this project go on: roll the run back, or repair what the doctor finds."""
+    run_id = "run-4"
+    said: dict[str, object] = {"approved": "by the board"}
+    if hand.random.random() < 0.7:
+        told = [one.content for one in records_of(hand.platform, run_id) if one.number]
+        more = {"number": len(told) + hand.random.choice([1, 5]), "rows": hand.random.choice([{}, told[-1]["rows"]])}
+        said = {**hand.random.choice(told), **more, "follows": hand.chain.length()}
+    name = hand.random.choice(["note", "told-9", "diff", "rollback", f"told-{said.get('number', 3)}"])
+    create(hand.store.records(run_id) / f"{name}.json", canonical_json(said).encode())
+    go_on = hand.random.choice([lambda: rollback(hand.platform, run_id), lambda: mend(hand.platform)])
+    with suppress(Refused):  # a name that is taken is one of the ways out
+        go_on()
+    return Forged(f"{name}.json planted beside {run_id}", (f"{run_id}/records/{name}.json",))
+
+
 def a_record_planted(hand: Hand) -> Forged:
     """Put a record beside a bundle: a diff, or one that changes rows."""
     run_id, name = hand.sealed(), hand.random.choice(["diff.json", "diff-9.json", "note.json", "told-9.json"])
@@ -198,6 +257,7 @@ def a_record_removed(hand: Hand) -> Forged:
 FORGED_RECORDS: tuple[Callable[[Hand], Forged], ...] = (
     a_row_deleted,
     a_row_added,
+    a_row_of_nobody,
     another_decider,
     a_verdict_turned,
     a_run_deleted,
@@ -209,7 +269,10 @@ FORGED_RECORDS: tuple[Callable[[Hand], Forged], ...] = (
     a_link_added,
     a_bundle_planted,
     a_bundle_removed,
+    a_bundle_hidden,
+    a_file_planted,
     a_record_planted,
+    a_record_planted_before_an_event,
     a_record_removed,
 )
 """Every kind, in turn."""

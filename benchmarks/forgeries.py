@@ -12,10 +12,11 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import pyarrow as arrow
@@ -33,13 +34,21 @@ from pyiceberg.manifest import (
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from backfill_assets import faults
 from backfill_assets.platform import Platform
+from backfill_assets.publication import change_of, publish
 from benchmarks.small_table import CORRECTIONS, READINGS
-from resources.lakehouse import commit_replacement, local_path
+from resources.lakehouse import RUN_PROPERTY, commit_replacement, local_path
 from resources.snapshots import Entry, Seen, manifests_of
 
 _PARTITION, _RECORDS, _BYTES, _NULLS, _LOWER, _UPPER = 3, 4, 5, 8, 10, 11
 """Places of a data file's facts in its manifest's record."""
+WAITING = "waiting"
+"""The run of the installation that waits for its publication."""
+
+
+class _Killed(BaseException):
+    """Stands for SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -486,6 +495,46 @@ class Forger:
         commit_replacement(table, AlwaysTrue(), [entry.file], [new], said)
         return Forged(f"replaced {entry.place}", ("never committed it", "another digest", entry.place, copy.name))
 
+    def _interrupted(self) -> dict[str, str]:
+        """Have the publication of a run end once it has said that it comes; return what its snapshot would say of itself."""
+
+        def reach(point: str) -> None:
+            if point == "publishing.tagged":
+                raise _Killed
+
+        with mock.patch.object(faults, "reach", reach), suppress(_Killed):
+            publish(self.platform, WAITING)
+        ledger, root = self.platform.ledger, self.platform.evidence.verify(WAITING)
+        said = change_of(self.platform, ledger.run(WAITING), ledger.chunks(WAITING)).properties("publish", 1, root)
+        return said if self.random.random() < 0.5 else {RUN_PROPERTY: WAITING}
+
+    def appended_for_an_interrupted_run(self) -> Forged:
+        """Append rows to somebody's days under the name of a run whose publication was interrupted."""
+        said, table = self._interrupted(), self.table()
+        copy, _ = self._copy(self._entry())
+        new = parquet_file_to_data_file(table.io, table.metadata, f"file://{copy}")
+        commit_replacement(table, AlwaysTrue(), [], [new], said)
+        return Forged(f"appended rows for '{WAITING}'", ("readers get other files",))
+
+    def deleted_for_an_interrupted_run(self) -> Forged:
+        """Publish an interrupted run in its name, and take somebody's file out with it."""
+        said, table = self._interrupted(), self.table()
+        entry = self._entry()
+        own = [file.path for chunk in self.platform.ledger.chunks(WAITING) for file in chunk.files]
+        new = [parquet_file_to_data_file(table.io, table.metadata, path) for path in own]
+        commit_replacement(table, AlwaysTrue(), [entry.file], new, said)
+        return Forged(f"deleted {entry.place} for '{WAITING}'", ("readers get other files", entry.place))
+
+    def part_of_an_interrupted_run(self) -> Forged:
+        """Publish some of the files of an interrupted run in its name."""
+        said, table = self._interrupted(), self.table()
+        own = [file.path for chunk in self.platform.ledger.chunks(WAITING) for file in chunk.files]
+        new = [
+            parquet_file_to_data_file(table.io, table.metadata, path) for path in own[: self.random.randrange(len(own))]
+        ]
+        commit_replacement(table, AlwaysTrue(), [], new, said)
+        return Forged(f"{len(new)} of {len(own)} files of '{WAITING}'", ("never committed it",))
+
     # --- bytes ------------------------------------------------------------------------------------------------
 
     def metadata_byte(self) -> Forged:
@@ -542,6 +591,9 @@ FORGERIES: tuple[Callable[[Forger], Forged], ...] = (
     Forger.appended,
     Forger.deleted,
     Forger.replaced,
+    Forger.appended_for_an_interrupted_run,
+    Forger.deleted_for_an_interrupted_run,
+    Forger.part_of_an_interrupted_run,
     Forger.metadata_byte,
     Forger.data_byte,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,20 @@ FOREIGN = "2020-12-03"
 """A day of a month that no run of a history publishes."""
 STEPS = 6
 _POINTS = ("publishing.committed", "publishing.recorded", "recording.written", "recording.told", "undoing.committed")
+_SEALING = "sealing"
+_UNRECORDED = (
+    _SEALING,
+    "publishing.sealed",
+    "publishing.tagged",
+    "preparing.opened",
+    "publishing.prepared",
+    "publishing.leased",
+    "publishing.halfway",
+    "publishing.committed",
+    "undoing.halfway",
+    "undoing.committed",
+)
+_RENAME = Path.rename
 
 
 class _Killed(BaseException):
@@ -98,6 +113,23 @@ class History:
             if self.random.random() < 0.5:
                 publish(self.platform, f"run-{self.number}")
         mend(self.platform)
+
+    def left_off(self) -> None:
+        """Kill a publication, or its undoing, before any of it is on record; nobody does it again."""
+        point = self.random.choice(_UNRECORDED)
+
+        def reach(here: str) -> None:
+            if here == point:
+                raise _Killed
+
+        def rename(path: Path, target: Path) -> Path:
+            if point == _SEALING and path.name.startswith("bundle.partial"):
+                raise _Killed
+            return _RENAME(path, target)
+
+        step = self.random.choice([self.published, self.published, self.rolled_back, self.reinstated])
+        with mock.patch.object(faults, "reach", reach), mock.patch.object(Path, "rename", rename), suppress(_Killed):
+            step()
 
     def _one_in(self, *states: RunState) -> str:
         found = [run.run_id for run in self.platform.ledger.runs() if run.state in states]
@@ -201,7 +233,8 @@ def live_through(platform: Platform, seed: random.Random) -> list[str]:
     done = ["published"]
     for number in range(STEPS):
         last = number == STEPS - 1
-        step = seed.choice([History.with_a_column, History.collected, *HAPPENS]) if last else seed.choice(HAPPENS)
+        late = [History.with_a_column, History.collected, History.left_off, History.left_off, History.left_off]
+        step = seed.choice([*late, *HAPPENS]) if last else seed.choice(HAPPENS)
         try:
             step(history)
         except Refused:

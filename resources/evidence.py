@@ -31,7 +31,8 @@ RECORDS = "records"
 SEALED, KEPT = "sealed", "kept"
 """Events of links: a bundle is about to be put in its place; a record that changes no rows was put beside one."""
 REPORT = "report.html"
-_BUNDLE = re.compile(r"bundle(?:-(\d+))?")
+BUNDLE = re.compile(r"bundle(?:-(\d+))?")
+"""The names of a run's bundles; the edition is the number."""
 
 
 class EvidenceStore:
@@ -43,7 +44,7 @@ class EvidenceStore:
 
     def run_ids(self) -> list[str]:
         """Return the runs of which a bundle was sealed."""
-        found = (folder for folder in self.folder.glob("*/bundle*") if _BUNDLE.fullmatch(folder.name))
+        found = (folder for folder in self.folder.glob("*/bundle*") if BUNDLE.fullmatch(folder.name))
         return sorted({folder.parent.name for folder in found if is_text_name(folder.parent.name)})
 
     def strangers(self) -> list[str]:
@@ -60,7 +61,7 @@ class EvidenceStore:
 
     def bundles(self, run_id: str) -> list[Path]:
         """Return the sealed bundles of a run, oldest first."""
-        found = ((folder, _BUNDLE.fullmatch(folder.name)) for folder in (self.folder / run_id).glob("bundle*"))
+        found = ((folder, BUNDLE.fullmatch(folder.name)) for folder in (self.folder / run_id).glob("bundle*"))
         return [folder for _, folder in sorted((int(name[1] or 0), folder) for folder, name in found if name)]
 
     def path(self, run_id: str, edition: int | None = None) -> Path:
@@ -151,6 +152,14 @@ class EvidenceStore:
         """
         said = {"event": KEPT, "run": run_id, "record": file.stem, "recordHash": sha256_of_file(file)}
         self.chain.append(said, since=since, same=lambda link: said.items() <= link.items())
+
+    def kept(self, run_id: str, *, since: int = 0) -> set[tuple[str, str]]:
+        """Return name and hash of each record of a run that changes no rows and that a link after number `since` vouches for."""
+        return {
+            (str(link.get("record")), str(link.get("recordHash")))
+            for link in self.chain.contents(since=since)
+            if (link.get("event"), link.get("run")) == (KEPT, run_id)
+        }
 
     def adopt(self, run_id: str) -> None:
         """Append links for the bundles and records of a run that an earlier version of this project has left without."""

@@ -30,8 +30,8 @@ from manifests.canonical import canonical_json_of_plain
 from manifests.errors import EnvironmentRefused
 from resources.chain import Chain, Link
 from resources.locks import lock_journal
-from resources.rows import cell, unforgiving
-from resources.tables import journal, metadata
+from resources.rows import cell, run_ids, unforgiving
+from resources.tables import journal, metadata, runs
 
 _LOG = logging.getLogger(__name__)
 EVENT = "ledger"
@@ -545,6 +545,26 @@ def unexplained(
         ]
         wrong += _texts(connection, table, run_id)
     return wrong
+
+
+def of_nobody(connection: sa.Connection, found: Explained) -> Iterator[Unexplained]:
+    """Yield the rows of runs that the ledger does not have and the journal has never had, and runs whose id can be none.
+
+    Whoever looks at one run after the other sees none of them: their cell of the run may hold anything.
+    """
+    known = {*found.runs, *run_ids(connection)} - {INSTALLATION}  # held against the journal run by run
+    for name in sorted(_JOURNALED):
+        table = metadata.tables[name]
+        if "run_id" not in table.c:
+            continue
+        query = _rows_of(table)
+        if table is not runs:
+            query = query.where(~sa.exists().where(runs.c.run_id == table.c.run_id))
+        for run_id, key, cells in _read(connection, table, query, {}):
+            if run_id in known:
+                continue
+            what = f"is a row of '{run_id}', which is no run: no transaction of this project has written it"
+            yield Unexplained(f"ledger {name} {key}", what, name, key, "", json.dumps(cells))
 
 
 def _texts(connection: sa.Connection, table: sa.Table, run_id: str) -> Iterator[Unexplained]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -119,8 +119,20 @@ def _query(name: str) -> sa.Select[Any]:
 
 
 def run_ids(connection: sa.Connection) -> list[str]:
-    """Return the ids of all runs, oldest first."""
-    return list(connection.execute(sa.select(runs.c.run_id).order_by(runs.c.created_at, runs.c.run_id)).scalars())
+    """Return the ids of all runs, oldest first; what can be no id is left out (`journal.of_nobody` names it)."""
+    raw = sa.type_coerce(runs.c.run_id, sa.types.NullType())
+    with unforgiving(connection):
+        found: Sequence[Any] = (
+            connection.execute(sa.select(raw).order_by(runs.c.created_at, runs.c.run_id)).scalars().all()
+        )
+    return [value for value in found if is_id(value)]
+
+
+def is_id(value: object) -> bool:
+    """Whether a cell can be the id of a run: a text that can name a folder. One that is no UTF-8 is shown with backslashes."""
+    return (
+        isinstance(value, str) and value not in {"", ".", ".."} and value.isprintable() and not set(value) & {"/", "\\"}
+    )
 
 
 @contextmanager

@@ -11,9 +11,11 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import date, timedelta
 from functools import cached_property, partial
 from typing import Any
 
+from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import (
     _InclusiveMetricsEvaluator,
@@ -26,10 +28,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import DateType
 
 from resources.storage import place_of
 
 Facts = dict[str, Any]
+Days = tuple[date, date]
+"""The first and the last, both included."""
+_EPOCH = date(1970, 1, 1)
 _READERS = 16
 _REDIRECTS = (
     "write.data.path",
@@ -178,6 +184,7 @@ class Seen:
         self.by_id = {one.snapshot_id: one for one in table.snapshots()}
         self.main = table.current_snapshot()
         self._hashes: dict[str, str | None] = {}
+        self._live: dict[int, dict[str, Entry] | None] = {}
 
     @property
     def named_main(self) -> int | None:
@@ -220,6 +227,17 @@ class Seen:
         for entry in _entries(self.table, self.manifests):
             found.setdefault(entry.place, []).append(entry)
         return found
+
+    def live(self, snapshot_id: int | None) -> dict[str, Entry] | None:
+        """Return the live files of a snapshot by place, of no snapshot none; None if the metadata has it no more."""
+        if snapshot_id is None:
+            return {}
+        if snapshot_id not in self._live:
+            snapshot = self.by_id.get(snapshot_id)
+            manifests = [] if snapshot is None else manifests_of(self.table, snapshot)
+            found = {one.place: one for one in _entries(self.table, manifests)}
+            self._live[snapshot_id] = None if snapshot is None else found
+        return self._live[snapshot_id]
 
     def entries_at(self, snapshot_id: int, row_filter: BooleanExpression) -> dict[str, Entry] | None:
         """Return the files of another snapshot that a reader with a filter opens; None if the metadata has it no more."""
@@ -268,6 +286,34 @@ def _entries(table: Table, manifests: list[ManifestFile]) -> Iterator[Entry]:
         for entry in manifest.fetch_manifest_entry(table.io):
             if entry.status != ManifestEntryStatus.DELETED:
                 yield Entry(place_of(entry.data_file.file_path), entry.data_file, entry.snapshot_id, manifest)
+
+
+def days_of(seen: Seen, entry: Entry, day: int | None) -> Days:
+    """Return the days that a file may hold, by its bounds, else by its partition; all of them where nothing says."""
+    bounds = day_bounds(entry, day)
+    if bounds is not None:
+        return bounds
+    spec = seen.table.specs()[entry.file.spec_id]
+    for place, field in enumerate(spec.fields):
+        value = entry.file.partition[place]
+        if field.source_id == day and str(field.transform) == "month" and isinstance(value, int):
+            first = date(1970 + value // 12, value % 12 + 1, 1)
+            return first, (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+        if field.source_id == day and str(field.transform) in {"day", "identity"} and isinstance(value, int):
+            found = _EPOCH + timedelta(days=value)
+            return found, found
+    return date.min, date.max
+
+
+def day_bounds(entry: Entry, day: int | None) -> Days | None:
+    """Return the first and the last day that a file says it holds; None if it does not say."""
+    if day is None:
+        return None
+    low, high = (entry.file.lower_bounds or {}).get(day), (entry.file.upper_bounds or {}).get(day)
+    if low is None or high is None:
+        return None
+    first, last = (_EPOCH + timedelta(days=int(from_bytes(DateType(), raw))) for raw in (low, high))
+    return first, last
 
 
 def committed(table: Table, properties: Mapping[str, str]) -> Snapshot | None:

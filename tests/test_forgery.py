@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import pytest
 from support import at_once, put_back, put_folder, put_link, put_link_to_nothing, put_pipe, put_socket, set_aside
 
-from backfill_assets import decisions
+from backfill_assets import decisions, diff, faults
+from backfill_assets.diff import diff_here, diff_run, recorded_diff
 from backfill_assets.doctor import examine, mend
+from backfill_assets.kept_diffs import keep_diff
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
+from backfill_assets.report import report
 from backfill_assets.verification import verify
 from benchmarks import small_table
 from benchmarks.forged_records import FORGED_RECORDS
 from benchmarks.small_table import HISTORY, SCOPE, closed, declared, manifest, planned, staged
 from benchmarks.tampering import Copies, Outcome, forge_records, installation
-from manifests.errors import PublicationRefused
+from manifests.canonical import plain
+from manifests.errors import InputRefused, PublicationRefused
 from manifests.lifecycle import RunState
 from resources.evidence import EvidenceStore
 from resources.lakehouse import local_path
@@ -75,6 +82,20 @@ def by_hand(platform: Platform, *statements: str) -> None:
         connection.commit()
 
 
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@contextmanager
+def killed_at(point: str) -> Iterator[None]:
+    def reach(here: str) -> None:
+        if here == point:
+            raise Killed
+
+    with mock.patch.object(faults, "reach", reach), pytest.raises(Killed):
+        yield
+
+
 def places(platform: Platform, *run_ids: str) -> list[str]:
     return [problem.where for problem in verify(platform, run_ids or None).everything]
 
@@ -120,6 +141,47 @@ def test_a_run_that_was_deleted_before_its_publication_is_named(platform: Platfo
         platform, *(f"DELETE FROM {table} WHERE run_id = 'waiting'" for table in tables if table != "sink_attempts")
     )
     assert any(place.startswith("ledger journal") for place in places(platform))
+
+
+STRANGE_IDS = {
+    "of nobody": "'ghost'",
+    "bytes": "CAST('history' AS BLOB)",
+    "no UTF-8": "CAST(X'ff6869' AS TEXT)",
+    "a path": "'../../ledger'",
+    "nothing": "''",
+}
+GHOSTS = {
+    "stops": "INSERT INTO stops (id, run_id, stopped_by, through, reason, note, at) VALUES (70, {}, 'eve', 'x', '', '', "
+    "'2026-01-01 00:00:00.000000')",
+    "launches": "INSERT INTO launches (id, run_id, launched_by, at) VALUES (70, {}, 'eve', '2026-01-01 00:00:00.000000')",
+    "freezes": "INSERT INTO freezes (id, target, run_id, start_day, end_day, from_at, until_at) VALUES (70, 'silver.readings', {}, "
+    "'2000-01-01', '2030-01-01', '2026-01-01 00:00:00.000000', '2099-01-01 00:00:00.000000')",
+    "accepted_versions": "INSERT INTO accepted_versions (id, target, chunk, run_id, accepted_at) VALUES (70, 'silver.readings', "
+    "'2020-08', {}, '2026-01-01 00:00:00.000000')",
+}
+
+
+@pytest.mark.parametrize("run_id", STRANGE_IDS.values(), ids=STRANGE_IDS)
+def test_rows_of_runs_that_nobody_has_planned_are_named(platform: Platform, run_id: str) -> None:
+    for table, row in GHOSTS.items():
+        by_hand(platform, row.format(run_id))
+        assert f"ledger {table} 70" in places(platform)
+        assert f"ledger {table} 70" in places(platform, "history")  # also by whoever asks about another run
+
+
+def test_the_doctor_names_rows_of_runs_that_nobody_has_planned(platform: Platform) -> None:
+    by_hand(platform, *(row.format("'ghost'") for row in GHOSTS.values()))
+    found = {one.where for one in examine(platform) if one.kind == "changed-by-hand"}
+    assert found == {f"ledger {table} 70" for table in GHOSTS}
+
+
+@pytest.mark.parametrize("run_id", STRANGE_IDS.values(), ids=STRANGE_IDS)
+def test_a_run_that_nobody_has_planned_is_named_whatever_its_id_is(platform: Platform, run_id: str) -> None:
+    columns = "kind, mode, target, state, state_reason, requested_by, manifest, manifest_hash, plan, plan_hash, created_at, updated_at"
+    by_hand(
+        platform, f"INSERT INTO runs (run_id, {columns}) SELECT {run_id}, {columns} FROM runs WHERE run_id = 'waiting'"
+    )
+    assert any(place.startswith("ledger runs ") for place in places(platform))
 
 
 def test_a_run_that_was_deleted_from_every_table_but_the_journal_is_one_finding(platform: Platform) -> None:
@@ -399,3 +461,244 @@ def test_every_kind_of_forged_record_is_found_and_named(tmp_path: Path) -> None:
         forge_records(changed, Copies(changed, tmp_path), len(FORGED_RECORDS), 16, outcome)
         assert (outcome.unnoticed, outcome.unnamed) == ([], [])
         assert verify(changed).everything == []  # each was put back
+
+
+# --- what lies in the evidence folder ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def killed_when(place: str) -> Iterator[None]:
+    """Kill a process, as it were, that is about to give a file or a folder of a bundle its name."""
+    real = Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if re.fullmatch(place, path.name):
+            raise Killed
+        return real(path, target)
+
+    with mock.patch.object(Path, "rename", rename), pytest.raises(Killed):
+        yield
+
+
+@pytest.mark.parametrize("place", [r"bundle\.partial-.*", r"plan\.json\.partial", r"index\.json\.partial"])
+def test_a_process_that_ends_while_it_seals_a_bundle_is_no_alarm(platform: Platform, place: str) -> None:
+    with killed_when(place):
+        publish(platform, "waiting")
+    done = verify(platform, data=True)
+    assert done.everything == []
+    (left,) = (note for run in done.runs for note in run.notes if "while it sealed a bundle" in note)
+    assert left.startswith("waiting/bundle.partial-")
+    publish(platform, "waiting")
+    assert verify(platform, data=True).everything == []
+
+
+def _told_only(bundle: Path) -> None:
+    hidden = bundle.with_name("bundle.partial-1")
+    hidden.mkdir()
+    shutil.copy(bundle / "index.json", hidden)
+    shutil.rmtree(bundle)
+
+
+def _as_begun(bundle: Path) -> None:
+    hidden = bundle.with_name(f"bundle.partial-{'0' * 32}")
+    bundle.rename(hidden)
+
+
+def _as_begun_without_a_file(bundle: Path) -> None:
+    _as_begun(bundle)
+    (bundle.with_name(f"bundle.partial-{'0' * 32}") / "approvals.json").unlink()
+
+
+@pytest.mark.parametrize("hide", [_told_only, _as_begun, _as_begun_without_a_file])
+def test_a_bundle_of_a_published_run_is_missed_whatever_lies_there_instead(
+    platform: Platform, hide: Callable[[Path], None]
+) -> None:
+    hide(platform.evidence.path("history"))
+    assert "history/bundle" in places(platform)
+
+
+@pytest.mark.parametrize("hide", [_told_only, _as_begun, _as_begun_without_a_file])
+@pytest.mark.parametrize("point", ["publishing.sealed", "publishing.tagged"])
+def test_a_sealed_bundle_of_a_run_that_is_not_published_is_missed(
+    platform: Platform, point: str, hide: Callable[[Path], None]
+) -> None:
+    with killed_at(point):
+        publish(platform, "waiting")
+    hide(platform.evidence.path("waiting"))
+    if point == "publishing.sealed" and hide is _as_begun:  # as its process left it a moment before: nothing is lost
+        assert places(platform) == []
+    else:
+        assert "waiting/bundle" in places(platform)
+
+
+PLANTED = [
+    "approved-by-the-board.html",
+    "history/approved-by-the-board.html",
+    "history/bundle-x/approvals.json",
+    "history/bundle.partial-1/approvals.json",
+    f"history/bundle.partial-{'0' * 32}/deep/approvals.json",
+    "history/records/approval.txt",
+    "history/records/deep/publish.json",
+    "history/records/.partial-1",
+    "history/.report.html.partial",
+    "only-planned/records/approval.txt",
+    "nobody/records/diff.json",
+    "gc/approved.html",
+    "gc/records/approved.txt",
+]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_file_that_nobody_of_this_project_has_put_there_is_named(platform: Platform, name: str) -> None:
+    plan_run(platform, manifest("only-planned", "REPLACE_PARTITIONS", SCOPE))
+    assert places(platform) == []
+    file = platform.evidence.folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("approved")
+    (problem,) = verify(platform).everything
+    assert problem.where == name
+    assert problem.what.startswith("is what nobody of this project has put there")
+    assert problem.found == "8 bytes"
+
+
+def test_links_and_pipes_in_the_evidence_folder_are_named_and_not_opened(platform: Platform) -> None:
+    folder = platform.evidence.folder / "history"
+    (folder / "elsewhere").symlink_to("/etc", target_is_directory=True)
+    (folder / "records" / "approval.txt").symlink_to("/no/such/file")
+    os.mkfifo(folder / "pipe")
+    assert sorted(places(platform)) == ["history/elsewhere", "history/pipe", "history/records/approval.txt"]
+
+
+def test_what_interrupted_writes_leave_in_the_evidence_folder_is_no_alarm(platform: Platform) -> None:
+    folder = platform.evidence.folder
+    left = [
+        f"history/bundle-1.partial-{'0' * 32}/plan.json",
+        f"history/bundle-1.partial-{'0' * 32}/chunks.json.partial",
+        f"history/records/.partial-{'a' * 32}",
+        f"_chain/.partial-{'b' * 32}",
+        "history/.report.html.ab_c1234.partial",
+        "history/report.html",
+    ]
+    for name in left:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("half of")
+    (folder / "lost+found").mkdir()
+    (folder / "waiting" / "records").mkdir(parents=True)
+    assert places(platform) == []
+
+
+# --- records that nobody vouches for ----------------------------------------------------------------------------------
+
+
+def _lie(platform: Platform) -> dict[str, Any]:
+    """Return a diff of the run that waits, with the right id, that says that nothing changes."""
+    said: dict[str, Any] = plain(diff_here(platform, "waiting"))
+    return said | {"changed": 0, "unchanged": 12345, "sample": [], "largest": [], "made_by": "grace"}
+
+
+@pytest.mark.parametrize("name", ["diff", "diff-7", "note", "publish"])
+def test_a_planted_record_refuses_the_publication_of_its_run(platform: Platform, name: str) -> None:
+    file = platform.evidence.records("waiting") / f"{name}.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(_lie(platform)))
+    with pytest.raises(PublicationRefused, match=rf"no link of the chain vouches for {name}\.json") as refused:
+        publish(platform, "waiting")
+    assert "move anything else out of the folder" in refused.value.problems[0].fix
+    assert platform.ledger.run("waiting").state is RunState.VALIDATED
+    assert platform.evidence.bundles("waiting") == []
+    assert places(platform) == [f"waiting/records/{name}.json"]
+    assert "12345" not in report(platform, "waiting")
+    assert recorded_diff(platform, "waiting") is None
+    file.unlink()
+    publish(platform, "waiting")
+    assert places(platform) == []
+
+
+def test_a_diff_that_was_planted_after_the_publication_is_not_kept_in_place_of_the_real_one(platform: Platform) -> None:
+    lie = _lie(platform)
+    publish(platform, "waiting")
+    file = platform.evidence.records("waiting") / "diff.json"
+    file.write_text(json.dumps(lie))
+    rollback(platform, "waiting")
+    assert places(platform) == ["waiting/records/diff.json"]
+    with pytest.raises(InputRefused, match="no link vouches for it"):
+        keep_diff(platform, "waiting")
+    assert "12345" not in report(platform, "waiting")
+    file.unlink()
+    assert keep_diff(platform, "waiting") is not None
+    assert places(platform) == []
+
+
+def test_a_diff_whose_process_ended_before_its_link_gets_it_from_the_next(platform: Platform) -> None:
+    with mock.patch.object(diff, "in_workers", small_table.here):
+        with mock.patch.object(EvidenceStore, "vouch_for", side_effect=Killed), pytest.raises(Killed):
+            diff_run(platform, "waiting", sample=2)
+        assert places(platform) == ["waiting/records/diff.json"]
+        with pytest.raises(PublicationRefused, match="`backfill diff waiting` completes it"):
+            publish(platform, "waiting")
+        assert diff_run(platform, "waiting").diff == recorded_diff(platform, "waiting")
+    assert [file.name for file in platform.evidence.records("waiting").iterdir()] == ["diff.json"]
+    publish(platform, "waiting")
+    assert (platform.evidence.path("waiting") / "diff.json").is_file()
+    assert places(platform) == []
+
+
+def _unvouched(platform: Platform) -> dict[str, dict[str, Any]]:
+    """Return records of the published run that say that they are the next one, by name."""
+    records = platform.evidence.records("history")
+    published = json.loads((records / "publish.json").read_text())
+    facts = {"action", "snapshot_id", "base_snapshot_id", "files_added", "files_removed", "committed"}
+    told = {name: said for name, said in published.items() if name not in facts}
+    nothing = told | {"event": "told", "action": "publish", "number": 2, "rows": {}, "follows": 0}
+    board = {"runs": {"history": {"state_reason": "approved by the board"}}}
+    gates = {"approvals": {"99": {"id": 99, "run_id": "history", "decision": "REVIEWED", "decided_by": "eve"}}}
+    return {
+        "told-2": nothing,
+        "told-9": {"number": 9, "event": "told", "follows": 0, "rows": {}, "action": "approved by the board"},
+        "moved-2": nothing | {"event": "moved", "rows": board},
+        "superseded-2": nothing | {"event": "superseded", "by": "eve", "rows": gates},
+        "rollback": published | {"number": 2, "event": "rollback", "action": "rollback", "rows": {}},
+        "publish-2": published | {"number": 2, "rows": {}, "files_added": 99},
+        "told-4": nothing | {"rows": [], "tables": {"runs": []}},
+        "told-5": nothing | {"rows": {"runs": {"history": {"state": float("nan")}}}},
+    }
+
+
+@pytest.mark.parametrize("absorb", [_supersede, _mend])
+@pytest.mark.parametrize(
+    "name", ["told-2", "told-9", "moved-2", "superseded-2", "rollback", "publish-2", "told-4", "told-5", "note"]
+)
+def test_a_planted_record_is_never_made_lawful(
+    platform: Platform, name: str, absorb: Callable[[Platform], None]
+) -> None:
+    said = _unvouched(platform).get(name, {"approved": "by the board"})
+    (platform.evidence.records("history") / f"{name}.json").write_text(json.dumps(said))
+    where = f"history/records/{name}.json"
+    assert where in places(platform)
+    absorb(platform)
+    linked = {(one.get("run"), one.get("record")) for one in platform.evidence.chain.contents()}
+    assert ("history", name) not in linked
+    assert where in places(platform)
+    if name != "note":
+        assert ("record-planted", "history") in {(one.kind, one.where) for one in mend(platform)[1]}
+    (platform.evidence.records("history") / f"{name}.json").unlink()
+    mend(platform)  # what could not be recorded under a name that was taken is made up for
+    assert places(platform) == []
+
+
+def test_records_beside_a_planted_one_go_on(platform: Platform) -> None:
+    (platform.evidence.records("history") / "told-9.json").write_text(json.dumps(_unvouched(platform)["told-9"]))
+    publish(platform, "waiting")
+    rollback(platform, "waiting")
+    events = [str(one.get("event")) for one in platform.evidence.chain.contents() if one.get("run") == "history"]
+    assert events[-2:] == ["superseded", "restored"]
+    assert places(platform) == ["history/records/told-9.json"]
+
+
+def test_the_real_record_that_has_no_link_yet_is_completed_beside_a_planted_one(platform: Platform) -> None:
+    with killed_at("recording.written"):
+        publish(platform, "waiting")
+    (platform.evidence.records("waiting") / "told-9.json").write_text(json.dumps(_unvouched(platform)["told-9"]))
+    mend(platform)
+    assert places(platform) == ["waiting/records/told-9.json"]

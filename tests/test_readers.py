@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as arrow
 import pytest
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 
-from backfill_assets import records
+from backfill_assets import faults, records
 from backfill_assets.platform import Platform
-from backfill_assets.publication import publish
+from backfill_assets.publication import accept, change_of, publish, reinstate, rollback
 from backfill_assets.verification import verify
 from benchmarks import small_table
 from benchmarks.forgeries import FORGERIES, Forged, Forger
 from benchmarks.histories import History
 from benchmarks.small_table import HISTORY, READINGS, manifest, planned, staged
 from benchmarks.tampering import Copies, change_tables, installation, lawful_histories
+from resources.lakehouse import EVIDENCE_PROPERTY, RUN_PROPERTY, commit_replacement
+from resources.tables import publications
 
 SEED = 20120131
 
@@ -129,3 +137,209 @@ def test_the_metadata_files_of_each_change_are_in_the_evidence(platform: Platfor
         assert one["fields"]["1"][0] == "meter"
     both = [one for record in records.records_of(platform, "run-4") for one in record.content.get("committed", [])]
     assert [one["table"] for one in both] == ["silver.readings_corrections", READINGS]
+
+
+# --- actions that are not on record yet -------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@contextmanager
+def killed_at(point: str) -> Iterator[None]:
+    def reach(here: str) -> None:
+        if here == point:
+            raise Killed
+
+    with mock.patch.object(faults, "reach", reach), pytest.raises(Killed):
+        yield
+
+
+MERGE = {"merge": {"entities": ["m0", "m3"]}}
+MODES: dict[str, tuple[str, tuple[str, str], dict[str, Any]]] = {
+    "replaced": ("REPLACE_PARTITIONS", ("2020-01-01", "2020-03-31"), {}),
+    "merged": ("MERGE_BY_KEY", ("2020-01-01", "2020-02-29"), MERGE),
+    "swapped": ("SHADOW_SWAP", small_table.SCOPE, {}),
+    "versioned": ("VERSIONED", small_table.SCOPE, {"version": "v9"}),
+    "version-later": ("VERSIONED", small_table.SCOPE, {"version": "v9", "acceptance": "LATER"}),
+    "beside": ("CORRECTION_EVENTS", ("2020-02-01", "2020-02-29"), {"corrections": "BESIDE"}),
+    "instead": ("CORRECTION_EVENTS", ("2020-02-01", "2020-02-29"), {"corrections": "INSTEAD"}),
+    "appended": ("APPEND_ONLY", ("2020-07-01", "2020-08-31"), {}),
+}
+PUBLISHING = [f"publishing.{name}" for name in ("sealed", "tagged", "prepared", "leased", "halfway", "committed")]
+
+
+def reached(action: Callable[[], object], point: str) -> bool:
+    """Have an action killed at a point; return whether it got there, or did not pass it and is done."""
+    try:
+        with killed_at(point):
+            action()
+    except pytest.fail.Exception:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_an_interrupted_publication_has_done_so_far_is_no_alarm(made: tuple[Platform, Copies], mode: str) -> None:
+    platform, copies = made
+    how, scope, options = MODES[mode]
+    for point in PUBLISHING:
+        planned(platform, manifest("next", how, scope, computed_by="2", **options))
+        staged(platform, "next")
+        if reached(lambda: publish(platform, "next"), point):
+            assert said(platform) == [], point
+            reached(lambda: publish(platform, "next"), point)  # again, by a process that ends there as well
+            assert said(platform) == [], point
+            publish(platform, "next")
+        assert said(platform) == [], point
+        copies.put_back()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_an_interrupted_undoing_has_done_so_far_is_no_alarm(made: tuple[Platform, Copies], mode: str) -> None:
+    platform, copies = made
+    how, scope, options = MODES[mode]
+    for point in ("undoing.halfway", "undoing.committed"):
+        planned(platform, manifest("next", how, scope, computed_by="2", **options))
+        staged(platform, "next")
+        publish(platform, "next")
+        for action in (rollback, reinstate):
+            if reached(lambda action=action: action(platform, "next"), point):
+                assert said(platform) == [], (action.__name__, point)
+                action(platform, "next")
+            assert said(platform) == [], (action.__name__, point)
+        copies.put_back()
+
+
+def test_what_an_interrupted_acceptance_has_done_is_no_alarm(platform: Platform) -> None:
+    how, scope, options = MODES["version-later"]
+    planned(platform, manifest("next", how, scope, computed_by="2", **options))
+    staged(platform, "next")
+    publish(platform, "next")
+    with killed_at("accepting.committed"):
+        accept(platform, "next")
+    assert said(platform) == []
+    accept(platform, "next")
+    assert said(platform) == []
+
+
+def test_what_an_interrupted_publication_did_to_a_chunk_that_others_had_compacted_is_no_alarm(
+    platform: Platform,
+) -> None:
+    for seed in range(3):
+        History(platform, random.Random(seed)).compacted()
+    assert said(platform) == []
+    how, scope, options = MODES["replaced"]
+    planned(platform, manifest("next", how, scope, computed_by="1", **options))
+    staged(platform, "next")
+    with killed_at("publishing.committed"):
+        publish(platform, "next")
+    assert said(platform) == []
+
+
+def _row(platform: Platform, day: date) -> arrow.Table:
+    schema = schema_to_pyarrow(platform.lakehouse.table(READINGS).schema())
+    constants = dict.fromkeys(("run_id", "processing_mode", "transform_version"), "waiting")
+    row = {"meter": "m9", "day": day, "value": 666, "input_snapshot_id": 1, **constants}
+    return arrow.Table.from_pylist([row], schema=schema)
+
+
+def _claim(platform: Platform) -> dict[str, str]:
+    """Return what a snapshot of the run that waits says of itself, once it is sealed."""
+    change = change_of(platform, platform.ledger.run("waiting"), platform.ledger.chunks("waiting"))
+    return change.properties("publish", 1, platform.evidence.verify("waiting"))
+
+
+def _elsewhere(platform: Platform, claim: Mapping[str, str]) -> None:
+    platform.lakehouse.table(READINGS).append(_row(platform, date(2020, 1, 9)), snapshot_properties=dict(claim))
+
+
+def _beside(platform: Platform, claim: Mapping[str, str]) -> None:
+    platform.lakehouse.table(READINGS).append(_row(platform, date(2020, 5, 9)), snapshot_properties=dict(claim))
+
+
+def _committed(platform: Platform, claim: Mapping[str, str], places: Sequence[str], gone: Sequence[Any] = ()) -> None:
+    table = platform.lakehouse.table(READINGS)
+    new = [parquet_file_to_data_file(table.io, table.metadata, place) for place in places]
+    commit_replacement(table, AlwaysTrue(), list(gone), new, dict(claim))
+
+
+def _own(platform: Platform) -> list[str]:
+    return [file.path for chunk in platform.ledger.chunks("waiting") for file in chunk.files]
+
+
+def _not_all(platform: Platform, claim: Mapping[str, str]) -> None:
+    _committed(platform, claim, _own(platform)[:-1])
+
+
+def _and_more(platform: Platform, claim: Mapping[str, str]) -> None:
+    entry = Forger(platform, random.Random(SEED))._entry()
+    copy, _ = Forger(platform, random.Random(SEED))._copy(entry)
+    _committed(platform, claim, [*_own(platform), f"file://{copy}"])
+
+
+def _and_without_another(platform: Platform, claim: Mapping[str, str]) -> None:
+    entry = Forger(platform, random.Random(SEED))._entry()
+    _committed(platform, claim, _own(platform), [entry.file])
+
+
+@pytest.mark.parametrize("forge", [_elsewhere, _beside, _not_all, _and_more, _and_without_another])
+@pytest.mark.parametrize("how", ["by name", "by all it says"])
+def test_a_snapshot_that_names_an_interrupted_run_and_is_not_its_own_is_named(
+    platform: Platform, forge: Callable[[Platform, Mapping[str, str]], None], how: str
+) -> None:
+    with killed_at("publishing.tagged"):
+        publish(platform, "waiting")
+    assert said(platform) == []
+    claim = _claim(platform)
+    forge(platform, {RUN_PROPERTY: "waiting"} if how == "by name" else claim)
+    main = platform.lakehouse.table(READINGS).current_snapshot()
+    assert main is not None
+    found = said(platform, data=False)
+    assert any("never committed it" in one and str(main.snapshot_id) in one for one in found)
+    changes_readers = forge in {_elsewhere, _and_more, _and_without_another}
+    assert changes_readers is any("readers get other files than those accepted" in one for one in found)
+
+
+def test_a_snapshot_that_was_there_before_a_run_set_out_to_publish_is_not_excused_by_it(platform: Platform) -> None:
+    with killed_at("publishing.sealed"):
+        publish(platform, "waiting")
+    _committed(platform, _claim(platform), _own(platform))
+    with killed_at("publishing.tagged"):
+        publish(platform, "waiting")
+    with platform.ledger.engine.begin() as connection:
+        connection.execute(
+            publications.update()
+            .where(publications.c.run_id == "waiting")
+            .values(started_at=datetime.now(UTC) + timedelta(hours=1))
+        )
+    assert any("never committed it" in one for one in said(platform))
+
+
+def test_an_intent_that_somebody_has_written_into_the_ledger_excuses_nothing(platform: Platform) -> None:
+    with killed_at("publishing.sealed"):
+        publish(platform, "waiting")
+    claim = _claim(platform)
+    with closing(sqlite3.connect(platform.settings.home / "ledger.db")) as connection:
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(publications)") if row[1] != "id"]
+        names = ", ".join(columns)
+        cells = {"run_id": "'waiting'", "state": "'INTENT'", "evidence_root": f"'{claim[EVIDENCE_PROPERTY]}'"}
+        values = ", ".join(cells.get(name, name) for name in columns)
+        connection.execute(f"INSERT INTO publications ({names}) SELECT {values} FROM publications WHERE id = 1")
+        connection.commit()
+    _committed(platform, claim, _own(platform))
+    found = said(platform)
+    assert any("never committed it" in one for one in found)
+    assert any(one.startswith("ledger publications ") for one in found)
+
+
+def test_a_version_that_names_another_snapshot_is_named_while_its_run_is_interrupted(platform: Platform) -> None:
+    with killed_at("undoing.halfway"):
+        rollback(platform, "run-3")
+    assert said(platform) == []
+    table = platform.lakehouse.table(READINGS)
+    oldest = table.snapshots()[0].snapshot_id
+    table.manage_snapshots().remove_tag("v1").commit()
+    platform.lakehouse.table(READINGS).manage_snapshots().create_tag(oldest, "v1").commit()
+    assert any("version " in one and "does not name the snapshot" in one for one in said(platform))
