@@ -175,7 +175,7 @@ def test_links_cut_off_the_chain_are_found(world: World) -> None:
 
 def test_a_removed_bundle_is_found(world: World) -> None:
     store = world.platform.evidence
-    store.path("fixed").rename(store.folder / "elsewhere")
+    store.path("fixed").rename(world.home / "elsewhere")
     assert places(verify(world.platform, ["fixed"]))[0] == "fixed/bundle"
 
 
