@@ -184,7 +184,6 @@ def diff_run(
     found, files = _compared(platform, target, record, chunks, sides, diff_id, keep, output=output)
     if not same:
         _append(platform, run_id, RECORD, found)
-        found = recorded_diff(platform, run_id) or found  # somebody else may have made it first
     if output:
         written = _put(platform, target, run_id, diff_id, files, output)
     return Made(found, new=True, table=written if has_table or output else None)

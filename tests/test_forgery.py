@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -637,7 +638,10 @@ def test_a_diff_whose_process_ended_before_its_link_gets_it_from_the_next(platfo
         assert places(platform) == ["waiting/records/diff.json"]
         with pytest.raises(PublicationRefused, match="`backfill diff waiting` completes it"):
             publish(platform, "waiting")
-        assert diff_run(platform, "waiting").diff == recorded_diff(platform, "waiting")
+        made, recorded = diff_run(platform, "waiting").diff, recorded_diff(platform, "waiting")
+        assert recorded is not None
+        assert recorded == replace(made, made_at=recorded.made_at)
+        assert not diff_run(platform, "waiting").new
     assert [file.name for file in platform.evidence.records("waiting").iterdir()] == ["diff.json"]
     publish(platform, "waiting")
     assert (platform.evidence.path("waiting") / "diff.json").is_file()
