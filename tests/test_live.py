@@ -22,6 +22,7 @@ from worlds import SPARK, TARGET, World, declare
 
 from backfill_assets import decisions
 from backfill_assets.cli import cli
+from backfill_assets.declared import problems_of
 from backfill_assets.definitions import build_definitions
 from backfill_assets.executor import require_computable
 from backfill_assets.launch import initialise_instance, run_publication
@@ -30,7 +31,7 @@ from backfill_assets.live_triggers import live_schedule, live_sensor
 from backfill_assets.loading import initialise, load_case_events
 from backfill_assets.planning import plan_run, preview
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.products.enforcement import CASE_SLA_DAILY, generator, raw
+from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, generator, raw
 from backfill_assets.products.enforcement.loading import RawLoad
 from backfill_assets.publication import policy_problems, publish, rollback
 from backfill_assets.publish import publication_requests, publish_job, publish_sensor
@@ -248,8 +249,11 @@ def test_a_target_where_nothing_is_published_begins_where_its_policy_says(
 
 def test_live_begins_with_a_whole_chunk() -> None:
     assert CASE_SLA_DAILY.live is not None
-    with pytest.raises(ValueError, match="2011-03-15, in the middle of a MONTH"):
-        replace(CASE_SLA_DAILY, live=replace(CASE_SLA_DAILY.live, begins_on=date(2011, 3, 15)))
+    assert problems_of([PRODUCT]) == []
+    late = replace(CASE_SLA_DAILY, live=replace(CASE_SLA_DAILY.live, begins_on=date(2011, 3, 15)))
+    targets = tuple(late if target is CASE_SLA_DAILY else target for target in PRODUCT.targets)
+    (problem,) = problems_of([replace(PRODUCT, targets=targets)])
+    assert "2011-03-15, in the middle of a MONTH" in problem.what
 
 
 def test_a_policy_approves_what_it_writes_and_nothing_else(world: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> None:
