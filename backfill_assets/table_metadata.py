@@ -64,13 +64,18 @@ def _run_in_log(seen: Seen, sealed: Sealed, log: list[tuple[int, int]], report: 
         if snapshot is None or snapshot.snapshot_id not in seen.lineage:
             continue  # it has expired, or main does not have it: said as such
         shown, latest = first.get(snapshot.snapshot_id), _ms(entry["ended_at"]) + _SKEW_MS
+        if snapshot.timestamp_ms > latest:
+            report.notes.append(
+                f"{where} {snapshot.snapshot_id}: by the clock of whoever recorded the {entry['action']} of "
+                f"'{sealed.run_id}', {entry['ended_at']}, it ended before it was made: that time says nothing of the log"
+            )
         if shown is None:
             if not _is_cut(seen, log, snapshot.timestamp_ms):
                 what = (
                     f"does not have the {entry['action']} of '{sealed.run_id}': who asks for a time gets another state"
                 )
                 report.add(where, what, snapshot.snapshot_id, "nothing")
-        elif shown > latest:
+        elif shown > latest >= snapshot.timestamp_ms:
             what = f"says that readers got the {entry['action']} of '{sealed.run_id}' later than they did"
             report.add(f"{where} {snapshot.snapshot_id}", what, f"{latest} at the latest", shown)
 

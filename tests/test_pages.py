@@ -135,6 +135,8 @@ def test_a_recorded_diff_that_cannot_be_read_is_said_on_the_page(platform: Platf
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "diff.json").write_text(text)
     (folder / "a 'b'#c?.json").write_text("{}")
+    assert "no link of the chain vouches for" in page(platform, "/backfill/told")
+    platform.evidence.vouch_for("told", folder / "diff.json")
     shown = page(platform, "/backfill/told")
     assert "cannot be read" in shown
     (href,) = re.findall(r"href='(/backfill/told/evidence/records/a[^']*)'", shown)
