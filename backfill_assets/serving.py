@@ -205,6 +205,7 @@ def _partitions(launched: PartitionBackfill) -> Iterator[str]:
 def _stamping(instance: DagsterInstance, user: str, stopped: Mapping[str, int] | None) -> DagsterInstance:
     """Return an instance that stamps what is launched through it, with the storages of another."""
     made = copy(instance)
+    made.__dict__.pop("run_domain", None)  # it would make runs in the name of the instance that it is of
     stamped = _Stamped(instance.run_storage, user, stopped)
     made._run_storage = cast("RunStorage", stamped)  # noqa: SLF001 - there is no other way in
     return made

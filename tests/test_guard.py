@@ -55,6 +55,7 @@ from backfill_assets.serving import (
     USER_TAG,
     Listener,
     _run,
+    _stamping,
     _Stopping,
     guarded,
     listeners_of,
@@ -621,6 +622,13 @@ def test_a_launch_says_which_stop_was_on_record_when_it_was_asked_for_whatever_w
         assert launched.tags[STOP_TAG] == str(seen)
         stops.stop(engine, "offered", by="olga", through="backfill stop")
     assert seen > 0
+
+
+def test_what_is_launched_is_stamped_whatever_the_instance_has_launched_before() -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        before, made = instance.run_domain, _stamping(instance, "olga", {})
+        assert made.run_domain is not before
+        assert made.run_domain._instance is made
 
 
 def test_a_name_is_stamped_on_every_run_that_is_launched_whatever_was_sent(served: Served) -> None:
