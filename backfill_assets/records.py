@@ -355,8 +355,9 @@ def require_vouched_for(platform: Platform, run_id: str) -> None:
         Problem(
             f"no link of the chain vouches for {', '.join(f'{name}.json' for name in strange[:_SHOWN])} in {folder}",
             "what lies beside a run that is published is what this project has put on record",
-            f"of a diff whose process ended before its link, `backfill diff {run_id}` completes it, if the rows say the same; "
-            "move anything else out of the folder, keep it, and find out who has put it there",
+            f"of a diff whose process ended before its link, `backfill diff {run_id}` completes it, if the rows say the same, "
+            "and with --table the record of its table; move anything else out of the folder, keep it, and find out who has "
+            "put it there",
         )
     )
 
@@ -547,9 +548,14 @@ def _are_in(said: Any, known: Mapping[str, str]) -> bool:
 def _says_what_happened(one: Record, entries: Mapping[str, Row], *, has_changes: bool) -> bool:
     """Whether the facts of a record are those of a change that the ledger has, or of an event beside one."""
     said, event = one.content, str(one.content["event"])
+    if event == ADOPTED and one.name != f"{event}-{one.number}":  # with the record of a change, under that one's name
+        event = str(said.get("action"))
     if event not in _ACTIONS:
         return (
-            has_changes and event in _EVENTS and one.name == f"{event}-{one.number}" and said.keys() <= _SAID | _FACTS
+            has_changes
+            and event in _EVENTS
+            and one.name == f"{said['event']}-{one.number}"
+            and said.keys() <= _SAID | _FACTS
         )
     committed = [entry for entry in entries.values() if entry["state"] == "COMMITTED"]
     names = {event, *(f"{event}-{number}" for number in range(1, len(committed) + 1))}

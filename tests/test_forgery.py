@@ -19,7 +19,7 @@ from uuid import uuid4
 import pytest
 from support import at_once, put_back, put_folder, put_link, put_link_to_nothing, put_pipe, put_socket, set_aside
 
-from backfill_assets import decisions, diff, faults
+from backfill_assets import decisions, diff, faults, publication
 from backfill_assets.diff import diff_here, diff_run, recorded_diff
 from backfill_assets.doctor import examine, mend
 from backfill_assets.kept_diffs import keep_diff
@@ -645,6 +645,40 @@ def test_a_diff_whose_process_ended_before_its_link_gets_it_from_the_next(platfo
     assert [file.name for file in platform.evidence.records("waiting").iterdir()] == ["diff.json"]
     publish(platform, "waiting")
     assert (platform.evidence.path("waiting") / "diff.json").is_file()
+    assert places(platform) == []
+
+
+def test_the_record_of_a_diffs_table_whose_process_ended_before_its_link_gets_it_with_table(platform: Platform) -> None:
+    real = EvidenceStore.vouch_for
+
+    def vouch_for(store: EvidenceStore, run_id: str, file: Path, **since: int) -> None:
+        if file.stem == diff.TABLE_RECORD:
+            raise Killed
+        real(store, run_id, file, **since)
+
+    with mock.patch.object(diff, "in_workers", small_table.here):
+        with mock.patch.object(EvidenceStore, "vouch_for", vouch_for), pytest.raises(Killed):
+            diff_run(platform, "waiting", table=True)
+        with pytest.raises(PublicationRefused, match="with --table the record of its table"):
+            publish(platform, "waiting")
+        diff_run(platform, "waiting", table=True)
+    publish(platform, "waiting")
+    assert places(platform) == []
+
+
+def test_a_record_by_which_a_run_of_an_earlier_version_comes_under_the_chain_is_completed(platform: Platform) -> None:
+    with (
+        mock.patch.object(publication, "bundle_files", return_value={"plan.json": {"any": "plan"}, "chunks.json": []}),
+        mock.patch.object(publication, "tell"),
+        mock.patch.object(publication, "catch_up"),
+    ):
+        publish(platform, "waiting")  # as a version did that sealed no rows
+    with killed_at("recording.written"):
+        rollback(platform, "waiting")
+    assert mend(platform)[1] == []
+    assert ("adopted", "rollback") in {
+        (one.get("event"), one.get("record")) for one in platform.evidence.chain.contents()
+    }
     assert places(platform) == []
 
 
