@@ -96,14 +96,19 @@ class EvidenceStore:
         root = sha256_of(index)
         _write(partial / INDEX, _index_text(run_id, index).encode())
         sync_folder(partial)
+        if final.exists():  # another process was faster, and no link is about this one yet
+            shutil.rmtree(partial)
+            return self.verify(run_id)
         self._vouch({"event": SEALED, "run": run_id, "bundle": final.name, "root": root})
         try:
             partial.rename(final)
         except OSError:
             if not (final / INDEX).is_file():
                 raise
-            shutil.rmtree(partial)  # the first one stays
-            return self.verify(run_id)
+            sealed = self.verify(run_id)  # the first one stays
+            if sealed == root:
+                shutil.rmtree(partial)
+            return sealed  # else it has a link, and what that is about stays where it was begun
         sync_folder(final.parent)
         return root
 

@@ -35,6 +35,7 @@ from benchmarks.tampering import Copies, Outcome, forge_records, installation
 from manifests.canonical import plain
 from manifests.errors import InputRefused, PublicationRefused
 from manifests.lifecycle import RunState
+from resources import stops
 from resources.evidence import EvidenceStore
 from resources.lakehouse import local_path
 
@@ -679,6 +680,25 @@ def test_a_record_by_which_a_run_of_an_earlier_version_comes_under_the_chain_is_
     assert ("adopted", "rollback") in {
         (one.get("event"), one.get("record")) for one in platform.evidence.chain.contents()
     }
+    assert places(platform) == []
+
+
+def test_whoever_seals_later_than_another_and_other_rows_leaves_what_its_link_is_about(platform: Platform) -> None:
+    real, record = Path.rename, platform.ledger.run("waiting")
+
+    def rename(path: Path, target: Path) -> Path:
+        if path.name.startswith("bundle.partial-") and not target.exists():
+            with mock.patch.object(Path, "rename", real):  # it sleeps: a run is stopped and resumed, another seals
+                stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
+                stops.launched(platform.ledger.engine, "waiting", by="olga")
+                platform.evidence.seal("waiting", publication.bundle_files(platform, record))
+        return real(path, target)
+
+    with mock.patch.object(Path, "rename", rename):
+        root = platform.evidence.seal("waiting", publication.bundle_files(platform, record))
+    assert root == platform.evidence.verify("waiting")
+    assert len(list((platform.evidence.folder / "waiting").glob("bundle.partial-*"))) == 1
+    publish(platform, "waiting")
     assert places(platform) == []
 
 
