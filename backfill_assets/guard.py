@@ -356,12 +356,9 @@ def _parsed(body: bytes) -> tuple[dict[str, Any], DocumentNode]:
     """Return a GraphQL request and its document."""
     try:
         payload = json.loads(body)
-        if _depth(payload) > MAX_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")  # noqa: TRY301 - told below
-        query = payload["query"]
-        if not isinstance(query, str):
-            raise TypeError("the query is no text")  # noqa: TRY301 - told below, with the others
-        return payload, parse(query, no_location=True, max_tokens=MAX_TOKENS)
+        if isinstance(payload, dict) and isinstance(text := payload.get("variables"), str):
+            payload["variables"] = json.loads(text)  # as Dagster reads them
+        return payload, _document(payload)
     except (ValueError, KeyError, TypeError, GraphQLError, RecursionError) as error:
         raise RefusedRequest(
             HTTPStatus.BAD_REQUEST,
@@ -369,6 +366,24 @@ def _parsed(body: bytes) -> tuple[dict[str, Any], DocumentNode]:
             "it is a JSON object with one GraphQL document under `query`",
             "correct it",
         ) from error
+
+
+def _document(payload: Any) -> DocumentNode:
+    """Return the document of a GraphQL request of which Dagster can take every part for what it is.
+
+    Raises:
+        ValueError, KeyError, TypeError, GraphQLError, RecursionError: if it cannot.
+    """
+    if _depth(payload) > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+    # half a pair of surrogates is no text: nobody could answer with it
+    json.dumps(payload, ensure_ascii=False).encode()
+    query, variables, name = payload["query"], payload.get("variables"), payload.get("operationName")
+    if not isinstance(query, str) or not isinstance(name, str | None):
+        raise TypeError("the query, or the name of its operation, is no text")
+    if not isinstance(variables, dict | None):
+        raise TypeError("the variables are no object")
+    return parse(query, no_location=True, max_tokens=MAX_TOKENS)
 
 
 def _depth(payload: Any) -> int:
@@ -383,12 +398,10 @@ def _depth(payload: Any) -> int:
 def _is_subscription(message: Message) -> bool:
     """Return whether a message of a websocket is one of the protocol that starts no mutation."""
     try:
-        said = json.loads(message.get("text") or message.get("bytes") or b"")
-        if _depth(said) > MAX_DEPTH:
+        said = json.loads(message.get("text") or "")  # Dagster reads no message of bytes
+        if _depth(said) > MAX_DEPTH or not isinstance(said.get("id"), str | int | None):
             return False
-        if said.get("type") != "start":
-            return True
-        return not mutations_of(parse(said["payload"]["query"], no_location=True, max_tokens=MAX_TOKENS))
+        return said.get("type") != "start" or not mutations_of(_document(said["payload"]))
     except (ValueError, KeyError, TypeError, AttributeError, GraphQLError, RecursionError):
         return False
 

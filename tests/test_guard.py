@@ -469,6 +469,70 @@ def test_a_request_that_is_nested_too_deeply_is_refused(levels: int, shape: str)
 
 
 @pytest.mark.parametrize(
+    "more",
+    [
+        {"variables": "[" * 100_000},
+        {"variables": '{"a":' + "[" * 970 + "]" * 970 + "}"},
+        {"variables": "no JSON"},
+        {"variables": [1]},
+        {"variables": 1},
+        {"variables": {"a": "\ud800"}},
+        {"operationName": "\udc00"},
+        {"operationName": {"a": 1}},
+    ],
+)
+def test_what_dagster_could_not_take_beside_the_query_is_refused(more: dict[str, Any]) -> None:
+    status, body = answered(json.dumps({"query": "{ version }", **more}).encode())
+    assert status == 400
+    assert "a query that cannot be read" in body
+    assert heard(json.dumps({"type": "start", "id": "1", "payload": {"query": LOGS, **more}})) is None
+
+
+def test_variables_that_come_as_text_are_judged_and_handed_on_as_what_they_say() -> None:
+    status, body = answered(json.dumps({"query": "{ version }", "variables": '{"a": {"b": 1}}'}).encode())
+    assert (status, json.loads(body)["variables"]) == (200, {"a": {"b": 1}})
+
+
+def heard(message: str | bytes) -> str | bytes | None:
+    """Return what Dagster hears of a message on a websocket; None where the guard has closed it."""
+    told: list[Message] = []
+
+    async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
+        told.append(await receive())
+
+    async def receive() -> Message:
+        return {"type": "websocket.receive", "bytes" if isinstance(message, bytes) else "text": message}
+
+    async def send(_message: Message) -> None:
+        pass
+
+    scope = {"type": "websocket", "path": "/graphql", "headers": [(b"host", b"localhost")]}
+    asyncio.run(Guard(app, Door(Role.OPERATOR))(scope, receive, send))
+    return told[0].get("text", told[0].get("bytes"))
+
+
+@pytest.mark.parametrize(
+    ("message", "is_heard"),
+    [
+        ({"type": "connection_init", "payload": {}}, True),
+        (
+            {"type": "start", "id": "1", "payload": {"query": "{ version }", "variables": {}, "operationName": None}},
+            True,
+        ),
+        ({"type": "stop", "id": "1"}, True),
+        ({"type": "stop", "id": []}, False),
+        ({"type": "start", "id": {}, "payload": {"query": "{ version }"}}, False),
+        ({"type": "start", "id": "1", "payload": [1]}, False),
+        ([{"type": "stop"}], False),
+    ],
+)
+def test_a_websocket_takes_messages_of_its_protocol_only(message: object, is_heard: bool) -> None:
+    text = json.dumps(message)
+    assert heard(text) == (text if is_heard else None)
+    assert heard(text.encode()) is None
+
+
+@pytest.mark.parametrize(
     ("name", "status"),
     [("olga", 200), ("Ольга", 200), ("Öre", 200), ("ol\u200bga", 400), ("\u043elga", 400), ("olga\u2028", 400)],
 )
