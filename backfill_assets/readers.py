@@ -88,9 +88,12 @@ def check_metadata(world: World, sealed: Sealed, report: Report) -> None:
             "published by a version of this project that did not seal columns and metadata files: they are held against "
             "the ledger's files, and with --data against the files' own columns"
         )
+    changed = dict.fromkeys([sealed.table, *sealed.tables])
+    for table in filter(None, map(world.seen, changed)):
+        check_log(table, sealed, report)
+    for table in filter(None, map(world.seen, dict.fromkeys([*changed, sealed.target.name]))):
+        check_refs(table, sealed, report)
     if (seen := world.seen(sealed.table)) is not None:
-        check_log(seen, sealed, report)
-        check_refs(seen, sealed, report)
         _on_main(seen, sealed, report)
         _claims(world, seen, sealed, report)
         _version(world, seen, sealed, report)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from backfill_assets.ways import ACCEPT, withdrawn
 from manifests.model import Acceptance
 from resources.lakehouse import is_fence
+from resources.lineage import is_past
 from resources.snapshots import Seen, writing_facts
 
 if TYPE_CHECKING:
@@ -97,9 +98,10 @@ def _is_cut(seen: Seen, log: list[tuple[int, int]], made: int) -> bool:
 def check_refs(seen: Seen, sealed: Sealed, report: Report) -> None:
     """Require that no name that this project has given has an age at which an expiry would take it."""
     version = sealed.plan.get("version")
-    own = {f"before-{sealed.run_id}", *((version, withdrawn(version)) if version else ())}
+    own = {f"before-{sealed.run_id}", f"candidate-{sealed.run_id}"}
+    own |= {version, withdrawn(version)} if version else set()
     for name, ref in seen.table.refs().items():
-        if name not in own and not is_fence(name):
+        if name not in own and not is_fence(name) and not is_past(name, ref.snapshot_id):
             continue
         for what, age in (("max-ref-age-ms", ref.max_ref_age_ms), ("max-snapshot-age-ms", ref.max_snapshot_age_ms)):
             if age is not None:

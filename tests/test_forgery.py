@@ -25,18 +25,19 @@ from backfill_assets.doctor import examine, mend
 from backfill_assets.kept_diffs import keep_diff
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
-from backfill_assets.publication import publish, rollback
+from backfill_assets.publication import prepare, publish, rollback
+from backfill_assets.records import bundle_files
 from backfill_assets.report import report
 from backfill_assets.verification import verify
 from benchmarks import small_table
 from benchmarks.forged_records import FORGED_RECORDS
 from benchmarks.small_table import HISTORY, SCOPE, closed, declared, manifest, planned, staged
 from benchmarks.tampering import Copies, Outcome, forge_records, installation
-from manifests.canonical import plain
-from manifests.errors import InputRefused, PublicationRefused
+from manifests.canonical import plain, sha256_of
+from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefused
 from manifests.lifecycle import RunState
 from resources import stops
-from resources.evidence import EvidenceStore
+from resources.evidence import EvidenceStore, sha256_of_file
 from resources.lakehouse import local_path
 
 FORGED_REVIEW = """
@@ -412,9 +413,15 @@ def test_metadata_that_misleads_those_who_read_by_time_or_write_next_is_named(
             set_ = "UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = 'readings'"
             assert connection.execute(set_, (f"file://{file}",)).rowcount == 1
             connection.commit()
+def mark_ages(content: dict[str, Any]) -> None:
+    number = content["snapshots"][0]["snapshot-id"]
+    content["refs"][f"past-{number}"] = {"snapshot-id": number, "type": "tag", "max-ref-age-ms": 1}
+
+
     file.write_text(json.dumps(content))
     found = [problem.where for problem in verify(platform, ["history"]).everything]
     assert any(one.startswith(f"{small_table.READINGS} {where}") for one in found)
+        (mark_ages, "ref past-"),
 
 
 def test_a_table_that_is_missing_from_the_ledger_is_a_finding(platform: Platform) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 
 from backfill_assets import faults, records
+from backfill_assets.doctor import mend
 from backfill_assets.platform import Platform
 from backfill_assets.publication import accept, change_of, publish, reinstate, rollback
 from backfill_assets.verification import verify
@@ -25,7 +27,7 @@ from benchmarks.forgeries import FORGERIES, Forged, Forger
 from benchmarks.histories import History
 from benchmarks.small_table import HISTORY, READINGS, manifest, planned, staged
 from benchmarks.tampering import Copies, change_tables, installation, lawful_histories
-from resources.lakehouse import EVIDENCE_PROPERTY, RUN_PROPERTY, commit_replacement
+from resources.lakehouse import EVIDENCE_PROPERTY, RUN_PROPERTY, commit_replacement, local_path
 from resources.tables import publications
 
 SEED = 20120131
@@ -221,6 +223,42 @@ def test_what_an_interrupted_acceptance_has_done_is_no_alarm(platform: Platform)
     assert said(platform) == []
     accept(platform, "next")
     assert said(platform) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_record_whose_process_ended_before_its_link_gets_it_whatever_it_is_of(platform: Platform, mode: str) -> None:
+    how, scope, options = MODES[mode]
+    planned(platform, manifest("next", how, scope, computed_by="2", **options))
+    staged(platform, "next")
+    for action in (publish, rollback, reinstate, *([accept] if "acceptance" in options else [])):
+        with killed_at("recording.written"):
+            action(platform, "next")
+        assert mend(platform)[1] == [], action.__name__
+        assert said(platform, data=False) == [], action.__name__
+
+
+def test_what_misleads_readers_of_the_corrections_or_of_a_target_beside_them_is_named(platform: Platform) -> None:
+    how, scope, options = MODES["instead"]
+    planned(platform, manifest("next", how, scope, computed_by="2", **options))
+    staged(platform, "next")
+    publish(platform, "next")
+    assert said(platform, data=False) == []
+    for name, edit in ((small_table.CORRECTIONS, _log_ends_elsewhere), (READINGS, _base_has_an_age)):
+        file = Path(local_path(platform.lakehouse.table(name).metadata_location))
+        content = json.loads(file.read_bytes())
+        edit(content)
+        file.write_text(json.dumps(content))
+    of_the_first, of_the_last = ({one.where for one in verify(platform, [run]).everything} for run in ("run-4", "next"))
+    assert f"{small_table.CORRECTIONS} snapshot log" in of_the_first
+    assert f"{READINGS} ref before-next max-ref-age-ms" in of_the_last
+
+
+def _log_ends_elsewhere(content: dict[str, Any]) -> None:
+    content["snapshot-log"].pop()
+
+
+def _base_has_an_age(content: dict[str, Any]) -> None:
+    content["refs"]["before-next"]["max-ref-age-ms"] = 1
 
 
 def test_what_an_interrupted_publication_did_to_a_chunk_that_others_had_compacted_is_no_alarm(
