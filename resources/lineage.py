@@ -10,7 +10,7 @@ snapshot was in the history of main. Without it the publications before the gap 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -40,30 +40,32 @@ def lineage_of(table: Table, ref: str | None = None) -> list[Snapshot]:
 
 
 def ancestors(table: Table, ref: str = MAIN_BRANCH) -> Iterator[Snapshot]:
-    """Yield the snapshots of `lineage_of`; a look-up that finds what it wants early follows no further."""
+    """Yield the snapshots of `lineage_of`, each once; a look-up that finds what it wants early follows no further."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}  # PyIceberg's own look-up is a search
+    left = dict(by_id)
     refs = table.refs()
     last: Snapshot | None = None
     head = refs.get(ref)
     if head is None:
         return
-    for last in _chain(by_id, head.snapshot_id):
+    for last in _chain(left, head.snapshot_id):
         yield last
     if ref != MAIN_BRANCH or last is None:
         return
     marked = [by_id[one.snapshot_id] for name, one in refs.items() if is_past(name, one.snapshot_id)]
     for mark in sorted(marked, key=_age, reverse=True):
         if _age(mark) < _age(last):  # else main has been moved back behind it: it is no history of what main is now
-            for last in _chain(by_id, mark.snapshot_id):
+            for last in _chain(left, mark.snapshot_id):
                 yield last
 
 
-def _chain(by_id: Mapping[int, Snapshot], snapshot_id: int) -> Iterator[Snapshot]:
-    snapshot = by_id.get(snapshot_id)
+def _chain(left: dict[int, Snapshot], snapshot_id: int) -> Iterator[Snapshot]:
+    """Yield a snapshot and those that it leads to, out of those that are left: metadata that was changed may lead in a circle."""
+    snapshot = left.pop(snapshot_id, None)
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else by_id.get(parent)
+        snapshot = None if parent is None else left.pop(parent, None)
 
 
 def _age(snapshot: Snapshot) -> tuple[int, int]:

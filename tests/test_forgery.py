@@ -421,7 +421,31 @@ def mark_ages(content: dict[str, Any]) -> None:
     file.write_text(json.dumps(content))
     found = [problem.where for problem in verify(platform, ["history"]).everything]
     assert any(one.startswith(f"{small_table.READINGS} {where}") for one in found)
-        (mark_ages, "ref past-"),
+
+
+def test_an_age_on_the_branch_of_a_candidate_is_named(platform: Platform) -> None:
+    planned(platform, manifest("shadow", "SHADOW_SWAP", SCOPE))
+    staged(platform, "shadow")
+    prepare(platform, "shadow")
+    assert places(platform) == []
+    table = platform.lakehouse.table(small_table.READINGS)
+    file = Path(local_path(table.metadata_location))
+    content = json.loads(file.read_bytes())
+    content["refs"]["candidate-shadow"]["max-ref-age-ms"] = 1
+    file.write_text(json.dumps(content))
+    assert f"{small_table.READINGS} ref candidate-shadow max-ref-age-ms" in places(platform, "shadow")
+
+
+def test_snapshots_that_lead_in_a_circle_are_named_and_nobody_goes_round(platform: Platform) -> None:
+    table = platform.lakehouse.table(small_table.READINGS)
+    file = Path(local_path(table.metadata_location))
+    content = json.loads(file.read_bytes())
+    content["snapshots"][0]["parent-snapshot-id"] = content["current-snapshot-id"]
+    file.write_text(json.dumps(content))
+    with at_once():
+        assert any(place.startswith(f"{small_table.READINGS} snapshot ") for place in places(platform))
+        examine(platform)
+        publish(platform, "waiting")
 
 
 def test_a_table_that_is_missing_from_the_ledger_is_a_finding(platform: Platform) -> None:

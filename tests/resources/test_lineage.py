@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV2
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-from support import DAYS_SCHEMA
+from support import DAYS_SCHEMA, at_once
 
 from resources.lakehouse import RUN_PROPERTY, _with_property
 from resources.lineage import lineage_of, past_of
@@ -89,3 +89,10 @@ def test_a_parent_that_is_named_and_gone_ends_a_part() -> None:
     """Iceberg's Java library leaves the name of an expired parent where PyIceberg takes it away."""
     table = a_table({1: None, 3: 2, 4: 3}, {"main": 4, past_of(1): 1})
     assert [one.snapshot_id for one in lineage_of(table)] == [4, 3, 1]
+
+
+def test_a_history_that_leads_in_a_circle_has_an_end() -> None:
+    table = a_table({1: 3, 2: 1, 3: 2}, {"main": 3, past_of(1): 1})
+    with at_once():
+        assert [one.snapshot_id for one in lineage_of(table)] == [3, 2, 1]
+        assert _with_property(table, RUN_PROPERTY, "nobody") is None
