@@ -48,7 +48,7 @@ from resources.lakehouse import (
     VERSION_PROPERTY,
 )
 from resources.rows import Difference, Rows, differences, hashes_of, is_id, rows_of, run_ids, unforgiving
-from resources.snapshots import Seen
+from resources.snapshots import Seen, summary_facts
 from resources.storage import Storage
 from resources.tables import publications
 
@@ -293,7 +293,7 @@ class _Check:
         """Hash every file of every bundle; return the one that was published (else the last) and its root."""
         store = self.platform.evidence
         sealing = self._links_of(run_id, SEALED)
-        sealed = {(link.content.get("bundle"), link.content.get("root")) for link in sealing}
+        sealed = {(str(link.content.get("bundle")), str(link.content.get("root"))) for link in sealing}
         rooted = {str(link.content.get("root")) for link in links}
         chosen: tuple[Path | None, str] = (None, "")
         for bundle in store.bundles(run_id):
@@ -305,7 +305,7 @@ class _Check:
                 )
             if changed:
                 root = _told_root(bundle)
-            elif (bundle.name, root) not in sealed and root not in rooted:
+            elif (bundle.name, root) not in sealed and (sealed or root not in rooted):  # an earlier version: of no link
                 what = "is a bundle that no link of the chain vouches for: this project has not sealed it"
                 found.add(f"{run_id}/{bundle.name}", what, found=f"root {root}")
             if chosen[0] is None or root in rooted or chosen[1] not in rooted:
@@ -320,24 +320,35 @@ class _Check:
                 chosen[1],
             )
         there = {(bundle.name, _told_root(bundle)) for bundle in store.bundles(run_id)}
-        missing = [link for link in sealing if (link.content.get("bundle"), link.content.get("root")) not in there]
+        placed = {link.number: (str(link.content.get("bundle")), str(link.content.get("root"))) for link in sealing}
+        missing = [link for link in sealing if placed[link.number] not in there]
         begun = begun_bundles(store, run_id) if missing else set()
-        needed = rooted | self._roots_of_changes(run_id) if missing else rooted
+        needed = rooted | self._roots_of_changes(run_id, found) if missing else rooted
         for link in missing:
-            place = (link.content.get("bundle"), link.content.get("root"))
+            place = placed[link.number]
             if place not in begun or place[1] in needed:  # else a process ended before it could put it in its place
                 found.is_behind = True
                 what = f"is not there with the root that link {link.number} of the chain vouches for"
                 found.add(f"{run_id}/{place[0]}", what, place[1], "nothing")
         return chosen
 
-    def _roots_of_changes(self, run_id: str) -> set[str]:
-        """Return the roots with which a run has set out to change its tables: those bundles were in their place by then."""
+    def _roots_of_changes(self, run_id: str, found: _Findings) -> set[str]:
+        """Return the roots with which a run has set out to change its tables, or has put a candidate on its branch.
+
+        Those bundles were in their place by then.
+        """
         if self.ledger_problems:
             return set()
         with self.platform.ledger.engine.connect() as connection:
-            entries = rows_of(connection, run_id, ["publications"])["publications"]
-        return {str(entry["evidence_root"]) for entry in entries.values()}
+            rows = rows_of(connection, run_id, ["publications", "runs"])
+        roots = {str(entry["evidence_root"]) for entry in rows["publications"].values()}
+        for table in {str(run["target"]) for run in rows["runs"].values()}:
+            seen = self._table(table, found)
+            said = [summary_facts(one) for one in seen.by_id.values()] if seen is not None else []
+            roots |= {
+                one[EVIDENCE_PROPERTY] for one in said if one.get(RUN_PROPERTY) == run_id and EVIDENCE_PROPERTY in one
+            }
+        return roots
 
     def _links_of(self, run_id: str, event: str) -> list[Link]:
         return [link for link in _of(self.chain.links, event) if link.content.get("run") == run_id]

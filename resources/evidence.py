@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,9 +81,12 @@ class EvidenceStore:
         as it is, if it is unharmed.
 
         Raises:
-            PublicationRefused: if an earlier bundle of this run is damaged.
+            PublicationRefused: if an earlier bundle of this run is damaged, or lies there and was never sealed.
+            EnvironmentRefused: if something else lies in the place of the run's folder, or of that of its records.
         """
         final = self.path(run_id, edition)
+        self._require_folders(run_id)
+        self._require_sealed(run_id)
         if final.exists():
             return self.verify(run_id)
         partial = final.with_name(f"{final.name}.partial-{uuid4().hex}")
@@ -116,8 +119,10 @@ class EvidenceStore:
         """Return the root hash of a sealed bundle after hashing every file again.
 
         Raises:
-            PublicationRefused: naming each file that is missing, added or changed.
+            PublicationRefused: naming each file that is missing, added or changed; or each bundle beside it that nobody has sealed.
         """
+        if len(self.bundles(run_id)) > 1:  # the last one counts
+            self._require_sealed(run_id)
         folder = self.path(run_id)
         if not os.path.lexists(folder / INDEX):
             raise PublicationRefused(
@@ -137,8 +142,48 @@ class EvidenceStore:
             )
         return root
 
+    def unsealed(self, run_id: str) -> list[str]:
+        """Return the names of the bundles of a run that nobody has sealed so: no link vouches for their root under their name."""
+        bundles = self.bundles(run_id)
+        links = (one for one in self.chain.contents() if (one.get("event"), one.get("run")) == (SEALED, run_id))
+        sealed = {(str(one.get("bundle")), str(one.get("root"))) for one in links} if bundles else set()
+        return [one.name for one in bundles if not self._is_sealed(one, sealed)]
+
+    @staticmethod
+    def _is_sealed(bundle: Path, sealed: Collection[tuple[str, str]]) -> bool:
+        """Whether a bundle was sealed; of one that was damaged since, only its name says so."""
+        root, damages = examine(bundle, bundle.parent.name)
+        return any(bundle.name == name for name, _ in sealed) if damages else (bundle.name, root) in sealed
+
+    def _require_sealed(self, run_id: str) -> None:
+        if strange := self.unsealed(run_id):
+            folder = self.folder / run_id
+            raise PublicationRefused(
+                Problem(
+                    f"no link of the chain vouches for {', '.join(strange)} in {folder}",
+                    "a bundle is what this project has sealed: nothing is published with one that somebody has put there",
+                    "move it out of the folder, keep it, find out who has put it there, and run the same command again",
+                )
+            )
+
+    def _require_folders(self, run_id: str) -> None:
+        for folder in (self.folder / run_id, self.records(run_id)):
+            if os.path.lexists(folder) and not folder.is_dir():
+                raise EnvironmentRefused(
+                    Problem(
+                        f"{folder} is {not_a_file(folder) or 'a file'}, not a folder",
+                        "the evidence of a run lies in folders of its own",
+                        "move it away, keep it, find out who has put it there, and run the same command again",
+                    )
+                )
+
     def append(self, run_id: str, name: str, content: Mapping[str, Any]) -> Path:
-        """Add a record beside the bundle; the same record again is not written twice."""
+        """Add a record beside the bundle; the same record again is not written twice.
+
+        Raises:
+            EnvironmentRefused: if something else lies in the place of the run's folder, or of that of its records.
+        """
+        self._require_folders(run_id)
         folder = self.records(run_id)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{name}.json"

@@ -292,6 +292,28 @@ def test_a_record_that_was_planted_is_named(platform: Platform, name: str) -> No
     ("name", "put"),
     [
         ("history/records/publish.json", put_pipe),
+    shutil.rmtree(planted)
+    shutil.copytree(store.path("history"), planted)  # a second one that says the same
+    assert places(platform) == ["history/bundle-1"]
+
+
+@pytest.mark.parametrize("point", [None, "publishing.sealed"])
+@pytest.mark.parametrize("name", ["bundle", "bundle-9"])
+def test_no_run_is_published_with_a_bundle_that_was_planted(platform: Platform, name: str, point: str | None) -> None:
+    store, elsewhere = platform.evidence, EvidenceStore(platform.evidence.folder.parent / "elsewhere")
+    record = platform.ledger.run("waiting")
+    elsewhere.seal("waiting", bundle_files(platform, record) | {"code.json": {"commit": "of the board"}})
+    if point is not None:
+        with killed_at(point):
+            publish(platform, "waiting")
+        shutil.rmtree(store.folder / "waiting" / name, ignore_errors=True)
+    shutil.copytree(elsewhere.path("waiting"), store.folder / "waiting" / name)
+    before = places(platform)
+    assert f"waiting/{name}" in before
+    with pytest.raises(PublicationRefused, match=f"no link of the chain vouches for {name} in"):
+        publish(platform, "waiting")
+    assert platform.ledger.run("waiting").state is RunState.VALIDATED
+    assert places(platform) == before
         ("history/records/publish.json", put_folder),
         ("history/records/note.json", put_link_to_nothing),
         ("history/bundle/runs.json", put_socket),
@@ -577,6 +599,16 @@ PLANTED = [
     "only-planned/records/approval.txt",
     "nobody/records/diff.json",
     "gc/approved.html",
+@pytest.mark.parametrize("hide", [_told_only, _as_begun, _as_begun_without_a_file])
+def test_a_sealed_bundle_of_a_candidate_is_missed(platform: Platform, hide: Callable[[Path], None]) -> None:
+    planned(platform, manifest("shadow", "SHADOW_SWAP", SCOPE))
+    staged(platform, "shadow")
+    prepare(platform, "shadow")
+    assert places(platform) == []
+    hide(platform.evidence.path("shadow"))
+    assert "shadow/bundle" in places(platform)
+
+
     "gc/records/approved.txt",
 ]
 
@@ -617,6 +649,41 @@ def test_what_interrupted_writes_leave_in_the_evidence_folder_is_no_alarm(platfo
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("half of")
     (folder / "lost+found").mkdir()
+@pytest.mark.parametrize("put", [put_pipe, put_link_to_nothing, Path.touch])
+@pytest.mark.parametrize("name", ["waiting", "waiting/records"])
+def test_what_is_no_folder_refuses_a_publication_before_it_commits(
+    platform: Platform, name: str, put: Callable[[Path], None]
+) -> None:
+    place = platform.evidence.folder / name
+    place.parent.mkdir(exist_ok=True)
+    put(place)
+    with at_once():
+        assert name in places(platform)
+        with pytest.raises(EnvironmentRefused, match=f"{name} is a .*, not a folder"):
+            publish(platform, "waiting")
+    assert platform.ledger.run("waiting").state is RunState.VALIDATED
+    assert platform.ledger.publications("waiting") == []
+    place.unlink()
+    publish(platform, "waiting")
+    assert places(platform) == []
+
+
+def test_a_link_that_leads_to_itself_is_named_and_followed_by_nobody(platform: Platform) -> None:
+    plan_run(platform, manifest("only-planned", "REPLACE_PARTITIONS", SCOPE))
+    (platform.evidence.folder / "only-planned").symlink_to("only-planned")
+    (platform.evidence.folder / "history" / "again").symlink_to("again")
+    assert sorted(places(platform)) == ["history/again", "only-planned"]
+    examine(platform)
+
+
+def test_a_folder_or_a_pipe_under_the_name_of_a_link_that_is_being_written_is_named(platform: Platform) -> None:
+    folder = platform.evidence.chain.folder
+    (folder / f".partial-{'0' * 32}").mkdir()
+    (folder / f".partial-{'0' * 32}" / "approval.json").write_text("approved")
+    os.mkfifo(folder / f".partial-{'1' * 32}")
+    assert places(platform) == [f"chain .partial-{'0' * 32}", f"chain .partial-{'1' * 32}"]
+
+
     (folder / "waiting" / "records").mkdir(parents=True)
     assert places(platform) == []
 

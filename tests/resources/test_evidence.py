@@ -54,6 +54,25 @@ def test_a_sealed_bundle_is_verified_to_its_root(store: EvidenceStore, root: str
     assert store.verify(RUN) == root
 
 
+@pytest.mark.parametrize("name", ["bundle", "bundle-9"])
+def test_a_bundle_that_nobody_has_sealed_is_not_taken_for_one(store: EvidenceStore, tmp_path: Path, name: str) -> None:
+    elsewhere = EvidenceStore(tmp_path / "elsewhere")
+    elsewhere.seal(RUN, FILES | {"chunks.json": []})
+    planted = store.folder / RUN / name
+    shutil.copytree(elsewhere.path(RUN), planted)
+
+    with pytest.raises(PublicationRefused, match=f"no link of the chain vouches for {name} in"):
+        store.seal(RUN, FILES)
+
+    assert store.chain.length() == 0
+    shutil.rmtree(planted)
+    root = store.seal(RUN, FILES)
+    assert store.seal(RUN, FILES) == root
+    shutil.copytree(elsewhere.path(RUN), store.folder / RUN / "bundle-9")
+    with pytest.raises(PublicationRefused, match="no link of the chain vouches for bundle-9 in"):
+        store.verify(RUN)
+
+
 def test_the_same_content_has_the_same_root_wherever_it_is_sealed(
     store: EvidenceStore, root: str, tmp_path: Path
 ) -> None:
