@@ -74,6 +74,17 @@ _FACTS = frozenset({"action", "by", "completedBy"})
 """What the record of an event beside a change may say of it."""
 _PUBLISHED = frozenset({"snapshot_id", "base_snapshot_id", "files_added", "files_removed", "evidence_root"})
 """What the record of a change says of it, as the ledger's entry does."""
+_AS_COMMITTED = (
+    "snapshotId",
+    "parentId",
+    "sequence",
+    "at",
+    "snapshotSchemaId",
+    "summary",
+    "manifestList",
+    "manifests",
+)
+"""What is kept of a snapshot and never changes again, whatever is committed to its table afterwards."""
 _SHOWN = 10
 _LOOKS, _AGAIN_SECONDS = 3, 0.5
 """How often, and how soon, it is looked again for the link of a record that may be made just now."""
@@ -516,7 +527,8 @@ def _follows_from(
     fold(after, changes)
     here = rows_of(connection, run_id, None if is_adopted else sorted(MOVING))
     touched = {(table, key) for table, rows in changes.items() for key in rows}
-    by_hand = {(bad.table, bad.key) for bad in unexplained(connection, explain_run(connection, run_id), run_id, here)}
+    journal = explain_run(connection, run_id)
+    by_hand = {(bad.table, bad.key) for bad in unexplained(connection, journal, run_id, here)}
     then, now = ({name: rows.get(name, {}) for name in here} for rows in (kept or after, after))
     unlawful = {(bad.table, bad.key) for bad in [*differences(then, now), *differences(now, here)] if not bad.lawful}
     hashes = (dict(before[-1].content.get("tables", {})) if before else {}) | hashes_of(after)
@@ -530,6 +542,7 @@ def _follows_from(
         and _are_in(said.get("tables"), hashes)
         and _are_in(said.get("beside"), beside)
         and _says_what_happened(one, here["publications"], has_changes=bool(touched))
+        and _says_what_was_committed(platform, run_id, one, after, of_earlier_version=run_id in journal.adopted)
     )
 
 
@@ -563,6 +576,34 @@ def _says_what_happened(one: Record, entries: Mapping[str, Row], *, has_changes:
         said.get("action") == entry["action"] == event and all(said.get(name) == entry[name] for name in _PUBLISHED)
         for entry in committed
     )
+
+
+def _says_what_was_committed(
+    platform: Platform, run_id: str, one: Record, after: Rows, *, of_earlier_version: bool
+) -> bool:
+    """Whether a record has of the snapshots that it is about what their tables have of them.
+
+    One that has expired since is not asked. An earlier version of this project kept nothing of them.
+    """
+    said, event = one.content, str(one.content["event"])
+    if event not in {ADOPTED, *_ACTIONS}:
+        return COMMITTED not in said
+    if COMMITTED not in said:
+        return of_earlier_version
+    if event == ADOPTED:
+        there = adopted_commits(platform, after)
+    else:
+        entries = [entry for entry in after["publications"].values() if entry["state"] == "COMMITTED"]
+        told_of = (event, said["snapshot_id"])
+        number = [(entry["action"], entry["snapshot_id"]) for entry in entries].index(told_of) + 1
+        there = commits_of(platform, platform.ledger.run(run_id), event, number, said["snapshot_id"])
+    known = {(facts["table"], facts["snapshotId"]) for facts in there}
+    told = [facts for facts in said[COMMITTED] if (facts["table"], facts["snapshotId"]) in known]
+    return [_as_committed(facts) for facts in told] == [_as_committed(facts) for facts in there]
+
+
+def _as_committed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: facts[name] for name in ("table", *_AS_COMMITTED)}
 
 
 def _moved_on(connection: sa.Connection, run_id: str, kept: Rows) -> list[Difference]:

@@ -858,3 +858,33 @@ def test_the_real_record_that_has_no_link_yet_is_completed_beside_a_planted_one(
     (platform.evidence.records("waiting") / "told-9.json").write_text(json.dumps(_unvouched(platform)["told-9"]))
     mend(platform)
     assert places(platform) == ["waiting/records/told-9.json"]
+@pytest.mark.parametrize("lie", ["left out", "nothing", "another list", "another parent", "twice"])
+def test_a_planted_record_of_a_publication_that_was_interrupted_is_not_taken_over(platform: Platform, lie: str) -> None:
+    with killed_at("recording.written"):
+        publish(platform, "waiting")
+    file = platform.evidence.records("waiting") / "publish.json"
+    said = json.loads(file.read_text())
+    (facts,) = said["committed"]
+    said["committed"] = {
+        "left out": None,
+        "nothing": [],
+        "another list": [facts | {"manifestList": facts["manifestList"] | {"sha256": "0" * 64}}],
+        "another parent": [facts | {"parentId": 12}],
+        "twice": [facts, facts],
+    }[lie]
+    if lie == "left out":
+        del said["committed"]
+    honest = file.read_bytes()
+    file.unlink()
+    file.write_text(json.dumps(said))
+    mend(platform)
+    assert "waiting/records/publish.json" in places(platform)
+    assert ("waiting", "publish") not in {
+        (one.get("run"), one.get("record")) for one in platform.evidence.chain.contents()
+    }
+    file.unlink()
+    file.write_bytes(honest)
+    mend(platform)
+    assert places(platform) == []
+
+
