@@ -57,6 +57,8 @@ def _strange(
         return "is about nothing"
     if said.keys() - _ALWAYS != _FORMS.get(event, _RECORD):
         return f"says other things than a link about '{event}' does"
+    if event == SEALED and not (isinstance(said["bundle"], str) and isinstance(said["root"], str)):
+        return "vouches for a bundle that has no name or no root"
     if event == journal.EVENT:
         return "" if run_id == journal.INSTALLATION else "vouches for the journal in the name of a run"
     about = (run_id, str(said.get("record", said.get("bundle"))), str(said.get("root")) if event == SEALED else "")

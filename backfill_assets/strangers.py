@@ -6,6 +6,7 @@ own folder by `chain`. Nothing is opened here, and no link is followed: a plante
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Container
@@ -22,8 +23,6 @@ _BEGUN = re.compile(r"(bundle(?:-\d+)?)\.partial-[0-9a-f]{32}")
 _FILE_OF_A_BUNDLE = re.compile(r"[a-z_]+\.json(?:\.partial)?")
 _RECORD = re.compile(r"[^/]+\.json|\.partial-[0-9a-f]{32}")
 _REPORT = re.compile(rf"{re.escape(REPORT)}|\.{re.escape(REPORT)}\.[a-z0-9_]{{8}}\.partial")
-_NOT_OURS = "lost+found"
-"""What a file system puts into its top folder."""
 _SHOWN = 20
 _WHAT = "is what nobody of this project has put there: no index, link or interrupted write explains it"
 
@@ -62,8 +61,8 @@ def strange_folders(
     paths = _inside(store.folder)
     runs = known()
     for path in paths:
-        if path.name in {CHAIN, _NOT_OURS} or not is_text_name(path.name):
-            continue  # the last is named by whoever reads the folder's names
+        if path.name == CHAIN or not is_text_name(path.name):
+            continue  # named by whoever reads the chain, and the folder's names
         if path.name in others and S_ISDIR(_mode(path)):
             wrong += strange_files(store, path.name)
         elif path.name not in runs or not S_ISDIR(_mode(path, follow=True)):
@@ -120,8 +119,10 @@ def _inside(folder: Path) -> list[Path]:
     """Return what is in a folder, by name; nothing if it is not there, or no folder."""
     try:
         return sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    except OSError as error:  # a link in a circle is no folder, either: it is named where its own name is judged
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+            return []
+        raise
 
 
 def _is_file(path: Path) -> bool:

@@ -381,8 +381,10 @@ class _Check:
                     f"SHA-256 {expected}",
                     _hash_or_kind(by_name[name].hash),
                 )
+            elif isinstance(told := by_name[name].content.get("beside", {}), dict):
+                beside |= told
             else:
-                beside |= dict(by_name[name].content.get("beside", {}))
+                found.add(where, "does not say which records lie beside it")
         for record in records:
             where = f"{found.run_id}/records/{record.name}.json"
             if record.number and record.name not in linked:

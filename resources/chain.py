@@ -149,7 +149,7 @@ class Chain:
         damages += [
             Damage(visible(name), "is no link of the chain", "links only", visible(name))
             for name in names
-            if name not in known and not _PARTIAL.fullmatch(name)
+            if name not in known and not self._is_begun(name)
         ]
         previous: str | None = START  # None: nobody can say
         follows = 1
@@ -203,6 +203,13 @@ class Chain:
             return not_a_file(self._file(number)) or "a file that cannot be read"
         except FileNotFoundError:
             return "nothing"
+
+    def _is_begun(self, name: str) -> bool:
+        """Whether a name is that of a link which a process is writing, or has left half written; a folder or a pipe is none."""
+        try:
+            return _PARTIAL.fullmatch(name) is not None and not not_a_file(self.folder / name)
+        except FileNotFoundError:
+            return True  # it is in its place by now
 
     def _is_there(self, number: int) -> bool:
         return os.path.lexists(self._file(number))  # a link that leads nowhere takes a name as well

@@ -255,6 +255,7 @@ def _once_more(platform: Platform) -> None:
         _more(event="kept", run="history", record="diff", recordHash="0"),
         _more(event="ledger", run="", entry=1, entryHash="0", at=""),
         _more(event="sealed", run="history", bundle="bundle-1", root="0"),
+        _more(event="sealed", run="history", bundle=["bundle"], root={"a": "0"}),
         _once_more,
     ],
 )
@@ -265,6 +266,17 @@ def test_a_link_that_is_consistent_and_about_nothing_is_named(
     last = platform.evidence.chain.length()
     named = {f"chain link {last}", "history/bundle-1", "history/records/told-9.json", "history/records/diff.json"}
     assert named & set(places(platform))
+    examine(platform)
+
+
+def test_a_record_that_says_something_else_beside_than_records_is_named(platform: Platform) -> None:
+    file = platform.evidence.records("history") / "told-2.json"
+    said = json.loads((file.parent / "publish.json").read_text())
+    file.write_text(json.dumps(said | {"event": "told", "number": 2, "beside": 5}))
+    told = {"root": said["evidence_root"], "rows": sha256_of(said["tables"]), "at": said["at"]}
+    _more(event="told", run="history", record="told-2", recordHash=sha256_of_file(file), **told)(platform)
+    assert "history/records/told-2.json" in places(platform)
+    examine(platform)
 
 
 def test_a_second_bundle_beside_the_real_one_is_named(platform: Platform) -> None:
@@ -280,18 +292,6 @@ def test_a_second_bundle_beside_the_real_one_is_named(platform: Platform) -> Non
     elsewhere.seal("history", {"approvals.json": [{"decided_by": "eve"}]}, edition=1)
     shutil.copytree(elsewhere.path("history"), planted)
     assert places(platform) == ["history/bundle-1"]
-
-
-@pytest.mark.parametrize("name", ["diff.json", "diff-7.json", "note.json"])
-def test_a_record_that_was_planted_is_named(platform: Platform, name: str) -> None:
-    (platform.evidence.records("history") / name).write_text('{"rows": 0}')
-    assert places(platform) == [f"history/records/{name}"]
-
-
-@pytest.mark.parametrize(
-    ("name", "put"),
-    [
-        ("history/records/publish.json", put_pipe),
     shutil.rmtree(planted)
     shutil.copytree(store.path("history"), planted)  # a second one that says the same
     assert places(platform) == ["history/bundle-1"]
@@ -314,6 +314,18 @@ def test_no_run_is_published_with_a_bundle_that_was_planted(platform: Platform, 
         publish(platform, "waiting")
     assert platform.ledger.run("waiting").state is RunState.VALIDATED
     assert places(platform) == before
+
+
+@pytest.mark.parametrize("name", ["diff.json", "diff-7.json", "note.json"])
+def test_a_record_that_was_planted_is_named(platform: Platform, name: str) -> None:
+    (platform.evidence.records("history") / name).write_text('{"rows": 0}')
+    assert places(platform) == [f"history/records/{name}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "put"),
+    [
+        ("history/records/publish.json", put_pipe),
         ("history/records/publish.json", put_folder),
         ("history/records/note.json", put_link_to_nothing),
         ("history/bundle/runs.json", put_socket),
@@ -401,9 +413,15 @@ def fence_ages(content: dict[str, Any]) -> None:
     content["refs"]["before-history"] = content["refs"]["main"] | {"type": "tag", "max-ref-age-ms": 1}
 
 
+def mark_ages(content: dict[str, Any]) -> None:
+    number = content["snapshots"][0]["snapshot-id"]
+    content["refs"][f"past-{number}"] = {"snapshot-id": number, "type": "tag", "max-ref-age-ms": 1}
+
+
 @pytest.mark.parametrize(
     ("edit", "where"),
     [
+        (mark_ages, "ref past-"),
         (partial(log_says, at=-1), "snapshot log"),
         (partial(log_says, at=-3_600_000), "snapshot log"),
         (partial(log_says, at=3_600_000), "snapshot log"),
@@ -435,11 +453,6 @@ def test_metadata_that_misleads_those_who_read_by_time_or_write_next_is_named(
             set_ = "UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = 'readings'"
             assert connection.execute(set_, (f"file://{file}",)).rowcount == 1
             connection.commit()
-def mark_ages(content: dict[str, Any]) -> None:
-    number = content["snapshots"][0]["snapshot-id"]
-    content["refs"][f"past-{number}"] = {"snapshot-id": number, "type": "tag", "max-ref-age-ms": 1}
-
-
     file.write_text(json.dumps(content))
     found = [problem.where for problem in verify(platform, ["history"]).everything]
     assert any(one.startswith(f"{small_table.READINGS} {where}") for one in found)
@@ -586,6 +599,16 @@ def test_a_sealed_bundle_of_a_run_that_is_not_published_is_missed(
         assert "waiting/bundle" in places(platform)
 
 
+@pytest.mark.parametrize("hide", [_told_only, _as_begun, _as_begun_without_a_file])
+def test_a_sealed_bundle_of_a_candidate_is_missed(platform: Platform, hide: Callable[[Path], None]) -> None:
+    planned(platform, manifest("shadow", "SHADOW_SWAP", SCOPE))
+    staged(platform, "shadow")
+    prepare(platform, "shadow")
+    assert places(platform) == []
+    hide(platform.evidence.path("shadow"))
+    assert "shadow/bundle" in places(platform)
+
+
 PLANTED = [
     "approved-by-the-board.html",
     "history/approved-by-the-board.html",
@@ -599,16 +622,8 @@ PLANTED = [
     "only-planned/records/approval.txt",
     "nobody/records/diff.json",
     "gc/approved.html",
-@pytest.mark.parametrize("hide", [_told_only, _as_begun, _as_begun_without_a_file])
-def test_a_sealed_bundle_of_a_candidate_is_missed(platform: Platform, hide: Callable[[Path], None]) -> None:
-    planned(platform, manifest("shadow", "SHADOW_SWAP", SCOPE))
-    staged(platform, "shadow")
-    prepare(platform, "shadow")
-    assert places(platform) == []
-    hide(platform.evidence.path("shadow"))
-    assert "shadow/bundle" in places(platform)
-
-
+    "lost+found/approval.json",
+    "lost+found",
     "gc/records/approved.txt",
 ]
 
@@ -634,21 +649,6 @@ def test_links_and_pipes_in_the_evidence_folder_are_named_and_not_opened(platfor
     assert sorted(places(platform)) == ["history/elsewhere", "history/pipe", "history/records/approval.txt"]
 
 
-def test_what_interrupted_writes_leave_in_the_evidence_folder_is_no_alarm(platform: Platform) -> None:
-    folder = platform.evidence.folder
-    left = [
-        f"history/bundle-1.partial-{'0' * 32}/plan.json",
-        f"history/bundle-1.partial-{'0' * 32}/chunks.json.partial",
-        f"history/records/.partial-{'a' * 32}",
-        f"_chain/.partial-{'b' * 32}",
-        "history/.report.html.ab_c1234.partial",
-        "history/report.html",
-    ]
-    for name in left:
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("half of")
-    (folder / "lost+found").mkdir()
 @pytest.mark.parametrize("put", [put_pipe, put_link_to_nothing, Path.touch])
 @pytest.mark.parametrize("name", ["waiting", "waiting/records"])
 def test_what_is_no_folder_refuses_a_publication_before_it_commits(
@@ -684,6 +684,21 @@ def test_a_folder_or_a_pipe_under_the_name_of_a_link_that_is_being_written_is_na
     assert places(platform) == [f"chain .partial-{'0' * 32}", f"chain .partial-{'1' * 32}"]
 
 
+def test_what_interrupted_writes_leave_in_the_evidence_folder_is_no_alarm(platform: Platform) -> None:
+    folder = platform.evidence.folder
+    left = [
+        f"history/bundle-1.partial-{'0' * 32}/plan.json",
+        f"history/bundle-1.partial-{'0' * 32}/chunks.json.partial",
+        f"history/records/.partial-{'a' * 32}",
+        f"_chain/.partial-{'b' * 32}",
+        "history/.report.html.ab_c1234.partial",
+        "history/report.html",
+    ]
+    for name in left:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("half of")
+    (folder / "lost+found").mkdir()
     (folder / "waiting" / "records").mkdir(parents=True)
     assert places(platform) == []
 
@@ -843,21 +858,6 @@ def test_a_planted_record_is_never_made_lawful(
     assert places(platform) == []
 
 
-def test_records_beside_a_planted_one_go_on(platform: Platform) -> None:
-    (platform.evidence.records("history") / "told-9.json").write_text(json.dumps(_unvouched(platform)["told-9"]))
-    publish(platform, "waiting")
-    rollback(platform, "waiting")
-    events = [str(one.get("event")) for one in platform.evidence.chain.contents() if one.get("run") == "history"]
-    assert events[-2:] == ["superseded", "restored"]
-    assert places(platform) == ["history/records/told-9.json"]
-
-
-def test_the_real_record_that_has_no_link_yet_is_completed_beside_a_planted_one(platform: Platform) -> None:
-    with killed_at("recording.written"):
-        publish(platform, "waiting")
-    (platform.evidence.records("waiting") / "told-9.json").write_text(json.dumps(_unvouched(platform)["told-9"]))
-    mend(platform)
-    assert places(platform) == ["waiting/records/told-9.json"]
 @pytest.mark.parametrize("lie", ["left out", "nothing", "another list", "another parent", "twice"])
 def test_a_planted_record_of_a_publication_that_was_interrupted_is_not_taken_over(platform: Platform, lie: str) -> None:
     with killed_at("recording.written"):
@@ -888,3 +888,18 @@ def test_a_planted_record_of_a_publication_that_was_interrupted_is_not_taken_ove
     assert places(platform) == []
 
 
+def test_records_beside_a_planted_one_go_on(platform: Platform) -> None:
+    (platform.evidence.records("history") / "told-9.json").write_text(json.dumps(_unvouched(platform)["told-9"]))
+    publish(platform, "waiting")
+    rollback(platform, "waiting")
+    events = [str(one.get("event")) for one in platform.evidence.chain.contents() if one.get("run") == "history"]
+    assert events[-2:] == ["superseded", "restored"]
+    assert places(platform) == ["history/records/told-9.json"]
+
+
+def test_the_real_record_that_has_no_link_yet_is_completed_beside_a_planted_one(platform: Platform) -> None:
+    with killed_at("recording.written"):
+        publish(platform, "waiting")
+    (platform.evidence.records("waiting") / "told-9.json").write_text(json.dumps(_unvouched(platform)["told-9"]))
+    mend(platform)
+    assert places(platform) == ["waiting/records/told-9.json"]
