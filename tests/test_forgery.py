@@ -26,7 +26,7 @@ from backfill_assets.kept_diffs import keep_diff
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.publication import prepare, publish, rollback
-from backfill_assets.records import bundle_files
+from backfill_assets.records import MOVED, bundle_files, catch_up
 from backfill_assets.report import report
 from backfill_assets.verification import verify
 from benchmarks import small_table
@@ -793,6 +793,20 @@ def test_a_record_by_which_a_run_of_an_earlier_version_comes_under_the_chain_is_
     assert ("adopted", "rollback") in {
         (one.get("event"), one.get("record")) for one in platform.evidence.chain.contents()
     }
+    assert places(platform) == []
+
+
+def test_a_run_that_came_under_the_chain_and_was_rolled_back_before_its_link_is_completed(platform: Platform) -> None:
+    with (
+        mock.patch.object(publication, "bundle_files", return_value={"plan.json": {"any": "plan"}, "chunks.json": []}),
+        mock.patch.object(publication, "tell"),
+        mock.patch.object(publication, "catch_up"),
+    ):
+        publish(platform, "waiting")  # as a version did that sealed no rows
+    with killed_at("recording.written"):
+        catch_up(platform, "waiting", MOVED, {"completedBy": "doctor"})
+    assert [file.name for file in platform.evidence.records("waiting").iterdir()] == ["adopted-1.json"]
+    rollback(platform, "waiting")
     assert places(platform) == []
 
 
