@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from unittest import mock
 from uuid import uuid4
 
 import pytest
+from pyiceberg.table import update
 from support import at_once, put_back, put_folder, put_link, put_link_to_nothing, put_pipe, put_socket, set_aside
 
 from backfill_assets import decisions, diff, faults, publication
@@ -917,3 +919,23 @@ def test_the_real_record_that_has_no_link_yet_is_completed_beside_a_planted_one(
     (platform.evidence.records("waiting") / "told-9.json").write_text(json.dumps(_unvouched(platform)["told-9"]))
     mend(platform)
     assert places(platform) == ["waiting/records/told-9.json"]
+
+
+class Behind(datetime):
+    """The clock of a machine that is five seconds behind."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        return datetime.now(tz) - timedelta(seconds=5)
+
+
+def test_a_candidate_may_be_shown_by_a_machine_whose_clock_is_behind(platform: Platform) -> None:
+    planned(platform, manifest("swapped", "SHADOW_SWAP", SCOPE))
+    assert staged(platform, "swapped").state is RunState.VALIDATED
+    with mock.patch.object(update, "datetime", Behind):
+        publish(platform, "swapped")
+    log = platform.lakehouse.table(small_table.READINGS).metadata.snapshot_log
+    made = platform.lakehouse.table(small_table.READINGS).snapshot_by_id(log[-1].snapshot_id)
+    assert made is not None
+    assert log[-1].timestamp_ms < made.timestamp_ms
+    assert places(platform) == []
