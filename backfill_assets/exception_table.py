@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -81,6 +82,8 @@ def keep(
 ) -> dict[str, dict[str, Any]]:
     """Keep the exceptions of the gates of a run that have not passed: one commit, and none for the same judgement again.
 
+    Whoever judges the same again lists what could not be listed before, or was no finding yet, as a further commit.
+
     Returns:
         For each of those gates, what its verdict says of them: table, snapshot, judgement, rows kept, rows there are, and
         a query; and `sample`, a few of them. Of a gate whose exceptions could not be listed, why not.
@@ -89,43 +92,55 @@ def keep(
     if not failed:
         return {}
     platform.lakehouse.ensure(EXCEPTIONS_TABLE, SCHEMA, UNPARTITIONED_PARTITION_SPEC, {})
-    load_id = f"{run_id}:{judgement}"
-    snapshot = platform.lakehouse.find_load(EXCEPTIONS_TABLE, load_id)
-    unlisted: dict[str, str] = {}
-    if snapshot is None:
-        folder = f"{platform.lakehouse.location(EXCEPTIONS_TABLE)}/run={run_id}/{judgement[:12]}-{uuid4().hex}"
-        origin = {"run_id": run_id, "judgement": judgement, "target": target}
-        paths: list[str] = []
-        counts: dict[str, list[int]] = {}
-        for one in failed:
-            write = partial(_write, platform, mode, f"{folder}/{one.gate}", one, origin, concealed)
-            listed = done_or_raised(run_id, write)
-            if isinstance(listed, Exception):
-                unlisted[one.gate] = words(listed)
-                continue
-            written, kept, there_are = listed
-            paths += written
-            counts[one.gate] = [kept, there_are]
-        properties = {LOAD_PROPERTY: load_id, COUNTS_PROPERTY: canonical_json(counts)}
-        snapshot = platform.lakehouse.append_files(EXCEPTIONS_TABLE, paths, properties)
-    assert snapshot.summary is not None
-    recorded = json.loads(snapshot.summary.additional_properties[COUNTS_PROPERTY])
-    said: dict[str, dict[str, Any]] = {gate: {UNLISTED: why} for gate, why in unlisted.items()}
-    for gate, (kept, there_are) in recorded.items():
-        said[gate] = {
-            "exceptions": {
-                "table": EXCEPTIONS_TABLE,
-                "snapshot": str(snapshot.snapshot_id),
-                "judgement": judgement,
-                "rows": kept,
-                "disagree": there_are,
-                "cut": there_are > kept,
-                "query": query(run_id, gate, judgement),
-                "command": f"backfill exceptions {run_id} --gate {gate}",
-            },
-            "sample": [_shown(row) for row in rows(platform, run_id, {gate: judgement}, SAMPLE)],
-        }
+    origin = {"run_id": run_id, "judgement": judgement, "target": target}
+    said: dict[str, dict[str, Any]] = {}
+    for number in count(1):
+        left = [one for one in failed if one.gate not in said]
+        if not left:
+            break
+        load_id = f"{run_id}:{judgement}" + (f":{number}" if number > 1 else "")
+        snapshot = platform.lakehouse.find_load(EXCEPTIONS_TABLE, load_id)
+        if snapshot is None:
+            folder = f"{platform.lakehouse.location(EXCEPTIONS_TABLE)}/run={run_id}/{judgement[:12]}-{uuid4().hex}"
+            paths: list[str] = []
+            counts: dict[str, list[int]] = {}
+            for one in left:
+                write = partial(_write, platform, mode, f"{folder}/{one.gate}", one, origin, concealed)
+                listed = done_or_raised(run_id, write)
+                if isinstance(listed, Exception):
+                    said[one.gate] = {UNLISTED: words(listed)}
+                    continue
+                written, kept, there_are = listed
+                paths += written
+                counts[one.gate] = [kept, there_are]
+            if not counts:
+                break
+            properties = {LOAD_PROPERTY: load_id, COUNTS_PROPERTY: canonical_json(counts)}
+            snapshot = platform.lakehouse.append_files(EXCEPTIONS_TABLE, paths, properties)
+        assert snapshot.summary is not None
+        recorded = json.loads(snapshot.summary.additional_properties[COUNTS_PROPERTY])
+        for gate in (one.gate for one in left if one.gate in recorded):
+            said[gate] = _kept(platform, run_id, gate, judgement, snapshot.snapshot_id, *recorded[gate])
     return said
+
+
+def _kept(
+    platform: Platform, run_id: str, gate: str, judgement: str, snapshot_id: int, kept: int, there_are: int
+) -> dict[str, Any]:
+    """Return what the verdict of a gate says of its exceptions."""
+    return {
+        "exceptions": {
+            "table": EXCEPTIONS_TABLE,
+            "snapshot": str(snapshot_id),
+            "judgement": judgement,
+            "rows": kept,
+            "disagree": there_are,
+            "cut": there_are > kept,
+            "query": query(run_id, gate, judgement),
+            "command": f"backfill exceptions {run_id} --gate {gate}",
+        },
+        "sample": [_shown(row) for row in rows(platform, run_id, {gate: judgement}, SAMPLE)],
+    }
 
 
 def _write(

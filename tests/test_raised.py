@@ -12,11 +12,12 @@ from pyspark.sql import functions as F
 from test_pages import page
 from worlds import World, declare, make_world
 
+from backfill_assets import exception_table
 from backfill_assets.pages import run_path
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.reconciling import manifest_of, plan_reconciliation, reconcile
 from backfill_assets.runbook import StepState, steps
-from backfill_assets.target import Finding, Level, Reconciliation
+from backfill_assets.target import EXCEPTION_COLUMNS, Finding, Level, Reconciliation
 from manifests.lifecycle import RunState
 from resources.ledger import RunRecord, Verdict
 
@@ -84,6 +85,36 @@ def test_rows_that_cannot_be_listed_do_not_hide_what_the_gate_has_found(
     assert (record.state, record.state_reason) == (RunState.FAILED, f"gate(s) not passed: {GATE}")
     summary = verdict(one_month, record).summary
     assert summary.startswith(f"one differs; the rows that disagree could not be listed: {UNKNOWN}")
+
+
+def test_what_is_judged_again_is_listed_whatever_was_listed_before(
+    one_month: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, world = "clocks_agree", replace(one_month, gates=["clocks_agree", GATE])
+
+    def differs(context: Any) -> Finding:
+        row = [
+            F.lit(text).alias(name) for name, text in zip(EXCEPTION_COLUMNS, ("{}", "{}", "1", "2", "x"), strict=True)
+        ]
+        return Finding(False, "one differs", exceptions=lambda: context.source.limit(1).select(*row))
+
+    def gates(check: Any) -> None:
+        both = [Reconciliation(name, Level.RECORD, "They agree.", by) for name, by in ((other, differs), (GATE, check))]
+        declare(monkeypatch, replace(CASE_SLA_DAILY, reconciliations=(*CASE_SLA_DAILY.reconciliations, *both)))
+
+    gates(raises)
+    record = world.ran(world.manifest())
+    gates(cannot_list)
+    world.stage(record)
+    assert "could not be listed" in verdict(world, record).summary
+    gates(differs)
+    world.stage(record)
+    assert world.platform.ledger.run(record.run_id).state is RunState.FAILED
+    found = {one.gate: one for one in world.platform.ledger.verdicts(record.run_id)}
+    for gate in (other, GATE):
+        pointer = found[gate].details["exceptions"]
+        listed = exception_table.rows(world.platform, record.run_id, {gate: pointer["judgement"]}, 10)
+        assert (pointer["rows"], [row["what"] for row in listed]) == (1, ["x"])
 
 
 def test_a_reconciliation_of_what_is_published_fails_by_a_gate_that_raises(
