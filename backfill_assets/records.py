@@ -331,9 +331,11 @@ def require_explained(platform: Platform, run_id: str) -> None:
     Raises:
         PublicationRefused: naming each row.
     """
-    with platform.ledger.engine.begin() as connection:
+    with platform.ledger.engine.connect() as connection:
         first, follows = first_of(connection, run_id)
-        journal = explain(connection, platform.evidence.chain.links(since=follows), first=first)
+    links = list(platform.evidence.chain.links(since=follows))  # first: what each is about was committed by then
+    with platform.ledger.engine.connect() as connection:  # entries and rows as they are at one moment
+        journal = explain(connection, links, first=first)
         wrong = [*journal.damages, *unexplained(connection, journal, run_id)]
     if wrong:
         shown = [f"{one.where}: {one.what}" for one in wrong[:_SHOWN]]

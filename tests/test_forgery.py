@@ -19,9 +19,10 @@ from uuid import uuid4
 
 import pytest
 from pyiceberg.table import update
+from servers import Postgres
 from support import at_once, put_back, put_folder, put_link, put_link_to_nothing, put_pipe, put_socket, set_aside
 
-from backfill_assets import decisions, diff, faults, publication
+from backfill_assets import decisions, diff, faults, publication, records
 from backfill_assets.diff import diff_here, diff_run, recorded_diff
 from backfill_assets.doctor import examine, mend
 from backfill_assets.kept_diffs import keep_diff
@@ -939,3 +940,22 @@ def test_a_candidate_may_be_shown_by_a_machine_whose_clock_is_behind(platform: P
     assert made is not None
     assert log[-1].timestamp_ms < made.timestamp_ms
     assert places(platform) == []
+
+
+def test_what_is_decided_beside_a_publication_is_no_change_by_hand(tmp_path: Path, postgres_server: Postgres) -> None:
+    url, real = postgres_server.database(), records.unexplained
+
+    def beside(*arguments: Any) -> Any:
+        stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
+        return real(*arguments)
+
+    with declared():
+        platform = small_table.opened(tmp_path / "home", ledger_url=url)
+        small_table.initialise(platform)
+        planned(platform, manifest("waiting", "REPLACE_PARTITIONS", SCOPE))
+        assert staged(platform, "waiting").state is RunState.VALIDATED
+        refused = pytest.raises(PublicationRefused, match="was stopped by olga")
+        with mock.patch.object(records, "unexplained", beside), refused:
+            publish(platform, "waiting")
+        closed(platform)
+    postgres_server.drop(url)
