@@ -810,7 +810,8 @@ def _already(platform: Platform, record: RunRecord, actions: set[str]) -> Publis
     entry = _last(platform, record.run_id, actions)
     if entry is None:
         raise _not_on_record(record)
-    number = sum(one["state"] == "COMMITTED" for one in platform.ledger.publications(record.run_id))
+    done = [one for one in platform.ledger.publications(record.run_id) if one["state"] == "COMMITTED"]
+    number = sum(one["id"] <= entry["id"] for one in done)
     return tell_of(platform, record, entry, number)
 
 

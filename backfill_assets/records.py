@@ -376,8 +376,8 @@ def require_vouched_for(platform: Platform, run_id: str) -> None:
 
 
 def name_of(action: str, number: int) -> str:
-    """Return the name of the record of a run's change; the first two go by the action's name alone."""
-    return action if number <= _UNNUMBERED else f"{action}-{number}"
+    """Return the name of the record of a run's change; the first two, and an acceptance, go by the action's name alone."""
+    return action if number <= _UNNUMBERED or action == ACCEPT else f"{action}-{number}"  # a run is accepted once
 
 
 def _record(

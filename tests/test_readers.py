@@ -237,6 +237,19 @@ def test_a_record_whose_process_ended_before_its_link_gets_it_whatever_it_is_of(
         assert said(platform, data=False) == [], action.__name__
 
 
+def test_what_was_done_and_told_is_not_told_again_whatever_came_after_it(platform: Platform) -> None:
+    how, scope, options = MODES["version-later"]
+    planned(platform, manifest("next", how, scope, computed_by="2", **options))
+    staged(platform, "next")
+    for action in (publish, rollback, reinstate, accept):
+        action(platform, "next")
+    told = [one.name for one in records.records_of(platform, "next")]
+    for action in (publish, reinstate, accept):
+        action(platform, "next")
+    assert [one.name for one in records.records_of(platform, "next")] == told
+    assert said(platform, data=False) == []
+
+
 def test_what_misleads_readers_of_the_corrections_or_of_a_target_beside_them_is_named(platform: Platform) -> None:
     how, scope, options = MODES["instead"]
     planned(platform, manifest("next", how, scope, computed_by="2", **options))
