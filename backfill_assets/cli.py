@@ -891,7 +891,7 @@ def main() -> None:
         click.echo("interrupted; the same command again goes on from here", err=True)
         sys.exit(EXIT_FAILED)
     except click.ClickException as error:
-        error.show()
+        (unexpected.all_missing(error) if isinstance(error, click.MissingParameter) else error).show()
         sys.exit(EXIT_REFUSED)
     except BaseException as error:
         if not unexpected.is_unexpected(error):

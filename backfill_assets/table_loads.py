@@ -46,6 +46,10 @@ from resources.loads import (
 
 _READ = 1 << 20
 _CANDIDATES = 10
+_LEAST_OF_HASH = 4
+"""So many characters of a content's hash name a load without its table."""
+_OF_HASH = 12
+"""So many are shown where a load is named in a command."""
 _KEYS_AT_ONCE = 2_000_000
 """Keys whose repetitions are looked for in memory at once."""
 _SHOWN = 5
@@ -63,11 +67,15 @@ class FileLoaded:
 
 @dataclass(frozen=True)
 class LoadUndone:
-    """A load that was taken back, and the runs whose published rows were computed with it."""
+    """A load that was taken back, and the runs whose published rows were computed with it.
+
+    `new` is False if all of it was taken back before, and nothing was done.
+    """
 
     load: Load
     snapshot_id: int
     published_with_it: tuple[str, ...]
+    new: bool
 
 
 def load_file(
@@ -93,7 +101,8 @@ def load_file(
     limit = 0.0 if declared.is_reference else platform.settings.quarantine_limit
     opened = InputFile(path, declared.model)
     content = f"{declared.name}:{_hash(path)}"
-    load_id, before = load_to_make(platform.lakehouse.loads(declared.name), content)
+    loads = platform.lakehouse.loads(declared.name)
+    load_id, before = load_to_make(loads, content)
     if before is not None:
         if if_new:
             return FileLoaded(before, {}, new=False)
@@ -102,7 +111,8 @@ def load_file(
                 f"the content of {path} is in {declared.name} already: load '{load_id}' of {before.file or 'a file'}, "
                 f"{before.rows:,} rows, {before.at:%Y-%m-%d %H:%M} UTC",
                 "the same content is loaded once",
-                f"nothing is to be done; a script asks with --if-new; `backfill unload {declared.name} '{load_id}'` takes it back",
+                f"nothing is to be done; a script asks with --if-new; to take it back: `backfill unload {declared.name} "
+                f"'{_short(loads, load_id)}' --by NAME --reason TEXT`",
             )
         )
     if version is not None:
@@ -155,7 +165,7 @@ def _require_new_version(platform: Platform, declared: InputTable, version: str)
 def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: str) -> LoadUndone:
     """Take back what a load brought, by metadata alone: its rows in the table, and those in its quarantine.
 
-    `load_id` is the load's id, or a beginning of it that no other load of the table has.
+    `load_id` is the load's id, or a beginning that no other load of the table has: of the id, or of the hash in it.
     Safe to repeat. Runs that were planned before it still read the snapshot that they pinned.
 
     Raises:
@@ -170,36 +180,66 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
     if problems := actors.no_reason(reason):
         raise InputRefused(problems)
     who = decider(platform, by, f"the loads of {table}")
-    load_id = _load_meant(platform, declared.name, load_id)
+    found = _load_meant(platform.lakehouse.loads(declared.name), declared.name, load_id)
     properties = {ACTOR_PROPERTY: who.name, REASON_PROPERTY: reason}
-    snapshot = platform.lakehouse.undo_load(declared.name, load_id, properties)
+    is_new = found.undone_by is None
+    snapshot = platform.lakehouse.undo_load(declared.name, found.load_id, properties)
     quarantine = quarantine_of(declared)
-    if any(load.load_id == load_id for load in platform.lakehouse.loads(quarantine.name)):
-        platform.lakehouse.undo_load(quarantine.name, load_id, properties)
-    load = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == load_id)
-    return LoadUndone(load, snapshot.snapshot_id, tuple(_published_with(platform, declared, load)))
+    if quarantine.name != declared.name:
+        for rejected in platform.lakehouse.loads(quarantine.name):
+            if rejected.load_id == found.load_id:
+                is_new |= rejected.undone_by is None
+                platform.lakehouse.undo_load(quarantine.name, found.load_id, properties)
+    load = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == found.load_id)
+    return LoadUndone(load, snapshot.snapshot_id, tuple(_published_with(platform, declared, load)), is_new)
 
 
-def _load_meant(platform: Platform, table: str, text: str) -> str:
-    """Return the id of the load that a text names: its id, or a beginning of one alone; an unknown one as it is."""
-    known = {load.load_id: load for load in platform.lakehouse.loads(table)}
-    found = [load for load_id, load in known.items() if text and load_id.startswith(text)]
-    if text in known or not found:
-        return text
+def _load_meant(loads: Sequence[Load], table: str, text: str) -> Load:
+    """Return the load that a text names: by its id, by the hash in it, or by a beginning of one of them.
+
+    Raises:
+        InputRefused: if it names none of the table's loads, or several.
+    """
+    rule = (
+        f"a load is named by its id, or by a beginning that no other load of the table has: of the id, or of the hash in it "
+        f"from {_LEAST_OF_HASH} characters on"
+    )
+    exact = [load for load in loads if text in {load.load_id, _of_hash(load.load_id)}]
+    found = exact or [load for load in loads if _begins(load.load_id, text)]
     if len(found) == 1:
-        return found[0].load_id
+        return found[0]
     shown = "; ".join(
         f"{load.load_id} ({load.file or 'a file'}, {load.at:%Y-%m-%d %H:%M}{', taken back' if load.undone_at else ''})"
-        for load in found[:_CANDIDATES]
+        for load in (found or loads[::-1])[:_CANDIDATES]
     )
-    more = f"; and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
+    number = len(found) or len(loads)
+    more = f"; and {number - _CANDIDATES} more" if number > _CANDIDATES else ""
+    if found:
+        raise InputRefused(Problem(f"'{text}' names {number} loads of {table}: {shown}{more}", rule, "give more of it"))
     raise InputRefused(
         Problem(
-            f"'{text}' begins the id of {len(found)} loads of {table}: {shown}{more}",
-            "a beginning of a load's id names it where no other load begins so",
-            "give more of it",
+            f"{table} has no load '{text}'; it has {f'{shown}{more}' if loads else 'none at all'}",
+            rule,
+            f"correct the id: `backfill loads {table}` lists all of them",
         )
     )
+
+
+def _of_hash(load_id: str) -> str:
+    """Return a load's id without the table that most of them begin with."""
+    return load_id.partition(":")[2]
+
+
+def _begins(load_id: str, text: str) -> bool:
+    if not text:
+        return False
+    return load_id.startswith(text) or (len(text) >= _LEAST_OF_HASH and _of_hash(load_id).startswith(text))
+
+
+def _short(loads: Sequence[Load], load_id: str) -> str:
+    """Return the beginning of a load's hash, or its whole id where another load begins so."""
+    short = _of_hash(load_id)[:_OF_HASH]
+    return short if sum(_begins(load.load_id, short) for load in loads) == 1 else load_id
 
 
 def quarantine_of(table: InputTable) -> InputTable:

@@ -115,7 +115,9 @@ def undoing(table: Table, load_id: str) -> tuple[list[DataFile], list[DataFile]]
             break
     if snapshot is None:
         raise InputRefused(
-            Problem(f"{name} has no load '{load_id}'", "a load is undone by its id", f"see `backfill loads {name}`")
+            Problem(
+                f"{name} has no load '{load_id}'", "a load is undone by its id", f"`backfill loads {name}` lists them"
+            )
         )
     added, removed = _changes(table, snapshot)
     current = table.current_snapshot()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +23,7 @@ from support import put_in_force
 import backfill_assets as ba
 from backfill_assets import loading
 from backfill_assets import platform as platform_module
-from backfill_assets.cli import cli
+from backfill_assets.cli import cli, main
 from backfill_assets.input_files import InputFile
 from backfill_assets.loading import initialise
 from backfill_assets.platform import Platform
@@ -258,7 +262,8 @@ def test_the_same_content_is_refused_under_any_name_until_its_load_was_taken_bac
 
     undone = undo_load(platform, READINGS, first.load.load_id, by="ada", reason="loaded too early")
     assert {row["meter"] for row in held(platform)} == {"m2"}
-    assert undo_load(platform, READINGS, first.load.load_id, by="ada", reason="again") == undone
+    again = undo_load(platform, READINGS, first.load.load_id, by="grace", reason="again")
+    assert (undone.new, again) == (True, replace(undone, new=False))
     assert (undone.load.undone_by, undone.load.undone_because) == ("ada", "loaded too early")
 
     again = load_file(platform, READINGS, other)
@@ -318,8 +323,90 @@ def test_an_undoing_that_was_cut_short_is_finished_by_the_same_command(
         patch.setattr(type(platform.lakehouse), "undo_load", cut)
         with pytest.raises(KeyboardInterrupt):
             undo_load(platform, READINGS, done.load.load_id, by="ada", reason="wrong file")
-    undo_load(platform, READINGS, done.load.load_id, by="ada", reason="wrong file")
+    assert undo_load(platform, READINGS, done.load.load_id, by="ada", reason="wrong file").new
     assert held(platform) == held(platform, f"{READINGS}_quarantine") == []
+    assert not undo_load(platform, READINGS, done.load.load_id, by="ada", reason="wrong file").new
+
+
+def hash_of(load_id: str) -> str:
+    return load_id.partition(":")[2]
+
+
+def test_a_load_is_named_by_its_id_by_the_hash_in_it_or_by_a_beginning_of_either(
+    platform: Platform, tmp_path: Path
+) -> None:
+    decided = {"by": "ada", "reason": "wrong file"}
+    one = load_file(platform, READINGS, parquet(tmp_path / "a.parquet", rows())).load.load_id
+    load_file(platform, READINGS, parquet(tmp_path / "b.parquet", rows(meter="m2")))
+    for short in (hash_of(one)[:3], "", "zzzz"):
+        with pytest.raises(InputRefused) as refused:
+            undo_load(platform, READINGS, short, **decided)
+        (problem,) = refused.value.problems
+        assert f"{READINGS} has no load '{short}'" in problem.what
+        assert all(text in problem.what for text in (one, "a.parquet", "b.parquet"))
+        assert "of the hash in it from 4 characters on" in problem.rule
+    assert undo_load(platform, READINGS, hash_of(one)[:4], **decided).load.load_id == one
+
+
+def test_the_whole_id_of_a_load_is_that_loads_also_where_another_id_begins_with_it(
+    platform: Platform, tmp_path: Path
+) -> None:
+    decided = {"by": "ada", "reason": "wrong file"}
+    file = parquet(tmp_path / "a.parquet", rows())
+    old = load_file(platform, READINGS, file).load.load_id
+    undo_load(platform, READINGS, old, **decided)
+    new = load_file(platform, READINGS, file).load.load_id
+    assert new == f"{old}#2"
+    for text in (old, hash_of(old)):
+        done = undo_load(platform, READINGS, text, **decided)
+        assert (done.load.load_id, done.new) == (old, False)
+    with pytest.raises(InputRefused, match=f"names 2 loads of {READINGS}"):
+        undo_load(platform, READINGS, hash_of(old)[:20], **decided)
+    done = undo_load(platform, READINGS, hash_of(new), **decided)
+    assert (done.load.load_id, done.new) == (new, True)
+
+
+def test_the_command_that_a_refused_load_names_takes_the_load_back(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from backfill_assets.launch import initialise_instance
+
+    initialise_instance(platform.settings)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    file = parquet(tmp_path / "a.parquet", rows())
+    for _ in range(2):  # the second time, another load's id begins as this one's does
+        load_file(platform, READINGS, file)
+        with pytest.raises(InputRefused) as refused:
+            load_file(platform, READINGS, file)
+        (words,) = re.findall("`backfill (.*)`", refused.value.problems[0].fix)
+        done = CliRunner().invoke(cli, shlex.split(words), catch_exceptions=False, standalone_mode=False)
+        assert "taken back (4 rows)" in done.stdout
+        again = CliRunner().invoke(cli, shlex.split(words), catch_exceptions=False, standalone_mode=False)
+        assert "was taken back before" in again.stdout
+        assert "nothing was done" in again.stdout
+        assert held(platform) == []
+
+
+def test_all_that_a_command_was_not_given_is_asked_for_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, asked in (
+        (["unload", READINGS], ("LOAD", "--by", "--reason")),
+        (["unload", READINGS, "0607", "--by", "ada"], ("--reason",)),
+        (["unload", READINGS, "0607"], ("--by", "--reason")),
+        (["accept-change", "a-run"], ("--gate", "--reason")),
+    ):
+        monkeypatch.setattr(sys, "argv", ["backfill", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        said = capsys.readouterr().err.partition("Error: ")[2]
+        assert all(one in said for one in asked), said
+        assert "TABLE" not in said
+    monkeypatch.setattr(sys, "argv", ["backfill", "unload"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "TABLE, argument LOAD, option --by, option --reason" in capsys.readouterr().err
 
 
 def test_a_load_whose_files_were_rewritten_is_not_undone(platform: Platform, tmp_path: Path) -> None:

@@ -166,7 +166,8 @@ def unload(table: str, load_id: str, by: str, reason: str, as_json: bool) -> Non
 
     A new snapshot without the load's files; nothing is deleted, and runs that pinned an earlier snapshot still read it. The
     runs whose published rows were computed with it are named: restate them. Refused if the files were rewritten since.
-    The ids of loads: `backfill loads TABLE`; the beginning of one is enough, where no other load begins so. Safe to repeat.
+    `backfill loads TABLE` lists the ids of loads. LOAD is such an id, or a beginning that no other load of the table has: of
+    the id, or of the hash in it from 4 characters on. Safe to repeat: what was taken back before is left as it is.
     """
     from backfill_assets.launch import report_inputs
     from backfill_assets.table_loads import undo_load
@@ -177,7 +178,14 @@ def unload(table: str, load_id: str, by: str, reason: str, as_json: bool) -> Non
     if as_json:
         say(done)
         return
-    click.echo(f"{table}: load {done.load.load_id} taken back ({done.load.rows:,} rows), snapshot {done.snapshot_id}")
+    if done.new:
+        said = f"taken back ({done.load.rows:,} rows), snapshot {done.snapshot_id}"
+    else:
+        said = (
+            f"was taken back before, {done.load.undone_at:%Y-%m-%d %H:%M} UTC by {done.load.undone_by}: "
+            f"{done.load.undone_because}; nothing was done"
+        )
+    click.echo(f"{table}: load {done.load.load_id} {said}")
     if done.published_with_it:
         click.echo(f"  published rows were computed with it, by: {', '.join(done.published_with_it)}")
         click.echo("  plan a restatement of what they published")

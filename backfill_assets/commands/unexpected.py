@@ -37,6 +37,21 @@ def require_text(arguments: Sequence[str]) -> None:
         )
 
 
+def all_missing(error: click.MissingParameter) -> click.UsageError:
+    """Return an error that names every argument and option that a command needs and was not given, not only the first."""
+    if error.ctx is None:
+        return error
+    # Click looks at what was given before what was not: whatever has no value yet was left out
+    missing = [one for one in error.ctx.command.params if one.required and error.ctx.params.get(str(one.name)) is None]
+    if len(missing) < 2:  # noqa: PLR2004 - then Click's own message says all
+        return error
+    words = ", ".join(
+        f"option {one.opts[0]}" if isinstance(one, click.Option) else f"argument {one.make_metavar(error.ctx)}"
+        for one in missing
+    )
+    return click.UsageError(f"Missing: {words}.", error.ctx)
+
+
 def is_unexpected(error: BaseException) -> bool:
     """Return whether an error is a fault, and no way to end a process."""
     return isinstance(error, Exception) or type(error).__name__ == PANIC
