@@ -7,13 +7,11 @@ when, and what becomes of a failure is `staging`'s; what readers see changes in 
 from __future__ import annotations
 
 import threading
-import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -26,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 
 from backfill_assets.old_data import allowed, needed_columns
 from backfill_assets.output_types import fits, way_out
+from backfill_assets.places import place
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, spark_schema
 from backfill_assets.target import Inputs, TargetTable, TransformContext
@@ -275,7 +274,7 @@ def building(plan: Plan) -> Iterator[None]:
         raise InputRefused(
             Problem(
                 f"the frame of {plan.transform} {plan.transform_version} cannot be built: {type(error).__name__}: "
-                f"{str(error).strip().partition(chr(10))[0][:_LINE]}{_raised_at(error)}",
+                f"{str(error).strip().partition(chr(10))[0][:_LINE]}{f' ({at})' if (at := place(error)) else ''}",
                 "a frame is built before any row is read, alike for every chunk: no other chunk was tried",
                 "correct the transform; its code is another one then, and the change is planned under a new run id",
             )
@@ -289,13 +288,6 @@ def _may_depend_on_rows(error: Exception) -> bool:
     if isinstance(error, PySparkException):  # a wrong argument is one of Python's errors as well
         return not isinstance(error, (TypeError, ValueError, AttributeError, LookupError, NotImplementedError))
     return isinstance(error, (Py4JError, OSError, MemoryError))
-
-
-def _raised_at(error: Exception) -> str:
-    """Return the last line of the error's way that is no library's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if "site-packages" not in one.filename and one.filename != __file__]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def staged_files(

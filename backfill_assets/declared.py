@@ -24,6 +24,7 @@ from zoneinfo import available_timezones
 import polars as pl
 
 from backfill_assets.digest import canonical_type
+from backfill_assets.places import PRODUCTS_FOLDER, ROOT, is_core
 from backfill_assets.quarantine import with_quarantines
 from backfill_assets.schema import Corrections, Published, dtypes, iceberg_type
 from backfill_assets.target import (
@@ -43,10 +44,7 @@ from manifests.errors import DeclarationRefused, InputRefused, Problem
 from manifests.model import PublishMode
 from manifests.policy import OLD_DATA_GATE
 
-_PACKAGE = Path(__file__).resolve().parent
-_ROOT = _PACKAGE.parent
-_REGISTRY = _PACKAGE / "products" / "registry.py"
-_CORE = (_PACKAGE, _ROOT / "manifests", _ROOT / "resources")
+_REGISTRY = PRODUCTS_FOLDER / "registry.py"
 _NAME = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*")
 _OFFSET = re.compile(r"[+-](0\d|1[0-8]):[0-5]\d")
 _NOT_IN_MODULE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
@@ -107,20 +105,14 @@ def _line_of(error: Exception) -> str:
     at = max((number for number, frame in enumerate(frames) if Path(frame.filename) == _REGISTRY), default=-1)
     inside = frames[at + 1 :]
     # the line of the product, not the one in pandera or here that found the mistake
-    home = Path(inside[0].filename).parent if inside else _ROOT
-    own = [frame for frame in inside if Path(frame.filename).is_relative_to(home) and not _is_core(frame.filename)]
+    home = Path(inside[0].filename).parent if inside else ROOT
+    own = [frame for frame in inside if Path(frame.filename).is_relative_to(home) and not is_core(frame.filename)]
     found = (own or inside[:1] or frames[at:] or frames)[-1]
     return f"{_shown(Path(found.filename))}:{found.lineno}"
 
 
-def _is_core(name: str) -> bool:
-    file = Path(name)
-    is_product = file.is_relative_to(_REGISTRY.parent)
-    return not is_product and any(file.is_relative_to(folder) for folder in _CORE)
-
-
 def _shown(file: Path) -> str:
-    return str(file.relative_to(_ROOT)) if file.is_relative_to(_ROOT) else str(file)
+    return str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else str(file)
 
 
 def problems_of(declared: Sequence[Product]) -> list[Problem]:

@@ -39,7 +39,7 @@ from backfill_assets.gates import (
 from backfill_assets.old_data import concealed
 from backfill_assets.old_data import finding as old_data_finding
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.raised import found_or_raised
+from backfill_assets.raised import PLACE, TRACEBACK, found_or_raised
 from backfill_assets.reconciliation import SLICES
 from backfill_assets.target import (
     ALL_CHUNKS_GATE,
@@ -543,8 +543,10 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
         for one in verdicts:
             level = logging.INFO if one.passed else logging.WARNING
             raised = str(one.details.get(RAISED, "")).partition(":")[0]
-            # the text of an error may quote a row: only its kind is written
+            # the text of an error may quote a row: only its kind is written, and where it was raised
             said = f"it raised {raised}" if raised else one.summary
+            for name, how in ((PLACE, " at {}"), (TRACEBACK, "; traceback: {} in the home folder")):
+                said += how.format(one.details[name]) if raised and one.details.get(name) else ""
             text = f"{one.gate} {'passed' if one.passed else 'NOT PASSED'}: {said}"
             logs.event(_log, level, "run_verdict", text, told=True, gate=one.gate, passed=one.passed)
     return verdicts
@@ -606,7 +608,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         history_until_end(platform, target, plan, whole=True),
         [file.path for chunk in chunks for file in chunk.files],
     )
-    found = {gate: found_or_raised(record.run_id, findings[gate]) for gate in plan.gates}
+    found = {gate: found_or_raised(platform, record.run_id, gate, findings[gate]) for gate in plan.gates}
     kept = keep(
         platform,
         record.run_id,

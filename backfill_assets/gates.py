@@ -25,6 +25,7 @@ from pandera.api.function_dispatch import Dispatcher
 from pandera.errors import SchemaError, SchemaErrors
 
 from backfill_assets.digest import RowDigest
+from backfill_assets.places import place
 from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, is_row_rule
 from backfill_assets.sums import added, as_text, sums_of, value_columns
 from manifests.canonical import plain
@@ -267,6 +268,7 @@ class _Judge:
             raise
         except Exception as error:  # noqa: BLE001 - a product's function may raise anything
             said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:_ERROR_LENGTH]}"
+            said += f" ({at})" if (at := place(error)) else ""
             _add(self.violations, rule, 1, [{"error": said}])
 
     def _follow(self, frame: pl.DataFrame) -> None:

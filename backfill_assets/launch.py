@@ -15,6 +15,7 @@ from pathlib import Path
 import dagster as dg
 import yaml
 from dagster._core.definitions.partitions.context import partition_loading_context
+from dagster._core.errors import DagsterAssetCheckFailedError
 
 from backfill_assets import stopping
 from backfill_assets.changes import tell_changes
@@ -33,6 +34,7 @@ from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings
 _log = logging.getLogger(__name__)
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """The event log has everything; a terminal that shows a progress bar needs none of it twice."""
+_CHUNKS_NAMED = 5
 _SHIPPED = Path(__file__).with_name("dagster.yaml")
 
 
@@ -183,7 +185,10 @@ def run_chunks(
 
 
 def _failures(result: dg.ExecuteInProcessResult) -> list[str]:
-    """Return why the steps of a Dagster run failed, in the words of whoever refused; else the first line of the error."""
+    """Return why the steps of a Dagster run failed, in the words of whoever refused; else the first line of the error.
+
+    What Dagster raises of checks that have not passed counts them; what is said here is which, and what each found.
+    """
     found = []
     for event in result.all_events:
         if not event.is_step_failure:
@@ -194,8 +199,23 @@ def _failures(result: dg.ExecuteInProcessResult) -> list[str]:
         elif (error := data.error) is not None:
             while error.cause is not None:
                 error = error.cause
-            found.append(error.message.strip().partition("\n")[0])
+            judged = _not_passed(result) if error.cls_name == DagsterAssetCheckFailedError.__name__ else []
+            found += judged or [error.message.strip().partition("\n")[0]]
     return found
+
+
+def _not_passed(result: dg.ExecuteInProcessResult) -> list[str]:
+    """Return of each gate that fails a Dagster run what it found, of some chunks where it judges them one by one."""
+    found: dict[str, list[str]] = {}
+    for one in result.get_asset_check_evaluations():
+        if not one.passed and one.severity is dg.AssetCheckSeverity.ERROR and one.blocking:
+            chunk = f"{one.partition.rsplit('|', 1)[-1]}: " if one.partition else ""
+            found.setdefault(one.check_name, []).append(f"{chunk}{one.description}")
+    return [
+        f"{gate} has not passed: {'; '.join(all_of[:_CHUNKS_NAMED])}"
+        + (f"; and {len(all_of) - _CHUNKS_NAMED} more chunks" if all_of[_CHUNKS_NAMED:] else "")
+        for gate, all_of in found.items()
+    ]
 
 
 def run_publication(

@@ -334,7 +334,7 @@ def _verdicts(
         return everywhere(item, contexts()) if contexts() else Finding(True, "nothing is published in these days")
 
     for item in asked:
-        finding = found_or_raised(record.run_id, partial(reconciled, item))
+        finding = found_or_raised(platform, record.run_id, item.name, partial(reconciled, item))
         found[item.name] = Judged(item.name, item.level.value, finding, item.exceptions_limit)
     if OLD_DATA_GATE in plan.gates:
         source = history_until_end(platform, target, plan, whole=True)

@@ -32,19 +32,20 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platfo
         small_table.closed(platform)
 
 
-def launched(platform: Platform, run_id: str, **changes: object) -> tuple[str, dict[str, str], list[str]]:
-    """Stage and gate a run in Dagster; return how the Dagster run ended, what its checks show, and what it logged."""
-    chunks = changes.pop("chunks", None)
+def launched(platform: Platform, run_id: str, **changes: object) -> tuple[str, dict[str, str], list[str], list[str]]:
+    """Stage and gate a run in Dagster; return how it ended, what its checks show, what it logged, and why it failed."""
+    chunks, why = changes.pop("chunks", None), list[str]()
     text = small_table.manifest_data(run_id, "REPLACE_PARTITIONS", small_table.SCOPE) | changes
     record = small_table.planned(platform, manifest_from(text))
     with instance_at(platform.settings) as instance:
         announce_approval(instance, record)
-        run_chunks(platform, instance, record, list(chunks or [chunk.key for chunk in record.plan.chunks]))
+        keys = list(chunks or [chunk.key for chunk in record.plan.chunks])
+        run_chunks(platform, instance, record, keys, failed=why.append)
         (run,) = instance.get_runs(limit=1)
         messages = [entry.user_message for entry in instance.all_logs(run.run_id)]
         graph = definitions.build_definitions(platform).resolve_asset_graph()
         shown = {check.name: _shown(instance, check, run) for check in graph.asset_check_keys if check.asset_key == KEY}
-    return run.status.value, shown, messages
+    return run.status.value, shown, messages, why
 
 
 def _shown(instance: dg.DagsterInstance, check: dg.AssetCheckKey, run: dg.DagsterRun) -> str:
@@ -62,7 +63,7 @@ def _shown(instance: dg.DagsterInstance, check: dg.AssetCheckKey, run: dg.Dagste
 
 
 def test_one_failed_gate_leaves_the_checks_green_that_passed(platform: Platform) -> None:
-    ended, shown, messages = launched(platform, "bad", safety={"maxRowsExpected": 5})
+    ended, shown, messages, why = launched(platform, "bad", safety={"maxRowsExpected": 5})
     assert ended == "FAILURE"
     assert shown == {
         "all_chunks_staged": PASSED,
@@ -70,12 +71,13 @@ def test_one_failed_gate_leaves_the_checks_green_that_passed(platform: Platform)
         "old_data_policy": PASSED,
         "rows_within_expected": "ERROR: 52 rows written, limit 5",
     }
+    assert why == ["2020-02 to 2020-03: rows_within_expected has not passed: 52 rows written, limit 5"]
     assert not [text for text in messages if "did not yield or return" in text]
 
 
 def test_what_no_gate_has_judged_is_neither_green_nor_an_error(platform: Platform) -> None:
-    ended, shown, messages = launched(platform, "part", chunks=["2020-02"])
-    assert (ended, shown["chunk_rules"], shown["all_chunks_staged"]) == ("SUCCESS", PASSED, SKIPPED)
+    ended, shown, messages, why = launched(platform, "part", chunks=["2020-02"])
+    assert (ended, shown["chunk_rules"], shown["all_chunks_staged"], why) == ("SUCCESS", PASSED, SKIPPED, [])
     assert not [text for text in messages if "did not yield or return" in text]
 
     def twice(version: str, *days: object) -> list[dict[str, object]]:
@@ -83,7 +85,7 @@ def test_what_no_gate_has_judged_is_neither_green_nor_an_error(platform: Platfor
 
     rows_of = small_table.rows_of
     with mock.patch.object(small_table, "rows_of", twice):
-        ended, shown, messages = launched(platform, "doubled")
+        ended, shown, messages, why = launched(platform, "doubled")
     assert ended == "FAILURE"
     assert shown.pop("chunk_rules").startswith("ERROR: unique key")
     assert shown == {
@@ -91,3 +93,4 @@ def test_what_no_gate_has_judged_is_neither_green_nor_an_error(platform: Platfor
         "old_data_policy": PASSED,
         "rows_within_expected": "WARN: not judged: not every chunk has passed its rules",
     }
+    assert why == ["2020-02 to 2020-03: chunk_rules has not passed: 2020-02: unique key: 50; 2020-03: unique key: 54"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType
 from test_pages import page
 from worlds import World, declare, make_world
 
@@ -38,6 +40,28 @@ def declared(monkeypatch: pytest.MonkeyPatch, check: Any) -> None:
 
 def raises(context: Any) -> Finding:
     return Finding(context.source.select("metre").count() == 0, "never said")
+
+
+def lines_of(*texts: str) -> list[int]:
+    """The lines of this file that begin with these texts."""
+    own = [line.strip() for line in Path(__file__).read_text(encoding="utf-8").splitlines()]
+    return [own.index(text) + 1 for text in texts]
+
+
+@F.udf(IntegerType())
+def share(_value: Any) -> int:
+    none = 0
+    return 1 // none
+
+
+def raises_in_a_worker(context: Any) -> Finding:
+    return Finding(context.source.limit(1).select(share("case_id")).collect() == [], "never said")
+
+
+def raises_in_spark(context: Any) -> Finding:
+    rows = context.source.limit(1)
+    shares = rows.select(F.lit(1) / (F.length("case_id") - F.length("case_id")))
+    return Finding(shares.collect() == [], "never said")
 
 
 def passes(_context: Any) -> Finding:
@@ -77,6 +101,43 @@ def test_a_gate_that_raises_fails_its_run_and_a_launch_lets_it_judge_again(
     assert one_month.platform.ledger.run(record.run_id).state is RunState.VALIDATED
 
 
+def test_of_a_gate_that_raises_the_line_is_said_and_the_whole_traceback_kept(
+    one_month: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, worker, spark = lines_of(
+        'return Finding(context.source.select("metre").count() == 0, "never said")',
+        "return 1 // none",
+        'return Finding(shares.collect() == [], "never said")',
+    )
+    declared(monkeypatch, raises)
+    record = one_month.approved(one_month.manifest())
+    for check, error, place, quoted in (
+        (raises, UNKNOWN, f"tests/test_raised.py:{python}, in raises", "raises"),
+        (raises_in_a_worker, "ZeroDivisionError: ", f"tests/test_raised.py:{worker}, in share", "return 1 // none"),
+        (
+            raises_in_spark,
+            "ArithmeticException: [DIVIDE_BY_ZERO]",
+            f"tests/test_raised.py:{spark}, in raises_in_spark",
+            "DIVIDE",
+        ),
+    ):
+        declared(monkeypatch, check)
+        one_month.stage(record)
+        found, why = verdict(one_month, record), one_month.platform.ledger.run(record.run_id).state_reason
+        for text in (found.summary, why):
+            assert f": {error}" in text or f" {error}" in text, text
+            assert f"({place})" in text, text
+            assert str(Path(__file__).parent) not in text
+            assert str(one_month.home) not in text
+        assert "\n" not in found.summary
+        name = found.details["traceback"]
+        assert f"traceback: {name} in the home folder" in found.summary
+        kept = (one_month.home / name).read_text(encoding="utf-8")
+        assert "Traceback (most recent call last)" in kept
+        assert quoted in kept
+        assert (one_month.home / name).stat().st_mode & 0o077 == 0
+
+
 def test_rows_that_cannot_be_listed_do_not_hide_what_the_gate_has_found(
     one_month: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +146,10 @@ def test_rows_that_cannot_be_listed_do_not_hide_what_the_gate_has_found(
     assert (record.state, record.state_reason) == (RunState.FAILED, f"gate(s) not passed: {GATE}")
     summary = verdict(one_month, record).summary
     assert summary.startswith(f"one differs; the rows that disagree could not be listed: {UNKNOWN}")
+    (line,) = lines_of(
+        'return Finding(False, "one differs", exceptions=lambda: context.source.select(F.col("metre").alias("key")))'
+    )
+    assert f"(tests/test_raised.py:{line}, in <lambda>)" in summary
 
 
 def test_what_is_judged_again_is_listed_whatever_was_listed_before(
