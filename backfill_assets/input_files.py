@@ -36,6 +36,7 @@ _CSV_BLOCK = 16 << 20
 _DETAIL_LENGTH = 200
 _INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})$"
 """A leap second (:60) is none: it would be stored as the next minute's first."""
+_LOCAL = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?$"
 _WHOLE = r"^[+-]?\d+$"
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 
@@ -106,8 +107,9 @@ class InputFile:
                 problems.append(
                     Problem(
                         f"column {name} of {self._path} is {kind}; it is declared as {self._names[name]}",
-                        "a file's column has its declared type, or one whose values can be told to be the same",
-                        "write the column with its declared type"
+                        f"such a column is filled from {_may_be(self._types[name])}: nothing else says the same without "
+                        "rounding or guessing",
+                        f"write the column as {self._names[name]}"
                         + (" and a time zone" if arrow.types.is_timestamp(kind) else ""),
                     )
                 )
@@ -137,7 +139,12 @@ class InputFile:
         typed = raw.select(
             ROW, *absent, *(_typed(name, raw.schema[name], self._types[name]) for name in self._columns)
         ).select(ROW, *self._types)
-        reasons = [
+        without_offset = [
+            pl.when(_local_instant(pl.col(name))).then(pl.lit(f"{name}: no offset from UTC"))
+            for name in self._columns
+            if isinstance(self._types[name], pl.Datetime) and isinstance(raw.schema[name], pl.String)
+        ]
+        reasons = without_offset + [
             pl.when(pl.col(name).is_not_null() & typed[name].is_null()).then(pl.lit(f"{name}: not {self._names[name]}"))
             for name in self._columns
         ]
@@ -319,6 +326,31 @@ def _can_hold(declared: pl.DataType, found: Any) -> bool:
         return bool(kinds.is_timestamp(found) and found.tz is not None)
     same = {pl.Boolean: kinds.is_boolean, pl.Date: kinds.is_date32}.get(base)
     return same is not None and bool(same(found))
+
+
+def _may_be(declared: pl.DataType) -> str:
+    """Say of which types of a Parquet file `_can_hold` accepts a column."""
+    if isinstance(declared, pl.List):
+        return f"lists: their elements from {_may_be(declared.inner)}"  # type: ignore[arg-type]
+    base = declared.base_type()
+    words = {
+        pl.String: "text",
+        pl.Int32: "integers of any width",
+        pl.Int64: "integers of any width",
+        pl.Float64: "floating-point numbers or integers",
+        pl.Decimal: "decimals or integers",
+        pl.Datetime: "timestamps with a time zone, of any unit",
+        pl.Boolean: "booleans",
+        pl.Date: "days (date32)",
+    }
+    return words.get(base, "its declared type alone")
+
+
+def _local_instant(text: pl.Expr) -> pl.Expr:
+    """Return whether text is an existing date and time that says no offset from UTC, and so no instant."""
+    parsed = text.str.replace(" ", "T", literal=True).str.replace(r"T(\d{2}:\d{2})$", "T${1}:00")
+    exists = parsed.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False).is_not_null()
+    return text.str.contains(_LOCAL) & exists
 
 
 def _typed(name: str, found: pl.DataType, declared: pl.DataType) -> pl.Expr:

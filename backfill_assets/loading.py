@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -17,6 +18,7 @@ from backfill_assets.gates import named
 from backfill_assets.platform import Platform, input_tables
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.registry import PRODUCTS
+from backfill_assets.quarantine import WITHHELD, Rejections
 from backfill_assets.schema import TABLE_PROPERTIES, iceberg_schema
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
@@ -107,10 +109,14 @@ def load_case_events(platform: Platform, load: enforcement.RawLoad, limit: float
     """
     at = now().replace(microsecond=0)
     counted = enforcement.count(load, at)
+    withheld = platform.policy.protects(enforcement.EVENTS)
+    if withheld:
+        first = {reason: replace(one, detail=WITHHELD) for reason, one in counted.first.items()}
+        counted = replace(counted, first=first)
     total = counted.events + counted.quarantined
     share = counted.quarantined / total if total else 0.0
     if share > limit:
-        reasons = ", ".join(f"{reason} {number:,}" for reason, number in counted.by_reason.items())
+        reasons = Rejections(Counter(counted.by_reason), counted.first).in_words(withheld=withheld)
         raise InputRefused(
             Problem(
                 f"{load.source_file}: {counted.quarantined:,} of {total:,} rows ({share:.1%}) cannot be classified ({reasons})",

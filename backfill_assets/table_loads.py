@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +24,7 @@ import pyarrow.parquet as pq
 from backfill_assets.decisions import decider
 from backfill_assets.input_files import DETAIL, REASON, RECORD, ROW, Checked, InputFile, unique_columns
 from backfill_assets.platform import Platform, input_named, input_tables
-from backfill_assets.quarantine import Quarantine
+from backfill_assets.quarantine import WITHHELD, FirstRow, Quarantine, Rejections
 from backfill_assets.schema import iceberg_schema
 from backfill_assets.target import InputTable
 from manifests.errors import InputRefused, Problem
@@ -52,17 +51,30 @@ _OF_HASH = 12
 """So many are shown where a load is named in a command."""
 _KEYS_AT_ONCE = 2_000_000
 """Keys whose repetitions are looked for in memory at once."""
-_SHOWN = 5
 _WAS_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
 
 
 @dataclass(frozen=True)
 class FileLoaded:
-    """What a load brought: rows loaded and quarantined, by reason; `new` is False if the content was there before."""
+    """What a load brought: rows loaded and quarantined, by reason; `new` is False if the content was there before.
+
+    `first` is the first row of each reason; its value is withheld where the policy protects the table.
+    """
 
     load: Load
     by_reason: dict[str, int]
     new: bool
+    first: dict[str, FirstRow] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class QuarantinedRows:
+    """Some rows of a quarantine, and how many it has; without values if `withheld`."""
+
+    table: str
+    total: int
+    rows: list[dict[str, Any]]
+    withheld: bool
 
 
 @dataclass(frozen=True)
@@ -118,9 +130,10 @@ def load_file(
     if version is not None:
         _require_new_version(platform, declared, version)
     with _repeated_rows(opened, declared) as repeated:
+        withheld = platform.policy.protects(declared.name)
         reasons, rows = _reasons(opened, repeated)
-        _require_few(path, declared, reasons, rows, limit)
-        rejected = sum(reasons.values())
+        _require_few(path, declared, reasons, rows, limit, withheld=withheld)
+        rejected = reasons.total
         properties = {
             LOAD_PROPERTY: load_id,
             FILE_PROPERTY: path.name,
@@ -139,7 +152,10 @@ def load_file(
                 platform.lakehouse.append(quarantine_of(declared).name, quarantine, properties)
             platform.lakehouse.append(declared.name, _loaded(opened, declared, repeated), properties)
     made = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == load_id)
-    return FileLoaded(made, dict(sorted(reasons.items())), new=True)
+    shown = {
+        reason: replace(one, detail=WITHHELD) if withheld else one for reason, one in sorted(reasons.first.items())
+    }
+    return FileLoaded(made, dict(sorted(reasons.counts.items())), new=True, first=shown)
 
 
 def _require_new_version(platform: Platform, declared: InputTable, version: str) -> None:
@@ -242,6 +258,29 @@ def _short(loads: Sequence[Load], load_id: str) -> str:
     return short if sum(_begins(load.load_id, short) for load in loads) == 1 else load_id
 
 
+def quarantined_rows(platform: Platform, table: str, limit: int) -> QuarantinedRows:
+    """Return at most `limit` rows of the quarantine of an input table, and how many it has.
+
+    Raises:
+        InputRefused: if the table is not declared, or is a reference table, which has no quarantine.
+    """
+    declared = input_named(table)
+    quarantine = quarantine_of(declared)
+    if not quarantine.quarantine_of:
+        raise InputRefused(
+            Problem(
+                f"{table} has no quarantine",
+                "a reference table is replaced whole or not at all: a load with a row that its model refuses is refused",
+                f"`backfill loads {table}` lists what was loaded",
+            )
+        )
+    withheld = platform.policy.protects(quarantine.quarantine_of) or platform.policy.protects(quarantine.name)
+    total, rows = platform.lakehouse.some_rows(quarantine.name, limit)
+    if withheld:
+        rows = [row | {"detail": WITHHELD, "record": WITHHELD} for row in rows]
+    return QuarantinedRows(quarantine.name, total, rows, withheld)
+
+
 def quarantine_of(table: InputTable) -> InputTable:
     """Return the quarantine of an input table; of a reference table, which has none, the table itself."""
     return next((one for one in input_tables() if one.quarantine_of == table.name), table)
@@ -333,19 +372,20 @@ def _checked(opened: InputFile, repeated: _Repeated) -> Iterator[Checked]:
     return (repeated.split(checked) for checked in opened.batches())
 
 
-def _reasons(opened: InputFile, repeated: _Repeated) -> tuple[Counter[str], int]:
-    """Return how many rows would be quarantined, by reason, and how many rows there are."""
-    reasons: Counter[str] = Counter()
+def _reasons(opened: InputFile, repeated: _Repeated) -> tuple[Rejections, int]:
+    """Return the rows that would be quarantined, by reason, and how many rows there are."""
+    reasons = Rejections()
     rows = 0
     for checked in _checked(opened, repeated):
         rows += checked.passed.height + checked.rejected.height
-        for reason, number in checked.rejected.group_by(REASON).len().iter_rows():
-            reasons[reason] += number
+        reasons.add(checked.rejected, row=ROW, reason=REASON, detail=DETAIL)
     return reasons, rows
 
 
-def _require_few(path: Path, table: InputTable, reasons: Counter[str], rows: int, limit: float) -> None:
-    rejected = sum(reasons.values())
+def _require_few(
+    path: Path, table: InputTable, reasons: Rejections, rows: int, limit: float, *, withheld: bool
+) -> None:
+    rejected = reasons.total
     if not rows:
         raise InputRefused(
             Problem(
@@ -354,11 +394,10 @@ def _require_few(path: Path, table: InputTable, reasons: Counter[str], rows: int
         )
     if rejected <= limit * rows:
         return
-    most = ", ".join(f"{reason} ({number:,})" for reason, number in reasons.most_common(_SHOWN))
-    more = f" and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
     raise InputRefused(
         Problem(
-            f"{path}: {rejected:,} of {rows:,} rows ({rejected / rows:.1%}) are not rows of {table.name}: {most}{more}",
+            f"{path}: {rejected:,} of {rows:,} rows ({rejected / rows:.1%}) are not rows of {table.name}: "
+            f"{reasons.in_words(withheld=withheld)}",
             "a reference table takes no row that its model refuses"
             if table.is_reference
             else f"at most {limit:.1%} of a load may be quarantined (setting quarantine_limit)",

@@ -347,6 +347,10 @@ class Policy(_Part):
         """Return the first rule about a source for a target."""
         return next((one for one in self.sources if fnmatchcase(source, one.table) and _any(one.targets, target)), None)
 
+    def protects(self, source: str) -> bool:
+        """Whether a rule, for whatever target, says of columns of a source who may read them, or whose rows are erased."""
+        return any(fnmatchcase(source, one.table) and (one.columns or one.erasure is not None) for one in self.sources)
+
     def includes(self, entries: Sequence[str], name: str) -> bool:
         """Whether a person is one of `entries`, by name or by group."""
         wanted = same_name(name)

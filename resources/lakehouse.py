@@ -479,6 +479,12 @@ class Lakehouse:
         rows: list[dict[str, Any]] = self.table(name).scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
         return rows
 
+    def some_rows(self, name: str, limit: int) -> tuple[int, list[dict[str, Any]]]:
+        """Return how many rows a table has, and at most `limit` of them."""
+        scan = self.table(name).scan(limit=limit)
+        rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
+        return self.table(name).scan(snapshot_id=scan.snapshot_id).count(), rows
+
     # --- committing -----------------------------------------------------------------------------------------------
 
     def append(self, name: str, batches: Iterable[Any], properties: Mapping[str, str]) -> Commit | None:

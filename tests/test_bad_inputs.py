@@ -541,7 +541,7 @@ BAD_DATA = [
         "log.csv",
         CSV_HEADER + A_FINE + A_FINE.replace("Create Fine", "Dance") * 9,
         "9 of 10 rows (90.0%)",
-        "UNKNOWN_ACTIVITY 9",
+        "UNKNOWN_ACTIVITY (9, first in row 1: ",
         "at most 5.0%",
         "quarantine_limit",
     ),

@@ -121,7 +121,7 @@ def test_rows_that_the_model_accepts_are_loaded_and_the_others_quarantined_with_
     assert done.by_reason == {
         "a free reading has no price": 1,
         "price: not decimal(12, 2)": 1,
-        "read_at: not timestamptz": 1,
+        "read_at: no offset from UTC": 1,
         "watt_hours: greater_than_or_equal_to(0)": 1,
     }
     loaded = {(row["meter"], row["read_at"]): (row["watt_hours"], str(row["price"])) for row in held(platform)}
@@ -135,6 +135,135 @@ def test_rows_that_the_model_accepts_are_loaded_and_the_others_quarantined_with_
     assert sorted(kept) == [4, 5, 6, 7]
     assert kept[5]["detail"] == "read_at is 2024-01-01T14:00:00"
     assert json.loads(kept[7]["record"])["price"] == "1.005"
+
+
+def test_a_refused_load_shows_the_first_row_of_each_reason(platform: Platform, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(
+        "meter,read_at,watt_hours,price\n"
+        'm1,2024-01-01T12:00:00Z,5,"1,50"\n'
+        'm1,2024-01-01T13:00:00Z,5,"2,50"\n'
+        "m1,2024-02-30T14:00:00Z,5,\n"
+        "m1,2024-02-28T14:00:00,5,\n"
+        f"m1,2024-02-28T14:00:00Z,{'9' * 200},\n"
+        "m1,2024-02-28T15:00:00Z,0,1.00\n"
+    )
+    with pytest.raises(InputRefused) as refused:
+        load_file(platform, READINGS, file)
+    said = refused.value.problems[0].what
+    assert "price: not decimal(12, 2) (2, first in row 0: price is 1,50)" in said
+    assert "read_at: not timestamptz (1, first in row 2: read_at is 2024-02-30T14:00:00Z)" in said
+    assert "read_at: no offset from UTC (1, first in row 3: read_at is 2024-02-28T14:00:00)" in said
+    assert "a free reading has no price (1, first in row 5)" in said
+    assert "9…" in said
+    assert "9" * 100 not in said
+    assert "rows are counted from 0" in said
+
+
+@pytest.mark.parametrize(
+    ("instant", "reason"),
+    [
+        ("2024-02-28T14:00", "no offset from UTC"),
+        ("2024-02-28 14:00:00.5", "no offset from UTC"),
+        ("2024-02-30T14:00:00", "not timestamptz"),
+        ("2024-02-28T25:00:00", "not timestamptz"),
+        ("2024-02-28", "not timestamptz"),
+        ("2024-02-28T14:00:00 CET", "not timestamptz"),
+    ],
+)
+def test_a_missing_offset_is_told_from_a_day_that_does_not_exist(
+    platform: Platform, tmp_path: Path, instant: str, reason: str
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(f"meter,read_at,watt_hours,price\nm1,2024-01-01T12:00:00Z,5,\nm1,{instant},5,\n")
+    assert load_file(platform, READINGS, file).by_reason == {f"read_at: {reason}": 1}
+
+
+def test_a_column_of_another_type_is_refused_with_the_types_that_it_may_have(
+    platform: Platform, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist([{**rows()[0], "watt_hours": 1.0, "price": "1.50"}]), file)
+    with pytest.raises(InputRefused) as refused:
+        load_file(platform, READINGS, file)
+    said = {problem.what: problem.rule for problem in refused.value.problems}
+    assert "filled from integers of any width" in said[f"column watt_hours of {file} is double; it is declared as int"]
+    assert (
+        "filled from decimals or integers"
+        in said[f"column price of {file} is string; it is declared as decimal(12, 2)"]
+    )
+
+
+def with_rejected_rows(path: Path) -> Path:
+    path.write_text(
+        "meter,read_at,watt_hours,price\n"
+        "m1,2024-01-01T12:00:00Z,5,\n"
+        "m1,2024-01-01T13:00:00Z,-3,\n"
+        "secret,2024-01-01T14:00:00Z,-4,\n"
+        "m1,2024-01-01T15:00:00Z,5,\n"
+    )
+    return path
+
+
+def test_a_command_shows_the_rows_of_a_quarantine(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from backfill_assets.launch import initialise_instance
+
+    initialise_instance(platform.settings)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    monkeypatch.setenv("BACKFILL_QUARANTINE_LIMIT", "0.5")
+
+    def run(*words: str) -> str:
+        return CliRunner().invoke(cli, list(words), catch_exceptions=False, standalone_mode=False).stdout
+
+    assert "no rows" in run("loads", READINGS, "--quarantine")
+    said = run("load", READINGS, str(with_rejected_rows(tmp_path / "a.csv")))
+    assert "quarantined watt_hours: greater_than_or_equal_to(0): 2, first in row 1: watt_hours is -3" in said
+    assert f"backfill loads {READINGS} --quarantine" in said
+    shown = json.loads(run("loads", READINGS, "--quarantine", "--json"))
+    assert (shown["table"], shown["total"]) == (f"{READINGS}_quarantine", 2)
+    assert {row["source_row"]: json.loads(row["record"])["meter"] for row in shown["rows"]} == {1: "m1", 2: "secret"}
+    assert all(text in run("loads", READINGS, "--quarantine") for text in ("a.csv", "watt_hours is -4", "secret"))
+    some = json.loads(run("loads", READINGS, "--quarantine", "--limit", "1", "--json"))
+    assert (some["total"], len(some["rows"])) == (2, 1)
+    for words, says in (((TARIFFS, "--quarantine"), "has no quarantine"), ((READINGS, "--limit", "1"), "--quarantine")):
+        with pytest.raises(InputRefused, match=says):
+            run("loads", *words)
+
+
+def test_values_of_a_table_that_the_policy_protects_are_in_no_message_and_no_listing(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from backfill_assets.launch import initialise_instance
+
+    initialise_instance(platform.settings)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    monkeypatch.setenv("BACKFILL_QUARANTINE_LIMIT", "0.5")
+    put_in_force(
+        platform,
+        {
+            "name": "private meters",
+            "classifications": {"personal": {"modes": ["LIVE"], "otherwise": "REFUSE"}},
+            "sources": [{"table": READINGS, "columns": {"meter": {"classification": "personal"}}}],
+        },
+    )
+
+    def run(*words: str) -> str:
+        return CliRunner().invoke(cli, list(words), catch_exceptions=False, standalone_mode=False).stdout
+
+    said = run("load", READINGS, str(with_rejected_rows(tmp_path / "a.csv")))
+    said += run("loads", READINGS, "--quarantine") + run("loads", READINGS, "--quarantine", "--json")
+    assert "withheld" in said
+    assert "a.csv" in said
+    assert "secret" not in said
+    assert "is -3" not in said
+    bad = tmp_path / "b.csv"
+    bad.write_text("meter,read_at,watt_hours,price\nsecret,2024-01-01T12:00:00Z,-5,\n")
+    with pytest.raises(InputRefused) as refused:
+        load_file(platform, READINGS, bad)
+    assert "first in row 0)" in str(refused.value)
+    assert "is -5" not in str(refused.value)
 
 
 def test_rows_that_share_a_unique_key_are_all_quarantined_wherever_in_the_file_they_are(

@@ -13,8 +13,10 @@ import click
 
 from backfill_assets.commands.base import json_option, opened_instance, opened_platform, say, show
 from manifests.errors import InputRefused, Problem
+from manifests.text import visible
 
 if TYPE_CHECKING:
+    from backfill_assets.table_loads import QuarantinedRows
     from resources.loads import Load
 
 
@@ -71,9 +73,11 @@ def _of_table(table: str) -> click.Command:
         else:
             click.echo(f"{file.name}: {done.load.rows:,} rows loaded, {done.load.quarantined:,} quarantined")
         for reason, number in done.by_reason.items():
-            click.echo(f"  quarantined {reason}: {number:,}")
+            first = done.first[reason].in_words(reason)
+            click.echo(f"  quarantined {reason}: {number:,}, first in {first}")
         if done.by_reason:
-            click.echo(f"  in {quarantine_of(input_named(table)).name}")
+            name = quarantine_of(input_named(table)).name
+            click.echo(f"  in {name}, rows counted from 0; to see them: backfill loads {table} --quarantine")
         click.echo(f"  {table}: load {done.load.load_id}, snapshot {done.load.snapshot_id}")
 
     load_table.__doc__ = f"Load FILE into {table}: see `backfill load --help`."
@@ -116,18 +120,45 @@ def load_case_events_command(file: Path | None, cases: int | None, seed: int, as
         + ("" if done.new else "; loaded before, nothing was appended")
     )
     for reason, number in done.counted.by_reason.items():
-        click.echo(f"  quarantined {reason}: {number:,}")
+        first = done.counted.first[reason]
+        click.echo(f"  quarantined {reason}: {number:,}, first in {first.in_words(reason)}")
+    if done.counted.by_reason:
+        shown = f"backfill loads {enforcement.EVENTS} --quarantine"
+        click.echo(f"  in {enforcement.QUARANTINE}, rows counted from 0; to see them: {shown}")
     click.echo(f"  {enforcement.EVENTS}: snapshot {done.snapshot_id}")
+
+
+_QUARANTINED = 20
 
 
 @click.command()
 @click.argument("table")
+@click.option("--quarantine", is_flag=True, help="Show rows of the table's quarantine instead.")
+@click.option("--limit", type=click.IntRange(1, 100_000), help=f"At most so many of them. Default: {_QUARANTINED}.")
 @json_option
-def loads(table: str, as_json: bool) -> None:
-    """List the loads of an input TABLE, oldest first: when, from which file, by whom, and which were taken back."""
-    from backfill_assets.platform import input_named
+def loads(table: str, quarantine: bool, limit: int | None, as_json: bool) -> None:
+    """List the loads of an input TABLE, oldest first: when, from which file, by whom, and which were taken back.
 
+    With --quarantine, the rows that its loads did not bring in: file, number of the row in it (from 0), the rule it breaks,
+    the offending value, and the row as it came. Values are withheld where the policy protects columns of the table.
+    """
+    from backfill_assets.platform import input_named
+    from backfill_assets.table_loads import quarantined_rows
+
+    if limit is not None and not quarantine:
+        raise InputRefused(
+            Problem(
+                "--limit was given without --quarantine", "all loads are listed", "add --quarantine, or leave it out"
+            )
+        )
     with opened_platform() as platform:
+        if quarantine:
+            rows = quarantined_rows(platform, table, limit or _QUARANTINED)
+            if as_json:
+                say(rows)
+            else:
+                _show_quarantined(rows)
+            return
         found = platform.lakehouse.loads(input_named(table).name)
     if as_json:
         say(found)
@@ -135,6 +166,26 @@ def loads(table: str, as_json: bool) -> None:
         click.echo(f"{table}: nothing was loaded")
     else:
         show(_listed(table, found))
+
+
+def _show_quarantined(found: QuarantinedRows) -> None:
+    from backfill_assets.console import Table
+
+    if not found.total:
+        click.echo(f"{found.table}: no rows")
+        return
+    shown = Table(title=f"{len(found.rows):,} of {found.total:,} rows of {found.table}", title_justify="left")
+    shown.add_column("file")
+    shown.add_column("row", justify="right")
+    columns = ("reason", "detail", "record")
+    for column in columns[:1] if found.withheld else columns:
+        shown.add_column(column, overflow="fold")
+    for row in found.rows:
+        values = [visible(row[column] or "") for column in (columns[:1] if found.withheld else columns)]
+        shown.add_row(visible(row["source_file"]), f"{row['source_row']:,}", *values)
+    show(shown)
+    if found.withheld:
+        click.echo("values are withheld, because the policy protects columns of this table")
 
 
 def _listed(table: str, found: list[Load]) -> object:

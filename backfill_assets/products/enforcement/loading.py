@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 
 from backfill_assets.products.enforcement import generator, raw, reference, schemas, transforms
+from backfill_assets.quarantine import FirstRow, Rejections
 from backfill_assets.schema import iceberg_schema
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused, Problem
@@ -38,11 +39,12 @@ class RawLoad:
 
 @dataclass(frozen=True)
 class Counted:
-    """How the rows of a load were classified; `by_reason` counts the quarantined ones."""
+    """How the rows of a load were classified: `by_reason` counts the quarantined ones, `first` is the first of each reason."""
 
     events: int
     quarantined: int
     by_reason: dict[str, int]
+    first: dict[str, FirstRow]
 
 
 def from_file(path: Path) -> RawLoad:
@@ -76,14 +78,11 @@ def count(load: RawLoad, ingested_at: datetime) -> Counted:
     Raises:
         InputRefused: if the file turns out to be damaged.
     """
-    events, quarantined = 0, 0
-    reasons: dict[str, int] = {}
+    events, reasons = 0, Rejections()
     for part in _classified(load, ingested_at):
         events += part.events.height
-        quarantined += part.quarantined.height
-        for reason, number in part.quarantined.group_by("reason").len().iter_rows():
-            reasons[reason] = reasons.get(reason, 0) + number
-    return Counted(events, quarantined, dict(sorted(reasons.items())))
+        reasons.add(part.quarantined, row="source_row", reason="reason", detail="detail")
+    return Counted(events, reasons.total, dict(sorted(reasons.counts.items())), dict(sorted(reasons.first.items())))
 
 
 def event_tables(load: RawLoad, ingested_at: datetime) -> Iterator[pa.Table]:
