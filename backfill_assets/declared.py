@@ -13,6 +13,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from inspect import signature
@@ -31,6 +32,7 @@ from backfill_assets.target import (
     ACCEPTED_ROWS_GATE,
     ALL_CHUNKS_GATE,
     EXPECTED_ROWS_GATE,
+    NAME,
     PUBLISHED_RULES_GATE,
     InputTable,
     Product,
@@ -38,6 +40,7 @@ from backfill_assets.target import (
     TargetTable,
     TransformVersion,
     WrongArgumentsError,
+    is_amount,
 )
 from manifests.chunks import aligned, first_day
 from manifests.errors import DeclarationRefused, InputRefused, Problem
@@ -147,7 +150,8 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
         for own in product.inputs:
             yield from _of_input(own, columns)
         for target in product.targets:
-            yield from _of_target(target, columns, references)
+            yield from _not_gates(target)
+            yield from _of_target(_with_gates(target), columns, references)
 
 
 def _twice(
@@ -490,8 +494,53 @@ def _of_functions(target: TargetTable) -> Iterator[Problem]:
         )
 
 
+def _gates(target: TargetTable) -> Sequence[Any]:
+    """Return what is declared as the gates of a target."""
+    given: Any = target.reconciliations
+    return given if isinstance(given, (tuple, list)) else (given,)
+
+
+def _not_gates(target: TargetTable) -> Iterator[Problem]:
+    field, made = f"{target.name}: reconciliations", "a gate is a Reconciliation, as `ba.change_gate()` returns one"
+    if not isinstance(target.reconciliations, (tuple, list)):
+        fix = "write (GATE,), with the comma"
+        yield Problem(f"it is {target.reconciliations!r}"[:200], "several gates are a tuple", fix, field)
+        return
+    for gate in _gates(target):
+        if not isinstance(gate, Reconciliation):
+            yield Problem(f"{gate!r} is no gate", made, "call the function that makes it", field)
+
+
+def _with_gates(target: TargetTable) -> TargetTable:
+    """Return a target with those of its gates that are some."""
+    return replace(target, reconciliations=tuple(one for one in _gates(target) if isinstance(one, Reconciliation)))
+
+
+def _not_amounts(tolerances: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    for name, value in tolerances.items():
+        if not is_amount(value):
+            yield Problem(f"{name} is {value!r}", "a tolerance is a number, 0 or more", "for example 0.5", where)
+
+
+def _of_gate(target: TargetTable, gate: Reconciliation) -> Iterator[Problem]:
+    where = f"{target.name}: gate {gate.name}"
+    if not (isinstance(gate.name, str) and re.fullmatch(NAME, gate.name)):
+        rule = "a gate has a name of letters, digits and _"
+        yield Problem(f"name is {gate.name!r}", rule, "for example totals_agree", where)
+    yield from (replace(one, where=where) for one in gate.mistakes)
+    yield from _not_amounts(gate.tolerances, where)
+    if type(gate.exceptions_limit) is not int or gate.exceptions_limit < 0:
+        rule = "it is how many rows that disagree are kept, 0 or more"
+        yield Problem(f"exceptions_limit is {gate.exceptions_limit!r}", rule, "for example 10_000", where)
+
+
 def _of_gates(target: TargetTable) -> Iterator[Problem]:
-    own = [item.name for item in target.reconciliations]
+    yield from _not_amounts(target.tolerances, f"{target.name}: tolerances")
+    for gate in target.reconciliations:
+        yield from _of_gate(target, gate)
+    if target.live is not None:
+        yield from _not_amounts(target.live.tolerances, f"{target.name}: live")
+    own = [item.name for item in target.reconciliations if isinstance(item.name, str)]
     known = [ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *own]
     for name, times in Counter([*known, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, OLD_DATA_GATE]).items():
         if times > 1:
@@ -559,8 +608,7 @@ def _of_needs(
 
 
 def _is_zone(name: Any) -> bool:
-    known = name == "UTC" or (isinstance(name, str) and _OFFSET.fullmatch(name) is not None)
-    return known or name in _zones()
+    return isinstance(name, str) and (name == "UTC" or _OFFSET.fullmatch(name) is not None or name in _zones())
 
 
 @cache

@@ -6,19 +6,89 @@ reconciliation, put together from `reconciliation`. Imported by Spark's Python w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial, wraps
+from inspect import Parameter, signature
+from typing import Any, ParamSpec
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.reconciliation import SLICES, Comparison, Entities, Wrong, off, record_level
-from backfill_assets.target import Finding, Level, Needs, Reconciliation, ReconciliationContext
+from backfill_assets.target import (
+    NAME,
+    Finding,
+    Level,
+    Needs,
+    Reconciliation,
+    ReconciliationContext,
+    WrongArgumentsError,
+    is_amount,
+    wrong_arguments,
+)
+from manifests.errors import Problem
 
 _ROWS = "rows"
+Arguments = ParamSpec("Arguments")
 
 
+# --- what their arguments cannot be -----------------------------------------------------------------------------------
+
+
+def _collected(make: Callable[Arguments, Reconciliation]) -> Callable[Arguments, Reconciliation]:
+    """Let a gate whose arguments are misspelt or missing be one with these mistakes: the declaration says all of its own."""
+    known = signature(make).parameters
+    required = {name for name, one in known.items() if one.default is Parameter.empty}
+    places = [name for name, one in known.items() if one.kind is not Parameter.KEYWORD_ONLY]
+    # what may be given by name only comes last
+    names = [*places, *(name for name in known if name not in places)]
+
+    @wraps(make)
+    def made(*given: Arguments.args, **named: Arguments.kwargs) -> Reconciliation:
+        reasons = wrong_arguments(make.__name__, names, required, given, named)
+        if not reasons and len(given) > len(places):
+            reasons = [f"{make.__name__} takes {', '.join(names[len(places) :])} by name"]
+        if not reasons:
+            return make(*given, **named)
+        at = places.index("name")
+        name: Any = named.get("name", given[at] if at < len(given) else known["name"].default)
+        rule = f"its arguments are {', '.join(names)}"
+        mistakes = tuple(Problem(one, rule, "correct the name, or take it out") for one in reasons)
+        return Reconciliation(name, Level.RECORD, "", partial(_unusable, reasons=reasons), mistakes=mistakes)
+
+    return made
+
+
+def _unusable(_context: ReconciliationContext, *, reasons: list[str]) -> Finding:
+    raise WrongArgumentsError(reasons)
+
+
+def _unless(holds: bool, name: str, value: Any, rule: str, fix: str) -> Iterator[Problem]:
+    if not holds:
+        yield Problem(f"{name} is {value!r}", rule, fix)
+
+
+def _flag(name: str, value: Any) -> Iterator[Problem]:
+    yield from _unless(isinstance(value, bool), name, value, f"{name} is True or False", "write it without quotes")
+
+
+def _columns(name: str, value: Any) -> tuple[tuple[str, ...], list[Problem]]:
+    """Return columns that are given, and what is wrong with them; of a single text the declaration says what it is."""
+    if isinstance(value, str) and value:
+        return value, []  # type: ignore[return-value]
+    if isinstance(value, (tuple, list)) and value and all(isinstance(one, str) for one in value):
+        return tuple(value), []
+    return (), [
+        Problem(f"{name} is {value!r}", f"{name} is a tuple of one column or more", 'for example ("meter_id",)')
+    ]
+
+
+# --- the gates --------------------------------------------------------------------------------------------------------
+
+
+@_collected
 def change_gate(
     name: str = "change_within_tolerance",
     *,
@@ -37,13 +107,21 @@ def change_gate(
         tolerance: the name of that tolerance.
         asks: whether an owner may accept a larger change with a reason; otherwise the run has failed.
     """
+    named = isinstance(tolerance, str) and re.fullmatch(NAME, tolerance) is not None
+    mistakes = [
+        *_unless(is_amount(percent), "percent", percent, "it is a number, 0 or more", "for example 20.0"),
+        *_unless(named, "tolerance", tolerance, "a tolerance has a name of letters, digits and _", "change_percent"),
+        *_flag("asks", asks),
+    ]
+    tolerance = tolerance if named else "change_percent"
     return Reconciliation(
         name,
         Level.CHANGE,
         "Rows and measured sums of each chunk changed against the accepted version by no more than is tolerated.",
         partial(_change, tolerance=tolerance, asks=asks),
-        tolerances={tolerance: percent},
+        tolerances={tolerance: percent if is_amount(percent) else 0.0},
         needs=Needs(tolerances=(tolerance,)),
+        mistakes=tuple(mistakes),
     )
 
 
@@ -102,6 +180,7 @@ def _sums(measures: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
+@_collected
 def record_gate(
     key: tuple[str, ...],
     name: str = "every_entity_is_present",
@@ -117,6 +196,7 @@ def record_gate(
         zone: the time zone whose days the target has.
         carried: whether the transform also has rows of entities whose source rows are all earlier.
     """
+    key, mistakes = _columns("key", key)
     entities = Entities(
         Comparison(
             name, partial(_present, key=key, zone=zone, carried=carried), key, (), ("eligible", "missing", "extra")
@@ -127,7 +207,8 @@ def record_gate(
         needs=Needs(source=key, target=key, zone=zone),
     )
     said = "Each {} of the source's rows of the range is there, and no other is."
-    return record_level(name, said.format(", ".join(key)), entities)
+    gate = record_level(name, said.format(", ".join(key)), entities)
+    return replace(gate, mistakes=(*mistakes, *_flag("carried", carried)))
 
 
 def _present(context: ReconciliationContext, *, key: tuple[str, ...], zone: str, carried: bool) -> DataFrame:
@@ -143,6 +224,7 @@ def _present(context: ReconciliationContext, *, key: tuple[str, ...], zone: str,
     )
 
 
+@_collected
 def duplicate_gate(
     columns: tuple[str, ...], name: str = "no_source_row_is_there_twice", *, zone: str = "UTC"
 ) -> Reconciliation:
@@ -153,6 +235,7 @@ def duplicate_gate(
         name: of the gate.
         zone: the time zone whose days the target has.
     """
+    columns, mistakes = _columns("columns", columns)
     entities = Entities(
         Comparison(name, partial(_times, columns=columns, zone=zone), columns, (), ("compared", "twice")),
         wrong=(Wrong("twice", "the source has it more than once"),),
@@ -160,13 +243,14 @@ def duplicate_gate(
         found=("found",),
         needs=Needs(source=columns, zone=zone),
     )
-    return record_level(
+    gate = record_level(
         name,
         f"No two source rows of the range have the same {', '.join(columns)}.",
         entities,
         compared="compared",
         summary="{compared:,} different rows in the source's range; {wrong:,} of them are there more than once",
     )
+    return replace(gate, mistakes=tuple(mistakes))
 
 
 def _times(context: ReconciliationContext, *, columns: tuple[str, ...], zone: str) -> DataFrame:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -350,11 +351,81 @@ def test_every_argument_that_a_declaration_does_not_have_or_lacks_is_named_at_on
     ]  # fmt: skip
 
 
-def test_an_argument_of_a_gate_that_is_misspelt_is_named_with_the_one_that_was_meant() -> None:
+def test_an_argument_of_a_gate_that_is_misspelt_hides_no_other_mistake_of_its_target() -> None:
+    gates = (
+        ba.record_gate(("meter_id",), zones="UTC"),  # type: ignore[call-arg]
+        ba.change_gate(percen=20.0, threshold=2),  # type: ignore[call-arg]
+        ba.duplicate_gate(name="twice"),  # type: ignore[call-arg]
+    )
+    wrong = [
+        "gate every_entity_is_present: record_gate has no zones; did you mean zone?",
+        "gate change_within_tolerance: change_gate has no percen; did you mean percent?",
+        "gate change_within_tolerance: change_gate has no threshold",
+        "gate twice: duplicate_gate lacks columns",
+    ]
+    found = said(replace(TARGET, reconciliations=gates, day_column="dya"))
+    assert [f"silver.daily: {one}" for one in wrong] == [one for one in found if ": gate " in one]
+    assert len(found) == len(wrong) + 1
     with pytest.raises(TypeError) as caught:
-        ba.record_gate(("meter_id",), zones="UTC")  # type: ignore[call-arg]
-    (problem,) = declared.import_problems(caught.value)
-    assert problem.what.endswith("unexpected keyword argument 'zones'; did you mean 'zone'?")
+        ba.TargetTable("silver.daily", day_colum="day", keys=("meter_id",), reconciliations=gates)  # type: ignore[call-arg]
+    reasons = [one.what for one in declared.import_problems(caught.value)]
+    assert [one for one in reasons if " lacks " not in one or "gate" in one] == [
+        "TargetTable has no day_colum; did you mean day_column?",
+        "TargetTable has no keys; did you mean key?",
+        *wrong,
+    ]
+
+
+def test_what_an_argument_of_a_gate_cannot_be_is_refused_with_the_declaration() -> None:
+    wrong: dict[Any, list[str]] = {
+        partial(ba.change_gate, percent="viel"): ["percent is 'viel'"],
+        partial(ba.change_gate, percent=-5): ["percent is -5"],
+        partial(ba.change_gate, percent=float("nan")): ["percent is nan"],
+        partial(ba.change_gate, percent=float("inf")): ["percent is inf"],
+        partial(ba.change_gate, percent=True, tolerance="Too Much", asks="yes"): [
+            "percent is True", "tolerance is 'Too Much'", "asks is 'yes'",
+        ],
+        partial(ba.change_gate, tolerance=["x"]): ["tolerance is ['x']"],
+        partial(ba.record_gate, 5): ["key is 5"],
+        partial(ba.record_gate, ()): ["key is ()"],
+        partial(ba.record_gate, ("meter_id", 5)): ["key is ('meter_id', 5)"],
+        partial(ba.record_gate, "meter_id"): [
+            "its source columns are the text 'meter_id'", "its target columns are the text 'meter_id'",
+        ],
+        partial(ba.record_gate, ["metre_id"], zone=["Mars"], carried=1): [
+            "carried is 1",
+            "'metre_id' is no column of bronze.readings; did you mean 'meter_id'?",
+            "'metre_id' is no column of silver.daily; did you mean 'meter_id'?",
+            "['Mars'] is no time zone",
+        ],
+        partial(ba.duplicate_gate, None): ["columns is None"],
+        partial(ba.duplicate_gate, ("meter_id",), zone=2): ["2 is no time zone"],
+    }  # fmt: skip
+    for gate, reasons in wrong.items():
+        built = gate()
+        found = said(replace(TARGET, reconciliations=(built,)))
+        assert found == [f"silver.daily: gate {built.name}: {one}" for one in reasons], gate
+    for gate in (ba.change_gate, partial(ba.record_gate, ("meter_id",)), partial(ba.duplicate_gate, ("meter_id",))):
+        for name in ("No Name", 5, ["a"]):
+            (reason,) = said(replace(TARGET, reconciliations=(gate(name=name),)))
+            assert reason == f"silver.daily: gate {name}: name is {name!r}"
+    assert said(replace(TARGET, reconciliations=(ba.change_gate(percent=0), ba.record_gate(["meter_id"])))) == []  # type: ignore[arg-type]
+
+
+def test_what_a_tolerance_or_a_gate_cannot_be_is_refused_with_the_declaration() -> None:
+    gate = replace(AGREES, tolerances={"energy_percent": "viel"}, exceptions_limit=-1)
+    assert said(replace(TARGET, reconciliations=(gate,), tolerances={"other": -1})) == [
+        "silver.daily: tolerances: other is -1",
+        "silver.daily: gate energy_agrees: energy_percent is 'viel'",
+        "silver.daily: gate energy_agrees: exceptions_limit is -1",
+    ]
+    live = ba.LivePolicy("1.0.0", 1, tolerances={"change_percent": "viel"})  # type: ignore[dict-item]
+    assert said(replace(TARGET, reconciliations=(ba.change_gate(),), live=live)) == [
+        "silver.daily: live: change_percent is 'viel'"
+    ]
+    for given in (ba.change_gate(), (ba.change_gate,), 5):
+        (reason,) = said(replace(TARGET, reconciliations=given))  # type: ignore[arg-type]
+        assert reason.startswith("silver.daily: reconciliations: "), reason
 
 
 def said_by(checkout: Path, text: str, command: str) -> str:
