@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import dagster as dg
 import yaml
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.errors import DagsterAssetCheckFailedError
+from dagster._core.storage.compute_log_manager import CapturedLogContext
 
 from backfill_assets import stopping
 from backfill_assets.changes import tell_changes
@@ -176,12 +178,39 @@ def run_chunks(
         tags = range_tags(record.run_id, first, last) | {PROCESS_TAG: this_process()}
         stopping.going_on(record.run_id)()
         started(f"{first} to {last}")
-        with partition_loading_context(dynamic_partitions_store=instance):
+        with partition_loading_context(dynamic_partitions_store=instance), _helpers_apart(instance):
             result = job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False)
         success &= result.success
         for why in _failures(result):
             failed(f"{first} to {last}: {why}" if first != last else f"{first}: {why}")
     return success
+
+
+@contextmanager
+def _helpers_apart(instance: dg.DagsterInstance) -> Iterator[None]:
+    """Have what Dagster starts to show what a run prints not hear Ctrl-C: a terminal sends it to all processes of a command.
+
+    They would end with a traceback above what the command itself says. Whatever keeps an instance's logs starts them while
+    it begins to capture; a process inherits the signals that are blocked in whoever starts it.
+    """
+    manager = instance.compute_log_manager
+    capture = manager.capture_logs
+
+    @contextmanager
+    def apart(log_key: Sequence[str]) -> Iterator[CapturedLogContext]:
+        with ExitStack() as stack:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                context = stack.enter_context(capture(log_key))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what came meanwhile comes now
+            yield context
+
+    setattr(manager, "capture_logs", apart)  # noqa: B010 - no type checker takes it for what a class has
+    try:
+        yield
+    finally:
+        setattr(manager, "capture_logs", capture)  # noqa: B010
 
 
 def _failures(result: dg.ExecuteInProcessResult) -> list[str]:
@@ -227,7 +256,7 @@ def run_publication(
 ) -> bool:
     """Materialise the publish asset of a run in this process; return success. `failed` is told why it did not succeed."""
     job = build_definitions(platform).resolve_job_def(publish_job(target_named(record.target)).name)
-    with partition_loading_context(dynamic_partitions_store=instance):
+    with partition_loading_context(dynamic_partitions_store=instance), _helpers_apart(instance):
         result = job.execute_in_process(
             instance=instance,
             partition_key=record.run_id,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -73,6 +77,43 @@ def test_one_failed_gate_leaves_the_checks_green_that_passed(platform: Platform)
     }
     assert why == ["2020-02 to 2020-03: rows_within_expected has not passed: 52 rows written, limit 5"]
     assert not [text for text in messages if "did not yield or return" in text]
+
+
+def helpers() -> dict[int, str]:
+    """The processes that Dagster has started to show what a run prints, with their command lines."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if parent == os.getpid() and ("watch_orphans" in command or command.startswith("tail ")):
+                found[int(entry.name)] = command
+    return found
+
+
+def test_ctrl_c_in_a_terminal_ends_none_of_dagsters_helpers_and_shows_nothing_of_them(
+    platform: Platform, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows_of, seen = small_table.rows_of, list[tuple[set[int], set[int]]]()
+
+    def interrupted(version: str, *days: object) -> list[dict[str, object]]:
+        if not seen:
+            time.sleep(0.5)  # until Python has started in them
+            before = set(helpers())
+            for pid in before:
+                os.kill(pid, signal.SIGINT)  # as a terminal does with the whole process group
+            time.sleep(0.5)
+            seen.append((before, set(helpers())))
+        return rows_of(version, *days)
+
+    with mock.patch.object(small_table, "rows_of", interrupted):
+        ended, *_ = launched(platform, "interrupted")
+    (both,) = seen
+    assert ended == "SUCCESS"
+    assert "Traceback" not in capfd.readouterr().err
+    assert len(both[0]) == 4
+    assert both[0] == both[1]
+    assert helpers() == {}
 
 
 def test_what_no_gate_has_judged_is_neither_green_nor_an_error(platform: Platform) -> None:
