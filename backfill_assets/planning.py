@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
@@ -17,15 +18,24 @@ from typing import Any
 from backfill_assets import faults
 from backfill_assets.live_names import claims
 from backfill_assets.old_data import source_facts
-from backfill_assets.platform import Platform, target_named
+from backfill_assets.platform import Platform, declared_targets, target_named
 from backfill_assets.schema import false_row_rules, iceberg_schema
 from backfill_assets.target import TargetTable
 from manifests.chunks import aligned, cut, first_day, key_of, last_day
-from manifests.errors import PlanRefused, Problem, Refused, SinkRefused
+from manifests.errors import InputRefused, PlanRefused, Problem, Refused
 from manifests.kinds import Holder, Present
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Kind, Mode, PublishMode, ReferenceData, RunManifest
-from manifests.planner import BaseState, Plan, ReferenceState, TargetContract, make_plan, pin_reference, series_of
+from manifests.planner import (
+    BaseState,
+    Plan,
+    ReferenceState,
+    SourceState,
+    TargetContract,
+    make_plan,
+    pin_reference,
+    series_of,
+)
 from manifests.policy import same_name, shown
 from resources import actors, approvals, logs, ticks, watermarks
 from resources.code import code_identity
@@ -42,9 +52,135 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     Raises:
         Refused: if the manifest cannot be planned, with every reason the planner found.
     """
-    _require_own_names(platform, manifest)
-    platform.sinks.check_grants(manifest)
-    target = target_named(manifest.target.table)
+    refused = _Refusals()
+    with refused.kept():
+        _require_own_names(platform, manifest)
+    with refused.kept():
+        platform.sinks.check_grants(manifest)
+    target = _declared(manifest.target.table)
+    if target is None:
+        refused.add(_without_target(manifest))
+        raise refused.as_one()
+    before = refused.number
+    with refused.kept():
+        _require_row_rules(target)
+    with refused.kept():
+        _require_columns(platform, target, manifest)
+    as_declared = refused.number == before
+    # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
+    base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
+    references = _reference_states(platform, target, manifest)
+    source = _source_state(platform, target, manifest, refused)
+    if source is None:
+        raise refused.as_one()
+    contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
+    with refused.kept():
+        contract = _contract(target, _PinnedRows(platform, target, manifest, references))
+    policy, run_clock = platform.policy, now().replace(microsecond=0)
+    keep = keep and not refused.number
+    if keep:
+        approvals.keep_policy(platform.ledger, policy.hash, shown(policy))
+    today = run_clock.date()
+    with refused.kept():
+        plan = make_plan(
+            manifest,
+            contract=contract,
+            source=source,
+            references=references,
+            base_snapshot_id=base_snapshot_id,
+            code=code_identity(),
+            configuration_hash=platform.settings.output_hash(),
+            run_clock=run_clock,
+            # tables that are not as their models say are not looked into
+            base=_base_state(platform, target, manifest) if as_declared else None,
+            policy=policy,
+            facts=source_facts(platform, policy, target, source.snapshot_id, today, keep=keep) if as_declared else None,
+        )
+    if refused.number:
+        raise refused.as_one()
+    return plan
+
+
+class _Refusals:
+    """The refusals of one manifest: what can be judged without what is wrong is judged all the same."""
+
+    def __init__(self) -> None:
+        self._found: list[Refused] = []
+
+    @property
+    def number(self) -> int:
+        return len(self._found)
+
+    def add(self, refusal: Refused) -> None:
+        self._found.append(refusal)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep a refusal for later."""
+        try:
+            yield
+        except Refused as refusal:
+            self.add(refusal)
+
+    def as_one(self) -> Refused:
+        """Return the only refusal as it is, or one with every reason of all of them, each once."""
+        if len(self._found) == 1:
+            return self._found[0]
+        return PlanRefused(dict.fromkeys(problem for one in self._found for problem in one.problems))
+
+
+def _no_days(_: Mapping[str, list[dict[str, Any]]]) -> int:
+    return 0
+
+
+def _declared(name: str) -> TargetTable | None:
+    return next((target for target in declared_targets() if target.name == name), None)
+
+
+def _without_target(manifest: RunManifest) -> Refused:
+    """Return what is wrong with a manifest whose target nobody declares: its name, and what says nothing to any target."""
+    problems: list[Problem] = []
+    try:
+        target_named(manifest.target.table)
+    except Refused as refusal:
+        problems += refusal.problems
+    sources = {target.source for target in declared_targets()}
+    if manifest.source.table not in sources:
+        problems.append(
+            Problem(
+                f"source.table is {manifest.source.table}",
+                f"targets are computed from {', '.join(sorted(sources))}",
+                "correct source.table",
+            )
+        )
+    transforms = {target.transform for target in declared_targets()}
+    if manifest.transform.name not in transforms:
+        problems.append(
+            Problem(
+                f"transform.name is {manifest.transform.name}",
+                f"declared are {', '.join(sorted(transforms))}",
+                "correct transform.name",
+            )
+        )
+    return InputRefused(problems)
+
+
+def _source_state(
+    platform: Platform, target: TargetTable, manifest: RunManifest, refused: _Refusals
+) -> SourceState | None:
+    """Return the source at the snapshot that the manifest names, or at its newest where it has none such."""
+    for snapshot_id in dict.fromkeys((manifest.source.snapshot_id, None)):
+        with refused.kept():
+            return platform.lakehouse.source_state(target.source, target.source_time_column, snapshot_id)
+    return None
+
+
+def _require_row_rules(target: TargetTable) -> None:
+    """Refuse a plan for a target whose model declares as a rule of rows what looks at several of them.
+
+    Raises:
+        PlanRefused: naming the rules.
+    """
     if wrong := false_row_rules(target.model):
         raise PlanRefused(
             Problem(
@@ -53,27 +189,6 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
                 "declare it as a pandera dataframe_check",
             )
         )
-    _require_columns(platform, target, manifest)
-    # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
-    base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
-    references = _reference_states(platform, target, manifest)
-    source = platform.lakehouse.source_state(target.source, target.source_time_column, manifest.source.snapshot_id)
-    policy, run_clock = platform.policy, now().replace(microsecond=0)
-    if keep:
-        approvals.keep_policy(platform.ledger, policy.hash, shown(policy))
-    return make_plan(
-        manifest,
-        contract=_contract(target, _PinnedRows(platform, target, manifest, references)),
-        source=source,
-        references=references,
-        base_snapshot_id=base_snapshot_id,
-        code=code_identity(),
-        configuration_hash=platform.settings.output_hash(),
-        run_clock=run_clock,
-        base=_base_state(platform, target, manifest),
-        policy=policy,
-        facts=source_facts(platform, policy, target, source.snapshot_id, run_clock.date(), keep=keep),
-    )
 
 
 def _contract(target: TargetTable, rows: _PinnedRows) -> TargetContract:
@@ -151,16 +266,11 @@ def _require_own_names(platform: Platform, manifest: RunManifest) -> None:
     """Refuse a person's manifest that claims what is the platform's: the kind LIVE, a live run's id, a policy's name.
 
     Raises:
-        PlanRefused: with what it claims, and the sinks that it is refused for that; those requests are on record.
+        PlanRefused: with what it claims.
     """
     problems = ticks.problems(platform.ledger.engine, manifest) + claims(manifest) + _requester(platform, manifest)
-    if not problems:
-        return
-    try:
-        platform.sinks.check_grants(manifest)
-    except SinkRefused as refusal:
-        problems += refusal.problems
-    raise PlanRefused(problems)
+    if problems:
+        raise PlanRefused(problems)
 
 
 def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:
@@ -207,9 +317,15 @@ def replanned(platform: Platform, target: TargetTable, plan: Plan) -> Plan:
     )
 
 
+def _steps(manifest: RunManifest) -> tuple[RunManifest, ...]:
+    """Return the steps of a manifest; itself where its target is not declared, which planning it says with all else."""
+    target = _declared(manifest.target.table)
+    return (manifest,) if target is None else series_of(manifest, target.chunking)
+
+
 def preview_series(platform: Platform, manifest: RunManifest) -> list[Plan]:
     """Plan a manifest, or each of its steps where it is progressive, without recording anything."""
-    steps = series_of(manifest, target_named(manifest.target.table).chunking)
+    steps = _steps(manifest)
     return [preview(platform, step) for step in steps]
 
 
@@ -219,7 +335,7 @@ def plan_series(platform: Platform, manifest: RunManifest) -> list[RunRecord]:
     Raises:
         Refused: if one of them cannot be planned.
     """
-    steps = series_of(manifest, target_named(manifest.target.table).chunking)
+    steps = _steps(manifest)
     if len(steps) > 1:  # look at all of them before the first is recorded
         platform.sinks.check_grants(manifest)
         for step in steps:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import http.client
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -213,11 +214,31 @@ class Sinks:
 
 
 def _problem(answer: Answer, run_id: str, mode: Mode) -> Problem:
-    return Problem(
-        f"run '{run_id}' ({mode}) asks for the sink '{answer.sink}'",
-        answer.reason,
-        "remove it from safety.sinks; what a correction must tell the world is LIVE's to say, after publication",
-    )
+    return Problem(f"run '{run_id}' ({mode}) asks for the sink '{answer.sink}'", answer.reason, _way_out(answer, mode))
+
+
+def _way_out(answer: Answer, mode: Mode) -> str:
+    sink = DECLARED.get(answer.sink)
+    if sink is None:
+        close = get_close_matches(answer.sink, DECLARED, n=1)
+        return f"did you mean '{close[0]}'?" if close else "correct the name, or remove it from safety.sinks"
+    if sink.sink_class in SIDE_EFFECTS and mode is not Mode.LIVE:
+        return "remove it from safety.sinks; what a correction must tell the world is LIVE's to say, after publication"
+    return "remove it from safety.sinks"
+
+
+def unknown_sinks(names: Sequence[str]) -> list[Problem]:
+    """Say which sinks of a list nobody has declared, where nothing else of the manifest is known."""
+    return [
+        Problem(
+            f"safety.sinks names '{name}'",
+            f"declared are {', '.join(sorted(DECLARED))}",
+            _way_out(answer, Mode.BACKFILL),
+        )
+        for name in names
+        if name not in DECLARED
+        for answer in (Answer(name, "", Decision.REFUSED, ""),)
+    ]
 
 
 class AuditTable:

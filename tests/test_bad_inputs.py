@@ -821,6 +821,69 @@ def test_a_refused_request_for_a_sink_is_on_record(
     assert recorded == [(sink, sink_class, "BACKFILL", "plan", "REFUSED")]
 
 
+def refusal_of(
+    manifest: dict[str, Any], home: Path, folder: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """Return, without its white space, what `plan` says of a manifest that it refuses."""
+    own_environment(patch, home, folder)
+    text = folder / "manifest.json"
+    text.write_text(json.dumps(manifest))
+    capsys.readouterr()
+    assert run_command("plan", str(text)) == REFUSED
+    return squeezed(capsys.readouterr().err)
+
+
+def test_whatever_else_is_wrong_all_that_can_be_known_of_a_manifest_is_said_at_once(
+    installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = base_manifest(
+        safety={"sinks": ["run_audti", "breach_notifications"]},
+        requestedBy="policy: somebody",
+        source={"table": "bronze.case_event", "snapshotId": 7},
+        transform={"name": "case_sla_daily", "version": "9"},
+        target=publishing("1999-01-01", END),
+        referenceData=[{"name": "reference.sla_rules", "semantics": "AS_DECIDED", "version": "no-such"}],
+        validation={"gates": ["guesswork"]},
+    )
+    said = refusal_of(manifest, installation.home, tmp_path, monkeypatch, capsys)
+    for text in (
+        "asks for the sink 'run_audti'",
+        "declared are breach_notifications, run_audit",
+        "did you mean 'run_audit'?",
+        "what a correction must tell the world is LIVE's to say",
+        "source.table is bronze.case_event",
+        "has no snapshot 7",
+        "transform.version is 9",
+        "target.publishRange is 1999-01-01",
+        "version no-such is unknown",
+        "validation.gates names guesswork",
+    ):
+        assert squeezed(text) in said, text
+    assert said.count(squeezed("LIVE's to say")) == 1, "that is no answer to a misspelt name"
+    assert said.count(squeezed("version no-such is unknown")) == 1
+
+
+def test_of_a_manifest_whose_target_nobody_declares_the_rest_is_judged_all_the_same(
+    installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = base_manifest(
+        safety={"sinks": ["carrier_pigeon"]},
+        source={"table": "bronze.case_event"},
+        transform={"name": "case_sla", "version": "9"},
+        target=publishing(START, END, table="silver.case_sla"),
+        progressive={"chunksPerStep": 1},
+    )
+    said = refusal_of(manifest, installation.home, tmp_path, monkeypatch, capsys)
+    for text in (
+        "asks for the sink 'carrier_pigeon'",
+        "correct the name, or remove it from safety.sinks",
+        "target silver.case_sla is not declared",
+        "source.table is bronze.case_event",
+        "transform.name is case_sla",
+    ):
+        assert squeezed(text) in said, text
+
+
 def test_a_process_of_its_own_ends_with_the_refusal_and_no_traceback(
     installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
