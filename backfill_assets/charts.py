@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib import font_manager
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -31,7 +34,7 @@ _WIDTH = 6.4
 _PIXELS = 720
 _STYLE: Any = {
     "svg.fonttype": "none",
-    "font.family": "sans-serif",
+    "font.family": ["sans-serif"],
     "font.size": 11,
     "text.parse_math": False,  # a label is text, whatever it holds
     "axes.spines.top": False,
@@ -57,7 +60,8 @@ def before_and_after(
     sides = {name: tuple(map(_numbers, both)) for name, both in panels.items()}
     moved = {name: after - before for name, (before, after) in sides.items()}
     ratios = [ratio for name in sides for ratio in ([2.0, 1.0] if _is_known(moved[name]) else [2.0])]
-    with _figure(_WIDTH, 0.7 + 0.75 * sum(ratios), f"before-and-after {what}") as (figure, result):
+    height, texts = 0.7 + 0.75 * sum(ratios), [*panels, *keys]
+    with _figure(_WIDTH, height, f"before-and-after {what}", texts) as (figure, result):
         grid = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)
         rows = iter(grid[:, 0])
         for name, (before, after) in sides.items():
@@ -108,7 +112,7 @@ def _numbered(axes: Any, ticks: int, form: str) -> None:
 def heat_map(rows: Mapping[str, Sequence[float | None]], keys: Sequence[str], *, is_change: bool) -> str:
     """Return a map of values, a line of `rows` by chunk: changes in percent around 0, or shares of the line's largest."""
     values = np.array([_numbers(row) for row in rows.values()])
-    with _figure(_WIDTH, 1.2 + 0.24 * len(rows), "heat map") as (figure, result):
+    with _figure(_WIDTH, 1.2 + 0.24 * len(rows), "heat map", [*rows, *keys]) as (figure, result):
         axes = figure.subplots()
         known = np.abs(values[~np.isnan(values)])
         limit = float(known.max()) if known.size and known.max() > 0 else 1.0
@@ -136,13 +140,45 @@ def _label_chunks(axes: Any, keys: Sequence[str], offset: float = 0.0) -> None:
 
 
 @contextmanager
-def _figure(width: float, height: float, salt: str) -> Iterator[tuple[Figure, list[str]]]:
-    """Yield a figure and where its SVG is put once it is drawn."""
+def _figure(width: float, height: float, salt: str, texts: Iterable[str]) -> Iterator[tuple[Figure, list[str]]]:
+    """Yield a figure and where its SVG is put once it is drawn; `texts` is what will be written in it."""
     result: list[str] = []
-    with mpl.rc_context(_STYLE | {"svg.hashsalt": salt}):
+    fonts = [*_STYLE["font.family"], *_fonts_for(frozenset("".join(texts)))]
+    with mpl.rc_context(_STYLE | {"svg.hashsalt": salt, "font.family": fonts}):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, result
         text = StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+        with warnings.catch_warnings():
+            # text stays text, so that whoever shows the chart draws it, and has other fonts than this machine
+            warnings.filterwarnings("ignore", message=r"Glyph \d+ .*missing from")
+            figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     svg = _METADATA.sub("", _PROLOG.sub("", text.getvalue()))
     result.append(_HEIGHT.sub(r"\1", _SIZE.sub(r"\1\2", svg, count=1), count=1).strip())
+
+
+def _fonts_for(characters: frozenset[str]) -> tuple[str, ...]:
+    """Return fonts of this machine for what the usual one lacks, by which the text is measured: few, or none."""
+    usual = font_manager.findfont(font_manager.FontProperties(family=_STYLE["font.family"]))
+    missing = frozenset(ord(one) for one in characters if one.isprintable()) - _drawn_by(usual)
+    return _having(missing, len(font_manager.fontManager.ttflist)) if missing else ()
+
+
+@lru_cache(maxsize=100)
+def _having(missing: frozenset[int], of_fonts: int) -> tuple[str, ...]:
+    """Return fonts that have between them what is missing, as far as any has; looked for once while there are as many."""
+    del of_fonts
+    found = []
+    for font in sorted(font_manager.fontManager.ttflist, key=lambda one: one.name):
+        # the last resort has a box for every character
+        if missing and font.style == "normal" and not font.name.startswith("Last Resort"):
+            drawn = missing & _drawn_by(font.fname)
+            found += [font.name] if drawn else []
+            missing -= drawn
+    return tuple(found)
+
+
+def _drawn_by(file: str) -> frozenset[int]:
+    try:
+        return frozenset(font_manager.get_font(file).get_charmap())
+    except (OSError, RuntimeError):  # it is gone, or is no font that Matplotlib reads
+        return frozenset()

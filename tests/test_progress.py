@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import base64
 import time
+import warnings
 from pathlib import Path
 from xml.etree import ElementTree
 
-from backfill_assets.charts import as_markdown, before_and_after
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
+from matplotlib import font_manager
+
+from backfill_assets.charts import as_markdown, before_and_after, heat_map
 from backfill_assets.progress import Progress, span, written_chunks
 
 CHUNKS = ("2010-01", "2010-02", "2010-03")
@@ -56,3 +61,47 @@ def test_a_chart_of_what_changed_is_an_image_with_its_own_text() -> None:
     texts = {(one.text or "").strip() for one in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"rows < all", "before", "after", *CHUNKS} <= texts
     assert root.get("width") == "720"
+
+
+def test_text_of_any_script_is_text_in_a_chart_and_warns_of_nothing(tmp_path: Path) -> None:
+    name, font = "\u96fb\u6c17", "Glyphs of a test"
+    charted = (
+        lambda: before_and_after({name: ([10, None, None], [5, 20, 0])}, CHUNKS, "measures"),
+        lambda: heat_map({name: [1, 2, 3]}, CHUNKS, is_change=False),
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        drawn = [draw() for draw in charted]
+        write_font(tmp_path / "glyphs.ttf", font, name)
+        font_manager.fontManager.addfont(tmp_path / "glyphs.ttf")
+        try:
+            with_a_font = [draw() for draw in charted]
+            without_need = before_and_after({"rows": ([1, 2, 3], [1, 2, 3])}, CHUNKS, "measures")
+        finally:
+            font_manager.fontManager.ttflist.pop()
+    assert [str(one.message) for one in told] == []
+    for svg in (*drawn, *with_a_font):
+        assert name in {
+            (one.text or "").strip() for one in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+        }
+    assert [font in svg for svg in (*drawn, *with_a_font, without_need)] == [False, False, True, True, False]
+
+
+def write_font(file: Path, family: str, characters: str) -> None:
+    """Write a font that draws some characters, all of them as a triangle."""
+    pen = TTGlyphPen(None)
+    pen.moveTo((0, 0))
+    pen.lineTo((0, 900))
+    pen.lineTo((900, 900))
+    pen.closePath()
+    glyphs = {".notdef": pen.glyph(), **{f"u{ord(one):X}": pen.glyph() for one in characters}}
+    builder = FontBuilder(1000, isTTF=True)
+    builder.setupGlyphOrder(list(glyphs))
+    builder.setupCharacterMap({ord(one): f"u{ord(one):X}" for one in characters})
+    builder.setupGlyf(glyphs)
+    builder.setupHorizontalMetrics(dict.fromkeys(glyphs, (1000, 0)))
+    builder.setupHorizontalHeader(ascent=900, descent=-100)
+    builder.setupNameTable({"familyName": family, "styleName": "Regular"})
+    builder.setupOS2()
+    builder.setupPost()
+    builder.save(file)
