@@ -42,6 +42,7 @@ from manifests.lifecycle import RunState
 from manifests.text import visible
 from resources import approvals
 from resources.chain import Link
+from resources.evidence import INDEX, examine
 from resources.journal import explain, explain_run, first_of, unexplained
 from resources.kept_files import json_of, not_a_file, read_json, read_kept
 from resources.ledger import RunRecord
@@ -88,6 +89,8 @@ _AS_COMMITTED = (
 _SHOWN = 10
 _LOOKS, _AGAIN_SECONDS = 3, 0.5
 """How often, and how soon, it is looked again for the link of a record that may be made just now."""
+_NEWER = 50
+"""How many rows of a table may have come after a record, where they are told from those before it by a hash."""
 _UNNUMBERED = 2
 """How many changes of a run are recorded under the action's name alone."""
 
@@ -156,6 +159,10 @@ def last_diff(platform: Platform, run_id: str) -> Any:
 
 def _file_of(table: str) -> str:
     return f"{_FILES.get(table, table)}.json"
+
+
+def _files_of(table: str) -> set[str]:
+    return {_RUN_FILE, *_FILED_APART.values()} if table == "runs" else {_file_of(table)}
 
 
 def _reconciliation(rows: Rows, record: RunRecord) -> list[dict[str, Any]]:
@@ -411,22 +418,28 @@ def _record(
     if any(one.name == name for one in [*numbered, *beside]):
         event, facts, name = MOVED, {}, None  # told before: what is left is what came after it
     # the first record has the hash of every table; only those that may move are read again
-    kept = kept_rows(bundle, numbered, sorted(MOVING) if numbered else None)
-    if kept is None and numbered:
+    read = MOVING if numbered else frozenset({*_TABLES, "runs"})
+    damaged = read & _damaged_tables(bundle, run_id)
+    kept = kept_rows(bundle, numbered, sorted(read - damaged))
+    if kept is None and (numbered or damaged):
         return False  # the bundle that they go on from is not there any more: nothing is to stand in for it
     if kept is None:
         found = rows_of(connection, run_id)
         kept, changes, event = {}, {table: dict(rows) for table, rows in found.items()}, ADOPTED
         facts = {**facts, COMMITTED: adopted_commits(platform, found)}
     else:
+        known = _as_hashed(connection, run_id, damaged, numbered)
+        kept |= known
+        damaged -= known.keys()
         moving = {table: rows for table, rows in kept.items() if table in MOVING}
-        changes = changes_of(_moved_on(connection, run_id, moving))
+        changes = changes_of(_moved_on(connection, run_id, moving, MOVING - damaged))
     if event == MOVED:
         event = _what_moved(changes)
     if name is None and not changes:
         return bool(made_up)
     fold(kept, changes)
     number = len(numbered) + 1
+    hashes = (dict(numbered[-1].content.get("tables", {})) if numbered else {}) | hashes_of(kept)
     content = {
         **facts,
         "event": event,
@@ -437,7 +450,7 @@ def _record(
         "follows": follows,
         "at": _newest(changes) or _newest(kept),
         "rows": changes,
-        "tables": (dict(numbered[-1].content.get("tables", {})) if numbered else {}) | hashes_of(kept),
+        "tables": {table: hash_ for table, hash_ in hashes.items() if table not in damaged},
         "beside": {one.name: one.hash for one in beside},
     }
     name = name or f"{event}-{number}"
@@ -447,6 +460,33 @@ def _record(
     raw = read_kept(file)
     _link(platform, run_id, Record(file.stem, hashlib.sha256(raw).hexdigest(), json_of(raw)))
     return True
+
+
+def _damaged_tables(bundle: Path, run_id: str) -> frozenset[str]:
+    """Return the tables whose rows a bundle no longer has as it was sealed; all of them where nothing says which files were."""
+    changed = {one.name for one in examine(bundle, run_id)[1]}
+    tables = {*_TABLES, "runs"}
+    if INDEX in changed:
+        return frozenset(tables)
+    return frozenset(table for table in tables if not changed.isdisjoint(_files_of(table)))
+
+
+def _as_hashed(
+    connection: sa.Connection, run_id: str, tables: Collection[str], numbered: Sequence[Record]
+) -> dict[str, dict[str, Row]]:
+    """Return the rows of tables as the last record has their hash; where the bundle was damaged, the ledger may have them.
+
+    What came after that record are the newest rows of the ledger. A table is left out if no such rows have the hash.
+    """
+    hashes = numbered[-1].content.get("tables", {}) if numbered else {}
+    found: dict[str, dict[str, Row]] = {}
+    for table, rows in rows_of(connection, run_id, sorted(tables & hashes.keys())).items():
+        for newer in range(min(len(rows), _NEWER) + 1):
+            older = dict(list(rows.items())[: len(rows) - newer])
+            if hashes_of({table: older})[table] == hashes[table]:
+                found[table] = older
+                break
+    return found
 
 
 def _require_free(file: Path) -> None:
@@ -608,15 +648,15 @@ def _as_committed(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: facts[name] for name in ("table", *_AS_COMMITTED)}
 
 
-def _moved_on(connection: sa.Connection, run_id: str, kept: Rows) -> list[Difference]:
-    """Return what has lawfully changed since rows were kept, and was changed by a transaction that the journal has.
+def _moved_on(connection: sa.Connection, run_id: str, kept: Rows, tables: Collection[str] = MOVING) -> list[Difference]:
+    """Return what of tables has lawfully changed since rows were kept, and was changed by a transaction that the journal has.
 
     What was changed by hand is never taken over, however possible it looks: `verify` and `doctor` name it.
     """
-    by_hand = {(one.table, one.key) for one in unexplained(connection, explain_run(connection, run_id), run_id, MOVING)}
+    by_hand = {(one.table, one.key) for one in unexplained(connection, explain_run(connection, run_id), run_id, tables)}
     found = {
         table: {key: row for key, row in rows.items() if (table, key) not in by_hand or key in kept.get(table, {})}
-        for table, rows in rows_of(connection, run_id, sorted(MOVING)).items()
+        for table, rows in rows_of(connection, run_id, sorted(tables)).items()
     }
     return [one for one in differences(kept, found) if one.lawful and (one.table, one.key) not in by_hand]
 

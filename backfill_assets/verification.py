@@ -27,7 +27,7 @@ from backfill_assets.pins import Inputs
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.proof import FileProblem, check_rows
 from backfill_assets.readers import Looked, World, check_files, check_metadata, read_chunk, read_corrections
-from backfill_assets.records import WAS_PUBLISHED, Record, kept_rows, records_of, sealed_rows
+from backfill_assets.records import REFUSED, WAS_PUBLISHED, Record, kept_rows, records_of, sealed_rows
 from backfill_assets.seals import Sealed, sealed_of
 from backfill_assets.strangers import begun_bundles, interrupted, strange_files, strange_folders
 from backfill_assets.under_way import Intent, intents_in
@@ -47,7 +47,7 @@ from resources.lakehouse import (
     RUN_PROPERTY,
     VERSION_PROPERTY,
 )
-from resources.rows import Difference, Rows, differences, hashes_of, is_id, rows_of, run_ids, unforgiving
+from resources.rows import MOVING, Difference, Rows, differences, hashes_of, is_id, rows_of, run_ids, unforgiving
 from resources.snapshots import Seen, summary_facts
 from resources.storage import Storage
 from resources.tables import publications
@@ -452,7 +452,7 @@ class _Check:
             self._difference(known, here, found, published=published, sealed=sealed)
         self._journal(run_id, by_hand, found)
         self._hashes(run_id, bundle, kept, root, found)
-        self._sum(links, records, kept, found)
+        self._sum(bundle, links, records, kept, found)
         return kept
 
     def _by_hand(self, connection: sa.Connection, run_id: str) -> dict[tuple[str, str], Unexplained]:
@@ -485,16 +485,22 @@ class _Check:
                 found.add(where, "is another root than the bundle's", root, entry["evidence_root"])
 
     @staticmethod
-    def _sum(links: Sequence[Link], records: Sequence[Record], kept: Rows, found: _Findings) -> None:
+    def _sum(bundle: Path, links: Sequence[Link], records: Sequence[Record], kept: Rows, found: _Findings) -> None:
         """Hold the kept rows against the hash of them that the run's last link gives."""
-        last = max((one for one in records if one.number), key=lambda one: one.number, default=None)
-        if last is None or not links or last.name != links[-1].content.get("record"):
+        numbered = sorted((one for one in records if one.number), key=lambda one: one.number)
+        if not numbered or not links or numbered[-1].name != links[-1].content.get("record"):
             return  # a record that has no link yet: named as such
-        known = last.content.get("tables", {})
-        own = sha256_of({name: hash_ for name, hash_ in hashes_of(kept).items() if name in known})
-        if own != links[-1].content.get("rows"):
-            what = "gives the hash of other rows than its records and the bundle add up to"
-            found.add(f"chain link {links[-1].number}", what, links[-1].content.get("rows"), own)
+        own, told = _sum_of(kept, numbered[-1]), links[-1].content.get("rows")
+        if own == told:
+            return
+        where = f"chain link {links[-1].number}"
+        if not found.problems and _was_summed_over_damage(bundle, links, numbered, kept):
+            found.notes.append(
+                f"{where} of a refusal was appended while the bundle was damaged, by an earlier version of this project: the "
+                "hash of the rows that it gives is of what the damaged file said; each file, record and row is as recorded"
+            )
+            return
+        found.add(where, "gives the hash of other rows than its records and the bundle add up to", told, own)
 
     def _difference(
         self, one: Difference, here: Rows, found: _Findings, *, published: bool, sealed: Rows | None
@@ -723,6 +729,30 @@ def _is_sum(expected: str, seen: str | None) -> bool:
     if seen is None or expected == seen:
         return expected == seen
     return not (expected + seen).replace("-", "").isdigit() and isclose(float(expected), float(seen), rel_tol=1e-9)
+
+
+def _sum_of(kept: Rows, record: Record) -> str:
+    """Return the hash of kept rows, of the tables that a record has hashes of, as the record's link gives it."""
+    known = record.content.get("tables", {})
+    return sha256_of({name: hash_ for name, hash_ in hashes_of(kept).items() if name in known})
+
+
+def _was_summed_over_damage(bundle: Path, links: Sequence[Link], numbered: Sequence[Record], kept: Rows) -> bool:
+    """Whether the sum of the last link is wrong in a way that an earlier version of this project has left behind.
+
+    It recorded a refusal for damaged evidence with hashes of what the damaged file said. Whatever else a link says is right
+    then, every file and record has its hash, and the rows add up until the refusals. Asked where nothing else is wrong:
+    the sum alone proves nothing that those do not.
+    """
+    before = list(numbered)
+    while before and before[-1].content.get("event") == REFUSED:
+        before.pop()
+    own = hashes_of(kept)
+    if not before or len(before) == len(numbered) or len(links) != len(numbered):
+        return False
+    other = {name for name, hash_ in numbered[-1].content["tables"].items() if own.get(name) != hash_}
+    rows = kept_rows(bundle, before)
+    return other <= MOVING and rows is not None and _sum_of(rows, before[-1]) == links[len(before) - 1].content["rows"]
 
 
 def _with_open_entries(connection: sa.Connection) -> list[str]:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from support import moved
 from worlds import TARGET, World, keep, killed_at, make_world
 
-from backfill_assets import decisions, publication
+from backfill_assets import decisions, publication, records
 from backfill_assets.cli import cli
 from backfill_assets.commands.base import EXIT_FAILED, EXIT_REFUSED
 from backfill_assets.doctor import examine, mend
@@ -248,6 +248,57 @@ def test_a_rollback_over_damaged_evidence_says_so_and_adds_nothing_to_it(world: 
     assert {file.name: file.read_bytes() for file in store.records("fixed").iterdir()} == before
     assert world.snapshots() == snapshots
     assert "fixed/bundle" in places(verify(world.platform, ["fixed"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("approvals.json", b'"decided_by": "bob"', b'"decided_by": "boB"'),
+        ("transitions.json", b'"to_state": "VALIDATED"', b'"to_state": "VALIDATEd"'),
+        ("publications.json", b"[", b"{"),
+        ("accepted_versions.json", b"", b"[]"),
+        ("run.json", b'"requested_by": "ana"', b'"requested_by": "anna"'),
+    ],
+)
+def test_a_rollback_that_damaged_evidence_refuses_leaves_nothing_wrong_once_the_file_is_put_back(
+    world: World, name: str, before: bytes, after: bytes
+) -> None:
+    file = world.platform.evidence.path("fixed") / name
+    raw = file.read_bytes() if file.exists() else b""
+    overwrite(file, raw.replace(before, after, 1)) if raw else file.write_bytes(after)
+    assert file.read_bytes() != raw
+    with pytest.raises(PublicationRefused, match="was changed after it was sealed"):
+        decisions.rollback(world.platform, "fixed", by="bob", comment="", break_glass="")
+    assert places(verify(world.platform, ["fixed"]))[0] == f"fixed/bundle/{name}"
+    overwrite(file, raw) if raw else file.unlink()
+    done = verify(world.platform)
+    assert [(one.where, one.what) for one in done.everything] == []
+    assert all(run.notes == () for run in done.runs)
+    assert link_events(world, "fixed")[-1] == "refused"
+    assert examine(world.platform) == []
+    assert decisions.rollback(world.platform, "fixed", by="bob", comment="", break_glass="").new
+    assert verify(world.platform).everything == []
+
+
+def test_a_refusal_that_an_earlier_version_recorded_over_damaged_evidence_is_noted_and_excuses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = world.platform.evidence.path("fixed") / "approvals.json"
+    raw = file.read_bytes()
+    overwrite(file, raw.replace(b'"decided_by": "bob"', b'"decided_by": "boB"'))
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "_damaged_tables", lambda *_: frozenset())  # as it was recorded before
+        with pytest.raises(PublicationRefused):
+            decisions.rollback(world.platform, "fixed", by="bob", comment="", break_glass="")
+    assert verify(world.platform, ["fixed"]).everything != []
+    overwrite(file, raw)
+    (run,) = verify(world.platform, ["fixed"]).runs
+    assert run.problems == ()
+    assert "was appended while the bundle was damaged" in run.notes[0]
+    changed(world, "UPDATE approvals SET comment = 'ok' WHERE run_id = 'fixed' AND id = 2")
+    found = places(verify(world.platform, ["fixed"]))
+    assert found[0] == "ledger approvals 2 column comment"
+    assert found[1].startswith("chain link")
 
 
 def test_a_snapshot_that_a_collection_has_removed_is_noted_and_any_other_is_missed(world: World) -> None:
