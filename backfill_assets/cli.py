@@ -42,9 +42,17 @@ from backfill_assets.commands.policy import policy
 from backfill_assets.commands.reconciliation import drift, exceptions, reconcile
 from backfill_assets.commands.stopping import stop
 from backfill_assets.commands.ui import ui
-from manifests.errors import InputRefused, Problem, Refused, RunStopped, TransitionRefused
+from manifests.errors import (
+    EnvironmentRefused,
+    InputRefused,
+    ManifestRefused,
+    Problem,
+    Refused,
+    RunStopped,
+    TransitionRefused,
+)
 from manifests.lifecycle import RunState
-from manifests.model import load_manifest
+from manifests.model import RunManifest, load_manifest
 from resources.processes import began_at
 from resources.settings import load_settings
 
@@ -146,7 +154,7 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
     from backfill_assets import planning
     from backfill_assets.console import plan as show_plan
 
-    contract = load_manifest(manifest)
+    contract = _valid(manifest)
     with opened_platform() as platform:
         if preview:
             found = [(one, "PREVIEW, not recorded") for one in planning.preview_series(platform, contract)]
@@ -162,6 +170,25 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
         say(told if contract.progressive is not None else told[0])
     else:
         show(*(show_plan(one, state) for one, state in found))
+
+
+def _valid(manifest: Path) -> RunManifest:
+    """Read a manifest.
+
+    Raises:
+        ManifestRefused: if it is not valid, with what the installation has against the rest of it, where there is one.
+    """
+    from backfill_assets import planning
+
+    try:
+        return load_manifest(manifest)
+    except ManifestRefused as refusal:
+        try:
+            with opened_platform() as platform:
+                whole = planning.whole_refusal(platform, refusal)
+        except EnvironmentRefused:
+            raise refusal from None
+        raise whole from None
 
 
 def _refuse_dead(records: Sequence[RunRecord]) -> None:

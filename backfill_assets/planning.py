@@ -22,22 +22,23 @@ from backfill_assets.platform import Platform, declared_targets, target_named
 from backfill_assets.schema import false_row_rules, iceberg_schema
 from backfill_assets.target import TargetTable
 from manifests.chunks import aligned, cut, first_day, key_of, last_day
-from manifests.errors import InputRefused, PlanRefused, Problem, Refused
+from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
 from manifests.kinds import Holder, Present
 from manifests.lifecycle import RunState
-from manifests.model import DayRange, Kind, Mode, PublishMode, ReferenceData, RunManifest
+from manifests.model import DayRange, Kind, Mode, PublishMode, ReferenceData, RunManifest, mode_of, valid_part
 from manifests.planner import (
     BaseState,
     Plan,
     ReferenceState,
     SourceState,
     TargetContract,
+    draft_problems,
     make_plan,
     pin_reference,
     series_of,
 )
 from manifests.policy import same_name, shown
-from resources import actors, approvals, logs, ticks, watermarks
+from resources import actors, approvals, logs, sinks, ticks, watermarks
 from resources.code import code_identity
 from resources.declared_tables import column_problems
 from resources.lakehouse import Scope
@@ -70,7 +71,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
     references = _reference_states(platform, target, manifest)
-    source = _source_state(platform, target, manifest, refused)
+    source = _source_state(platform, target, manifest.source.snapshot_id, refused)
     if source is None:
         raise refused.as_one()
     contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
@@ -111,6 +112,10 @@ class _Refusals:
     def number(self) -> int:
         return len(self._found)
 
+    @property
+    def problems(self) -> list[Problem]:
+        return list(dict.fromkeys(problem for one in self._found for problem in one.problems))
+
     def add(self, refusal: Refused) -> None:
         self._found.append(refusal)
 
@@ -126,7 +131,7 @@ class _Refusals:
         """Return the only refusal as it is, or one with every reason of all of them, each once."""
         if len(self._found) == 1:
             return self._found[0]
-        return PlanRefused(dict.fromkeys(problem for one in self._found for problem in one.problems))
+        return PlanRefused(self.problems)
 
 
 def _no_days(_: Mapping[str, list[dict[str, Any]]]) -> int:
@@ -166,10 +171,10 @@ def _without_target(manifest: RunManifest) -> Refused:
 
 
 def _source_state(
-    platform: Platform, target: TargetTable, manifest: RunManifest, refused: _Refusals
+    platform: Platform, target: TargetTable, wanted: int | None, refused: _Refusals
 ) -> SourceState | None:
-    """Return the source at the snapshot that the manifest names, or at its newest where it has none such."""
-    for snapshot_id in dict.fromkeys((manifest.source.snapshot_id, None)):
+    """Return a target's source at the snapshot that is wanted, or at its newest where it has none such."""
+    for snapshot_id in dict.fromkeys((wanted, None)):
         with refused.kept():
             return platform.lakehouse.source_state(target.source, target.source_time_column, snapshot_id)
     return None
@@ -315,6 +320,52 @@ def replanned(platform: Platform, target: TargetTable, plan: Plan) -> Plan:
         source_committed_at=source.committed_at,
         run_clock=now().replace(microsecond=0),
     )
+
+
+def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefused:
+    """Return the refusal of a manifest that is not valid, with what sinks, declarations and tables say against the rest of it.
+
+    Each valid field is judged as if all others were right: a second round brings nothing that could be known in the first.
+    """
+    if refusal.draft is None:
+        return refusal
+    part = partial(valid_part, refusal.draft)
+    kind, mode = part("kind"), part("mode")
+    table, scope = part("target", "table"), part("target", "publishRange")
+    refused = _Refusals()
+    refused.add(refusal)
+    mode = mode or (None if kind is None else mode_of(kind))
+    refused.add(ManifestRefused(sinks.draft_problems(part("safety", "sinks") or (), mode)))
+    target = None if table is None else _declared(table)
+    if table is not None and target is None:
+        with refused.kept():
+            target_named(table)
+    if target is not None:
+        today = now().date()
+        draft = RunManifest.model_validate(
+            {
+                "runId": "draft",
+                "kind": Kind.RECONCILIATION if kind is Kind.RECONCILIATION else Kind.BACKFILL,
+                "requestedBy": "nobody",
+                "reason": "judged field by field",
+                "source": {"table": part("source", "table") or target.source},
+                "transform": {
+                    "name": part("transform", "name") or target.transform,
+                    "version": part("transform", "version") or list(target.versions)[-1],
+                },
+                "target": {"table": table, "publishRange": scope or DayRange(start=today, end=today)},
+                "referenceData": tuple({one.name: one for one in part("referenceData") or ()}.values()),
+                "validation": {
+                    "gates": part("validation", "gates"),
+                    "tolerances": part("validation", "tolerances") or {},
+                },
+            }
+        )
+        source = _source_state(platform, target, part("source", "snapshotId"), refused)
+        contract = replace(target, warm_up_days=_no_days).contract({})
+        references = {} if scope is None else _reference_states(platform, target, draft)
+        refused.add(ManifestRefused(draft_problems(draft, contract, None if scope is None else source, references)))
+    return ManifestRefused(refused.problems)
 
 
 def _steps(manifest: RunManifest) -> tuple[RunManifest, ...]:

@@ -6,8 +6,9 @@ Programming errors stay what Python raises; nothing here knows about Spark, Dags
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,13 @@ class DeclarationRefused(Refused):
 
 
 class ManifestRefused(Refused):
-    """The text of a manifest is not a valid contract."""
+    """The text of a manifest is not a valid contract.
+
+    `draft` are its fields, where it has any: some of them may be judged all the same.
+    """
 
     headline = "the manifest is refused"
+    draft: Mapping[str, Any] | None = None
 
 
 class PlanRefused(Refused):

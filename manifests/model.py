@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
+    TypeAdapter,
     ValidationError,
     field_validator,
     model_serializer,
@@ -31,6 +32,7 @@ from pydantic.alias_generators import to_camel
 
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import ManifestRefused, Problem
+from manifests.rules import problems_of, type_of
 from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, read_text
 
 MAX_MANIFEST_BYTES = 256 * 1024
@@ -195,12 +197,36 @@ def _in_reach(value: date) -> date:
     return value
 
 
-TableName = Annotated[str, BeforeValidator(_table_name)]
-Day = Annotated[date, BeforeValidator(_iso_date), AfterValidator(_in_reach)]
+_NAME_WORDS = "lower case letters, digits and '_', at most 64 of them, a letter first"
+TableName = Annotated[
+    str,
+    BeforeValidator(_table_name),
+    Field(description="a table is named <namespace>.<table>, lower case letters, digits and '_'"),
+]
+Day = Annotated[
+    date, BeforeValidator(_iso_date), AfterValidator(_in_reach), Field(description="a day is written YYYY-MM-DD")
+]
 VERSION_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z._+-]{0,63}$"
-Version = Annotated[str, Field(pattern=VERSION_PATTERN)]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-SnapshotId = Annotated[int, Field(gt=0, lt=2**63, strict=True)]
+Version = Annotated[
+    str,
+    Field(
+        pattern=VERSION_PATTERN,
+        description="a version is text of letters, digits and . _ + -, at most 64 of them, a letter or digit first",
+    ),
+]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$", description=f"a name is text of {_NAME_WORDS}")]
+SnapshotId = Annotated[
+    int,
+    Field(
+        gt=0, lt=2**63, strict=True, description="a snapshot is named by its id, a whole number above 0 without quotes"
+    ),
+]
+
+
+def _whole(least: int, most: int, meant: str) -> Any:
+    """Return the declaration of a whole number between two bounds, with what it means."""
+    words = f"{meant}: a whole number from {least:,} to {most:,}, without quotes"
+    return Field(ge=least, le=most, strict=True, description=words)
 
 
 class DayRange(_Part):
@@ -255,9 +281,13 @@ class Merge(_Part):
     """Which entities a merge recomputes: those with rows that came into the source after `changedSince`, or the named ones."""
 
     changed_since: SnapshotId | None = None
-    entities: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] | None = Field(
-        default=None, max_length=10_000
-    )
+    entities: (
+        tuple[
+            Annotated[str, Field(min_length=1, max_length=200, description="an entity is text of 1 to 200 characters")],
+            ...,
+        ]
+        | None
+    ) = Field(default=None, max_length=10_000)
     on_older_version: OlderVersion = OlderVersion.REFUSE
 
     @model_validator(mode="after")
@@ -281,7 +311,12 @@ class Target(_Part):
     _later = frozenset({"merge", "version", "acceptance", "corrections"})
 
     merge: Merge | None = None
-    version: Annotated[str, Field(pattern=r"^v[0-9]{1,6}$")] | None = None
+    version: (
+        Annotated[
+            str, Field(pattern=r"^v[0-9]{1,6}$", description="a version of the target is named v1, v2, and so on")
+        ]
+        | None
+    ) = None
     acceptance: Acceptance | None = None
     corrections: Corrections | None = None
 
@@ -307,40 +342,42 @@ class Conflict(_Part):
     """What to do when live or another run has changed part of the scope."""
 
     on_conflict: OnConflict = OnConflict.REFUSE
-    max_replans: Annotated[int, Field(ge=1, le=20, strict=True)] = 3
-    wait_minutes: Annotated[int, Field(ge=1, le=10_080, strict=True)] = 60
+    max_replans: Annotated[int, _whole(1, 20, "how often the run may be planned again")] = 3
+    wait_minutes: Annotated[int, _whole(1, 10_080, "how many minutes the run waits")] = 60
 
 
 class Freeze(_Part):
     """Live writes to the publish range wait from approval until the run has ended, at most so long."""
 
-    hours: Annotated[int, Field(ge=1, le=168, strict=True)]
+    hours: Annotated[int, _whole(1, 168, "how many hours LIVE waits")]
 
 
 class Progressive(_Part):
     """Publish range by range: the manifest is planned as a series of runs, each gated, each after the one before it."""
 
-    chunks_per_step: Annotated[int, Field(ge=1, le=10_000, strict=True)]
+    chunks_per_step: Annotated[int, _whole(1, 10_000, "how many chunks a step publishes")]
 
 
 class Series(_Part):
     """Which step of a progressive run this is; written by the planner. Step 1 has no step before it."""
 
     of: str
-    step: Annotated[int, Field(ge=1, strict=True)]
-    steps: Annotated[int, Field(ge=1, strict=True)]
+    step: Annotated[int, Field(ge=1, strict=True, description="which step it is: a whole number from 1 on")]
+    steps: Annotated[int, Field(ge=1, strict=True, description="how many steps there are: a whole number from 1 on")]
 
 
 class Sample(_Part):
     """Of a dry run: compute and check these chunks only."""
 
-    chunks: tuple[Annotated[str, Field(pattern=r"^[0-9-]{7,10}$")], ...] = Field(min_length=1, max_length=1_000)
+    chunks: tuple[
+        Annotated[str, Field(pattern=r"^[0-9-]{7,10}$", description="a chunk's key: 2012-03, or 2012-03-31")], ...
+    ] = Field(min_length=1, max_length=1_000)
 
 
 class WarmUp(_Part):
     """How many days before the publish range are read as well."""
 
-    days: Annotated[int, Field(ge=0, le=36_500, strict=True)]
+    days: Annotated[int, _whole(0, 36_500, "how many days before the publish range are read as well")]
 
 
 class Safety(_Part):
@@ -348,7 +385,17 @@ class Safety(_Part):
 
     side_effects_allowed: bool = False
     sinks: tuple[Name, ...] = ()
-    max_rows_expected: Annotated[int, Field(gt=0, strict=True)] | None = None
+    max_rows_expected: (
+        Annotated[
+            int,
+            Field(
+                gt=0,
+                strict=True,
+                description="how many rows the run may read or write: a whole number above 0, without quotes",
+            ),
+        ]
+        | None
+    ) = None
     requires_manual_publish: bool = False
 
     @field_validator("sinks")
@@ -363,14 +410,17 @@ class Validation(_Part):
     """Which run-level gates must pass (all that the target declares, unless named) and with which tolerances."""
 
     gates: tuple[Name, ...] | None = None
-    tolerances: dict[Name, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
+    tolerances: dict[
+        Name,
+        Annotated[float, Field(ge=0, allow_inf_nan=False, description="a tolerance is a finite number, 0 or more")],
+    ] = {}
 
 
 class Limits(_Part):
     """How much may run at once."""
 
-    max_chunks_per_job: Annotated[int, Field(ge=1, le=100_000, strict=True)] = 240
-    max_runs_in_parallel: Annotated[int, Field(ge=1, le=1_000, strict=True)] = 1
+    max_chunks_per_job: Annotated[int, _whole(1, 100_000, "how many chunks one Spark job computes")] = 240
+    max_runs_in_parallel: Annotated[int, _whole(1, 1_000, "how many batches are computed at once")] = 1
 
 
 class Evidence(_Part):
@@ -387,11 +437,20 @@ class RunManifest(_Part):
     )
 
     api_version: Literal["backfill/v1"] = "backfill/v1"
-    run_id: str
+    run_id: Annotated[str, Field(description=RUN_ID_RULE)]
     kind: Kind
     mode: Mode | None = None
-    requested_by: Annotated[str, Field(min_length=1, max_length=200)]
-    reason: Annotated[str, Field(min_length=10, max_length=4_000)]
+    requested_by: Annotated[
+        str, Field(min_length=1, max_length=200, description="who asks for the run: a name of 1 to 200 characters")
+    ]
+    reason: Annotated[
+        str,
+        Field(
+            min_length=10,
+            max_length=4_000,
+            description="why history is touched, for whoever asks in a year: text of 10 to 4,000 characters",
+        ),
+    ]
     source: Source
     transform: Transform
     reference_data: tuple[ReferenceData, ...] = ()
@@ -407,9 +466,18 @@ class RunManifest(_Part):
     series: Series | None = None
     cut_line: Day | None = None
     """The run owns the days before it, LIVE owns it and those after."""
-    overlap_days: Annotated[int, Field(ge=0, le=36_500, strict=True)] = 0
+    overlap_days: Annotated[int, _whole(0, 36_500, "how many days from the cut line on the run may publish")] = 0
     """How many days from the cut line on the run may publish all the same."""
-    purpose: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")] | None = None
+    purpose: (
+        Annotated[
+            str,
+            Field(
+                pattern=r"^[a-z][a-z0-9_-]{0,63}$",
+                description="a purpose is text of lower case letters, digits, '_' and '-', at most 64 of them, a letter first",
+            ),
+        ]
+        | None
+    ) = None
     """What the source is used for, where the policy asks."""
     evidence: Evidence = Evidence()
     development: bool = False
@@ -567,7 +635,26 @@ def manifest_from(data: dict[str, Any], *, where: str = "manifest") -> RunManife
     try:
         return RunManifest.model_validate(data)
     except ValidationError as error:
-        raise ManifestRefused(_problems(error, where)) from error
+        refusal = ManifestRefused(problems_of(error, RunManifest, where))
+        refusal.draft = data
+        raise refusal from error
+
+
+def valid_part(draft: Mapping[str, Any], *path: str) -> Any:
+    """Return a field of data that is no valid manifest as a whole; None where it has no such field, or no valid one."""
+    model: Any = RunManifest
+    value: Any = draft
+    for name in path[:-1]:
+        model = type_of(model, name)
+        value = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(value, dict) or path[-1] not in value:
+        return None
+    info = next(one for one in model.model_fields.values() if one.alias == path[-1])
+    try:
+        kind: Any = Annotated[(info.annotation, *info.metadata, Field())]
+        return TypeAdapter(kind).validate_python(value[path[-1]])
+    except ValidationError:
+        return None
 
 
 def _values_that_are_no_text(value: Any, field: str) -> Iterator[tuple[str, str]]:
@@ -597,20 +684,3 @@ def load_manifest(path: Path) -> RunManifest:
 def stored_manifest(text: str) -> RunManifest:
     """Return the manifest that the ledger stored as canonical JSON."""
     return RunManifest.model_validate(json.loads(text))
-
-
-def _problems(error: ValidationError, where: str) -> list[Problem]:
-    problems = []
-    for detail in error.errors(include_url=False):
-        field = ".".join(str(part) for part in detail["loc"]) or "(whole manifest)"
-        value = detail.get("input")
-        if detail["type"] == "extra_forbidden":
-            what, rule, fix = "is an unknown key", "unknown keys are refused", "remove it or correct its spelling"
-        elif detail["type"] == "missing":
-            what, rule, fix = "is missing", "the field is required", "add it; see manifests/*.yaml for an example"
-        else:
-            shown = "" if isinstance(value, (dict, list)) else f"{value!r}: "
-            what = f"{shown}{detail['msg'].removeprefix('Value error, ')}"
-            rule, fix = "the field's type and rule as stated", "correct the value"
-        problems.append(Problem(what, rule, fix, f"{where}: {field}"))
-    return problems

@@ -569,6 +569,24 @@ def make_plan(
     )
 
 
+def draft_problems(
+    manifest: RunManifest,
+    contract: TargetContract,
+    source: SourceState | None,
+    references: Mapping[str, ReferenceState],
+) -> list[Problem]:
+    """Return what contradicts its target in a manifest some fields of which are not its author's.
+
+    Only what each field says by itself is looked at: names, pins where `references` are known, the range where `source` is.
+    """
+    problems = _name_problems(manifest, contract)
+    if source is not None:
+        problems += _scope_problems(manifest.target.publish_range, contract, source)
+    if references:
+        problems += _pin_references(manifest, contract, references)[1]
+    return problems
+
+
 def series_of(manifest: RunManifest, chunking: Chunking) -> tuple[RunManifest, ...]:
     """Return the steps of a progressive manifest, in order; the manifest itself where it is not progressive.
 
@@ -950,7 +968,8 @@ def _scope_problems(publish: DayRange, contract: TargetContract, source: SourceS
         problems.append(
             Problem(
                 f"target.publishRange is {publish.start} to {publish.end}",
-                f"{source.table} holds {first} to {last}; a day that it does not know cannot be published",
+                f"{source.table} holds {first} to {last}; a {contract.chunking.lower()} of which it holds no day cannot be "
+                "published (a day before and after is allowed for time zones)",
                 "narrow the range, or load the missing input",
             )
         )

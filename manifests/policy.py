@@ -20,7 +20,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from manifests.canonical import sha256_of
 from manifests.chunks import Chunking, aligned, following
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.model import Day, DayRange, Kind, Mode, Name, PublishMode, RunManifest, _Part, _problems, _StrictLoader
+from manifests.model import Day, DayRange, Kind, Mode, Name, PublishMode, RunManifest, _Part, _StrictLoader
+from manifests.rules import problems_of
 from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, same_text
 
 OLD_DATA_GATE = "old_data_policy"
@@ -398,7 +399,7 @@ def parse_policy(text: str, *, where: str = "policy") -> Policy:
     except ValidationError as error:
         raise EnvironmentRefused(
             Problem(one.what, one.rule, one.fix.replace("manifests/*.yaml", "docs/policy.md"), one.where)
-            for one in _problems(error, where)
+            for one in problems_of(error, Policy, where)
         ) from error
 
 

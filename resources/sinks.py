@@ -227,18 +227,23 @@ def _way_out(answer: Answer, mode: Mode) -> str:
     return "remove it from safety.sinks"
 
 
-def unknown_sinks(names: Sequence[str]) -> list[Problem]:
-    """Say which sinks of a list nobody has declared, where nothing else of the manifest is known."""
-    return [
-        Problem(
-            f"safety.sinks names '{name}'",
-            f"declared are {', '.join(sorted(DECLARED))}",
-            _way_out(answer, Mode.BACKFILL),
-        )
-        for name in names
-        if name not in DECLARED
-        for answer in (Answer(name, "", Decision.REFUSED, ""),)
-    ]
+def draft_problems(names: Sequence[str], mode: Mode | None) -> list[Problem]:
+    """Say which sinks a manifest that is not valid could not have; `mode` is None where it does not say a valid one.
+
+    Nothing is recorded: what is not valid asks for nothing yet.
+    """
+    problems = []
+    for name in names:
+        sink = DECLARED.get(name)
+        if sink is None:
+            rule = f"declared are {', '.join(sorted(DECLARED))}"
+        elif mode not in {None, Mode.LIVE} and sink.sink_class in SIDE_EFFECTS:
+            rule = f"a {sink.sink_class} has side effects, and only LIVE may cause any"
+        else:
+            continue
+        answer = Answer(name, "" if sink is None else sink.sink_class.value, Decision.REFUSED, rule)
+        problems.append(Problem(f"safety.sinks names '{name}'", rule, _way_out(answer, mode or Mode.BACKFILL)))
+    return problems
 
 
 class AuditTable:

@@ -242,12 +242,12 @@ BAD_MANIFESTS = [
     manifest("unknown-key", "colour: is an unknown key", colour="red"),
     manifest("unknown-nested-key", "limits.maxMemory: is an unknown key", limits={"maxMemory": 1}),
     manifest("missing-field", "target.publishRange: is missing", target={"table": "silver.case_sla_daily"}),
-    manifest("unknown-kind", "'FIX'", "'RESTATEMENT'", kind="FIX"),
+    manifest("unknown-kind", "'FIX'", "one of BACKFILL, REPROCESSING, RESTATEMENT", kind="FIX"),
     manifest("mode-of-another-kind", "RESTATEMENT", "BACKFILL or DRY_RUN, not LIVE", mode="LIVE"),
     manifest("run-id-with-blank", "runId", "'Bad Run'", "a-z, 0-9", run_id="Bad Run"),
     manifest("run-id-that-climbs", "'../etc/passwd'", "a-z, 0-9", run_id="../etc/passwd"),
     manifest("run-id-too-long", "a" * 65, "3 to 64 characters", run_id="a" * 65),
-    manifest("reason-too-short", "reason", "'because'", "at least 10 characters", reason="because"),
+    manifest("reason-too-short", "reason", "'because'", "text of 10 to 4,000 characters", reason="because"),
     manifest(
         "range-reversed",
         "publishRange",
@@ -882,6 +882,53 @@ def test_of_a_manifest_whose_target_nobody_declares_the_rest_is_judged_all_the_s
         "transform.name is case_sla",
     ):
         assert squeezed(text) in said, text
+
+
+def test_of_a_manifest_that_is_not_valid_the_rest_is_judged_all_the_same(
+    installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = base_manifest(
+        requestedBy=7,
+        reason="short",
+        warmUp={"days": "90"},
+        colour="red",
+        safety={"sinks": ["run_audti", "breach_notifications"], "maxRowsExpected": 0},
+        source={"table": "bronze.case_event", "snapshotId": 7},
+        transform={"name": "case_sla_daily", "version": "9"},
+        target=publishing("1999-01-01", END) | {"publishMode": "APPEND"},
+        referenceData=[{"name": "silver.no_such"}],
+        validation={"gates": ["guesswork"]},
+    )
+    said = refusal_of(manifest, installation.home, tmp_path, monkeypatch, capsys)
+    for text in (
+        "requestedBy: is 7",
+        "reason: is 'short'",
+        "warmUp.days: is '90'",
+        "colour: is an unknown key",
+        "safety.maxRowsExpected: is 0",
+        "target.publishMode: is 'APPEND'",
+        "safety.sinks names 'run_audti'",
+        "did you mean 'run_audit'?",
+        "a NOTIFICATION has side effects",
+        "source.table is bronze.case_event",
+        "has no snapshot 7",
+        "transform.version is 9",
+        "target.publishRange is 1999-01-01",
+        "validation.gates names guesswork",
+        "referenceData names silver.no_such",
+    ):
+        assert squeezed(text) in said, text
+    del manifest["source"]
+    manifest["target"]["table"] = "silver.no_such"
+    said = refusal_of(manifest, installation.home, tmp_path, monkeypatch, capsys)
+    assert squeezed("target silver.no_such is not declared") in said
+    manifest["target"]["table"] = "silver.case_sla_daily"
+    said = refusal_of(manifest, installation.home, tmp_path, monkeypatch, capsys)
+    assert squeezed("source: is missing") in said
+    assert squeezed("target.publishRange is 1999-01-01") in said
+    assert squeezed("source.table is") not in said, "that is not what the manifest says"
+    said = refusal_of(manifest, tmp_path / "nowhere", tmp_path, monkeypatch, capsys)
+    assert squeezed("requestedBy: is 7") in said, "also where nothing is installed"
 
 
 def test_a_process_of_its_own_ends_with_the_refusal_and_no_traceback(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 from support import a_manifest, manifest_data, publishing
 
 from manifests.canonical import canonical_json
@@ -22,6 +23,7 @@ from manifests.model import (
     Kind,
     Mode,
     PublishMode,
+    RunManifest,
     Semantics,
     load_manifest,
     manifest_from,
@@ -29,6 +31,8 @@ from manifests.model import (
     parse_manifest,
     stored_manifest,
 )
+from manifests.rules import _at as at_place
+from manifests.rules import rule_of
 
 # How long an example takes says nothing about the domain, only about the machine.
 unhurried = settings(deadline=None, max_examples=50)
@@ -525,6 +529,48 @@ def test_all_problems_of_a_manifest_are_reported_at_once() -> None:
     }
     assert "the manifest is refused, for 8 reasons" in str(refused)
     assert all(problem.rule and problem.fix for problem in refused.problems)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "what", "rule", "fix"),
+    [
+        ("kind", "restatment", "is 'restatment'", "one of BACKFILL, REPROCESSING", "did you mean 'RESTATEMENT'?"),
+        ("transform.version", 2, "is 2, a number", "a version is text of letters, digits", 'put it in quotes: "2"'),
+        ("warmUp.days", "90", "is '90'", "a whole number from 0 to 36,500", "leave out the quotes: 90"),
+        ("freeze", {"hours": 169}, "is 169", "how many hours LIVE waits: a whole number from 1 to 168", ""),
+        ("safety.sinks", "run_audit", "is 'run_audit'", "a list, as in [a, b]", "make it a list: [run_audit]"),
+        ("safety.sideEffectsAllowed", "perhaps", "is 'perhaps'", "true or false", ""),
+        ("validation.tolerances.row_change", "a lot", "is 'a lot'", "a tolerance is a finite number, 0 or more", ""),
+        ("reason", "short", "is 'short'", "text of 10 to 4,000 characters", ""),
+        ("source", "bronze.x", "is 'bronze.x'", "fields by name: table, snapshotId, range", ""),
+        ("source.range.start", "2012-1", "is '2012-1'", "a day is written YYYY-MM-DD", ""),
+        ("target.publish_mode", 1, "is an unknown key", "the keys here are table, publishMode", "'publishMode'?"),
+        ("requestedBy", None, "is empty", "who asks for the run", ""),
+    ],
+)
+def test_a_refused_field_says_its_rule_in_words_and_what_was_found(
+    path: str, value: Any, what: str, rule: str, fix: str
+) -> None:
+    (problem,) = refusal(changed(path, value)).problems
+    assert problem.what.startswith(what)
+    assert rule in problem.rule
+    assert fix in problem.fix
+
+
+def test_no_field_of_a_manifest_is_without_a_rule_in_words() -> None:
+    def places(kind: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for info in kind.model_fields.values():
+            place = (*at, str(info.alias))
+            yield place
+            inner = at_place(RunManifest, place)[0]
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from places(inner, place)
+
+    found = {place: rule_of(RunManifest, place) for place in places(RunManifest, ())}
+    plain = {"a whole number", "a number", "text", "a day", "see the rule", ""}
+    assert len(found) > 50
+    # who wrote the first of a series is the planner
+    assert {place for place, rule in found.items() if rule in plain} == {("series", "of")}
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

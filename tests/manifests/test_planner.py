@@ -371,6 +371,16 @@ def test_the_month_around_the_first_source_day_may_be_published() -> None:
     assert a_plan(a_manifest(target=publishing("2011-12-01", "2012-02-29")), source=source).chunks[-1].key == "2012-02"
 
 
+def test_a_chunk_of_which_the_source_holds_a_day_may_be_published_and_is_complete_up_to_its_last_day() -> None:
+    source = a_source([SourceFile(1, 1, date(2011, 12, 1), date(2012, 4, 1))])
+    plan = a_plan(a_manifest(target=publishing("2012-01-01", "2012-04-30")), source=source)
+    assert plan.chunks[-1].key == "2012-04"
+    assert plan.complete_until == date(2012, 4, 1)
+
+    (problem,) = refusal(a_manifest(target=publishing("2012-01-01", "2012-05-31")), source=source).problems
+    assert "holds 2011-12-01 to 2012-04-01; a month of which it holds no day cannot be published" in problem.rule
+
+
 def test_a_source_range_need_not_reach_before_the_first_source_day() -> None:
     manifest = a_manifest(source={"table": SOURCE, "range": {"start": "2012-01-01", "end": "2012-03-31"}})
 
