@@ -979,7 +979,9 @@ def staged_world() -> Iterator[None]:
         mock.patch.object(FromInputFile, "table_metadata", staticmethod(parsed)),
         mock.patch.object(ManifestFile, "fetch_manifest_entry", fetched),
         mock.patch.object(ExecutorFactory, "get_or_create", staticmethod(_InTurn)),
-        mock.patch.object(doctor, "COMPARING", timedelta(days=1)),  # no diff is kept here: none is late on a slow machine
+        mock.patch.object(
+            doctor, "COMPARING", timedelta(days=1)
+        ),  # no diff is kept here: none is late on a slow machine
     ):
         try:
             yield
