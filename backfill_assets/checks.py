@@ -15,6 +15,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 )
 
 from backfill_assets.event_log import stored_together
+from backfill_assets.exception_words import worded
 from backfill_assets.executor import CHUNK_GATE, gate_chunks, gate_run
 from backfill_assets.launched_by import launched
 from backfill_assets.markup import block, code, escaped, table
@@ -227,5 +228,6 @@ def _violations_table(violations: Sequence[dict[str, Any]]) -> str:
 
 
 def _rows_table(rows: Sequence[dict[str, Any]]) -> str:
+    rows = [worded(row) for row in rows]
     columns = list(rows[0])
     return table(columns, ([row.get(column, "") for column in columns] for row in rows))

@@ -464,7 +464,7 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
         )
         return
     pairs: list[tuple[str, object]] = [
-        ("state", record.state),
+        ("state", launches.state(record, launch)),
         ("why", launches.reason(record, launch)),
         ("target", record.target),
         ("plan", record.plan_hash),
@@ -512,7 +512,7 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                 record = platform.ledger.run(shown)
                 launch = launches.waits(platform.ledger, record)
                 why = launches.reason(record, launch)
-                pairs: list[tuple[str, object]] = [("state", record.state), ("why", why)]
+                pairs: list[tuple[str, object]] = [("state", launches.state(record, launch)), ("why", why)]
                 pairs += [("waits", launch)] if launch is not None and why != str(launch) else []
                 return Group(console.facts(pairs, shown), console.grid(platform.ledger.chunks(shown)))
 

@@ -12,8 +12,10 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from backfill_assets.exception_words import worded
 from manifests.errors import Refused
 from manifests.planner import Plan
+from resources.launches import STOPPED
 from resources.ledger import ChunkRecord, ChunkState, RunRecord, Verdict
 
 if TYPE_CHECKING:  # a refusal is shown also where a product, which these import, cannot be imported
@@ -193,11 +195,15 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
         scope = record.manifest.target.publish_range
         table.add_row(
             record.run_id,
-            Text(record.state, STATE_STYLE.get(record.state, "")),
+            Text(f"{record.state}{_stopped(waiting.get(record.run_id, ''))}", STATE_STYLE.get(record.state, "")),
             f"{of_kind(record)} of {record.target}\n{scope.start} to {scope.end}, {record.manifest.transform.version}",
             _waits(waiting[record.run_id]) if record.run_id in waiting else record.state_reason,
         )
     return table
+
+
+def _stopped(why: str) -> str:
+    return f", {STOPPED}" if why.startswith(f"{STOPPED} ") else ""
 
 
 def of_kind(record: RunRecord) -> str:
@@ -234,7 +240,7 @@ def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str
         if more > 0:
             table.add_row("", "", Text(f"and {more:,} more slice(s)", "dim"))
         for row in list(verdict.details.get("sample", []))[:3]:
-            table.add_row("", "", Text("  " + _named(row), "dim", overflow="ellipsis", no_wrap=True))
+            table.add_row("", "", Text("  " + _named(worded(row)), "dim", overflow="ellipsis", no_wrap=True))
     return Group(table, *_exceptions(verdicts))
 
 
@@ -255,7 +261,15 @@ def _exceptions(verdicts: Sequence[Verdict]) -> list[Text]:
 
 
 def _named(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in row.items())
+    words = {"expected", "found"} if "what" in row else set()
+    shown = {name: value for name, value in row.items() if name not in words or value != ""}
+    return ", ".join(
+        f"{name} {_bracketed(value)}" if name in words else f"{name}={value}" for name, value in shown.items()
+    )
+
+
+def _bracketed(value: object) -> str:
+    return f"({value})" if "=" in str(value) else str(value)
 
 
 def _mark(passed: bool) -> Text:

@@ -23,6 +23,7 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Redire
 from starlette.routing import Route
 
 from backfill_assets.console import failed_chunks, of_kind
+from backfill_assets.exception_words import worded
 from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.starting import Starting
 from manifests.chunks import in_words
@@ -400,6 +401,7 @@ def _disagreeing(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    rows = [worded(row) for row in rows]
     names = list(rows[0])
     return _table(names, [[escape(_said(row.get(name))) for name in names] for row in rows])
 

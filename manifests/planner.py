@@ -273,7 +273,7 @@ class Publish:
 
     def describe(self) -> str:
         """Say in one line what this stage does."""
-        who = "when somebody says so" if self.manual else "by the sensor, once every gate has passed"
+        who = "when somebody says so" if self.manual else "by `backfill run` or the sensor, once every gate has passed"
         return f"publish {self.target} from {self.start} to {self.end} as one snapshot ({self.mode}), {who}"
 
 

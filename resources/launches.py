@@ -16,6 +16,9 @@ from resources.ledger import STAGED, ChunkRecord, Ledger, RunRecord
 from resources.processes import has_ended
 from resources.stops import Stop
 
+STOPPED = "stopped"
+"""What the words of a run begin with that somebody has stopped; see `stops.Stop`."""
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -30,6 +33,13 @@ class Waiting:
             return f"{self.stop}; waits for a launch (`backfill resume {self.run_id}`)"
         left = in_words(self.chunks)
         return f"waits for a launch of {left}, {len(self.chunks)} chunk(s) (`backfill run {self.run_id}`)"
+
+
+def state(record: RunRecord, waiting: Waiting | None) -> str:
+    """Return a run's state as people are shown it: of one that somebody has stopped, that, by whom and when."""
+    stop = None if waiting is None else waiting.stop
+    said = "" if stop is None else f", {STOPPED} by {stop.stopped_by} at {stop.at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{record.state}{said}"
 
 
 def reason(record: RunRecord, waiting: Waiting | None) -> str:

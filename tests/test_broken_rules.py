@@ -64,6 +64,17 @@ def test_the_rows_that_break_a_rule_are_shown_with_their_chunk_and_rule() -> Non
 
 
 @pytest.mark.usefixtures("home")
+def test_a_gate_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    refused = given("exceptions", DOUBLED, "--gate", "chunk_rule")
+    said = " ".join(str(refused.exception).split())
+    assert "'chunk_rule' is no gate of run" in said
+    assert "did you mean 'chunk_rules'?" in said
+    assert "all_chunks_staged" in said
+    none = " ".join(str(given("exceptions", DOUBLED, "--gate", "all_chunks_staged").exception).split())
+    assert "has no exceptions" in none
+
+
+@pytest.mark.usefixtures("home")
 def test_status_has_the_chunks_that_failed_among_the_gates_in_their_order_and_names_the_next_command() -> None:
     gates = told("status", DOUBLED)["gates"]
     assert [one["chunk"] for one in gates if not one["passed"] and one["chunk"]] == ["2020-02", "2020-03"]

@@ -10,7 +10,10 @@ import pytest
 from rich.console import Console
 
 from backfill_assets import console
-from resources.ledger import ChunkRecord, ChunkState
+from backfill_assets.checks import _rows_table as check_rows
+from backfill_assets.exception_words import worded
+from backfill_assets.pages import _rows_table as page_rows
+from resources.ledger import ChunkRecord, ChunkState, Verdict
 
 
 def printed(what: Any) -> str:
@@ -49,6 +52,24 @@ def test_a_table_cuts_nothing_however_narrow_the_terminal(width: int) -> None:
         Console(file=shown, width=width).print(table)
         cells = [line.split("│")[1:-1] for line in shown.getvalue().splitlines() if "│" in line]
     assert tuple("".join(column).replace(" ", "") for column in zip(*cells, strict=True)) == words
+
+
+def test_what_was_expected_and_found_is_told_in_words_and_an_empty_slice_not_at_all() -> None:
+    sample = {"id": "A1", "expected": '{"expected":1}', "found": '{"found":2}', "what": "there twice"}
+    several = {"id": "A2", "expected": '{"days":3,"state":"OPEN"}', "found": '{"found":null}', "what": "other"}
+    verdict = Verdict("no_row_twice", False, "2 differ", {"sample": [sample, several]})
+    text = " ".join(printed(console.gates([verdict], "chunk_rules")).split())
+    assert "id=A1, expected 1, found 2, what=there twice" in text
+    assert "id=A2, expected (days=3, state=OPEN), found null, what=other" in text
+    of_table = {"gate": "g", "slice": "{}", "key": '{"id":"A1"}', **sample}
+    assert worded(of_table) == {
+        "gate": "g", "slice": "", "key": "id=A1", "id": "A1", "expected": "1", "found": "2", "what": "there twice"
+    }  # fmt: skip
+    assert worded({"chunk": "2020-01", "expected": 1}) == {"chunk": "2020-01", "expected": 1}
+    assert [worded(sample | {"expected": odd})["expected"] for odd in ("{no", "[1]", "")] == ["{no", "[1]", ""]
+    shown = page_rows([sample])
+    assert "<td>A1<td>1<td>2<td>there twice" in shown
+    assert "| A1 | 1 | 2 | there twice |" in check_rows([sample])
 
 
 def test_what_people_have_typed_is_printed_as_it_is() -> None:

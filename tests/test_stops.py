@@ -531,6 +531,14 @@ def test_a_run_that_was_stopped_while_it_was_computed_says_so_first_wherever_it_
         said = CliRunner().invoke(cli, words, catch_exceptions=False).output
         assert "computing chunks" not in said, words
         assert "stopped by olga" in " ".join(said.split()), words
+    status = [
+        line.split() for line in CliRunner().invoke(cli, ["status", RUN], catch_exceptions=False).output.splitlines()
+    ]
+    (state,) = [" ".join(line) for line in status if "state" in line]
+    assert (
+        f"RUNNING, stopped by olga at {stops.of_run(platform.ledger.engine, RUN)[0].at:%Y-%m-%d %H:%M:%S} UTC" in state
+    )
+    assert "RUNNING, stopped" in " ".join(CliRunner().invoke(cli, ["status"], catch_exceptions=False).output.split())
     assert "computing" not in page(platform, f"/backfill/{RUN}")
     with pytest.raises(PublicationRefused) as refused:
         publish(platform, RUN)

@@ -185,6 +185,7 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
         names = sorted({*kept, *(one.gate for one in broken)})
         broken = [one for one in broken if gate in {None, one.gate}]
         if gate is not None and gate not in names:
+            _require_gate(platform, run_id, gate)
             raise InputRefused(
                 Problem(
                     f"gate {gate} of '{run_id}' has no exceptions",
@@ -206,9 +207,10 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
     if not wanted:
         return
     from backfill_assets.console import Table
+    from backfill_assets.exception_words import worded
 
     table = Table("gate", "slice", "key", "expected", "found", "what", title=f"exceptions of {run_id}")
-    for row in found:
+    for row in map(worded, found):
         table.add_row(*(str(row[name]) for name in ("gate", "slice", "key", "expected", "found", "what")))
     show(table)
     for name, one in wanted.items():
@@ -218,6 +220,20 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
         )
     if sum(one["rows"] for one in wanted.values()) > len(found):
         click.echo(f"shown are {len(found):,}; more with --limit")
+
+
+def _require_gate(platform: Platform, run_id: str, gate: str) -> None:
+    from difflib import get_close_matches
+
+    from backfill_assets.executor import CHUNK_GATE
+
+    judged = (one.gate for one in platform.ledger.verdicts(run_id))
+    there = list(dict.fromkeys([CHUNK_GATE, *platform.ledger.run(run_id).plan.gates, *judged]))
+    if gate not in there:
+        close = get_close_matches(gate, there, n=1)
+        meant = f"; did you mean '{close[0]}'?" if close else ""
+        rule = f"its gates are {', '.join(there)}"
+        raise InputRefused(Problem(f"'{gate}' is no gate of run '{run_id}'{meant}", rule, "correct the name"))
 
 
 def _show_broken(run_id: str, broken: list[BrokenRule], limit: int) -> None:
