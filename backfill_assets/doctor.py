@@ -33,7 +33,7 @@ from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publication import change_of
 from backfill_assets.recording import PROCESS_ENDED, close_intent, protect_base, record_landed, tell_again
-from backfill_assets.records import MOVED, WAS_PUBLISHED, catch_up, is_behind, name_of, planted
+from backfill_assets.records import MOVED, WAS_PUBLISHED, catch_up, harmed, harmed_of, is_behind, name_of, planted
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import ACCEPT, PUBLISH, ROLLBACK, WITHDRAW, Change, withdrawn
 from manifests.chunks import key_of
@@ -162,7 +162,7 @@ def examine(platform: Platform) -> list[Disagreement]:
         target = declared.get(name)
         tables = () if target is None else tables_of(target)
         found += _settled(platform, partial(_look_at_target, platform, name, target), tables)
-    for look in (_attempts, _evidence, _diffs, _journal, _leases, _freezes, _clock, _policy_file):
+    for look in (_attempts, _evidence, _records, _diffs, _journal, _leases, _freezes, _clock, _policy_file):
         found += _settled(platform, partial(look, platform))
     for one in found:
         text = f"{one.where}: {one.what}"
@@ -469,6 +469,8 @@ def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
     folder = platform.evidence.records(record.run_id)
     names = sorted({name_of(action, number), f"{action}-{number}"}, key=len)
     if action in BEFORE and not any((folder / f"{name}.json").is_file() for name in names):
+        if _is_harmed(platform, record.run_id, names):
+            return  # it was told: the record that is missing is found below
         yield Disagreement(
             "evidence-not-told",
             record.run_id,
@@ -485,7 +487,7 @@ def _evidence_behind(platform: Platform, record: RunRecord) -> Iterator[Disagree
         what = is_behind(platform, record)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, EnvironmentRefused):
         return  # damaged: found as such below
-    if what:
+    if what and not _is_harmed(platform, record.run_id):
         yield Disagreement(
             "evidence-behind",
             record.run_id,
@@ -494,6 +496,15 @@ def _evidence_behind(platform: Platform, record: RunRecord) -> Iterator[Disagree
             "complete its records and their links in the chain",
             partial(_complete, platform, record.run_id),
         )
+
+
+def _is_harmed(platform: Platform, run_id: str, names: Sequence[str] = ()) -> bool:
+    """Whether records of a run (of these names, if any are given) are missing or changed: what they say is not known then."""
+    try:
+        found = harmed_of(platform, run_id)
+    except EnvironmentRefused:
+        return True  # the chain cannot be read: found as such below
+    return any(not names or one.name in names for one in found)
 
 
 def _complete(platform: Platform, run_id: str) -> str:
@@ -798,7 +809,8 @@ def _evidence(platform: Platform) -> Iterator[Disagreement]:
                 "make the evidence folder readable, or restore it",
             )
             continue
-        for name in strange:
+        wrong = {one.name for one in harmed_of(platform, record.run_id)} if strange else set()
+        for name in sorted(set(strange) - wrong):
             yield Disagreement(
                 "record-planted",
                 record.run_id,
@@ -817,6 +829,16 @@ def _evidence(platform: Platform) -> Iterator[Disagreement]:
             )
 
 
+def _records(platform: Platform) -> Iterator[Disagreement]:
+    """Find records of any run that are missing, or are not as the chain vouches for them. Nothing can make them again."""
+    chain = platform.evidence.chain.read()
+    damaged = {one.name for one in chain.damages}
+    links = (link.content for link in chain.links if f"{link.number:08}.json" not in damaged)
+    for one in harmed(platform, links):
+        where = f"{one.run_id} record {one.name}"
+        yield Disagreement("record-damaged", where, one.what, Sure.CERTAIN, one.fix)
+
+
 def _diffs(platform: Platform) -> Iterator[Disagreement]:
     """Find publications whose diff is to be kept and is not: their process ended before it was made, or could not make it."""
     for record in platform.ledger.runs():
@@ -824,7 +846,7 @@ def _diffs(platform: Platform) -> Iterator[Disagreement]:
             missing = due(platform, record) and not _just_published(platform, record.run_id)
         except (OSError, ValueError, KeyError, TypeError, RecursionError, EnvironmentRefused):
             continue  # damaged evidence: found as such
-        if missing:
+        if missing and not _is_harmed(platform, record.run_id):
             yield Disagreement(
                 "diff-missing",
                 record.run_id,

@@ -30,6 +30,7 @@ from backfill_assets.records import (
     catch_up,
     name_of,
     require_explained,
+    require_unharmed,
     require_vouched_for,
     tell,
 )
@@ -523,6 +524,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
         )
     run_id, ledger = change.record.run_id, platform.ledger
     root = platform.evidence.verify(run_id)
+    require_unharmed(platform, run_id)
     done_before = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
     if not done_before:
         raise _not_on_record(change.record)
@@ -564,6 +566,7 @@ def accept(platform: Platform, run_id: str) -> Published:
         record = _with_version(platform, run_id)  # its interrupted rollback may just have been recorded
         change = change_of(platform, record, platform.ledger.chunks(run_id), lease)
         root = platform.evidence.verify(run_id)
+        require_unharmed(platform, run_id)
         _require_nobody_erased(platform, change)
         base, ref = record.plan.base_snapshot_id, record.plan.version or ""
         entry = platform.ledger.open_publication(run_id, ACCEPT, base, root, operator(), ref=ref, token=lease.token)

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,12 @@ from manifests.lifecycle import RunState
 from manifests.text import visible
 from resources import approvals
 from resources.chain import Link
-from resources.evidence import INDEX, examine
+from resources.evidence import INDEX, examine, hash_or_kind
 from resources.journal import explain, explain_run, first_of, unexplained
 from resources.kept_files import json_of, not_a_file, read_json, read_kept
 from resources.ledger import RunRecord
 from resources.locks import lock_target
-from resources.rows import MOVING, Difference, Row, Rows, changes_of, differences, fold, hashes_of, rows_of
+from resources.rows import MOVING, Difference, Row, Rows, changes_of, differences, fold, hashes_of, is_id, rows_of
 from resources.tables import accepted_versions, publications, runs, watermarks
 
 _LOG = logging.getLogger(__name__)
@@ -114,6 +114,28 @@ class Record:
         if type(number) is not int or not isinstance(self.content.get("follows"), int):
             return 0
         return number if {"event", "follows", "rows"} <= self.content.keys() else 0
+
+
+@dataclass(frozen=True)
+class Harmed:
+    """A record that is not as a link of the chain vouches for it: SHA-256 then and now, or what is there instead."""
+
+    run_id: str
+    name: str
+    file: Path
+    expected: str
+    found: str
+
+    @property
+    def what(self) -> str:
+        """Say what has become of it."""
+        how = "is missing" if self.found == "nothing" else "was changed after it was written"
+        return f"{self.file} {how}: the chain has the SHA-256 {self.expected} of it"
+
+    @property
+    def fix(self) -> str:
+        """Say what is to be done."""
+        return f"restore this file from a backup, byte by byte: {self.file}"
 
 
 # --- the bundle -------------------------------------------------------------------------------------------------------
@@ -261,6 +283,43 @@ def vouched_for(platform: Platform, run_id: str, records: Sequence[Record]) -> l
         linked = platform.evidence.kept(run_id, since=follows)
         found |= {name for name, one in mine.items() if (name, one.hash) in linked}
     return [one for one in records if one.name in found]
+
+
+def harmed(platform: Platform, links: Iterable[Mapping[str, Any]]) -> list[Harmed]:
+    """Return the records that are missing, or are not as links vouch for them."""
+    told = {(link.get("run"), link.get("record")): str(link["recordHash"]) for link in links if "recordHash" in link}
+    wrong = []
+    for (run_id, name), expected in told.items():
+        if is_id(run_id) and is_id(name):
+            file = platform.evidence.records(str(run_id)) / f"{name}.json"
+            if (found := hash_or_kind(file)) != expected:
+                wrong.append(Harmed(str(run_id), str(name), file, expected, found))
+    return wrong
+
+
+def harmed_of(platform: Platform, run_id: str, *, since: int = 0) -> list[Harmed]:
+    """Return the records of a run that links after number `since` vouch for, and that are missing or changed."""
+    links = platform.evidence.chain.contents(since=since)
+    return harmed(platform, (link for link in links if link.get("run") == run_id))
+
+
+def require_unharmed(platform: Platform, run_id: str) -> None:
+    """Refuse to go on from a run's records where one is missing or was changed.
+
+    Raises:
+        EnvironmentRefused: naming each of them.
+    """
+    with platform.ledger.engine.connect() as connection:
+        _, follows = first_of(connection, run_id)
+    _refuse(run_id, harmed_of(platform, run_id, since=follows))
+
+
+def _refuse(run_id: str, wrong: Sequence[Harmed]) -> None:
+    if wrong:
+        rule = "a record says what has happened: nothing is recorded past one that is not as it was written"
+        raise EnvironmentRefused(
+            [Problem(one.what, rule, f"`backfill verify {run_id}`; {one.fix}") for one in wrong[:_SHOWN]]
+        )
 
 
 def kept_rows(bundle: Path, records: Sequence[Record], tables: Sequence[str] | None = None) -> Rows | None:
@@ -411,6 +470,7 @@ def _record(
                 )
             )
     linked, late = in_order(platform, connection, run_id, records)
+    _refuse(run_id, _harmed_among(platform, connection, run_id, linked))
     made_up = [_link(platform, run_id, one) for one in late]
     numbered = [*linked, *late]
     bundle = store.path(run_id)
@@ -460,6 +520,15 @@ def _record(
     raw = read_kept(file)
     _link(platform, run_id, Record(file.stem, hashlib.sha256(raw).hexdigest(), json_of(raw)))
     return True
+
+
+def _harmed_among(platform: Platform, connection: sa.Connection, run_id: str, linked: Sequence[Record]) -> list[Harmed]:
+    """Return the records of a run that are missing or changed; the whole chain is asked only where one of them is."""
+    is_whole = [one.number for one in linked] == list(range(1, len(linked) + 1))
+    is_whole = is_whole and all(_link_of(platform, one).get("recordHash") == one.hash for one in linked)
+    _, first = first_of(connection, run_id)
+    since = linked[-1].content["follows"] if linked and is_whole else first
+    return harmed_of(platform, run_id, since=since)
 
 
 def _damaged_tables(bundle: Path, run_id: str) -> frozenset[str]:

@@ -246,9 +246,9 @@ def examine(folder: Path, run_id: str) -> tuple[str, list[Changed]]:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - names
     except OSError as error:
         return "", [Changed(".", "a folder of files", error.strerror or str(error))]
-    found = {visible(name): _hash_or_kind(folder / name) for name in names if name != INDEX}
+    found = {visible(name): hash_or_kind(folder / name) for name in names if name != INDEX}
     root = sha256_of(found)
-    own = _hash_or_kind(folder / INDEX)
+    own = hash_or_kind(folder / INDEX)
     try:
         raw = read_kept(folder / INDEX)
         listed = dict(json_of(raw)["files"])
@@ -261,7 +261,7 @@ def examine(folder: Path, run_id: str) -> tuple[str, list[Changed]]:
     return root, [Changed(name, str(listed.get(name, "nothing")), found.get(name, "nothing")) for name in wrong]
 
 
-def _hash_or_kind(file: Path) -> str:
+def hash_or_kind(file: Path) -> str:
     """Return the SHA-256 (hex) of a file, or what lies there instead of one that can be read."""
     try:
         return not_a_file(file) or sha256_of_file(file)

@@ -24,7 +24,9 @@ from backfill_assets.commands.base import EXIT_FAILED
 from backfill_assets.doctor import Disagreement, Sure, examine, mend
 from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
 from backfill_assets.publication import publish, reinstate, rollback
-from manifests.errors import PublicationRefused, TransitionRefused
+from backfill_assets.verification import verify
+from benchmarks.changed_bytes import overwrite
+from manifests.errors import PublicationRefused, Refused, TransitionRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse import RUN_PROPERTY, local_path
 from resources.ledger import ChunkState, now
@@ -348,6 +350,47 @@ def test_damaged_evidence_of_a_published_run_is_named(world: World) -> None:
     assert "there is no evidence" in only(examine(world.platform)).what
     world.platform.evidence.seal("fixed", {"plan.json": {"another": "plan"}})
     assert only(examine(world.platform)).kind == "evidence-replaced"
+
+
+@pytest.mark.parametrize("damage", [lambda file: overwrite(file, b""), Path.unlink], ids=["emptied", "removed"])
+@pytest.mark.parametrize("name", ["publish", "told-2", "reinstate-3"])
+def test_a_damaged_record_is_named_as_what_to_restore_and_nothing_is_made_up_for_it(
+    world: World, name: str, damage: Callable[[Path], None]
+) -> None:
+    rollback(world.platform, "fixed")
+    reinstate(world.platform, "fixed")
+    store = world.platform.evidence
+    file = store.records("fixed") / f"{name}.json"
+    raw, snapshots = file.read_bytes(), world.snapshots()
+    there, length = {one.name for one in store.records("fixed").iterdir()}, store.chain.length()
+    damage(file)
+    repaired, left = mend(world.platform)
+    found = only(left)
+    assert repaired == []
+    assert (found.kind, found.where, found.repair) == ("record-damaged", f"fixed record {name}", None)
+    assert str(file) in found.fix
+    assert "restore this file from a backup" in found.fix
+    with pytest.raises(Refused, match=f"{name}.json"):
+        rollback(world.platform, "fixed")
+    assert (world.snapshots(), store.chain.length()) == (snapshots, length)
+    assert {one.name for one in store.records("fixed").iterdir()} - {file.name} == there - {file.name}
+    overwrite(file, raw) if file.exists() else file.write_bytes(raw)
+    assert examine(world.platform) == []
+    assert verify(world.platform).everything == []
+
+
+def test_another_run_goes_on_past_a_damaged_record_and_the_doctor_completes_it_once_it_is_restored(
+    world: World,
+) -> None:
+    file = world.platform.evidence.records("history") / "superseded-3.json"
+    raw = file.read_bytes()
+    overwrite(file, b"")
+    publish(world.platform, "validated")  # supersedes some of it
+    assert kinds(mend(world.platform)[1]) == ["record-damaged"]
+    overwrite(file, raw)
+    assert kinds(examine(world.platform)) == ["evidence-behind"]
+    assert mend(world.platform)[1] == []
+    assert verify(world.platform).everything == []
 
 
 def test_a_missing_base_tag_is_made_again_and_a_moved_one_reported(world: World) -> None:
