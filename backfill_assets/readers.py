@@ -83,7 +83,9 @@ def check_metadata(world: World, sealed: Sealed, report: Report) -> None:
             continue
         _same_table(seen, commit, report, said)
         _same_snapshot(world, seen, commit, report)
-    if {one["snapshot_id"] for one in sealed.changes} - {one["snapshotId"] for one in sealed.commits}:
+    if sealed.is_whole and {one["snapshot_id"] for one in sealed.changes} - {
+        one["snapshotId"] for one in sealed.commits
+    }:
         report.notes.append(
             "published by a version of this project that did not seal columns and metadata files: they are held against "
             "the ledger's files, and with --data against the files' own columns"

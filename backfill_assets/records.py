@@ -60,7 +60,7 @@ SUPERSEDED, RESTORED = "superseded", "restored"
 TOLD, REFUSED, MOVED, ADOPTED = "told", "refused", "moved", "adopted"
 """Events beside a change of rows: sinks were told; a rollback or acceptance was refused; something else moved on; a run that was published by an earlier version
 of this project came under the chain."""
-_RUN_FILE, _MANIFEST_FILE, _PLAN_FILE = "run.json", "manifest.json", "plan.json"
+RUN_FILE, _MANIFEST_FILE, _PLAN_FILE = "run.json", "manifest.json", "plan.json"
 _FILES = {"sink_attempts": "sink_requests"}
 _FILED_APART = {"manifest": _MANIFEST_FILE, "plan": _PLAN_FILE}
 _ALWAYS = frozenset({"chunks", "attempts", "verdicts", "approvals", "amendments", "transitions", "sink_attempts"})
@@ -150,7 +150,7 @@ def bundle_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
     (run,) = rows["runs"].values()
     before = accepted_before(platform, record)
     files: dict[str, Any] = {
-        _RUN_FILE: {name: cell for name, cell in run.items() if name not in _FILED_APART},
+        RUN_FILE: {name: cell for name, cell in run.items() if name not in _FILED_APART},
         "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
         "code.json": record.plan.code,
         "policy.json": approvals.policy_text(platform.ledger, record.plan.policy),
@@ -183,8 +183,9 @@ def _file_of(table: str) -> str:
     return f"{_FILES.get(table, table)}.json"
 
 
-def _files_of(table: str) -> set[str]:
-    return {_RUN_FILE, *_FILED_APART.values()} if table == "runs" else {_file_of(table)}
+def files_of(table: str) -> set[str]:
+    """Return the files of a bundle that have the rows of one of the ledger's tables."""
+    return {RUN_FILE, *_FILED_APART.values()} if table == "runs" else {_file_of(table)}
 
 
 def _reconciliation(rows: Rows, record: RunRecord) -> list[dict[str, Any]]:
@@ -219,13 +220,13 @@ def sealed_rows(bundle: Path, tables: Sequence[str] | None = None) -> Rows | Non
         EnvironmentRefused: if something else lies in the place of a file of the bundle, or it cannot be read.
         ValueError: if a file of the bundle is no JSON any more.
     """
-    if not os.path.lexists(bundle / _RUN_FILE):
+    if not os.path.lexists(bundle / RUN_FILE) and (tables is None or "runs" in tables):
         return None
     rows: Rows = {}
     keys = {"chunks": "chunk"}
     for file in sorted(bundle.glob("*.json")):
         table = next((name for name, other in _FILES.items() if other == file.stem), file.stem)
-        if file.name == _RUN_FILE and (tables is None or "runs" in tables):
+        if file.name == RUN_FILE and (tables is None or "runs" in tables):
             run = read_json(file)
             apart = {cell: read_json(bundle / name) for cell, name in _FILED_APART.items()}
             rows["runs"] = {run["run_id"]: run | apart}
@@ -287,13 +288,16 @@ def vouched_for(platform: Platform, run_id: str, records: Sequence[Record]) -> l
 
 def harmed(platform: Platform, links: Iterable[Mapping[str, Any]]) -> list[Harmed]:
     """Return the records that are missing, or are not as links vouch for them."""
-    told = {(link.get("run"), link.get("record")): str(link["recordHash"]) for link in links if "recordHash" in link}
+    told = {
+        (str(link["run"]), str(link["record"])): str(link["recordHash"])
+        for link in links
+        if "recordHash" in link and is_id(link.get("run")) and is_id(link.get("record"))
+    }
     wrong = []
     for (run_id, name), expected in told.items():
-        if is_id(run_id) and is_id(name):
-            file = platform.evidence.records(str(run_id)) / f"{name}.json"
-            if (found := hash_or_kind(file)) != expected:
-                wrong.append(Harmed(str(run_id), str(name), file, expected, found))
+        file = platform.evidence.records(run_id) / f"{name}.json"
+        if (found := hash_or_kind(file)) != expected:
+            wrong.append(Harmed(run_id, name, file, expected, found))
     return wrong
 
 
@@ -480,8 +484,10 @@ def _record(
     # the first record has the hash of every table; only those that may move are read again
     read = MOVING if numbered else frozenset({*_TABLES, "runs"})
     damaged = read & _damaged_tables(bundle, run_id)
+    if "runs" in damaged and not os.path.lexists(bundle / RUN_FILE):
+        return False
     kept = kept_rows(bundle, numbered, sorted(read - damaged))
-    if kept is None and (numbered or damaged):
+    if kept is None and numbered:
         return False  # the bundle that they go on from is not there any more: nothing is to stand in for it
     if kept is None:
         found = rows_of(connection, run_id)
@@ -537,7 +543,7 @@ def _damaged_tables(bundle: Path, run_id: str) -> frozenset[str]:
     tables = {*_TABLES, "runs"}
     if INDEX in changed:
         return frozenset(tables)
-    return frozenset(table for table in tables if not changed.isdisjoint(_files_of(table)))
+    return frozenset(table for table in tables if not changed.isdisjoint(files_of(table)))
 
 
 def _as_hashed(

@@ -8,7 +8,7 @@ and how both are found again. What is held against them is `readers`'s.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +65,7 @@ class Sealed:
         inputs: what was kept of each pinned input; None if an earlier version sealed it, without them.
         beside: path, bytes and SHA-256 of each file that the run left beside its tables, with its kind.
         policy: the text of the policy that decided; None if none is on record.
+        is_whole: whether nothing of it was left out as damaged.
     """
 
     run_id: str
@@ -76,6 +77,7 @@ class Sealed:
     inputs: Sequence[Mapping[str, Any]] | None = None
     beside: Sequence[Mapping[str, Any]] = ()
     policy: Mapping[str, Any] | None = None
+    is_whole: bool = True
 
     @property
     def run(self) -> Mapping[str, Any]:
@@ -243,18 +245,39 @@ def adopted_commits(platform: Platform, rows: Rows) -> list[dict[str, Any]]:
 
 
 def sealed_of(
-    run_id: str, target: TargetTable, rows: Rows, bundle: Path, records: Sequence[Mapping[str, Any]]
+    run_id: str,
+    target: TargetTable,
+    rows: Rows,
+    bundle: Path,
+    records: Sequence[Mapping[str, Any]],
+    *,
+    damaged: Container[str] = (),
+    is_whole: bool = True,
 ) -> Sealed:
-    """Return what bundle and records have of a run's tables.
+    """Return what bundle and records have of a run's tables; the damaged files of the bundle are not read.
 
     Raises:
         OSError, ValueError, KeyError, EnvironmentRefused: if the file that has it is no longer as it was sealed.
     """
-    said = _read(bundle / SCHEMA_FILE) or {}
+    told = {
+        name: None if name in damaged else _read(bundle / name)
+        for name in (SCHEMA_FILE, INPUTS_FILE, BESIDE_FILE, "policy.json")
+    }
+    said = told[SCHEMA_FILE] or {}
     digest = dict(said["digest"]["columns"]) if said else None
     commits = [{"action": one.get("action", PUBLISH), **facts} for one in records for facts in one.get(COMMITTED, [])]
-    inputs, beside, policy = (_read(bundle / name) for name in (INPUTS_FILE, BESIDE_FILE, "policy.json"))
-    return Sealed(run_id, target, rows, digest, said.get("tables", {}), commits, inputs, beside or (), policy)
+    return Sealed(
+        run_id,
+        target,
+        rows,
+        digest,
+        said.get("tables", {}),
+        commits,
+        told[INPUTS_FILE],
+        told[BESIDE_FILE] or (),
+        told["policy.json"],
+        is_whole,
+    )
 
 
 def _read(file: Path) -> Any:

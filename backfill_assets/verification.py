@@ -27,7 +27,16 @@ from backfill_assets.pins import Inputs
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.proof import FileProblem, check_rows
 from backfill_assets.readers import Looked, World, check_files, check_metadata, read_chunk, read_corrections
-from backfill_assets.records import REFUSED, WAS_PUBLISHED, Record, kept_rows, records_of, sealed_rows
+from backfill_assets.records import (
+    REFUSED,
+    RUN_FILE,
+    WAS_PUBLISHED,
+    Record,
+    files_of,
+    kept_rows,
+    records_of,
+    sealed_rows,
+)
 from backfill_assets.seals import Sealed, sealed_of
 from backfill_assets.strangers import begun_bundles, interrupted, strange_files, strange_folders
 from backfill_assets.under_way import Intent, intents_in
@@ -47,7 +56,18 @@ from resources.lakehouse import (
     RUN_PROPERTY,
     VERSION_PROPERTY,
 )
-from resources.rows import MOVING, Difference, Rows, differences, hashes_of, is_id, rows_of, run_ids, unforgiving
+from resources.rows import (
+    MOVING,
+    Difference,
+    Rows,
+    differences,
+    hashes_of,
+    is_id,
+    rows_of,
+    run_ids,
+    tables_of_runs,
+    unforgiving,
+)
 from resources.snapshots import Seen, summary_facts
 from resources.storage import Storage
 from resources.tables import publications
@@ -171,10 +191,23 @@ class _Findings:
     notes: list[str] = field(default_factory=list)
     is_behind: bool = False
     """Whether something is missing that an event just now would explain."""
+    is_blind: bool = False
+    """Whether neither evidence nor ledger can say what the run's tables are to be."""
 
     def add(self, where: str, what: str, expected: Any = "", found: Any = "") -> None:
         left, right = _around(_text(expected), _text(found))
         self.problems.append(Problem(self.run_id, where, what, left, right))
+
+
+@dataclass(frozen=True)
+class _Damage:
+    """What of a run's evidence is not as it was written: nothing is compared with what it says now.
+
+    `files` of its bundle; `tables` of the ledger of whose rows those files, or damaged records, would say what they are to be.
+    """
+
+    files: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
 
 
 class _Check:
@@ -259,17 +292,23 @@ class _Check:
         links = [link for link in mine if "rows" in link.content]
         records = records_of(self.platform, run_id)
         bundle, root = self._bundle(run_id, links, found)
-        self._records(mine, records, found)
+        harmed = self._records(mine, records, found)
+        damage = self._damage(bundle, links, harmed, found)
+        vouched = {str(link.content.get("root")) for link in links}
+        if INDEX in damage.files and len(vouched) == 1:
+            (root,) = vouched  # what a damaged index gives is no measure of anything
+        records = [one for one in records if one.name not in harmed]  # what a changed one says is nobody's word
         self._strangers(run_id, found)
         chunks_read = 0
         rows: Rows | None = None
         try:
-            rows = None if bundle is None else self._rows(run_id, bundle, links, records, root, found)
-            if bundle is not None:
+            rows = None if bundle is None else self._rows(run_id, bundle, links, records, root, damage, found)
+            if bundle is not None and CHANGES_FILE not in damage.files:
                 self._diff(bundle, records, found, published=bool(links))
-            if rows is not None and bundle is not None:
+            if rows is not None and bundle is not None and not found.is_blind:
                 target = target_named(str(rows["runs"][run_id]["target"]))
-                sealed = sealed_of(run_id, target, rows, bundle, [one.content for one in records if one.number])
+                told = [one.content for one in records if one.number]
+                sealed = sealed_of(run_id, target, rows, bundle, told, damaged=damage.files, is_whole=not damage.tables)
                 chunks_read = self._tables_of(sealed, root, found, data=data)
         except _UNCHECKED as error:
             # evidence that was changed may say anything; where it was not, this is for whoever reads it
@@ -362,8 +401,37 @@ class _Check:
                 f"{left} is what a process has left that ended while it sealed a bundle: it proves nothing"
             )
 
-    def _records(self, links: Sequence[Link], records: Sequence[Record], found: _Findings) -> None:
-        """Hold each record against its link, and each link against its record."""
+    def _damage(self, bundle: Path | None, links: Sequence[Link], harmed: Sequence[str], found: _Findings) -> _Damage:
+        """Return what of bundle and records is damaged, and note once that nothing is compared with it."""
+        run_id = found.run_id
+        files: frozenset[str] = frozenset()
+        if bundle is not None:
+            root, changed = examine(bundle, run_id)
+            sealing = self._links_of(run_id, SEALED)
+            sealed = {(str(one.content.get("bundle")), str(one.content.get("root"))) for one in sealing}
+            files = frozenset(one.name for one in changed)
+            if (
+                INDEX in files and (bundle.name, root) not in sealed
+            ):  # nothing says which of the others are as they were
+                files |= {file.name for file in bundle.iterdir()} | {
+                    file for name in tables_of_runs() for file in files_of(name)
+                }
+        tables = {name for name in tables_of_runs() if not files.isdisjoint(files_of(name))}
+        if bundle is not None and RUN_FILE not in files and not os.path.lexists(bundle / RUN_FILE):
+            tables.clear()  # an earlier version sealed it, without rows
+        if any(one.content.get("record") in harmed for one in links):
+            tables |= MOVING
+        folder = f"{run_id}/{bundle.name}" if bundle is not None else run_id
+        named = [INDEX] if INDEX in files else sorted(files)
+        named = [f"{folder}/{name}" for name in named] + [f"{run_id}/records/{name}.json" for name in harmed]
+        if named:
+            found.notes.append(
+                f"what was said in {', '.join(named)} could not be compared with anything: restore the file(s), and verify again"
+            )
+        return _Damage(files, frozenset(tables))
+
+    def _records(self, links: Sequence[Link], records: Sequence[Record], found: _Findings) -> list[str]:
+        """Hold each record against its link, and each link against its record; return the names of those that are not as it says."""
         by_name = {record.name: record for record in records}
         linked = {str(link.content.get("record")): link for link in links if "record" in link.content}
         beside: dict[str, str] = {}
@@ -400,6 +468,11 @@ class _Check:
                     found.add(where, what, "nothing", _hash_or_kind(record.hash))
         for name in sorted(beside.keys() - by_name.keys()):
             found.add(f"{found.run_id}/records/{name}.json", "is missing", f"SHA-256 {beside[name]}", "nothing")
+        return [
+            name
+            for name, link in linked.items()
+            if name not in by_name or by_name[name].hash != link.content.get("recordHash")
+        ]
 
     @staticmethod
     def _diff(bundle: Path, records: Sequence[Record], found: _Findings, *, published: bool) -> None:
@@ -432,10 +505,15 @@ class _Check:
         links: Sequence[Link],
         records: Sequence[Record],
         root: str,
+        damage: _Damage,
         found: _Findings,
     ) -> Rows | None:
-        """Hold every cell of the run's rows against the evidence; return the rows as the evidence has them."""
-        kept, sealed = kept_rows(bundle, records), sealed_rows(bundle)
+        """Hold every cell of the run's rows against the evidence; return the rows as the evidence has them.
+
+        Of tables of which damaged evidence would say what they are to be, the rows are those that the journal explains.
+        """
+        whole = sorted(set(tables_of_runs()) - damage.tables)
+        kept, sealed = kept_rows(bundle, records, whole), sealed_rows(bundle, whole)
         if kept is None:
             why = "published before the evidence kept rows and had a chain: only its files were checked; "
             found.notes.append(why + "`backfill doctor --repair` puts it under the chain as it is now")
@@ -446,13 +524,18 @@ class _Check:
         except sa.exc.DBAPIError as error:
             found.add("ledger", f"cannot be read: {error.orig}")
             return kept
+        kept |= {table: here[table] for table in damage.tables}
+        found.is_blind = any(table in damage.tables for table, _ in by_hand)
+        if sealed is not None:
+            sealed |= {table: here[table] for table in damage.tables}
         published = bool(links) or self.in_ledger.get(run_id) in WAS_PUBLISHED
         for one in differences(kept, here):
             known = replace(one, lawful=False) if (one.table, one.key) in by_hand else one
             self._difference(known, here, found, published=published, sealed=sealed)
         self._journal(run_id, by_hand, found)
         self._hashes(run_id, bundle, kept, root, found)
-        self._sum(bundle, links, records, kept, found)
+        if not damage.tables:
+            self._sum(bundle, links, records, kept, found)
         return kept
 
     def _by_hand(self, connection: sa.Connection, run_id: str) -> dict[tuple[str, str], Unexplained]:

@@ -301,6 +301,68 @@ def test_a_refusal_that_an_earlier_version_recorded_over_damaged_evidence_is_not
     assert found[1].startswith("chain link")
 
 
+@pytest.mark.parametrize("damage", ["emptied", "removed", "forged"])
+def test_one_damaged_file_of_the_evidence_is_one_finding_and_nothing_is_compared_with_it(
+    world: World, damage: str
+) -> None:
+    store = world.platform.evidence
+    files = [*store.path("fixed").iterdir(), *store.records("fixed").iterdir()]
+    assert len(files) > 15
+    for file in files:
+        raw = file.read_bytes()
+        forged = {"emptied": b"", "removed": None, "forged": _forged(raw)}[damage]
+        if file.name == "index.json" or forged == raw:
+            continue
+        overwrite(file, forged) if forged is not None else file.unlink()
+        (run,) = verify(world.platform, ["fixed"], data=file.name in {"schema.json", "publish.json"}).runs
+        found = [(problem.where, problem.what) for problem in run.problems]
+        assert len(found) == 1, found
+        assert found[0][0] == str(file.relative_to(store.folder))
+        assert len(run.notes) == 1, run.notes
+        assert "could not be compared" in run.notes[0]
+        assert found[0][0] in run.notes[0]
+        if forged is None:
+            file.write_bytes(raw)
+        else:
+            overwrite(file, raw)
+    assert verify(world.platform, data=True).everything == []
+
+
+def _forged(raw: bytes) -> bytes:
+    """Return what a file says of people, states, rows and times as somebody would rather have it."""
+    for before, after in (
+        (b'"bob"', b'"eve"'),
+        (b'"ana"', b'"eve"'),
+        (b'"COMMITTED"', b'"REFUSED"'),
+        (b'"rows":1', b'"rows":2'),
+        (b'"rows": 1', b'"rows": 2'),
+        (b"2026-", b"2025-"),
+        (b"20", b"19"),
+    ):
+        if before in raw:
+            return raw.replace(before, after)
+    return raw
+
+
+def test_a_row_that_was_changed_by_hand_is_named_also_where_the_file_that_has_it_was(world: World) -> None:
+    file = world.platform.evidence.path("fixed") / "approvals.json"
+    overwrite(file, _forged(file.read_bytes()))
+    changed(world, "UPDATE approvals SET decided_by = 'eve' WHERE run_id = 'fixed'")
+    found = verify(world.platform, ["fixed"]).everything
+    assert [one.where for one in found] == ["fixed/bundle/approvals.json", "ledger approvals 2"]
+    assert not any("eve" in one.expected for one in found)
+
+
+def test_a_table_that_was_changed_is_found_also_where_records_were(world: World) -> None:
+    overwrite(world.platform.evidence.records("fixed") / "publish.json", b"")
+    file = Path(local_path(world.platform.ledger.chunks("fixed")[1].files[0].path))
+    raw = file.read_bytes()
+    file.write_bytes(raw[:100] + bytes([raw[100] ^ 1]) + raw[101:])
+    found = places(verify(world.platform, ["fixed"], data=True))
+    assert found[0] == "fixed/records/publish.json"
+    assert any(place.endswith(str(file)) for place in found)
+
+
 def test_a_snapshot_that_a_collection_has_removed_is_noted_and_any_other_is_missed(world: World) -> None:
     table = world.platform.lakehouse.table(TARGET)
     gone = world.platform.ledger.publications("fixed")[0]["snapshot_id"]
