@@ -307,6 +307,25 @@ def harmed_of(platform: Platform, run_id: str, *, since: int = 0) -> list[Harmed
     return harmed(platform, (link for link in links if link.get("run") == run_id))
 
 
+def damaged_files(platform: Platform, run_id: str) -> list[str]:
+    """Return the files of a run's last bundle and of its records that are not as they were written, below the evidence's folder."""
+    store = platform.evidence
+    bundle = store.path(run_id) if store.bundles(run_id) else None
+    changed = [] if bundle is None else [f"{run_id}/{bundle.name}/{one.name}" for one in examine(bundle, run_id)[1]]
+    return changed + [f"{run_id}/records/{one.name}.json" for one in harmed_of(platform, run_id)]
+
+
+def unharmed_rows(platform: Platform, run_id: str, bundle: Path, records: Sequence[Record]) -> Rows | None:
+    """Return what the ledger's rows of a run are to be today, as `kept_rows`; the ledger's own where damaged evidence would say it."""
+    wrong = {one.name for one in harmed_of(platform, run_id)}
+    damaged = _damaged_tables(bundle, run_id) | (MOVING if wrong else frozenset())
+    if not damaged:
+        return kept_rows(bundle, records)
+    rows = kept_rows(bundle, [one for one in records if one.name not in wrong], sorted({*_TABLES, "runs"} - damaged))
+    with platform.ledger.engine.connect() as connection:
+        return (rows or {}) | rows_of(connection, run_id, sorted(damaged))
+
+
 def require_unharmed(platform: Platform, run_id: str) -> None:
     """Refuse to go on from a run's records where one is missing or was changed.
 

@@ -23,10 +23,11 @@ from markupsafe import Markup, escape
 from backfill_assets.chunk_changes import CHANGES_FILE, changes_of_run
 from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.records import Record, accepted_before, kept_rows, last_diff, records_of
+from backfill_assets.records import Record, accepted_before, damaged_files, last_diff, records_of, unharmed_rows
 from backfill_assets.sums import difference
 from manifests.canonical import plain
 from manifests.model import Mode
+from resources.evidence import INDEX
 from resources.kept_files import read_json
 from resources.ledger import RunRecord
 from resources.rows import Rows, rows_of
@@ -61,18 +62,25 @@ def report(platform: Platform, run_id: str) -> str:
     record = platform.ledger.run(run_id)
     store, records = platform.evidence, records_of(platform, run_id)
     bundle = store.path(run_id) if store.bundles(run_id) else None
-    rows = kept_rows(bundle, records) if bundle is not None else None
+    damaged = damaged_files(platform, run_id)
+    rows = unharmed_rows(platform, run_id, bundle, records) if bundle is not None else None
     if bundle is None or rows is None:
         with platform.ledger.engine.begin() as connection:
             rows = rows_of(connection, run_id)
         before = plain(accepted_before(platform, record))
     else:
-        before = read_json(bundle / "accepted_before.json")
+        before = _unless(damaged, bundle, "accepted_before.json") or {}
     facts = _facts(defaultdict(dict, rows), run_id, before)  # a table without a row has no file in a bundle
     facts |= {
-        "change": _what_changed(facts, _changes(platform, record, bundle, facts, before), last_diff(platform, run_id))
+        "change": _what_changed(
+            facts, _changes(platform, record, bundle, facts, before, damaged), last_diff(platform, run_id)
+        )
     }
-    facts |= {"evidence": _evidence(platform, run_id, bundle, records), "charts": _charts(facts)}
+    facts |= {
+        "evidence": _evidence(platform, run_id, bundle, records, damaged),
+        "charts": _charts(facts),
+        "damaged": damaged,
+    }
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -168,14 +176,26 @@ def _facts(rows: Rows, run_id: str, before: Mapping[str, Any]) -> dict[str, Any]
 # --- what changed -----------------------------------------------------------------------------------------------------
 
 
+def _unless(damaged: Sequence[str], bundle: Path, name: str) -> Any:
+    """Return what a file of a bundle says; None if it is not there, or not as it was sealed."""
+    at = f"{bundle.parent.name}/{bundle.name}/"
+    is_wrong = not {f"{at}{name}", f"{at}{INDEX}"}.isdisjoint(damaged)
+    return None if is_wrong or not os.path.lexists(bundle / name) else read_json(bundle / name)
+
+
 def _changes(
-    platform: Platform, record: RunRecord, bundle: Path | None, facts: Mapping[str, Any], before: Mapping[str, Any]
+    platform: Platform,
+    record: RunRecord,
+    bundle: Path | None,
+    facts: Mapping[str, Any],
+    before: Mapping[str, Any],
+    damaged: Sequence[str],
 ) -> Mapping[str, Any]:
     """Return rows and sums by chunk: as they were sealed, or of a run that has no bundle as they would be."""
     if bundle is None:
         return plain(changes_of_run(platform, record, before))  # type: ignore[no-any-return]
-    if os.path.lexists(file := bundle / CHANGES_FILE):
-        return read_json(file)  # type: ignore[no-any-return]
+    if (sealed := _unless(damaged, bundle, CHANGES_FILE)) is not None:
+        return sealed  # type: ignore[no-any-return]
     rows = [{"chunk": one["chunk"], "rows": [one["before"], one["rows"]], "sums": {}} for one in facts["chunks"]]
     return {"diff_id": "", "chunks": rows, "unknown": ""}
 
@@ -352,11 +372,13 @@ def _grouped(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[str, dict
     return {value: _sums(members) for value, members in groups.items()}
 
 
-def _evidence(platform: Platform, run_id: str, bundle: Path | None, records: Sequence[Record]) -> dict[str, Any]:
+def _evidence(
+    platform: Platform, run_id: str, bundle: Path | None, records: Sequence[Record], damaged: Sequence[str]
+) -> dict[str, Any]:
     chain = platform.evidence.chain.read()
     links = [link for link in chain.links if link.content.get("run") == run_id and "rows" in link.content]
     return {
-        "root": None if bundle is None else read_json(bundle / "index.json")["root"],
+        "root": None if bundle is None else (_unless(damaged, bundle, INDEX) or {}).get("root"),
         "files": [] if bundle is None else sorted(file.name for file in bundle.iterdir()),
         "links": links,
         "head": links[-1] if links else chain.links[-1] if chain.links else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -20,10 +21,12 @@ from worlds import World, make_world
 from backfill_assets import decisions
 from backfill_assets import report as report_module
 from backfill_assets.cli import cli
+from backfill_assets.commands.base import EXIT_FAILED
 from backfill_assets.diff import recorded_diff
 from backfill_assets.kept_diffs import after_publication
 from backfill_assets.publication import publish, reinstate, rollback
 from backfill_assets.report import report, report_beside
+from benchmarks.changed_bytes import overwrite
 from manifests.errors import InputRefused
 from resources.evidence import REPORT
 from resources.lakehouse import local_path
@@ -316,6 +319,40 @@ def test_the_commands_write_it_beside_the_bundle_and_where_they_are_told(
     assert "rolled back under the name" in text
     assert isinstance(run(cli, ["report", "nobody-knows"]).exception, InputRefused)
     assert run(cli, ["verify", "--all"]).exit_code == 0  # a page is no evidence, and in nobody's way
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bundle/approvals.json",
+        "bundle/changes.json",
+        "bundle/accepted_before.json",
+        "bundle/index.json",
+        "records/publish.json",
+    ],
+)
+@pytest.mark.parametrize("is_emptied", [True, False], ids=["emptied", "forged"])
+def test_a_page_of_damaged_evidence_says_so_at_its_top_and_the_command_fails(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_emptied: bool
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    file = world.platform.evidence.folder / "fixed" / name
+    raw = file.read_bytes()
+    overwrite(file, b"" if is_emptied else raw.replace(b"bob", b"eve").replace(b"20", b"19"))
+    try:
+        elsewhere = tmp_path / "page.html"
+        done = CliRunner().invoke(cli, ["report", "fixed", "--output", str(elsewhere)])
+        told = CliRunner().invoke(cli, ["report", "fixed", "--output", str(elsewhere), "--json"])
+    finally:
+        overwrite(file, raw)
+    assert (done.exit_code, told.exit_code) == (EXIT_FAILED, EXIT_FAILED)
+    assert f"fixed/{name}" in done.output
+    assert json.loads(told.stdout)["damaged"] == [f"fixed/{name}"]
+    text = Page(elsewhere.read_text()).text
+    assert f"The evidence is not what was sealed: fixed/{name}" in text
+    assert text.index("The evidence is not what was sealed") < text.index("RESTATEMENT")
+    assert "eve" not in text.split()
+    assert "The evidence is not what was sealed" not in report(world.platform, "fixed")
 
 
 def test_a_page_that_cannot_be_drawn_is_said_and_fails_no_publication(

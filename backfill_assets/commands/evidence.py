@@ -132,15 +132,23 @@ def report(run_id: str, output: Path | None, as_json: bool) -> None:
 
     Made from the evidence, the same from the same evidence; it opens without network access. A publication writes it
     beside the bundle by itself. A run that is not published yet has a page, too, from the ledger: for those who review it.
+
+    Exit codes: 0 written, 1 written, and the evidence is not what was sealed (page and terminal name the files), 2 refused.
     """
+    from backfill_assets.records import damaged_files
     from backfill_assets.report import write_report
 
     with opened_platform() as platform:
         file = write_report(platform, run_id, output)
+        damaged = damaged_files(platform, run_id)
     if as_json:
-        say({"runId": run_id, "report": str(file.absolute())})
+        say({"runId": run_id, "report": str(file.absolute()), "damaged": damaged})
     else:
         click.echo(f"{run_id}: {file.absolute()}")
+        for name in damaged:
+            click.echo(f"the evidence is not what was sealed: {name}; see `backfill verify {run_id}`")
+    if damaged:
+        sys.exit(EXIT_FAILED)
 
 
 def _asked(how: str, data: bool, head: str | None) -> bool:
