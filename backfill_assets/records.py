@@ -47,7 +47,19 @@ from resources.journal import explain, explain_run, first_of, unexplained
 from resources.kept_files import json_of, not_a_file, read_json, read_kept
 from resources.ledger import RunRecord
 from resources.locks import lock_target
-from resources.rows import MOVING, Difference, Row, Rows, changes_of, differences, fold, hashes_of, is_id, rows_of
+from resources.rows import (
+    MOVING,
+    Difference,
+    Row,
+    Rows,
+    changes_of,
+    differences,
+    fold,
+    hashes_of,
+    is_id,
+    rows_of,
+    tables_of_runs,
+)
 from resources.tables import accepted_versions, publications, runs, watermarks
 
 _LOG = logging.getLogger(__name__)
@@ -318,10 +330,11 @@ def damaged_files(platform: Platform, run_id: str) -> list[str]:
 def unharmed_rows(platform: Platform, run_id: str, bundle: Path, records: Sequence[Record]) -> Rows | None:
     """Return what the ledger's rows of a run are to be today, as `kept_rows`; the ledger's own where damaged evidence would say it."""
     wrong = {one.name for one in harmed_of(platform, run_id)}
-    damaged = _damaged_tables(bundle, run_id) | (MOVING if wrong else frozenset())
+    damaged = (_damaged_tables(bundle, run_id) | (MOVING if wrong else frozenset())) & set(tables_of_runs())
     if not damaged:
         return kept_rows(bundle, records)
-    rows = kept_rows(bundle, [one for one in records if one.name not in wrong], sorted({*_TABLES, "runs"} - damaged))
+    unharmed = [one for one in records if one.name not in wrong]
+    rows = kept_rows(bundle, unharmed, sorted(set(tables_of_runs()) - damaged))
     with platform.ledger.engine.connect() as connection:
         return (rows or {}) | rows_of(connection, run_id, sorted(damaged))
 

@@ -222,7 +222,10 @@ def _mistaken(inputs, context):
 
 @pytest.mark.parametrize(
     ("function", "said"),
-    [(_misspelt, "AnalysisException: .*ammount"), (_mistaken, "KeyError: 'no such rule' .test_restat")],
+    [
+        (_misspelt, "AnalysisException: .*ammount"),
+        (_mistaken, r"KeyError: 'no such rule' \(tests/test_restatement\.py:\d+, in _mistaken\)"),
+    ],
 )
 def test_a_frame_that_cannot_be_built_is_not_tried_for_any_other_chunk(
     shared_world: World,
