@@ -135,9 +135,9 @@ def test_what_is_checked_and_what_is_not_is_said_by_name(platform: Platform, mon
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
     done = CliRunner().invoke(cli, ["verify", "one"])
     assert done.exit_code == 0, done.output
-    left = done.stdout.partition("not checked: ")[2]
-    assert all(text in left for text in NOT_COVERED)
-    assert all((f"{what} (--{how})" in left) is (how != "always") for what, how in COVERED.items())
+    left = done.stdout.partition("not checked:\n")[2].splitlines()
+    assert all(f"  - {text}" in left for text in NOT_COVERED)
+    assert all((f"  - {what} (--{how})" in left) is (how != "always") for what, how in COVERED.items())
 
 
 def test_what_was_read_and_is_gone_stops_no_publication_and_is_on_record(platform: Platform) -> None:

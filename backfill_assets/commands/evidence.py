@@ -76,7 +76,7 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
     else:
         _show(done, data=data)
         left = [f"{what} (--{how})" for what, how in COVERED.items() if not _asked(how, data, head)]
-        click.echo("not checked: " + "; ".join([*left, *NOT_COVERED]))
+        click.echo("not checked:\n" + "\n".join(f"  - {one}" for one in [*left, *NOT_COVERED]))
     if done.everything:
         sys.exit(EXIT_FAILED)
 
