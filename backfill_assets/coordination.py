@@ -9,7 +9,17 @@ from dagster._core.run_coordinator.base import SubmitRunContext
 from dagster._core.run_coordinator.queued_run_coordinator import QueuedRunCoordinator
 
 AT_ONCE = frozenset(
-    {"approve_run", "reject_run", "review_run", "publish_run", "roll_back_run", "accept_change", "stop_run"}
+    {
+        "approve_run",
+        "reject_run",
+        "review_run",
+        "publish_run",
+        "roll_back_run",
+        "reinstate_run",
+        "accept_change",
+        "stop_run",
+        "cancel_run",
+    }
 )
 """The jobs that decide, by name: whoever opens an instance need not load what they do."""
 

@@ -166,6 +166,26 @@ def roll_back(context: OpExecutionContext, platform: dg.ResourceParam[Platform],
 
 
 @dg.op
+def reinstate(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Publication) -> None:
+    """Decide to undo a rollback, and do it."""
+    with _deciding(context, platform, config.run_id):
+        done = decisions.reinstate(
+            platform, config.run_id, by=config.by, comment=config.comment, break_glass=config.break_glass
+        )
+    _tell_change(context, platform, config.run_id)
+    after_publication(platform, config.run_id)
+    context.log.info("%s: reinstated by %s as snapshot %s", config.run_id, config.by, done.snapshot_id)
+
+
+@dg.op
+def cancel(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Decision) -> None:
+    """End a run without a publication."""
+    with _deciding(context, platform, config.run_id):
+        decisions.cancel(platform, config.run_id, by=config.by, comment=config.comment)
+    context.log.info("%s: CANCELLED by %s", config.run_id, config.by)
+
+
+@dg.op
 def accept(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Acceptance) -> None:
     """Accept, as an owner, what a gate asks an owner for."""
     with _deciding(context, platform, config.run_id):
@@ -250,6 +270,24 @@ def roll_back_run() -> None:
 
 
 @dg.job(
+    description="Undoes the rollback of a backfill run, in the name of a publisher: what it had published is shown again.",
+    config=_form("reinstate", Publication),
+)
+def reinstate_run() -> None:
+    """Reinstate a run from a form."""
+    reinstate()
+
+
+@dg.job(
+    description="Ends a backfill run that nobody wants any more, without a publication; what is staged stays on record.",
+    config=_form("cancel", Decision),
+)
+def cancel_run() -> None:
+    """Cancel a run from a form."""
+    cancel()
+
+
+@dg.job(
     description="Accepts, as an owner of the table, a change that a gate asks an owner for.",
     config=_form("accept", Acceptance),
 )
@@ -268,4 +306,14 @@ def stop_run() -> None:
     stop()
 
 
-DECISION_JOBS = (approve_run, reject_run, review_run, publish_run, roll_back_run, accept_change, stop_run)
+DECISION_JOBS = (
+    approve_run,
+    reject_run,
+    review_run,
+    publish_run,
+    roll_back_run,
+    reinstate_run,
+    accept_change,
+    stop_run,
+    cancel_run,
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
@@ -71,6 +72,12 @@ _NEXT = {
 }
 
 
+_FILTERS = {"state": "States", "target": "Tables"}
+_VALUE_OF: Mapping[str, Callable[[RunRecord], str]] = {
+    "state": lambda record: record.state.value,
+    "target": lambda record: record.target,
+}
+_AGAIN_SECONDS = 10
 _SHOWN_ROWS = 20
 _DIFF_OF_CHUNK = ("chunk", "added", "removed", "changed", "unchanged")
 _DIFF_OF_COLUMN = ("column", "changed", "before", "after", "delta")
@@ -97,8 +104,8 @@ def make_pages(
     `starting` says what Dagster was asked to do for runs and has not ended (`starting.starting`).
     """
 
-    async def index(_request: Request) -> Response:
-        return await _in_thread(lambda: _page("Backfill runs", _runs_table(ledger, ledger.runs(), starting())))
+    async def index(request: Request) -> Response:
+        return await _in_thread(lambda: _index(ledger, starting(), request.query_params))
 
     async def one(request: Request) -> Response:
         run_id = request.path_params["run_id"]
@@ -106,9 +113,7 @@ def make_pages(
         def make() -> Response:
             record = _found(ledger, run_id)
             return (
-                _unknown(run_id)
-                if record is None
-                else _page(run_id, _run_parts(ledger, evidence, record, starting().get(run_id, ())))
+                _unknown(run_id) if record is None else _run_page(ledger, evidence, record, starting().get(run_id, ()))
             )
 
         return await _in_thread(make)
@@ -160,16 +165,66 @@ def _unknown(run_id: str) -> Response:
     return found
 
 
-def _page(title: str, parts: Iterable[str]) -> HTMLResponse:
+def _page(title: str, parts: Iterable[str], *, again: bool = False) -> HTMLResponse:
+    """Return a page; `again` has the browser ask for it again every few seconds."""
+    refresh = f"<meta http-equiv=refresh content={_AGAIN_SECONDS}>" if again else ""
     return HTMLResponse(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>"
+        f"{refresh}<title>{escape(title)}</title><style>{_STYLE}</style>"
         f"<p><a href=/>Dagster</a> · <a href={PREFIX}>all runs</a></p><h1>{escape(title)}</h1>{''.join(parts)}</html>",
         headers=_HEADERS,
     )
 
 
-def _runs_table(ledger: Ledger, records: Sequence[RunRecord], starting: Mapping[str, Sequence[Starting]]) -> list[str]:
+def _index(ledger: Ledger, starting: Mapping[str, Sequence[Starting]], query: Mapping[str, str]) -> Response:
+    records, only = ledger.runs(), {name: query[name] for name in _FILTERS if name in query}
+    under_way = any(_is_under_way(one, starting.get(one.run_id, ())) for one in records)
+    return _page("Backfill runs", _runs_table(ledger, records, starting, only), again=under_way)
+
+
+def _run_page(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, starting: Sequence[Starting]) -> Response:
+    parts = _run_parts(ledger, evidence, record, starting)
+    return _page(record.run_id, parts, again=_is_under_way(record, starting))
+
+
+def _is_under_way(record: RunRecord, starting: Sequence[Starting]) -> bool:
+    """Return whether a run's page says something else in a moment, without a person's doing."""
+    for_sensor = record.state is RunState.VALIDATED and record.manifest.execution_mode.publishes
+    return bool(starting) or for_sensor or record.state is RunState.RUNNING
+
+
+def _choices(records: Sequence[RunRecord], only: Mapping[str, str]) -> str:
+    """Return the links that choose among the runs: by state and by table, with how many each shows."""
+    lines = []
+    for name, title in _FILTERS.items():
+        rest = {key: value for key, value in only.items() if key != name}
+        counts = Counter(_VALUE_OF[name](one) for one in records if _is_chosen(one, rest))
+        chosen = only.get(name)
+        links = [_choice("all", counts.total(), rest, chosen=chosen is None)]
+        links += [
+            _choice(value, counts[value], {**rest, name: value}, chosen=value == chosen)
+            for value in sorted({*counts, *filter(None, [chosen])})
+        ]
+        lines.append(f"<p>{title}: {' · '.join(links)}</p>")
+    return "".join(lines)
+
+
+def _choice(text: str, count: int, query: Mapping[str, str], *, chosen: bool) -> str:
+    shown = f"{escape(text)} ({count})"
+    address = escape(PREFIX + (f"?{urlencode(query)}" if query else ""))
+    return f"<b>{shown}</b>" if chosen else f"<a href='{address}'>{shown}</a>"
+
+
+def _is_chosen(record: RunRecord, only: Mapping[str, str]) -> bool:
+    return all(_VALUE_OF[name](record) == value for name, value in only.items())
+
+
+def _runs_table(
+    ledger: Ledger,
+    records: Sequence[RunRecord],
+    starting: Mapping[str, Sequence[Starting]],
+    only: Mapping[str, str],
+) -> list[str]:
     waiting = launches.all_waiting(ledger)
 
     def waits(run_id: str) -> str:
@@ -189,9 +244,12 @@ def _runs_table(ledger: Ledger, records: Sequence[RunRecord], starting: Mapping[
             _time(record.updated_at),
         )
         for record in sorted(records, key=lambda one: one.updated_at, reverse=True)
+        if _is_chosen(record, only)
     ]
     head = ("run", "state", "kind", "target", "days", "requested by", "planned", "last change")
-    return [_table(head, rows)] if rows else ["<p>No run yet.</p>"]
+    if not records:
+        return ["<p>No run yet.</p>"]
+    return [_choices(records, only), _table(head, rows) if rows else "<p>No such run.</p>"]
 
 
 def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, starting: Sequence[Starting]) -> list[str]:

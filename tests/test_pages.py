@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from html import unescape
 from typing import Any
@@ -24,7 +25,7 @@ from backfill_assets.launched_by import RUN_TAG, USER_TAG
 from backfill_assets.pages import make_pages
 from backfill_assets.platform import Platform, group_of
 from backfill_assets.products.enforcement import PRODUCT
-from backfill_assets.starting import starting
+from backfill_assets.starting import Starting, starting
 from benchmarks import small_table
 from manifests.errors import PublicationRefused
 from manifests.model import manifest_from
@@ -45,12 +46,13 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 def page(platform: Platform, path: str, starts: Callable[[], Any] = dict) -> str:
     """Return what a page answers; `starts` says what Dagster was asked to do."""
-    status, body = answered(platform, path, starts)
+    path, _, query = path.partition("?")
+    status, body = answered(platform, path, starts, query)
     assert status == 200
     return body.decode()
 
 
-def answered(platform: Platform, path: str, starts: Callable[[], Any] = dict) -> tuple[object, bytes]:
+def answered(platform: Platform, path: str, starts: Callable[[], Any] = dict, query: str = "") -> tuple[object, bytes]:
     app = make_pages(platform.ledger, platform.evidence, None, starts)
     sent: list[dict[str, object]] = []
 
@@ -67,7 +69,7 @@ def answered(platform: Platform, path: str, starts: Callable[[], Any] = dict) ->
         "path": path,
         "raw_path": path.encode(errors="surrogateescape"),
         "headers": [],
-        "query_string": b"",
+        "query_string": query.encode(),
     }
     asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
     return sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:])  # type: ignore[misc]
@@ -162,6 +164,36 @@ def test_a_run_that_waits_for_a_launch_says_so_in_the_list(platform: Platform) -
     (row,) = [line for line in page(platform, "/backfill").split("<tr>") if "/backfill/part'" in line]
     assert "waits for a launch" in row
     assert "it waits for a launch" in page(platform, "/backfill/part")
+
+
+def test_the_list_is_narrowed_by_state_and_by_table(platform: Platform) -> None:
+    for run_id in ("one-to-approve", "one-to-cancel"):
+        planned(platform, run_id)
+    decisions.cancel(platform, "one-to-cancel", by="ops")
+
+    def listed(query: str) -> set[str]:
+        return set(re.findall(r"<a href='/backfill/([^']+)'>", page(platform, f"/backfill?{query}")))
+
+    everything = listed("")
+    assert {"one-to-approve", "one-to-cancel"} <= everything
+    assert listed("state=CANCELLED") & {"one-to-approve", "one-to-cancel"} == {"one-to-cancel"}
+    assert listed("target=silver.readings") == everything
+    assert listed("target=silver.readings&state=CANCELLED") == listed("state=CANCELLED")
+    nothing = page(platform, "/backfill?target=%3Cb%3E&state=DRAFT")
+    assert "No such run." in nothing
+    assert "<b>&lt;b&gt; (0)</b>" in nothing
+    whole = page(platform, "/backfill")
+    assert "<b>all (" in whole
+    for count, state in re.findall(r"<a href='/backfill\?state=(\w+)'>\w+ \((\d+)\)", whole):
+        assert len(listed(f"state={count}")) == int(state)
+
+
+def test_a_page_asks_again_only_while_something_is_under_way(platform: Platform) -> None:
+    planned(platform, "still")
+    assert "http-equiv=refresh" not in page(platform, "/backfill/still")
+    launched = Starting("still", datetime.now(UTC), "", "its process is starting", "/runs/f")
+    assert "http-equiv=refresh" in page(platform, "/backfill/still", lambda: {"still": [launched]})
+    assert "http-equiv=refresh" in page(platform, "/backfill", lambda: {"still": [launched]})
 
 
 def test_each_product_has_its_group(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
-from backfill_assets import changes, definitions, faults, publication
+from backfill_assets import changes, decisions, definitions, faults, publication
 from backfill_assets import platform as platform_module
 from backfill_assets import publish as publish_module
 from backfill_assets.changes import tell_changes, untold
@@ -25,6 +25,7 @@ from backfill_assets.staging import asset_key, backfill_partitions
 from backfill_assets.untold import dagster_disagreements
 from benchmarks import small_table
 from manifests.errors import EnvironmentRefused
+from manifests.lifecycle import RunState
 from resources import telling
 from resources.ledger import Ledger
 
@@ -188,15 +189,38 @@ def test_a_publication_that_was_killed_before_dagster_heard_of_it_is_told_by_the
     assert [(run, change) for run, change, _ in told(platform)] == [("spring", "publish")]
 
 
-def test_what_a_job_of_the_ui_publishes_and_rolls_back_is_seen_on_the_published_asset(platform: Platform) -> None:
+def test_what_jobs_of_the_ui_publish_roll_back_and_reinstate_is_seen_on_the_published_asset(platform: Platform) -> None:
     validated(platform, "spring", SPRING, "1")
     definitions_ = definitions.build_definitions(platform)
     with instance_at(platform.settings) as instance:
-        for job, op in (("publish_run", "publish"), ("roll_back_run", "roll_back")):
+        jobs = {"publish_run": "publish", "roll_back_run": "roll_back", "reinstate_run": "reinstate"}
+        for job, op in jobs.items():
             config = {"ops": {op: {"config": {"run_id": "spring", "by": "olga", "comment": "as agreed"}}}}
             done = definitions_.resolve_job_def(job).execute_in_process(instance=instance, run_config=config)
             assert done.success
-    assert [(run, change) for run, change, _ in told(platform)] == [("spring", "publish"), ("spring", "rollback")]
+    assert [(run, change) for run, change, _ in told(platform)] == [
+        ("spring", "publish"),
+        ("spring", "rollback"),
+        ("spring", "reinstate"),
+    ]
+
+
+def test_a_job_of_the_ui_ends_a_run_that_nobody_wants_and_not_one_that_readers_see(platform: Platform) -> None:
+    validated(platform, "unwanted", SPRING, "1")
+    job = definitions.build_definitions(platform).resolve_job_def("cancel_run")
+    config = {
+        "ops": {"cancel": {"config": {"run_id": "unwanted", "by": "olga", "comment": "superseded by a better plan"}}}
+    }
+    with instance_at(platform.settings) as instance:
+        assert job.execute_in_process(instance=instance, run_config=config).success
+        assert platform.ledger.run("unwanted").state is RunState.CANCELLED
+        last = platform.ledger.approvals("unwanted")[-1]
+        assert (last["decided_by"], last["comment"]) == ("olga", "superseded by a better plan")
+        validated(platform, "seen", SPRING, "1")
+        decisions.publish(platform, "seen", by="olga")
+        config["ops"]["cancel"]["config"]["run_id"] = "seen"
+        assert not job.execute_in_process(instance=instance, run_config=config, raise_on_error=False).success
+    assert platform.ledger.run("seen").state is RunState.PUBLISHED
 
 
 def latest(instance: dg.DagsterInstance) -> dict[str, Any]:
