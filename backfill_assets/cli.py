@@ -51,7 +51,7 @@ from manifests.errors import (
     RunStopped,
     TransitionRefused,
 )
-from manifests.lifecycle import RunState
+from manifests.lifecycle import WAS_PUBLISHED, RunState
 from manifests.model import RunManifest, load_manifest
 from resources.processes import began_at
 from resources.settings import load_settings
@@ -287,10 +287,13 @@ def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
             )
         except RunStopped as error:
             stopped, success = error, False
+        late = None if stopped is not None else stops.held(platform.ledger.engine, run_id)
+        if late is not None and platform.ledger.run(run_id).state not in WAS_PUBLISHED:
+            stopped, success = stops.refusal(late), False
         _report(platform, run_id, as_json)
         if stopped is not None:
             _refuse(stopped)
-        elif (late := stops.held(platform.ledger.engine, run_id)) is not None:
+        elif late is not None:
             click.echo(f"{run_id}: {late}: its publication had begun, and was let finish", err=True)
     for why in failures if stopped is None else ():
         click.echo(why, err=True)

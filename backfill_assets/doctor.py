@@ -33,12 +33,12 @@ from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publication import change_of
 from backfill_assets.recording import PROCESS_ENDED, close_intent, protect_base, record_landed, tell_again
-from backfill_assets.records import MOVED, WAS_PUBLISHED, catch_up, harmed, harmed_of, is_behind, name_of, planted
+from backfill_assets.records import MOVED, catch_up, harmed, harmed_of, is_behind, name_of, planted
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import ACCEPT, PUBLISH, ROLLBACK, WITHDRAW, Change, withdrawn
 from manifests.chunks import key_of
 from manifests.errors import EnvironmentRefused, InputRefused, Refused, StateMoved
-from manifests.lifecycle import RunState
+from manifests.lifecycle import WAS_PUBLISHED, RunState
 from manifests.model import Acceptance
 from manifests.planner import StagedFile
 from resources import journal as journals

@@ -17,8 +17,9 @@ from backfill_assets import faults
 from backfill_assets.chunk_changes import CHANGES_FILE
 from backfill_assets.diff import RunDiff, diff_here, put_diff, unlinked_diff
 from backfill_assets.platform import Platform
-from backfill_assets.records import WAS_PUBLISHED, records_of, vouched_for
+from backfill_assets.records import records_of, vouched_for
 from backfill_assets.report import report_beside
+from manifests.lifecycle import WAS_PUBLISHED
 from resources import logs
 from resources.kept_files import read_json
 from resources.ledger import RunRecord

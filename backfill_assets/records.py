@@ -38,7 +38,7 @@ from backfill_assets.seals import (
 from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK
 from manifests.canonical import sha256_of
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
-from manifests.lifecycle import RunState
+from manifests.lifecycle import WAS_PUBLISHED
 from manifests.text import visible
 from resources import approvals
 from resources.chain import Link
@@ -63,7 +63,6 @@ from resources.rows import (
 from resources.tables import accepted_versions, publications, runs, watermarks
 
 _LOG = logging.getLogger(__name__)
-WAS_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK})
 DIFF = "diff"
 """The record of a run's diff, if one was made: it is sealed with the bundle."""
 _DIFFS = re.compile(rf"{DIFF}(?:-(\d+))?")

@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from backfill_assets.platform import Platform
 from manifests.errors import Problem, Refused, RunStopped
-from manifests.lifecycle import RunState
+from manifests.lifecycle import WAS_PUBLISHED
 from manifests.model import Mode
 from resources import logs, stops
 from resources.ledger import now, operator
@@ -43,13 +43,15 @@ LOOK_SECONDS = 1.0
 _CANCEL_SECONDS = 0.25
 _PATIENCE_SECONDS = 0.5
 """How long work outside the JVM may go on after a stop, before it is interrupted."""
-_JVM_SECONDS = 3.5
-"""How long a call to the JVM may take to answer after its jobs were cancelled."""
+_JVM_SECONDS = 2.0
+"""How long a call to the JVM may take to answer after its jobs were cancelled.
+
+With the time until a stop is seen and that until a process has ended: less than the five seconds that are promised.
+"""
 _TRANSACTIONS = ("sqlalchemy.", "resources.ledger", "resources.stops")
 """Modules that an exception from outside could leave with a transaction that nobody ends."""
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 _CANCELLED = frozenset({"CANCELING", "CANCELED"})
-_OVER = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK})
 
 
 class Interrupted(KeyboardInterrupt):
@@ -112,7 +114,9 @@ class Launch:
                 raise self._refusal(self.stop) from error
             raise
         self._drain(0)
-        if self.stop is not None and self._platform.ledger.run(self.run_id).state not in _OVER:
+        if self._work < 0:
+            self._look()  # a stop that came since the last look is one of this launch, too
+        if self.stop is not None and self._platform.ledger.run(self.run_id).state not in WAS_PUBLISHED:
             raise self._refusal(self.stop)
 
     @contextmanager

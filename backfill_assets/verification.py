@@ -30,7 +30,6 @@ from backfill_assets.readers import Looked, World, check_files, check_metadata, 
 from backfill_assets.records import (
     REFUSED,
     RUN_FILE,
-    WAS_PUBLISHED,
     Record,
     files_of,
     kept_rows,
@@ -43,6 +42,7 @@ from backfill_assets.under_way import Intent, intents_in
 from backfill_assets.ways import PUBLISH
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import EnvironmentRefused, Refused
+from manifests.lifecycle import WAS_PUBLISHED
 from resources.chain import START, Link, ReadChain
 from resources.evidence import INDEX, SEALED, examine
 from resources.heads import Kept, kept_heads, not_extended

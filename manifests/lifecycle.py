@@ -51,6 +51,8 @@ APPROVED_OR_LATER = frozenset(S) - {S.DRAFT, S.PLANNED}
 """States in which manifest and plan are immutable."""
 COMPUTABLE = frozenset({S.APPROVED, S.RUNNING, S.STAGED, S.FAILED})
 """States in which chunks may be computed and gated."""
+WAS_PUBLISHED = frozenset({S.PUBLISHED, S.SUPERSEDED, S.ROLLED_BACK})
+"""States of runs whose rows readers see, or have seen."""
 
 
 def check_transition(run_id: str, current: RunState, wanted: RunState) -> None:

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from test_pages import page
 
 from backfill_assets import decisions, executor, faults, staging, stopping
 from backfill_assets.cli import cli
+from backfill_assets.launch import initialise_instance
 from backfill_assets.launched_by import RUN_TAG, STOP_TAG
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish
@@ -230,6 +232,45 @@ def test_a_validated_run_that_is_stopped_is_published_by_nobody(platform: Platfo
         pass
     assert [one.partition_key for one in publication_requests(platform, small_table.TARGET)] == [RUN]
     assert publish(platform, RUN).new
+
+
+def test_a_stop_just_before_a_launch_ends_is_one_of_that_launch(platform: Platform) -> None:
+    staged(platform, RUN)
+    with pytest.raises(RunStopped, match="olga"):
+        launch(platform, lambda: elsewhere(platform))
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["before", "after"])
+def test_a_command_whose_run_is_stopped_before_its_publication_does_not_say_that_it_has_begun(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, is_seen: bool
+) -> None:
+    """Stopped just before the command asks what is to be published, or just after its launch has looked for the last time."""
+    initialise_instance(platform.settings)
+    staged(platform, RUN)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+
+    def requests(*arguments: Any) -> Any:
+        if is_seen:
+            elsewhere(platform)
+            return publication_requests(*arguments)
+        return []
+
+    ending = stopping.Launch.ending
+
+    @contextmanager
+    def ended(its: stopping.Launch) -> Iterator[None]:
+        with ending(its):
+            yield
+        elsewhere(platform)
+
+    monkeypatch.setattr("backfill_assets.publish.publication_requests", requests)
+    if not is_seen:
+        monkeypatch.setattr(stopping.Launch, "ending", ended)
+    done = CliRunner().invoke(cli, ["run", RUN])
+    assert done.exit_code != 0
+    assert "the cluster is needed" in done.output
+    assert "had begun" not in done.output
+    assert platform.ledger.run(RUN).state is RunState.VALIDATED
 
 
 @pytest.mark.parametrize(
