@@ -288,15 +288,17 @@ def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
         except RunStopped as error:
             stopped, success = error, False
         late = None if stopped is not None else stops.held(platform.ledger.engine, run_id)
-        if late is not None and platform.ledger.run(run_id).state not in WAS_PUBLISHED:
+        is_published = platform.ledger.run(run_id).state in WAS_PUBLISHED
+        if late is not None and not (is_published or late.note):
             stopped, success = stops.refusal(late), False
         _report(platform, run_id, as_json)
+        for why in failures:
+            click.echo(why, err=True)
         if stopped is not None:
             _refuse(stopped)
         elif late is not None:
-            click.echo(f"{run_id}: {late}: its publication had begun, and was let finish", err=True)
-    for why in failures if stopped is None else ():
-        click.echo(why, err=True)
+            said = "its publication had begun, and was let finish" if is_published else late.note
+            click.echo(f"{run_id}: {late}: {said}", err=True)
     if not success:
         sys.exit(EXIT_FAILED)
 

@@ -167,6 +167,7 @@ def cancel(platform: Platform, run_id: str, *, by: str, comment: str = "") -> Ru
         TransitionRefused: if the run is over, or the policy wants to know who decides, and nothing but a name says so.
     """
     with _in_the_name_of(platform, run_id, by, comment) as person:
+        _raise(name_problems(person))
         publication.cancel(platform, run_id, person, comment)
         return platform.ledger.run(run_id)
 

@@ -809,8 +809,7 @@ def _evidence(platform: Platform) -> Iterator[Disagreement]:
                 "make the evidence folder readable, or restore it",
             )
             continue
-        wrong = {one.name for one in harmed_of(platform, record.run_id)} if strange else set()
-        for name in sorted(set(strange) - wrong):
+        for name in sorted(one for one in strange if not _is_harmed(platform, record.run_id, [one])):
             yield Disagreement(
                 "record-planted",
                 record.run_id,

@@ -26,7 +26,7 @@ def part(name: str, value: Any) -> Any:
         return value
     try:
         values = json.loads(value)
-    except ValueError:  # a product's own text
+    except (ValueError, RecursionError):  # a product's own text
         return value
     if list(values) == [name]:
         return _word(values[name])

@@ -178,19 +178,21 @@ def _page(title: str, parts: Iterable[str], *, again: bool = False) -> HTMLRespo
 
 def _index(ledger: Ledger, starting: Mapping[str, Sequence[Starting]], query: Mapping[str, str]) -> Response:
     records, only = ledger.runs(), {name: query[name] for name in _FILTERS if name in query}
-    under_way = any(_is_under_way(one, starting.get(one.run_id, ())) for one in records)
+    under_way = any(_is_under_way(ledger, one, starting.get(one.run_id, ())) for one in records)
     return _page("Backfill runs", _runs_table(ledger, records, starting, only), again=under_way)
 
 
 def _run_page(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, starting: Sequence[Starting]) -> Response:
     parts = _run_parts(ledger, evidence, record, starting)
-    return _page(record.run_id, parts, again=_is_under_way(record, starting))
+    return _page(record.run_id, parts, again=_is_under_way(ledger, record, starting))
 
 
-def _is_under_way(record: RunRecord, starting: Sequence[Starting]) -> bool:
+def _is_under_way(ledger: Ledger, record: RunRecord, starting: Sequence[Starting]) -> bool:
     """Return whether a run's page says something else in a moment, without a person's doing."""
-    for_sensor = record.state is RunState.VALIDATED and record.manifest.execution_mode.publishes
-    return bool(starting) or for_sensor or record.state is RunState.RUNNING
+    manifest = record.manifest
+    by_sensor = manifest.execution_mode.publishes and not manifest.safety.requires_manual_publish
+    is_busy = record.state is RunState.RUNNING or (record.state is RunState.VALIDATED and by_sensor)
+    return bool(starting) or (is_busy and launches.waits(ledger, record) is None)
 
 
 def _choices(records: Sequence[RunRecord], only: Mapping[str, str]) -> str:

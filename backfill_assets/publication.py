@@ -314,6 +314,7 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     if not change.has_landed:
         require_explained(platform, run_id)
         require_vouched_for(platform, run_id)
+        require_unharmed(platform, run_id)  # before anything lands: what has happened could not be recorded past it
         if found := policy_problems(platform, record):
             raise PublicationRefused(found)
         _require_thawed(platform, record)
@@ -425,6 +426,7 @@ def _prepare(platform: Platform, run_id: str, lease: Lease) -> str:
     change = change_of(platform, *require_publishable(platform, run_id), lease)
     require_explained(platform, run_id)
     require_vouched_for(platform, run_id)
+    require_unharmed(platform, run_id)
     _require_nobody_erased(platform, change)
     root = _seal(platform, change)
     leases_of(platform).renew(lease)

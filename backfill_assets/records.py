@@ -42,7 +42,7 @@ from manifests.lifecycle import WAS_PUBLISHED
 from manifests.text import visible
 from resources import approvals
 from resources.chain import Link
-from resources.evidence import INDEX, examine, hash_or_kind
+from resources.evidence import INDEX, SEALED, examine, hash_or_kind
 from resources.journal import explain, explain_run, first_of, unexplained
 from resources.kept_files import json_of, not_a_file, read_json, read_kept
 from resources.ledger import RunRecord
@@ -320,22 +320,46 @@ def harmed_of(platform: Platform, run_id: str, *, since: int = 0) -> list[Harmed
 
 def damaged_files(platform: Platform, run_id: str) -> list[str]:
     """Return the files of a run's last bundle and of its records that are not as they were written, below the evidence's folder."""
-    store = platform.evidence
-    bundle = store.path(run_id) if store.bundles(run_id) else None
-    changed = [] if bundle is None else [f"{run_id}/{bundle.name}/{one.name}" for one in examine(bundle, run_id)[1]]
-    return changed + [f"{run_id}/records/{one.name}.json" for one in harmed_of(platform, run_id)]
+    store, chain = platform.evidence, platform.evidence.chain.read()
+    mine = [link.content for link in chain.links if link.content.get("run") == run_id]
+    sealed = [one for one in mine if one.get("event") == SEALED]
+    found = [f"{store.chain.folder.name}/{one.name}" for one in chain.damages]
+    if store.bundles(run_id):
+        bundle = store.path(run_id)
+        root, wrong = examine(bundle, run_id)
+        roots = {str(one.get("root")) for one in sealed if one.get("bundle") == bundle.name}
+        found += [f"{run_id}/{bundle.name}/{one.name}" for one in wrong]
+        if roots and not wrong and root not in roots:  # whoever has changed a file has made its list anew
+            found.append(f"{run_id}/{bundle.name}/{INDEX}")
+    elif sealed and platform.ledger.run(run_id).state in WAS_PUBLISHED:
+        found.append(f"{run_id}/{sealed[-1].get('bundle')}")
+    records = {one.name for one in harmed(platform, mine)}
+    records |= {one.name for one in records_of(platform, run_id) if one.number and not _has_link(mine, one)}
+    return found + [f"{run_id}/records/{name}.json" for name in sorted(records)]
 
 
-def unharmed_rows(platform: Platform, run_id: str, bundle: Path, records: Sequence[Record]) -> Rows | None:
-    """Return what the ledger's rows of a run are to be today, as `kept_rows`; the ledger's own where damaged evidence would say it."""
-    wrong = {one.name for one in harmed_of(platform, run_id)}
-    damaged = (_damaged_tables(bundle, run_id) | (MOVING if wrong else frozenset())) & set(tables_of_runs())
-    if not damaged:
-        return kept_rows(bundle, records)
-    unharmed = [one for one in records if one.name not in wrong]
-    rows = kept_rows(bundle, unharmed, sorted(set(tables_of_runs()) - damaged))
+def _has_link(links: Iterable[Mapping[str, Any]], record: Record) -> bool:
+    return any((one.get("record"), one.get("recordHash")) == (record.name, record.hash) for one in links)
+
+
+def unharmed_rows(
+    platform: Platform, run_id: str, bundle: Path, records: Sequence[Record], damaged: Sequence[str]
+) -> Rows | None:
+    """Return what the ledger's rows of a run are to be today, as `kept_rows`; the ledger's own where damaged evidence would say it.
+
+    `damaged` are the `damaged_files`. None where the evidence has no rows.
+    """
+    at = f"{run_id}/{bundle.name}/"
+    files = {name.removeprefix(at) for name in damaged if name.startswith(at)}
+    unharmed = [one for one in records if f"{run_id}/records/{one.name}.json" not in damaged]
+    every = frozenset(tables_of_runs())
+    lost = every if INDEX in files else frozenset(one for one in every if not files.isdisjoint(files_of(one)))
+    lost |= MOVING if len(unharmed) < len(records) else frozenset()
+    rows = kept_rows(bundle, unharmed, sorted(every - lost))
+    if rows is None or not lost:
+        return rows
     with platform.ledger.engine.connect() as connection:
-        return (rows or {}) | rows_of(connection, run_id, sorted(damaged))
+        return rows | rows_of(connection, run_id, sorted(lost))
 
 
 def require_unharmed(platform: Platform, run_id: str) -> None:

@@ -63,7 +63,7 @@ def report(platform: Platform, run_id: str) -> str:
     store, records = platform.evidence, records_of(platform, run_id)
     bundle = store.path(run_id) if store.bundles(run_id) else None
     damaged = damaged_files(platform, run_id)
-    rows = unharmed_rows(platform, run_id, bundle, records) if bundle is not None else None
+    rows = unharmed_rows(platform, run_id, bundle, records, damaged) if bundle is not None else None
     if bundle is None or rows is None:
         with platform.ledger.engine.begin() as connection:
             rows = rows_of(connection, run_id)
@@ -379,7 +379,7 @@ def _evidence(
     links = [link for link in chain.links if link.content.get("run") == run_id and "rows" in link.content]
     return {
         "root": None if bundle is None else (_unless(damaged, bundle, INDEX) or {}).get("root"),
-        "files": [] if bundle is None else sorted(file.name for file in bundle.iterdir()),
+        "files": [] if bundle is None or not bundle.is_dir() else sorted(file.name for file in bundle.iterdir()),
         "links": links,
         "head": links[-1] if links else chain.links[-1] if chain.links else None,
         "is_kept": bundle is not None and (bundle / "run.json").is_file(),

@@ -15,6 +15,7 @@ import dagster as dg
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.storage.tags import BACKFILL_ID_TAG
 
+from backfill_assets.coordination import AT_ONCE
 from backfill_assets.launched_by import RUN_TAG, SOMEBODY, actor_of
 
 _DOING = {
@@ -53,6 +54,8 @@ def starting(instance: dg.DagsterInstance) -> dict[str, list[Starting]]:
 def _runs(instance: dg.DagsterInstance) -> Iterator[Starting]:
     for record in instance.get_run_records(dg.RunsFilter(statuses=list(_DOING)), limit=_MOST):
         run = record.dagster_run
+        if run.job_name in AT_ONCE - {"publish_run"}:
+            continue  # a decision, which launches nothing
         if run_id := run.tags.get(RUN_TAG):
             publishes = any(key.path[-1].endswith("_published") for key in run.asset_selection or ())
             publishes = publishes or run.job_name.startswith("publish_")

@@ -116,7 +116,9 @@ class Launch:
         self._drain(0)
         if self._work < 0:
             self._look()  # a stop that came since the last look is one of this launch, too
-        if self.stop is not None and self._platform.ledger.run(self.run_id).state not in WAS_PUBLISHED:
+        if self.stop is None or self.stop.note:  # a publication that is under way goes on, in whatever process
+            return
+        if self._platform.ledger.run(self.run_id).state not in WAS_PUBLISHED:
             raise self._refusal(self.stop)
 
     @contextmanager

@@ -194,6 +194,11 @@ def test_a_page_asks_again_only_while_something_is_under_way(platform: Platform)
     launched = Starting("still", datetime.now(UTC), "", "its process is starting", "/runs/f")
     assert "http-equiv=refresh" in page(platform, "/backfill/still", lambda: {"still": [launched]})
     assert "http-equiv=refresh" in page(platform, "/backfill", lambda: {"still": [launched]})
+    planned(platform, "validated-and-stopped")
+    small_table.staged(platform, "validated-and-stopped")
+    assert "http-equiv=refresh" in page(platform, "/backfill/validated-and-stopped")
+    decisions.stop(platform, "validated-and-stopped", by="olga", through="backfill stop")
+    assert "http-equiv=refresh" not in page(platform, "/backfill/validated-and-stopped")
 
 
 def test_each_product_has_its_group(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,44 @@ def test_a_command_whose_run_is_stopped_before_its_publication_does_not_say_that
     assert platform.ledger.run(RUN).state is RunState.VALIDATED
 
 
+def test_a_command_that_ends_while_another_process_publishes_its_run_says_that(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initialise_instance(platform.settings)
+    staged(platform, RUN)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+
+    def requests(*_: Any) -> Any:
+        platform.ledger.open_publication(RUN, "PUBLISH", None, "", "sensor")
+        elsewhere(platform)
+        return []
+
+    monkeypatch.setattr("backfill_assets.publish.publication_requests", requests)
+    done = CliRunner().invoke(cli, ["run", RUN])
+    assert done.exit_code == 0, done.output
+    assert "its publication by sensor was under way and is not interrupted" in " ".join(done.output.split())
+    assert "nothing more is computed or published" not in " ".join(done.output.split())
+
+
+def test_what_failed_is_said_also_of_a_run_that_was_stopped_then(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initialise_instance(platform.settings)
+    staged(platform, RUN)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+
+    def fails(*_: Any, failed: Callable[[str], None]) -> bool:
+        elsewhere(platform)
+        failed("the ledger is away")
+        return False
+
+    monkeypatch.setattr("backfill_assets.launch.run_publication", fails)
+    done = CliRunner().invoke(cli, ["run", RUN])
+    assert done.exit_code != 0
+    assert "the cluster is needed" in done.output
+    assert "the ledger is away" in done.output
+
+
 @pytest.mark.parametrize(
     ("point", "published"), [("publishing.sealed", False), ("publishing.leased", True), ("publishing.committed", True)]
 )

@@ -1,0 +1,185 @@
+"""Reports, publications and the doctor over evidence that somebody has changed, in ways that its own files agree with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from worlds import FEW_GATES, World, keep, make_world
+
+from backfill_assets import decisions
+from backfill_assets.cli import cli
+from backfill_assets.commands.base import EXIT_FAILED
+from backfill_assets.diff import diff_here, put_diff
+from backfill_assets.doctor import examine
+from backfill_assets.publication import publish
+from benchmarks.changed_bytes import overwrite
+from manifests.errors import EnvironmentRefused, TransitionRefused
+from manifests.lifecycle import RunState
+from resources.evidence import _index_text
+
+FORGER = "mallory"
+
+
+@pytest.fixture(scope="module")
+def put_back(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], World]:
+    folder = tmp_path_factory.mktemp("damaged")
+    world = make_world(folder / "home", cases=60, start=date(2010, 1, 1), end=date(2010, 4, 30), gates=FEW_GATES)
+    world.published(world.manifest("history", version="2.4.1"))
+    world.published(world.manifest("fixed", target=world.scope(date(2010, 2, 1), date(2010, 2, 28))))
+    world.validated(world.manifest("validated", target=world.scope(date(2010, 3, 1), date(2010, 3, 31))))
+    return keep(world, folder / "copy")
+
+
+@pytest.fixture
+def world(put_back: Callable[[], World], monkeypatch: pytest.MonkeyPatch) -> World:
+    world = put_back()
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    return world
+
+
+def rebuilt(bundle: Path) -> None:
+    """Make the list of a bundle's files anew, so that it agrees with them."""
+    files = {
+        one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in bundle.iterdir() if one.name != "index.json"
+    }
+    overwrite(bundle / "index.json", _index_text("fixed", files).encode())
+
+
+def with_another_requester(world: World) -> str:
+    bundle = world.platform.evidence.path("fixed")
+    for name in ("run.json", "manifest.json"):
+        overwrite(bundle / name, (bundle / name).read_bytes().replace(b'"ana"', f'"{FORGER}"'.encode()))
+    rebuilt(bundle)
+    return "fixed/bundle/index.json"
+
+
+def planted(world: World, rows: Any, follows: int = 0) -> str:
+    file = world.platform.evidence.records("fixed") / "publish-9.json"
+    file.write_text(json.dumps({"event": "publish", "follows": follows, "number": 99, "run_id": "fixed", "rows": rows}))
+    return "fixed/records/publish-9.json"
+
+
+def approved_by_another(world: World) -> dict[str, Any]:
+    approvals = json.loads((world.platform.evidence.path("fixed") / "approvals.json").read_text())
+    return {"approvals": {str(approvals[0]["id"]): {"decided_by": FORGER}}}
+
+
+def with_a_planted_record(world: World) -> str:
+    return planted(world, approved_by_another(world))
+
+
+def with_half_a_row(world: World) -> str:
+    return planted(world, {"approvals": {"777": {"id": 777, "decided_by": FORGER}}})
+
+
+def with_rows_that_are_none(world: World) -> str:
+    return planted(world, [])
+
+
+def with_an_emptied_link(world: World) -> str:
+    store = world.platform.evidence
+    (number,) = [
+        one.number
+        for one in store.chain.read().links
+        if (one.content.get("run"), one.content.get("record")) == ("fixed", "publish")
+    ]
+    record = store.records("fixed") / "publish.json"
+    said = json.loads(record.read_bytes())
+    said["rows"] |= approved_by_another(world)
+    overwrite(record, json.dumps(said).encode())
+    overwrite(store.chain.folder / f"{number:08}.json", b"")
+    return "fixed/records/publish.json"
+
+
+def with_a_folder_for_a_link(world: World) -> str:
+    link = world.platform.evidence.chain.folder / "00000002.json"
+    link.unlink()
+    link.mkdir()
+    return f"{link.parent.name}/{link.name}"
+
+
+def without_a_bundle(world: World) -> str:
+    shutil.rmtree(world.platform.evidence.path("fixed"))
+    return "fixed/bundle"
+
+
+def with_a_pipe_for_a_bundle(world: World) -> str:
+    without_a_bundle(world)
+    os.mkfifo(world.platform.evidence.path("fixed"))
+    return "fixed/bundle"
+
+
+def as_an_older_version_left_it(world: World) -> str:
+    bundle = world.platform.evidence.path("fixed")
+    (bundle / "run.json").unlink()
+    rebuilt(bundle)
+    overwrite(bundle / "verdicts.json", b"[]")
+    return "fixed/bundle/verdicts.json"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_another_requester,
+        with_a_planted_record,
+        with_half_a_row,
+        with_rows_that_are_none,
+        with_an_emptied_link,
+        with_a_folder_for_a_link,
+        without_a_bundle,
+        with_a_pipe_for_a_bundle,
+        as_an_older_version_left_it,
+    ],
+)
+def test_a_report_shows_nothing_forged_as_true_and_names_what_was_changed(
+    world: World, tmp_path: Path, change: Callable[[World], str]
+) -> None:
+    changed = change(world)
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(cli, ["report", "fixed", "--output", str(page)])
+    assert done.exit_code == EXIT_FAILED, done.exception
+    assert changed in done.output
+    text = page.read_text()
+    assert "The evidence is not what was sealed" in text
+    assert FORGER not in text
+
+
+def test_a_report_of_what_nobody_changed_names_nothing(world: World, tmp_path: Path) -> None:
+    for run_id in ("history", "fixed", "validated"):
+        done = CliRunner().invoke(cli, ["report", run_id, "--output", str(tmp_path / "page.html")])
+        assert done.exit_code == 0, done.output
+
+
+def test_nothing_is_published_past_a_record_that_is_missing(world: World) -> None:
+    """Refused before the commit: afterwards readers would see it, and it could not be recorded any more."""
+    put_diff(world.platform, diff_here(world.platform, "validated"))
+    record = world.platform.evidence.records("validated") / "diff.json"
+    raw, before = record.read_bytes(), world.snapshots()
+    record.unlink()
+    with pytest.raises(EnvironmentRefused, match=r"diff\.json is missing"):
+        decisions.publish(world.platform, "validated", by="zoe")
+    assert world.snapshots() == before
+    assert world.platform.ledger.run("validated").state is RunState.VALIDATED
+    record.write_bytes(raw)
+    assert publish(world.platform, "validated").new
+
+
+def test_the_doctor_looks_on_where_a_link_cannot_be_read_and_a_record_was_planted(world: World) -> None:
+    with_a_folder_for_a_link(world)
+    planted(world, {}, follows=world.platform.evidence.chain.length())
+    assert examine(world.platform)
+
+
+def test_a_name_of_the_platforms_own_ends_no_run(world: World) -> None:
+    with pytest.raises(TransitionRefused, match="is no person"):
+        decisions.cancel(world.platform, "validated", by="policy:live")
+    assert world.platform.ledger.run("validated").state is RunState.VALIDATED
