@@ -19,6 +19,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -319,13 +320,23 @@ def _are(table: sa.Table, run_id: str, keys: Sequence[str]) -> sa.ColumnElement[
     return sa.and_(mine, column.in_([int(key) for key in keys] if isinstance(column.type, sa.Integer) else keys))
 
 
-def _rows_of(table: sa.Table, columns: Sequence[str] | None = None) -> sa.Select[Any]:
-    """Return the query for a table's rows: run, key cells, then the cells that a hash covers, as the database holds them."""
+@lru_cache(maxsize=256)
+def _rows_of(table: sa.Table, columns: tuple[str, ...] | None = None) -> sa.Select[Any]:
+    """Return the query for a table's rows: run, key cells, then the cells that a hash covers, as the database holds them.
+
+    Kept: to build a query and to find its compiled text takes longer than to read a run's rows.
+    """
     run = table.c.run_id if "run_id" in table.c else sa.literal(INSTALLATION)
     keys = [table.c[name].label(f"key_{name}") for name in _keys(table)]
     wanted = columns_of(table) if columns is None else columns
     cells = [sa.type_coerce(table.c[name], sa.types.NullType()).label(f"cell_{name}") for name in wanted]
     return sa.select(run.label("of_run"), *keys, *cells)
+
+
+@lru_cache(maxsize=256)
+def _rows_of_one(table: sa.Table, columns: tuple[str, ...] | None = None) -> sa.Select[Any]:
+    """Return the query of `_rows_of` for the run that its parameter `one_run` names."""
+    return _rows_of(table, columns).where(table.c.run_id == sa.bindparam("one_run"))
 
 
 def _read(
@@ -521,11 +532,9 @@ def unexplained(
         rows = expected.get(name, {})
         here: set[str] = set()
         for columns in {of for _, of in rows.values()} | {tuple(columns_of(table))}:
-            known = [column for column in columns if column in table.c]
-            query = _rows_of(table, known)
-            if run_id != INSTALLATION:
-                query = query.where(table.c.run_id == run_id)
-            for _, key, cells in _read(connection, table, query, {}, known):
+            known = tuple(column for column in columns if column in table.c)
+            query = _rows_of(table, known) if run_id == INSTALLATION else _rows_of_one(table, known)
+            for _, key, cells in _read(connection, table, query, {"one_run": run_id}, known):
                 here.add(key)
                 hash_, of = rows.get(key, (None, tuple(columns_of(table))))
                 if of != columns:
@@ -570,8 +579,8 @@ def of_nobody(connection: sa.Connection, found: Explained) -> Iterator[Unexplain
 def _texts(connection: sa.Connection, table: sa.Table, run_id: str) -> Iterator[Unexplained]:
     """Hold the long texts of rows against the cells that have their hashes."""
     for text, hash_ in _TEXTS.get(table.name, {}).items():
-        query = _rows_of(table, [text, hash_]).where(table.c.run_id == run_id)
-        for _, key, (said, expected) in _read(connection, table, query, {}, [text, hash_]):
+        query = _rows_of_one(table, (text, hash_))
+        for _, key, (said, expected) in _read(connection, table, query, {"one_run": run_id}, [text, hash_]):
             own = hashlib.sha256(str(said).encode("utf-8", "surrogatepass")).hexdigest()
             if own != expected:
                 what = f"does not have the {hash_} on record"
