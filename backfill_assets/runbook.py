@@ -22,6 +22,7 @@ from backfill_assets.garbage import lapsed
 from backfill_assets.markup import block, escaped
 from backfill_assets.platform import Platform
 from backfill_assets.publication import change_of, waits_for
+from backfill_assets.records import harmed_of
 from backfill_assets.ways import ACCEPT, ON_BRANCH, PUBLISH, REINSTATE, ROLLBACK
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
@@ -503,6 +504,10 @@ class _Book:
             failed = "not told" + (f": {_short(tries[-1]['reason'])}" if tries else "")
             facts.append(f"sink {sink}: " + (f"told of the {last}, {_at(sent['at'])}" if sent else failed))
             untold += [] if sent else [sink]
+        if not written and (harmed := harmed_of(self._platform, self._id)):
+            gone = ", ".join(one.name for one in harmed)
+            facts.append(f"the chain vouches for records that are not as they were written ({gone}): restore them")
+            return StepState.NOW, facts, [self._command("verify")]
         if untold or not written:
             return StepState.NOW, facts, [self._command(last)]
         return StepState.DONE, facts, []

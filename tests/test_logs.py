@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from test_metrics import misplaced
 
-from backfill_assets import executor, garbage
+from backfill_assets import executor, faults, garbage
 from backfill_assets import platform as platform_module
 from backfill_assets.cli import cli
 from backfill_assets.doctor import mend
@@ -69,6 +69,11 @@ def unreadable(*_: Any) -> Any:
     raise ValueError("meter m3 said 1234567890123")
 
 
+def lost_once_recorded(point: str) -> None:
+    if point == "publishing.recorded":  # the ledger knows of the publication, the evidence does not
+        raise ConnectionError("the store of the evidence is away")
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What a whole day of an installation writes: runs that end well and badly, the doctor, the garbage."""
@@ -108,7 +113,10 @@ def _a_day(platform: Platform) -> None:
         plan_run(platform, manifest("refused", REPLACE, ("2019-01-01", "2019-12-31")))
     with pytest.raises(InputRefused):
         tick(platform, TARGET)
-    (platform.evidence.folder / "history" / "records" / "publish.json").unlink()
+    planned(platform, manifest("untold", REPLACE, SCOPE))
+    staged(platform, "untold")
+    with mock.patch.object(faults, "reach", lost_once_recorded), pytest.raises(ConnectionError):
+        publish(platform, "untold")
     mend(platform)
     at = now() + timedelta(seconds=1)
     collect(platform, find(platform, at=at), by="ada", at=at)

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from test_docs import ROOT, read_page
 
-from backfill_assets import executor, garbage
+from backfill_assets import executor, faults, garbage
 from backfill_assets import platform as platform_module
 from backfill_assets.cli import cli
 from backfill_assets.decisions import reject
@@ -47,8 +47,8 @@ from resources.ledger import Verdict, now
 from resources.tables import waits
 
 DONE, NOW, LATER, NEVER = StepState.DONE, StepState.NOW, StepState.LATER, StepState.NEVER
-MAY, JUNE, JULY, AUGUST = [
-    (f"2020-{month}-01", f"2020-{month}-{last}") for month, last in (("05", 31), ("06", 30), ("07", 31), ("08", 31))
+MAY, JUNE, JULY, AUGUST, SEPTEMBER = [
+    (f"2020-{month:02}-01", f"2020-{month:02}-{last}") for month, last in ((5, 31), (6, 30), (7, 31), (8, 31), (9, 30))
 ]
 REPLACE = "REPLACE_PARTITIONS"
 
@@ -314,12 +314,28 @@ def test_damaged_evidence_is_said(platform: Platform, book: Book) -> None:
 
 
 def test_evidence_that_was_not_told_is_told_again(platform: Platform, book: Book) -> None:
+    def lost(point: str) -> None:
+        if point == "publishing.recorded":  # the ledger knows of the publication, the evidence does not
+            raise ConnectionError("the store of the evidence is away")
+
+    ran(platform, manifest("untold", REPLACE, SEPTEMBER))
+    with mock.patch.object(faults, "reach", lost), pytest.raises(ConnectionError):
+        publish(platform, "untold")
+    step = book("untold")["Tell"]
+    assert (step.state, step.commands) == (NOW, ("backfill publish untold",))
+    assert "MISSING" in "; ".join(step.facts)
+    publish(platform, "untold")
+    assert book("untold")["Tell"].state is DONE
+
+
+def test_evidence_that_was_told_and_is_gone_is_no_publication_to_be_told_again(platform: Platform, book: Book) -> None:
     record = platform.evidence.folder / "history" / "records" / "publish.json"
+    raw = record.read_bytes()
     record.unlink()
     step = book("history")["Tell"]
-    assert (step.state, step.commands) == (NOW, ("backfill publish history",))
-    assert "MISSING" in "; ".join(step.facts)
-    publish(platform, "history")
+    assert (step.state, step.commands) == (NOW, ("backfill verify history",))
+    assert "restore" in "; ".join(step.facts)
+    record.write_bytes(raw)
     assert book("history")["Tell"].state is DONE
 
 
