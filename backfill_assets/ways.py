@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from pyiceberg.table.snapshots import Snapshot
+
 from backfill_assets import faults
 from backfill_assets.derivation import chunk_scopes, publishes_to
 from backfill_assets.platform import Platform
@@ -382,15 +384,21 @@ class Change:
     def _require_undoable(self, action: str, undone: str) -> None:
         """Refuse what the commits of an undoing do not refuse by themselves, before the first of them changes anything.
 
-        Of two tables, that the second one has changed. And corrections do not come back for rows that others have
+        Of two tables, what is wrong with the second one. And corrections do not come back for rows that others have
         replaced, where the target is not changed with them: they say what to do with the rows of the run's base.
         """
         if len(self.tables) > 1:
             for table in self.tables:
                 last = self.platform.lakehouse.find_publication(table, self.record.run_id, undone)
-                if last is not None:
-                    scopes = [(scope, last.snapshot_id) for scope, _ in self.scopes(table)]
-                    self.platform.lakehouse.require_unchanged(table, scopes)
+                if last is None:
+                    raise self._not_in_history(table, undone)
+                self._require_before(table, undone, last)
+                self.platform.lakehouse.require_restorable(
+                    table,
+                    [scope for scope, _ in self.scopes(table)],
+                    from_snapshot_id=last.snapshot_id,
+                    to_snapshot_id=last.parent_snapshot_id,
+                )
         if action == REINSTATE and self.target.name not in self.tables:
             self.platform.lakehouse.require_unchanged(self.target.name, self.scopes(self.target.name))
 
@@ -401,25 +409,11 @@ class Change:
         done = self._landed(table, action, sequence)
         if done is None and last is None:
             if version is None or self.moves_main:
-                raise PublicationRefused(
-                    Problem(
-                        f"the {undone} of '{run_id}' is not in the history of {table}",
-                        "what is undone is what the table's history shows",
-                        "somebody moved the table; inspect its snapshots",
-                    )
-                )
+                raise self._not_in_history(table, undone)
             snapshot = lakehouse.snapshot_of(table, version if action == ROLLBACK else withdrawn(version))
             done = Commit(snapshot or lakehouse.snapshot_of(table, self.branch) or 0, 0, 0)
         elif done is None and last is not None:
-            if last.parent_snapshot_id is None and (undone != PUBLISH or self._base_of(table) is not None):
-                # an expiry has cut the link: to "restore" nothing would empty the scope
-                raise PublicationRefused(
-                    Problem(
-                        f"the snapshot before the {undone} of '{run_id}' has expired from {table}",
-                        "what is undone gives way to the files of the snapshot before it",
-                        "restate the scope with a new run",
-                    )
-                )
+            self._require_before(table, undone, last)
             done = lakehouse.restore(
                 table,
                 [scope for scope, _ in self.scopes(table)],
@@ -433,6 +427,26 @@ class Change:
             faults.reach("undoing.halfway")
             self._rename_version(table, *((version, withdrawn(version))[:: 1 if action == ROLLBACK else -1]))
         return done
+
+    def _not_in_history(self, table: str, undone: str) -> PublicationRefused:
+        return PublicationRefused(
+            Problem(
+                f"the {undone} of '{self.record.run_id}' is not in the history of {table}",
+                "what is undone is what the table's history shows",
+                "somebody moved the table; inspect its snapshots",
+            )
+        )
+
+    def _require_before(self, table: str, undone: str, last: Snapshot) -> None:
+        """Refuse to undo what an expiry has cut off: to "restore" nothing would empty the scope."""
+        if last.parent_snapshot_id is None and (undone != PUBLISH or self._base_of(table) is not None):
+            raise PublicationRefused(
+                Problem(
+                    f"the snapshot before the {undone} of '{self.record.run_id}' has expired from {table}",
+                    "what is undone gives way to the files of the snapshot before it",
+                    "restate the scope with a new run",
+                )
+            )
 
     def _base_of(self, table: str) -> int | None:
         if self.plan.corrections is not None and table == self.table:

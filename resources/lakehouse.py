@@ -709,36 +709,16 @@ class Lakehouse:
         """
         table = self.table(name)
         require_unfenced(table, token)
-        present: dict[str, DataFile] = {}
-        going: dict[str, DataFile] = {}
-        coming: dict[str, DataFile] = {}
-        wider: list[Scope] = []
-        current = table.current_snapshot()
-        for scope in scopes:
-            published = {file.file_path: file for file in _unchanged_files(table, current, scope, from_snapshot_id)}
-            earlier = {file.file_path: file for file in _files_at(table, to_snapshot_id, scope)}
-            gone = {path: file for path, file in published.items() if path not in earlier}
-            require_inside(table, scope.filter, str(scope), gone.values(), scope.column)
-            back = {path: file for path, file in earlier.items() if path not in published}
-            whole = _reach(table, scope, list(back.values()))
-            wider.append(whole)
-            if whole != scope:  # it lost days of others with its own: nobody may have written those since
-                published |= {
-                    file.file_path: file for file in _unchanged_files(table, current, whole, from_snapshot_id)
-                }
-            present, going, coming = present | published, going | gone, coming | back
-        self._commit(
-            table,
-            wider,
-            list(going.values()),
-            list(coming.values()),
-            properties,
-            MAIN_BRANCH,
-            token,
-            list(present.values()),
-        )
+        wider, going, coming, present = _restoring(table, scopes, from_snapshot_id, to_snapshot_id)
+        self._commit(table, wider, going, coming, properties, MAIN_BRANCH, token, present)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action).snapshot_id, len(coming), len(going))
+
+    def require_restorable(
+        self, name: str, scopes: Sequence[Scope], *, from_snapshot_id: int, to_snapshot_id: int | None
+    ) -> None:
+        """Refuse what `restore` would refuse of this table just now; changes nothing."""
+        _restoring(self.table(name), scopes, from_snapshot_id, to_snapshot_id)
 
     def tag(self, name: str, tag: str, snapshot_id: int) -> None:
         """Tag a snapshot so that it is never expired; in a transaction of its own, and safe to repeat."""
@@ -1414,6 +1394,29 @@ def _reach(table: Table, scope: Scope, files: Sequence[DataFile]) -> Scope:
 
 def _is_at(current: Snapshot | None, snapshot_id: int | None) -> bool:
     return (None if current is None else current.snapshot_id) == snapshot_id
+
+
+def _restoring(
+    table: Table, scopes: Sequence[Scope], from_snapshot_id: int, to_snapshot_id: int | None
+) -> tuple[list[Scope], list[DataFile], list[DataFile], list[DataFile]]:
+    """Return what `Lakehouse.restore` commits: the scopes as far as its files reach, files that go, come back, and are there."""
+    present: dict[str, DataFile] = {}
+    going: dict[str, DataFile] = {}
+    coming: dict[str, DataFile] = {}
+    wider: list[Scope] = []
+    current = table.current_snapshot()
+    for scope in scopes:
+        published = {file.file_path: file for file in _unchanged_files(table, current, scope, from_snapshot_id)}
+        earlier = {file.file_path: file for file in _files_at(table, to_snapshot_id, scope)}
+        gone = {path: file for path, file in published.items() if path not in earlier}
+        require_inside(table, scope.filter, str(scope), gone.values(), scope.column)
+        back = {path: file for path, file in earlier.items() if path not in published}
+        whole = _reach(table, scope, list(back.values()))
+        wider.append(whole)
+        if whole != scope:  # it lost days of others with its own: nobody may have written those since
+            published |= {file.file_path: file for file in _unchanged_files(table, current, whole, from_snapshot_id)}
+        present, going, coming = present | published, going | gone, coming | back
+    return wider, list(going.values()), list(coming.values()), list(present.values())
 
 
 def _unchanged_files(table: Table, current: Snapshot | None, scope: Scope, snapshot_id: int | None) -> list[DataFile]:

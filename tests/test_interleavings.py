@@ -402,6 +402,21 @@ def issued(it: Installation) -> list[str]:
     return sorted(event.run for event in it.corrections())
 
 
+def test_a_change_of_two_tables_is_undone_in_both_or_in_none(it: Installation) -> None:
+    """A collection that died has removed from one of them what its undoing would show again."""
+    publish(it, staged(it, "earlier"))
+    run = beside(it, "run", value=2)
+    publish(it, run)
+    announced = it.platform.lakehouse.snapshot_id(EVENTS)
+    publication.rollback(it.platform, run.run_id)
+    assert announced is not None
+    forget(it.platform.lakehouse.table(EVENTS), refs=[], snapshot_ids=[announced])
+    with pytest.raises(PublicationRefused, match="has expired"):
+        publication.reinstate(it.platform, run.run_id)
+    assert (state(it, run), issued(it), names(it)) == (RunState.ROLLED_BACK, [], ["earlier"])
+    assert entries(it, run) == ["COMMITTED", "COMMITTED", "REFUSED"]
+
+
 @pytest.mark.parametrize("overtaken", [False, True])
 def test_a_publication_that_stopped_halfway_is_completed_before_another_one(it: Installation, overtaken: bool) -> None:
     run = beside(it, "run")
