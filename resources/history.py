@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse import fence_of, is_fence, require_unfenced
-from resources.lineage import is_past, lineage_of, past_of, unreadable_metadata
+from resources.lineage import is_past, lineage_of, past_of, readable_metadata
 from resources.storage import place_of
 
 
@@ -55,7 +55,7 @@ def referenced(table: Table, snapshot_ids: Collection[int] | None = None) -> Ref
         if snapshot_ids is not None and snapshot.snapshot_id not in snapshot_ids:
             continue
         manifests.add(place_of(snapshot.manifest_list))
-        try:
+        with readable_metadata(table, snapshot):
             for manifest in snapshot.manifests(table.io):
                 if (path := place_of(manifest.manifest_path)) in manifests:
                     continue
@@ -63,8 +63,6 @@ def referenced(table: Table, snapshot_ids: Collection[int] | None = None) -> Ref
                 for entry in manifest.fetch_manifest_entry(table.io):
                     file = entry.data_file
                     files[place_of(file.file_path)] = (file.file_size_in_bytes, file.record_count)
-        except (OSError, ValueError) as error:
-            raise unreadable_metadata(table, snapshot, error) from error
     return Referenced(files, frozenset(manifests))
 
 

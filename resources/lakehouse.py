@@ -85,7 +85,7 @@ from resources.contents import content_property
 from resources.declared_tables import isolation_problems, require_as_declared
 from resources.fingerprints import read_footer
 from resources.gated_contents import require_gated_contents
-from resources.lineage import ancestors, unreadable_metadata
+from resources.lineage import ancestors, readable_metadata
 from resources.loads import LOAD_PROPERTY, UNDOES_PROPERTY, Load, loads_of, snapshots_with, undoing
 from resources.locks import lost
 
@@ -1472,11 +1472,9 @@ def _snapshot(table: Table, snapshot_id: int | None) -> Snapshot:
 def _live_files(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> Iterator[DataFile]:
     # what a scan would say of each file besides (what is left of the filter to apply) takes twice as long as all else
     planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
-    try:
+    with readable_metadata(table, snapshot):
         entries = planner.plan_manifest_entries(snapshot.manifests(table.io))
         files = [entry.data_file for entry in chain.from_iterable(entries)]
-    except (OSError, ValueError) as error:
-        raise unreadable_metadata(table, snapshot, error) from error
     if all(file.content == DataFileContent.DATA for file in files):
         yield from files
         return

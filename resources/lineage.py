@@ -11,6 +11,7 @@ snapshot was in the history of main. Without it the publications before the gap 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -72,8 +73,20 @@ def _age(snapshot: Snapshot) -> tuple[int, int]:
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
-def unreadable_metadata(table: Table, snapshot: Snapshot, error: Exception) -> EnvironmentRefused:
-    """Say that a snapshot's manifests cannot be read."""
+@contextmanager
+def readable_metadata(table: Table, snapshot: Snapshot) -> Iterator[None]:
+    """Refuse what is done with a snapshot whose manifests cannot be read: bytes that were changed may raise anything.
+
+    Raises:
+        EnvironmentRefused: naming the table and the snapshot.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise _unreadable_metadata(table, snapshot, error) from error
+
+
+def _unreadable_metadata(table: Table, snapshot: Snapshot, error: Exception) -> EnvironmentRefused:
     return EnvironmentRefused(
         Problem(
             f"the metadata of snapshot {snapshot.snapshot_id} of {'.'.join(table.name())} cannot be read: "

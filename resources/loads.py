@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from manifests.errors import InputRefused, Problem
-from resources.lineage import ancestors
+from resources.lineage import ancestors, readable_metadata
 
 LOAD_PROPERTY = "backfill.load-id"
 """Marks a load; a load id occurs in one snapshot of a table."""
@@ -122,11 +122,12 @@ def undoing(table: Table, load_id: str) -> tuple[list[DataFile], list[DataFile]]
     added, removed = _changes(table, snapshot)
     current = table.current_snapshot()
     assert current is not None
-    present = {
-        entry.data_file.file_path: entry.data_file
-        for manifest in current.manifests(table.io)
-        for entry in manifest.fetch_manifest_entry(table.io)
-    }
+    with readable_metadata(table, current):
+        present = {
+            entry.data_file.file_path: entry.data_file
+            for manifest in current.manifests(table.io)
+            for entry in manifest.fetch_manifest_entry(table.io)
+        }
     deletes = [path for path, file in present.items() if file.content is not DataFileContent.DATA]
     missing = sorted({file.file_path for file in added} - set(present))
     replaced_since = removed and len(present) != len(added)
@@ -150,15 +151,12 @@ def undoing(table: Table, load_id: str) -> tuple[list[DataFile], list[DataFile]]
 
 def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[DataFile]]:
     """Return the data files that a snapshot added and removed."""
-    added, removed = [], []
-    for manifest in snapshot.manifests(table.io):
-        if manifest.added_snapshot_id != snapshot.snapshot_id:
-            continue
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
-            if entry.snapshot_id == snapshot.snapshot_id and entry.status is ManifestEntryStatus.ADDED:
-                added.append(entry.data_file)
-            elif entry.snapshot_id == snapshot.snapshot_id and entry.status is ManifestEntryStatus.DELETED:
-                removed.append(entry.data_file)
+    with readable_metadata(table, snapshot):
+        mine = [one for one in snapshot.manifests(table.io) if one.added_snapshot_id == snapshot.snapshot_id]
+        entries = [entry for one in mine for entry in one.fetch_manifest_entry(table.io, discard_deleted=False)]
+    own = [entry for entry in entries if entry.snapshot_id == snapshot.snapshot_id]
+    added = [entry.data_file for entry in own if entry.status is ManifestEntryStatus.ADDED]
+    removed = [entry.data_file for entry in own if entry.status is ManifestEntryStatus.DELETED]
     return added, removed
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cached_property, partial
@@ -156,8 +157,25 @@ def content(table: Table, path: str) -> bytes:
 
 
 def manifests_of(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-    """Return the manifests of a snapshot, read anew: PyIceberg itself remembers those it has seen once."""
-    return list(read_manifest_list(table.io.new_input(snapshot.manifest_list)))
+    """Return the manifests of a snapshot, read anew: PyIceberg itself remembers those it has seen once.
+
+    Raises:
+        OSError: if the list of them cannot be read.
+        ValueError: if it is not one.
+    """
+    with _as_written(snapshot.manifest_list):
+        return list(read_manifest_list(table.io.new_input(snapshot.manifest_list)))
+
+
+@contextmanager
+def _as_written(path: str) -> Iterator[None]:
+    """Say of a file of the metadata that it is not what Iceberg writes; what its bytes make PyIceberg raise may be anything."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -283,7 +301,9 @@ class Seen:
 
 def _entries(table: Table, manifests: list[ManifestFile]) -> Iterator[Entry]:
     for manifest in manifests:
-        for entry in manifest.fetch_manifest_entry(table.io):
+        with _as_written(manifest.manifest_path):
+            entries = manifest.fetch_manifest_entry(table.io)
+        for entry in entries:
             if entry.status != ManifestEntryStatus.DELETED:
                 yield Entry(place_of(entry.data_file.file_path), entry.data_file, entry.snapshot_id, manifest)
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
+from pyiceberg.manifest import clear_manifest_cache
 from support import moved
 from worlds import FEW_GATES, TARGET, World, keep, killed_at, make_world
 
@@ -332,11 +333,29 @@ def test_a_file_that_only_an_older_snapshot_has_is_missed_as_well(world: World) 
     assert (found.kind, found.where) == ("DATA-LOSS", f"{TARGET} older snapshots")
 
 
-def test_unreadable_metadata_is_data_loss_and_no_crash(world: World) -> None:
+def halved(file: Path) -> None:
+    overwrite(file, file.read_bytes()[: file.stat().st_size // 2])
+
+
+def scrambled(file: Path) -> None:
+    """Change what lies behind the header, which is half of such a small file: the compressed block is none any more."""
+    raw = file.read_bytes()
+    overwrite(file, raw[: -len(raw) // 8] + bytes(255 - one for one in raw[-len(raw) // 8 : -16]) + raw[-16:])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, halved, scrambled])
+@pytest.mark.parametrize("which", ["list", "manifest"])
+def test_unreadable_metadata_is_data_loss_and_no_crash(
+    world: World, which: str, damage: Callable[[Path], None]
+) -> None:
     table = world.platform.lakehouse.table(TARGET)
     oldest = min(table.snapshots(), key=lambda snapshot: snapshot.timestamp_ms)
-    Path(place_of(oldest.manifest_list)).unlink()
+    path = oldest.manifest_list if which == "list" else oldest.manifests(table.io)[0].manifest_path
+    clear_manifest_cache()
+    damage(Path(place_of(path)))
     assert "DATA-LOSS" in kinds(examine(world.platform))
+    found = verify(world.platform).everything
+    assert any(Path(path).name in f"{one.where} {one.what}" for one in found), found
 
 
 def test_damaged_evidence_of_a_published_run_is_named(world: World) -> None:
