@@ -161,14 +161,33 @@ def examine(platform: Platform) -> list[Disagreement]:
     for name in sorted({record.target for record in platform.ledger.runs()} | declared.keys()):
         target = declared.get(name)
         tables = () if target is None else tables_of(target)
-        found += _settled(platform, partial(_look_at_target, platform, name, target), tables)
+        look_at = partial(_look_at_target, platform, name, target)
+        found += _settled(platform, partial(_as_far_as_possible, platform, name, look_at), tables)
     for look in (_attempts, _evidence, _records, _diffs, _journal, _leases, _freezes, _clock, _policy_file):
-        found += _settled(platform, partial(look, platform))
+        found += _settled(platform, partial(_as_far_as_possible, platform, "ledger", partial(look, platform)))
     for one in found:
         text = f"{one.where}: {one.what}"
         level = logging.ERROR if one.kind == "DATA-LOSS" else logging.WARNING
         logs.event(_log, level, "disagreement", text, told=True, **one.shown())
     return found
+
+
+def _as_far_as_possible(
+    platform: Platform, where: str, look: Callable[[], Iterable[Disagreement]]
+) -> Iterator[Disagreement]:
+    """Look; where the ledger was changed by hand so that a look fails, say that: `_journal` names the cells."""
+    try:
+        yield from look()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if not any(_journal(platform)):
+            raise
+        yield Disagreement(
+            "not-checked",
+            where,
+            f"the ledger has cells that cannot be read: {type(error).__name__}: {error}",
+            Sure.CERTAIN,
+            "put right first what was changed by hand, then look again",
+        )
 
 
 def _settled(

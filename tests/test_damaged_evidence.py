@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -177,6 +179,16 @@ def test_the_doctor_looks_on_where_a_link_cannot_be_read_and_a_record_was_plante
     with_a_folder_for_a_link(world)
     planted(world, {}, follows=world.platform.evidence.chain.length())
     assert examine(world.platform)
+
+
+@pytest.mark.parametrize("column", ["chunk", "run_id", "target"])
+def test_the_doctor_names_a_cell_that_is_no_text_and_looks_on(world: World, column: str) -> None:
+    file = world.platform.ledger.engine.url.database
+    assert file is not None
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(f"UPDATE accepted_versions SET {column} = x'ff' WHERE id = 1")
+        connection.commit()
+    assert "changed-by-hand" in {one.kind for one in examine(world.platform)}
 
 
 def test_a_name_of_the_platforms_own_ends_no_run(world: World) -> None:
