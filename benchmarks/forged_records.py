@@ -25,7 +25,7 @@ from benchmarks.forgeries import Forged
 from manifests.canonical import canonical_json
 from manifests.errors import Refused
 from resources.chain import create
-from resources.evidence import INDEX, KEPT, SEALED, EvidenceStore
+from resources.evidence import INDEX, EvidenceStore
 from resources.rows import tables_of_runs
 
 
@@ -165,13 +165,8 @@ def a_link_removed(hand: Hand) -> Forged:
 
 
 def a_link_added(hand: Hand) -> Forged:
-    """Append a link that is consistent with the chain, about a run or about none.
-
-    Not the same about a bundle or a kept record once more, which a process that died leaves, too: `verify` says that it
-    does not look for those.
-    """
-    links = [one.content for one in hand.chain.read().links if one.content.get("event") not in {SEALED, KEPT}]
-    told = hand.random.choice(links)
+    """Append a link that is consistent with the chain, about a run or about none."""
+    told = hand.random.choice(hand.chain.read().links).content
     said = {name: value for name, value in told.items() if name not in {"number", "previous", "hash"}}
     if hand.random.random() < 0.5:
         said = {"event": "told", "run": hand.random.choice(["", hand.run()])}
