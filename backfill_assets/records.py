@@ -353,8 +353,7 @@ def unharmed_rows(
     files = {name.removeprefix(at) for name in damaged if name.startswith(at)}
     unharmed = [one for one in records if f"{run_id}/records/{one.name}.json" not in damaged]
     every = frozenset(tables_of_runs())
-    lost = every if INDEX in files else frozenset(one for one in every if not files.isdisjoint(files_of(one)))
-    lost |= MOVING if len(unharmed) < len(records) else frozenset()
+    lost = (_tables_in(files) | (MOVING if len(unharmed) < len(records) else frozenset())) & every
     rows = kept_rows(bundle, unharmed, sorted(every - lost))
     if rows is None or not lost:
         return rows
@@ -594,11 +593,13 @@ def _harmed_among(platform: Platform, connection: sa.Connection, run_id: str, li
 
 def _damaged_tables(bundle: Path, run_id: str) -> frozenset[str]:
     """Return the tables whose rows a bundle no longer has as it was sealed; all of them where nothing says which files were."""
-    changed = {one.name for one in examine(bundle, run_id)[1]}
-    tables = {*_TABLES, "runs"}
-    if INDEX in changed:
-        return frozenset(tables)
-    return frozenset(table for table in tables if not changed.isdisjoint(files_of(table)))
+    return _tables_in({one.name for one in examine(bundle, run_id)[1]})
+
+
+def _tables_in(files: set[str]) -> frozenset[str]:
+    """Return the tables whose rows are in some files of a bundle; all of them if the list of its files is among those."""
+    tables = frozenset({*_TABLES, "runs"})
+    return tables if INDEX in files else frozenset(one for one in tables if not files.isdisjoint(files_of(one)))
 
 
 def _as_hashed(

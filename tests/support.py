@@ -374,3 +374,9 @@ def sla_row(number: int = 0, day: date = date(2012, 3, 10), **changes: Any) -> d
         **LINEAGE,
         **changes,
     }
+
+
+def lost_once_recorded(point: str) -> None:
+    """Fail, in the place of `faults.reach`, where the ledger knows of a publication and the evidence does not."""
+    if point == "publishing.recorded":
+        raise ConnectionError("the store of the evidence is away")

@@ -15,6 +15,7 @@ from unittest import mock
 
 import pytest
 from click.testing import CliRunner
+from support import lost_once_recorded
 from test_metrics import misplaced
 
 from backfill_assets import executor, faults, garbage
@@ -67,11 +68,6 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 def unreadable(*_: Any) -> Any:
     raise ValueError("meter m3 said 1234567890123")
-
-
-def lost_once_recorded(point: str) -> None:
-    if point == "publishing.recorded":  # the ledger knows of the publication, the evidence does not
-        raise ConnectionError("the store of the evidence is away")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 from click.testing import CliRunner
+from support import lost_once_recorded
 from test_docs import ROOT, read_page
 
 from backfill_assets import executor, faults, garbage
@@ -314,12 +315,8 @@ def test_damaged_evidence_is_said(platform: Platform, book: Book) -> None:
 
 
 def test_evidence_that_was_not_told_is_told_again(platform: Platform, book: Book) -> None:
-    def lost(point: str) -> None:
-        if point == "publishing.recorded":  # the ledger knows of the publication, the evidence does not
-            raise ConnectionError("the store of the evidence is away")
-
     ran(platform, manifest("untold", REPLACE, SEPTEMBER))
-    with mock.patch.object(faults, "reach", lost), pytest.raises(ConnectionError):
+    with mock.patch.object(faults, "reach", lost_once_recorded), pytest.raises(ConnectionError):
         publish(platform, "untold")
     step = book("untold")["Tell"]
     assert (step.state, step.commands) == (NOW, ("backfill publish untold",))

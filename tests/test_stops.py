@@ -240,14 +240,19 @@ def test_a_stop_just_before_a_launch_ends_is_one_of_that_launch(platform: Platfo
         launch(platform, lambda: elsewhere(platform))
 
 
+def ready_for_the_command(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a run that only waits for its publication, in the home that commands find."""
+    initialise_instance(platform.settings)
+    staged(platform, RUN)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+
+
 @pytest.mark.parametrize("is_seen", [True, False], ids=["before", "after"])
 def test_a_command_whose_run_is_stopped_before_its_publication_does_not_say_that_it_has_begun(
     platform: Platform, monkeypatch: pytest.MonkeyPatch, is_seen: bool
 ) -> None:
     """Stopped just before the command asks what is to be published, or just after its launch has looked for the last time."""
-    initialise_instance(platform.settings)
-    staged(platform, RUN)
-    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    ready_for_the_command(platform, monkeypatch)
 
     def requests(*arguments: Any) -> Any:
         if is_seen:
@@ -276,9 +281,7 @@ def test_a_command_whose_run_is_stopped_before_its_publication_does_not_say_that
 def test_a_command_that_ends_while_another_process_publishes_its_run_says_that(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    initialise_instance(platform.settings)
-    staged(platform, RUN)
-    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    ready_for_the_command(platform, monkeypatch)
 
     def requests(*_: Any) -> Any:
         platform.ledger.open_publication(RUN, "PUBLISH", None, "", "sensor")
@@ -295,9 +298,7 @@ def test_a_command_that_ends_while_another_process_publishes_its_run_says_that(
 def test_what_failed_is_said_also_of_a_run_that_was_stopped_then(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    initialise_instance(platform.settings)
-    staged(platform, RUN)
-    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    ready_for_the_command(platform, monkeypatch)
 
     def fails(*_: Any, failed: Callable[[str], None]) -> bool:
         elsewhere(platform)
