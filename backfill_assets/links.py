@@ -35,12 +35,15 @@ def strange_links(store: EvidenceStore, links: Iterable[Link], known: Container[
 
     A link of a record that changes no rows may be there twice, identical but for its place: of two processes that completed
     the record at the same time, each appended it once. It says nothing new, and no link is ever taken out of the chain.
+    So may one of a bundle, before its run changes rows: of a process that died while it sealed the bundle and the next one,
+    each appended it, in homes that an earlier version of this project has written.
     Of known runs, whoever looks at their records says which are missing or changed.
     """
     wrong = []
     seen: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    cited: set[tuple[str, str]] = set()
     for link in links:
-        what = _strange(store, link.content, seen, known)
+        what = _strange(store, link.content, seen, cited, known)
         if what:
             wrong.append(Unexplained(f"chain link {link.number}", what, found=json.dumps(dict(link.content))))
     return wrong
@@ -50,6 +53,7 @@ def _strange(
     store: EvidenceStore,
     said: Mapping[str, Any],
     seen: dict[tuple[str, ...], Mapping[str, Any]],
+    cited: set[tuple[str, str]],
     known: Container[str],
 ) -> str:
     event, run_id = said.get("event"), said.get("run")
@@ -63,11 +67,14 @@ def _strange(
         return "" if run_id == journal.INSTALLATION else "vouches for the journal in the name of a run"
     about = (run_id, str(said.get("record", said.get("bundle"))), str(said.get("root")) if event == SEALED else "")
     told = {name: value for name, value in said.items() if name not in _PLACE}
-    if about in seen and event != SEALED and not (event == KEPT and seen[about] == told):
+    lawful = (run_id, about[2]) not in cited if event == SEALED else event == KEPT and seen.get(about) == told
+    if about in seen and not lawful:
         return f"vouches for {run_id}/{about[1]} once more"
     seen.setdefault(about, told)
     if event == SEALED:
         return ""
+    if event != KEPT:
+        cited.add((run_id, str(said["root"])))
     file = store.records(run_id) / f"{said['record']}.json"
     try:
         raw = read_kept(file)

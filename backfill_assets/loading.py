@@ -87,8 +87,8 @@ def make_ledger(platform: Platform) -> None:
 
     def complete(connection: sa.Connection, had: str | None) -> None:
         adopted = platform.ledger.journal.adopted
-        for run_id in [*adopted, GC] if adopted else []:
-            platform.evidence.adopt(run_id)
+        if adopted:
+            platform.evidence.adopt([*adopted, GC])
         faults.reach("upgrading.adopted")
         policy_in_force.install(connection, platform.settings, upgraded=had is not None, by=operator(), at=now())
 

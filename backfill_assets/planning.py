@@ -77,7 +77,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
     with refused.kept():
         contract = _contract(target, _PinnedRows(platform, target, manifest, references))
-    policy, run_clock = platform.policy, now().replace(microsecond=0)
+    policy, run_clock = platform.policy, now()
     keep = keep and not refused.number
     if keep:
         approvals.keep_policy(platform.ledger, policy.hash, shown(policy))
@@ -318,7 +318,7 @@ def replanned(platform: Platform, target: TargetTable, plan: Plan) -> Plan:
         corrections_base_snapshot_id=_corrections_snapshot(platform, target) if plan.corrections is not None else None,
         source_snapshot_id=source.snapshot_id,
         source_committed_at=source.committed_at,
-        run_clock=now().replace(microsecond=0),
+        run_clock=now(),
     )
 
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +89,8 @@ class EvidenceStore:
         self._require_sealed(run_id)
         if final.exists():
             return self.verify(run_id)
+        before = self.chain.length()
+        begun = any(final.parent.glob(f"{final.name}.partial-*"))  # whoever began it may have appended its link
         partial = final.with_name(f"{final.name}.partial-{uuid4().hex}")
         partial.mkdir(parents=True)
         index = {}
@@ -102,7 +104,7 @@ class EvidenceStore:
         if final.exists():  # another process was faster, and no link is about this one yet
             shutil.rmtree(partial)
             return self.verify(run_id)
-        self._vouch({"event": SEALED, "run": run_id, "bundle": final.name, "root": root})
+        self._link(_sealed(final, root), since=0 if begun else before)
         try:
             partial.rename(final)
         except OSError:
@@ -200,8 +202,7 @@ class EvidenceStore:
         Of several processes that complete a record at the same time one appends its link. `since` is a number that the chain
         had reached before the record was written.
         """
-        said = {"event": KEPT, "run": run_id, "record": file.stem, "recordHash": sha256_of_file(file)}
-        self.chain.append(said, since=since, same=lambda link: said.items() <= link.items())
+        self._link(_kept(run_id, file), since=since)
 
     def kept(self, run_id: str, *, since: int = 0) -> set[tuple[str, str]]:
         """Return name and hash of each record of a run that changes no rows and that a link after number `since` vouches for."""
@@ -211,21 +212,48 @@ class EvidenceStore:
             if (link.get("event"), link.get("run")) == (KEPT, run_id)
         }
 
-    def adopt(self, run_id: str) -> None:
-        """Append links for the bundles and records of a run that an earlier version of this project has left without."""
-        before = self.chain.length()
-        for bundle in self.bundles(run_id):
-            root, damages = examine(bundle, run_id)
-            if not damages:
-                self._vouch({"event": SEALED, "run": run_id, "bundle": bundle.name, "root": root})
-        for file in sorted(self.records(run_id).glob("*.json")):
-            with suppress(ValueError):  # of a damaged one nobody can say what it was: `verify` names it
-                said = read_json(file)
-                if isinstance(said, dict) and "follows" not in said:
-                    self.vouch_for(run_id, file, since=before)
+    def adopt(self, runs: Iterable[str]) -> None:
+        """Append the links that bundles and records of runs lack because an earlier version of this project made none.
 
-    def _vouch(self, content: Mapping[str, Any]) -> None:
-        self.chain.append(content, since=self.chain.length(), same=lambda _: False)
+        Whoever was killed while adopting them has appended some.
+        """
+        before = self.chain.length()
+        linked = set(map(_about, self.chain.contents()))
+        for run_id in runs:
+            said = [_sealed(bundle, root) for bundle, root in map(_examined, self.bundles(run_id)) if root]
+            for file in sorted(self.records(run_id).glob("*.json")):
+                with suppress(ValueError):  # of a damaged one nobody can say what it was: `verify` names it
+                    record = read_json(file)
+                    if isinstance(record, dict) and "follows" not in record:
+                        said.append(_kept(run_id, file))
+            for one in said:
+                if _about(one) not in linked:
+                    self._link(one, since=before)
+
+    def _link(self, said: Mapping[str, Any], *, since: int) -> None:
+        """Append a link, unless one that came after number `since` says the same."""
+        self.chain.append(said, since=since, same=lambda link: said.items() <= link.items())
+
+
+def _sealed(bundle: Path, root: str) -> dict[str, Any]:
+    """Return what the link of a bundle says, but for its place."""
+    return {"event": SEALED, "run": bundle.parent.name, "bundle": bundle.name, "root": root}
+
+
+def _kept(run_id: str, file: Path) -> dict[str, Any]:
+    """Return what the link of a record that changes no rows says, but for its place."""
+    return {"event": KEPT, "run": run_id, "record": file.stem, "recordHash": sha256_of_file(file)}
+
+
+def _about(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a link of a bundle or of such a record says, by which it is told from others."""
+    return tuple(str(said.get(name)) for name in ("event", "run", "bundle", "root", "record", "recordHash"))
+
+
+def _examined(bundle: Path) -> tuple[Path, str]:
+    """Return a bundle and its root; none of one that is damaged."""
+    root, damages = examine(bundle, bundle.parent.name)
+    return bundle, "" if damages else root
 
 
 @dataclass(frozen=True)

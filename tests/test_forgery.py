@@ -534,6 +534,18 @@ def test_every_kind_of_forged_record_is_found_and_named(tmp_path: Path) -> None:
         assert verify(changed).everything == []  # each was put back
 
 
+def test_a_link_that_repeats_another_is_named_whatever_it_is_about(tmp_path: Path) -> None:
+    with installation(tmp_path) as changed:
+        copies = Copies(changed, tmp_path)
+        links = {link.content["event"]: link for link in changed.evidence.chain.read().links}
+        assert links.keys() == {"ledger", "sealed", "publish", "superseded", "rollback", "restored"}
+        for link in links.values():  # the last one of each event
+            said = {name: value for name, value in link.content.items() if name not in {"number", "previous", "hash"}}
+            repeated = changed.evidence.chain.append(said, since=changed.evidence.chain.length(), same=lambda _: False)
+            assert f"chain link {repeated.number}" in places(changed)
+            copies.put_back()
+
+
 # --- what lies in the evidence folder ---------------------------------------------------------------------------------
 
 

@@ -34,10 +34,7 @@ SLOW, OTHER = "slow", "other"
 
 
 @pytest.fixture
-def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    # two versions of a row are told apart by their runs' clocks, which count whole seconds: no two plans are of one
-    seconds = count(-60)
-    monkeypatch.setattr(planning, "now", lambda: now() + timedelta(seconds=next(seconds)))
+def platform(tmp_path: Path) -> Iterator[Platform]:
     with small_table.declared():
         platform = small_table.opened(tmp_path / "home")
         small_table.initialise(platform)
@@ -197,3 +194,18 @@ def test_a_launch_of_chunks_that_keep_their_plan_is_not_obsolete(
     assert platform.ledger.run(SLOW).state is RunState.RUNNING
     assert [one["state"] for one in platform.ledger.attempts(SLOW)] == ["STAGED", "STAGED"]
     comes_to_its_end(platform)
+
+
+def test_runs_that_are_planned_within_one_second_are_two_versions_of_a_row(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    micros = count(1)
+    second = now().replace(microsecond=0) + timedelta(seconds=1)  # after the history was planned
+    monkeypatch.setattr(planning, "now", lambda: second + timedelta(microseconds=next(micros)))
+    for version in ("2", "1", "2"):
+        contract = small_table.manifest(
+            f"merge-{next(micros)}", MERGE, SCOPE, computed_by=version, merge={"entities": ["m0", "m1"]}
+        )
+        small_table.planned(platform, contract)
+        assert small_table.staged(platform, contract.run_id).state is RunState.VALIDATED
+        publication.publish(platform, contract.run_id)

@@ -103,6 +103,38 @@ def test_a_process_that_died_while_sealing_leaves_nothing_in_the_way(store: Evid
     assert store.verify(RUN) == root
 
 
+def test_whoever_seals_after_a_process_that_died_before_the_bundle_had_its_name_appends_no_second_link(
+    store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path, _: Path) -> Path:
+        raise OSError(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", killed)
+        with pytest.raises(OSError, match="partial"):
+            store.seal(RUN, FILES)
+    root = store.seal(RUN, FILES)
+    assert [(link["bundle"], link["root"]) for link in store.chain.contents()] == [("bundle", root)]
+
+
+def test_of_two_processes_that_seal_the_same_at_once_one_appends_a_link(
+    store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.exists
+
+    def overtaken(path: Path) -> bool:
+        there = real(path)
+        if path.name == "bundle" and store.chain.length() == 0:  # it has looked, and another one seals
+            monkeypatch.setattr(Path, "exists", real)
+            EvidenceStore(store.folder).seal(RUN, FILES)
+        return there
+
+    monkeypatch.setattr(Path, "exists", overtaken)
+    root = store.seal(RUN, FILES)
+    assert [link["root"] for link in store.chain.contents()] == [root]
+    assert [folder.name for folder in store.path(RUN).parent.iterdir()] == ["bundle"]
+
+
 def test_of_two_processes_that_seal_at_once_the_first_bundle_stays(
     store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
