@@ -389,7 +389,6 @@ class Site:
             publication.publish(platform, BEFORE)
             closed(platform)
             shutil.copytree(self.folder / "home", first)
-            time.sleep(1.0)  # a run clock has whole seconds, and is the version that a merge compares
         world = self.world(case, first)
         platform = world.platform
         part = _last_month(case.scope)

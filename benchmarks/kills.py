@@ -420,7 +420,6 @@ def build(site: Path, server: Server | None = None) -> None:
     shutil.copytree(site / "home", site / "kept")
     if server is not None:
         shutil.move(site / "databases", site / "kept-databases")
-    time.sleep(1.0)  # a run clock has whole seconds, and is the version that a merge compares
 
 
 def restore(site: Path) -> None:

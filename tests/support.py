@@ -19,7 +19,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import yaml
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -28,7 +27,6 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
-from backfill_assets import planning
 from backfill_assets.platform import Platform
 from benchmarks import small_table
 from manifests.chunks import Chunking
@@ -236,14 +234,6 @@ def pass_all(ledger: Ledger, record: RunRecord, attempt: int) -> None:
     """Let every chunk of an attempt pass its gate, and the run pass its own."""
     ledger.record_gated(record.run_id, [gated(chunk.key, attempt) for chunk in record.plan.chunks])
     ledger.record_verdicts(record.run_id, [Verdict(gate, True, "agrees", {}) for gate in record.plan.gates])
-
-
-@contextmanager
-def planned_a_second_ago() -> Iterator[None]:
-    """Plan as of a second ago: two versions of a row are told apart by their runs' clocks, which count whole seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "now", lambda: now() - timedelta(seconds=1))
-        yield
 
 
 def put_in_force(platform: Platform, text: dict[str, Any]) -> None:

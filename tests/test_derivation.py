@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
-from support import planned_a_second_ago
 
 from backfill_assets import executor
 from backfill_assets.explain import explain
@@ -43,8 +42,7 @@ def world(home: Path) -> Iterator[Platform]:
     with declared():
         platform = opened(home)
         initialise(platform)
-        with planned_a_second_ago():
-            published(platform, "history", "REPLACE_PARTITIONS", HISTORY, computed_by="1")
+        published(platform, "history", "REPLACE_PARTITIONS", HISTORY, computed_by="1")
         yield platform
         closed(platform)
 

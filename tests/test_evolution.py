@@ -13,7 +13,6 @@ import pandera.polars as pa
 import polars as pl
 import pytest
 from pyiceberg.types import IntegerType, StringType
-from support import planned_a_second_ago
 
 from backfill_assets import diff as diff_module
 from backfill_assets import platform as platform_module
@@ -48,8 +47,7 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
     with small_table.declared(), mock.patch.object(diff_module, "in_workers", small_table.here):
         found = small_table.opened(tmp_path / "home")
         small_table.initialise(found)
-        with planned_a_second_ago():
-            planned(found, manifest("before", "REPLACE_PARTITIONS", HISTORY, computed_by="1"))
+        planned(found, manifest("before", "REPLACE_PARTITIONS", HISTORY, computed_by="1"))
         staged(found, "before")
         publish(found, "before")
         yield found
