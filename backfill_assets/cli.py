@@ -274,6 +274,7 @@ def resume(run_id: str, as_json: bool) -> None:
 
 def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
     """Launch a run, and show what came of it; why it did not succeed goes to stderr."""
+    from backfill_assets.stopping import is_being_published
     from resources import stops
 
     failures: list[str] = []
@@ -288,8 +289,9 @@ def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
         except RunStopped as error:
             stopped, success = error, False
         late = None if stopped is not None else stops.held(platform.ledger.engine, run_id)
+        goes_on = late is not None and late.note != "" and is_being_published(platform, run_id)
         is_published = platform.ledger.run(run_id).state in WAS_PUBLISHED
-        if late is not None and not (is_published or late.note):
+        if late is not None and not (is_published or goes_on):
             stopped, success = stops.refusal(late), False
         _report(platform, run_id, as_json)
         for why in failures:

@@ -55,7 +55,7 @@ from resources.processes import has_ended, is_busy
 from resources.repairs import (
     end_attempt,
     end_freeze,
-    lease,
+    is_given_up,
     newest_instants,
     open_freezes,
     open_leases,
@@ -449,7 +449,7 @@ def _open_intent(
             "close it, naming the entry that records what happened",
             close,
         )
-    if record.state is not before or _publisher_is_gone(platform, entry):
+    if record.state is not before or is_given_up(platform.ledger, entry):
         return Disagreement(
             "intent-left-open",
             f"{record.run_id} publication {number}",
@@ -471,12 +471,6 @@ def _open_intent(
 def _close_intent(platform: Platform, run_id: str, entry: int, action: str) -> str:
     state = close_intent(platform, run_id, entry, action)
     return _done(state is not None, f"closed as {str(state).lower()}")
-
-
-def _publisher_is_gone(platform: Platform, entry: Mapping[str, Any]) -> bool:
-    """Return whether nobody is at what an intent says: its lease has ended, or the process that held it is provably dead."""
-    held = None if entry["token"] is None else lease(platform.ledger, entry["token"])
-    return held is not None and (held["ended_at"] is not None or has_ended(held))
 
 
 def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:

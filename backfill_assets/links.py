@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from manifests.canonical import sha256_of
@@ -17,6 +18,7 @@ from resources.chain import Link
 from resources.evidence import KEPT, SEALED, EvidenceStore
 from resources.journal import Unexplained
 from resources.kept_files import read_kept
+from resources.rows import is_id
 
 _PLACE = {"number", "previous", "hash"}
 """What a link says of where it stands in the chain."""
@@ -30,60 +32,87 @@ _RECORD = {"record", "recordHash", "root", "rows", "at"}
 """What a link of a record that changes rows says besides; its event is the record's."""
 
 
-def strange_links(store: EvidenceStore, links: Iterable[Link], known: Container[str]) -> list[Unexplained]:
+def strange_links(
+    store: EvidenceStore, links: Iterable[Link], *, runs: Container[str], known: Container[str], adopted: Container[str]
+) -> list[Unexplained]:
     """Return the links that this project has not appended so: of no known form, about nothing, or once too often.
 
     A link of a record that changes no rows may be there twice, identical but for its place: of two processes that completed
     the record at the same time, each appended it once. It says nothing new, and no link is ever taken out of the chain.
-    So may one of a bundle, before its run changes rows: of a process that died while it sealed the bundle and the next one,
-    each appended it, in homes that an earlier version of this project has written.
-    Of known runs, whoever looks at their records says which are missing or changed.
+    So may one of a bundle, in homes that an earlier version of this project has written: before its run changes rows, of a
+    process that died while it sealed the bundle and the next one each appended it; of a run that was `adopted`, each `init`.
+    A bundle is one of the `runs` of ledger and journal. Of `known` runs, whoever looks at their records says which are
+    missing or changed.
     """
-    wrong = []
-    seen: dict[tuple[str, ...], Mapping[str, Any]] = {}
-    cited: set[tuple[str, str]] = set()
-    for link in links:
-        what = _strange(store, link.content, seen, cited, known)
-        if what:
-            wrong.append(Unexplained(f"chain link {link.number}", what, found=json.dumps(dict(link.content))))
-    return wrong
+    looked = _Looked(store, runs, known, adopted)
+    found = ((link, looked.strange(link.content)) for link in links)
+    return [
+        Unexplained(f"chain link {link.number}", what, found=json.dumps(dict(link.content)))
+        for link, what in found
+        if what
+    ]
 
 
-def _strange(
-    store: EvidenceStore,
-    said: Mapping[str, Any],
-    seen: dict[tuple[str, ...], Mapping[str, Any]],
-    cited: set[tuple[str, str]],
-    known: Container[str],
-) -> str:
+@dataclass
+class _Looked:
+    """What the links that were looked at have vouched for, and which roots their records have cited."""
+
+    store: EvidenceStore
+    runs: Container[str]
+    known: Container[str]
+    adopted: Container[str]
+    told: dict[tuple[str, str, str], Mapping[str, Any]] = field(default_factory=dict)
+    cited: set[tuple[str, str]] = field(default_factory=set)
+
+    def strange(self, said: Mapping[str, Any]) -> str:
+        if wrong := _of_no_form(said):
+            return wrong
+        event, run_id = said["event"], said["run"]
+        if event == journal.EVENT:
+            return "" if run_id == journal.INSTALLATION else "vouches for the journal in the name of a run"
+        if event == SEALED and run_id not in self.runs:
+            return f"vouches for a bundle of {run_id}, which is no run"
+        if not self._is_new(said):
+            return f"vouches for {run_id}/{said.get('record', said.get('bundle'))} once more"
+        return "" if event == SEALED else self._of_its_record(said)
+
+    def _is_new(self, said: Mapping[str, Any]) -> bool:
+        """Whether a link vouches for something that none before it has, or may lawfully repeat one."""
+        event, run_id = said["event"], said["run"]
+        about = (run_id, said.get("record", said.get("bundle")), said["root"] if event == SEALED else "")
+        content = {name: value for name, value in said.items() if name not in _PLACE}
+        is_new = self.told.setdefault(about, content) is content
+        if event == SEALED:
+            return is_new or about[::2] not in self.cited or run_id in self.adopted
+        if event == KEPT:
+            return is_new or self.told[about] == content
+        self.cited.add((run_id, str(said["root"])))
+        return is_new
+
+    def _of_its_record(self, said: Mapping[str, Any]) -> str:
+        run_id, name = said["run"], said["record"]
+        try:
+            raw = read_kept(self.store.records(run_id) / f"{name}.json")
+        except (FileNotFoundError, EnvironmentRefused, ValueError):
+            return "" if run_id in self.known else f"vouches for {run_id}/records/{name}.json, which is not there"
+        if said["event"] == KEPT:
+            same = run_id in self.known or hashlib.sha256(raw).hexdigest() == said["recordHash"]
+            return "" if same else f"has the hash of another {run_id}/{name}"
+        return _other_than_its_record(said, raw)
+
+
+def _of_no_form(said: Mapping[str, Any]) -> str:
+    """Return what keeps a link from being one of this project's, whatever it is about."""
     event, run_id = said.get("event"), said.get("run")
-    if not isinstance(event, str) or not isinstance(run_id, str):
+    if not isinstance(event, str) or not (is_id(run_id) or (event == journal.EVENT and isinstance(run_id, str))):
         return "is about nothing"
     if said.keys() - _ALWAYS != _FORMS.get(event, _RECORD):
         return f"says other things than a link about '{event}' does"
-    if event == SEALED and not (isinstance(said["bundle"], str) and isinstance(said["root"], str)):
+    if event == SEALED and not (is_id(said["bundle"]) and isinstance(said["root"], str)):
         return "vouches for a bundle that has no name or no root"
-    if event == journal.EVENT:
-        return "" if run_id == journal.INSTALLATION else "vouches for the journal in the name of a run"
-    about = (run_id, str(said.get("record", said.get("bundle"))), str(said.get("root")) if event == SEALED else "")
-    told = {name: value for name, value in said.items() if name not in _PLACE}
-    lawful = (run_id, about[2]) not in cited if event == SEALED else event == KEPT and seen.get(about) == told
-    if about in seen and not lawful:
-        return f"vouches for {run_id}/{about[1]} once more"
-    seen.setdefault(about, told)
-    if event == SEALED:
-        return ""
-    if event != KEPT:
-        cited.add((run_id, str(said["root"])))
-    file = store.records(run_id) / f"{said['record']}.json"
-    try:
-        raw = read_kept(file)
-    except (FileNotFoundError, EnvironmentRefused, ValueError):
-        return "" if run_id in known else f"vouches for {run_id}/records/{said['record']}.json, which is not there"
-    if event == KEPT:
-        same = run_id in known or hashlib.sha256(raw).hexdigest() == said["recordHash"]
-        return "" if same else f"has the hash of another {run_id}/{said['record']}"
-    return _other_than_its_record(said, raw)
+    if "record" in said and not is_id(said["record"]):
+        return "vouches for a record that has no name"
+    return ""
 
 
 def _other_than_its_record(said: Mapping[str, Any], raw: bytes) -> str:

@@ -24,6 +24,7 @@ from backfill_assets.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import (
+    AMENDMENTS_FILE,
     REFUSED,
     TOLD,
     bundle_files,
@@ -714,8 +715,9 @@ def _require_predecessor(platform: Platform, record: RunRecord) -> None:
 
 
 def _seal(platform: Platform, change: Change) -> str:
-    edition = len(platform.ledger.amendments(change.record.run_id))
-    return platform.evidence.seal(change.record.run_id, bundle_files(platform, change.record), edition)
+    """Seal the run as it is under the lease, as the edition that it has there: it may be planned anew at any time after it."""
+    files = bundle_files(platform, change.record, change.token)
+    return platform.evidence.seal(change.record.run_id, files, edition=len(files.get(AMENDMENTS_FILE, ())))
 
 
 # --- conflicts --------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from backfill_assets.seals import (
 )
 from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK
 from manifests.canonical import sha256_of
-from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
+from manifests.errors import EnvironmentRefused, Problem, PublicationRefused, Refused
 from manifests.lifecycle import WAS_PUBLISHED
 from manifests.text import visible
 from resources import approvals
@@ -46,7 +46,7 @@ from resources.evidence import INDEX, SEALED, examine, hash_or_kind
 from resources.journal import explain, explain_run, first_of, unexplained
 from resources.kept_files import json_of, not_a_file, read_json, read_kept
 from resources.ledger import RunRecord
-from resources.locks import lock_target
+from resources.locks import lock_target, require_lease
 from resources.rows import (
     MOVING,
     Difference,
@@ -72,6 +72,8 @@ TOLD, REFUSED, MOVED, ADOPTED = "told", "refused", "moved", "adopted"
 """Events beside a change of rows: sinks were told; a rollback or acceptance was refused; something else moved on; a run that was published by an earlier version
 of this project came under the chain."""
 RUN_FILE, _MANIFEST_FILE, _PLAN_FILE = "run.json", "manifest.json", "plan.json"
+AMENDMENTS_FILE = "amendments.json"
+"""What was planned anew, and how often: a bundle's edition."""
 _FILES = {"sink_attempts": "sink_requests"}
 _FILED_APART = {"manifest": _MANIFEST_FILE, "plan": _PLAN_FILE}
 _ALWAYS = frozenset({"chunks", "attempts", "verdicts", "approvals", "amendments", "transitions", "sink_attempts"})
@@ -152,11 +154,17 @@ class Harmed:
 # --- the bundle -------------------------------------------------------------------------------------------------------
 
 
-def bundle_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
-    """Return the content of a run's bundle: a file for each of the ledger's tables, and what people look for."""
+def bundle_files(platform: Platform, record: RunRecord, token: int | None = None) -> dict[str, Any]:
+    """Return the content of a run's bundle: a file for each of the ledger's tables, and what people look for.
+
+    Raises:
+        LeaseLost: if the lease of `token` was taken over: what the run is by now is another publisher's to seal.
+    """
     run_id = record.run_id
     with platform.ledger.engine.begin() as connection:
         lock_target(connection, record.target)
+        if token is not None:
+            require_lease(connection, token)
         rows = rows_of(connection, run_id)
     (run,) = rows["runs"].values()
     before = accepted_before(platform, record)
@@ -287,7 +295,7 @@ def vouched_for(platform: Platform, run_id: str, records: Sequence[Record]) -> l
             break
         beside = record.content.get("beside")
         known = {name for name, one in mine.items() if isinstance(beside, dict) and beside.get(name) == one.hash}
-        if known - found and _link_of(platform, record).get("recordHash") == record.hash:
+        if known - found and _link_of(platform, run_id, record).get("recordHash") == record.hash:
             found |= known
     if found != mine.keys():
         with platform.ledger.engine.connect() as connection:
@@ -334,12 +342,23 @@ def damaged_files(platform: Platform, run_id: str) -> list[str]:
     elif sealed and platform.ledger.run(run_id).state in WAS_PUBLISHED:
         found.append(f"{run_id}/{sealed[-1].get('bundle')}")
     records = {one.name for one in harmed(platform, mine)}
-    records |= {one.name for one in records_of(platform, run_id) if one.number and not _has_link(mine, one)}
+    records |= _without_link(platform, run_id)
     return found + [f"{run_id}/records/{name}.json" for name in sorted(records)]
 
 
-def _has_link(links: Iterable[Mapping[str, Any]], record: Record) -> bool:
-    return any((one.get("record"), one.get("recordHash")) == (record.name, record.hash) for one in links)
+def _without_link(platform: Platform, run_id: str) -> set[str]:
+    """Return the records of a run that say they change rows, that no link vouches for, and that are not due.
+
+    Of one that is due the link is still to come: its process is at it, or ended before it.
+    """
+    strange = {one.name for one in records_of(platform, run_id) if one.number and not _is_linked(platform, run_id, one)}
+    record = platform.ledger.run(run_id)
+    if not strange or record.state not in WAS_PUBLISHED or not platform.evidence.bundles(run_id):
+        return strange
+    try:
+        return strange & set(planted(platform, record))
+    except (Refused, FileNotFoundError):  # what they would follow from is damaged: nobody can say what is due
+        return strange
 
 
 def unharmed_rows(
@@ -482,7 +501,9 @@ def require_vouched_for(platform: Platform, run_id: str) -> None:
     for look in range(_LOOKS):
         records = records_of(platform, run_id)
         vouched = vouched_for(platform, run_id, records)
-        strange = [one.name for one in records if one not in vouched and not (one.number and _is_linked(platform, one))]
+        strange = [
+            one.name for one in records if one not in vouched and not (one.number and _is_linked(platform, run_id, one))
+        ]
         if not strange:
             return
         if look < _LOOKS - 1:
@@ -585,7 +606,7 @@ def _record(
 def _harmed_among(platform: Platform, connection: sa.Connection, run_id: str, linked: Sequence[Record]) -> list[Harmed]:
     """Return the records of a run that are missing or changed; the whole chain is asked only where one of them is."""
     is_whole = [one.number for one in linked] == list(range(1, len(linked) + 1))
-    is_whole = is_whole and all(_link_of(platform, one).get("recordHash") == one.hash for one in linked)
+    is_whole = is_whole and all(_link_of(platform, run_id, one).get("recordHash") == one.hash for one in linked)
     _, first = first_of(connection, run_id)
     since = linked[-1].content["follows"] if linked and is_whole else first
     return harmed_of(platform, run_id, since=since)
@@ -646,7 +667,7 @@ def in_order(
     goes on from it, and no link is made for it.
     """
     numbered = [one for one in records if one.number]
-    linked = [one for one in numbered if _is_linked(platform, one)]
+    linked = [one for one in numbered if _is_linked(platform, run_id, one)]
     late: list[Record] = []
     for one in numbered:
         if one not in linked and _is_due(platform, connection, run_id, [*linked, *late], records, one):
@@ -659,7 +680,7 @@ def planted(platform: Platform, record: RunRecord) -> list[str]:
     if record.state not in WAS_PUBLISHED or not platform.evidence.bundles(record.run_id):
         return []
     records = records_of(platform, record.run_id)
-    if not any(one.number and not _is_linked(platform, one) for one in records):
+    if not any(one.number and not _is_linked(platform, record.run_id, one) for one in records):
         return []
     with platform.ledger.engine.begin() as connection:
         lock_target(connection, record.target)
@@ -831,13 +852,16 @@ def _link(platform: Platform, run_id: str, record: Record) -> Link:
     return platform.evidence.chain.append(content, since=int(said.get("follows", 0)), same=same)
 
 
-def _is_linked(platform: Platform, record: Record) -> bool:
-    return bool(_link_of(platform, record))
+def _is_linked(platform: Platform, run_id: str, record: Record) -> bool:
+    return bool(_link_of(platform, run_id, record))
 
 
-def _link_of(platform: Platform, record: Record) -> Mapping[str, Any]:
-    """Return the link of a record, empty if it has none: it came after those that there were when the record was written."""
-    follows, run_id = record.content.get("follows"), record.content.get("run_id")
+def _link_of(platform: Platform, run_id: str, record: Record) -> Mapping[str, Any]:
+    """Return the link of a run's record, empty if it has none: it came after those that there were when it was written.
+
+    Whatever the record says of itself: another run's may lie in its place.
+    """
+    follows = record.content.get("follows")
     since = follows if isinstance(follows, int) and follows > 0 else 0
     said = platform.evidence.chain.contents(since=since)
     return next((link for link in said if (link.get("run"), link.get("record")) == (run_id, record.name)), {})

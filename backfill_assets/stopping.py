@@ -32,6 +32,7 @@ from manifests.lifecycle import WAS_PUBLISHED
 from manifests.model import Mode
 from resources import logs, stops
 from resources.ledger import now, operator
+from resources.repairs import is_given_up
 from resources.stops import Stop
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ class Launch:
         self._drain(0)
         if self._work < 0:
             self._look()  # a stop that came since the last look is one of this launch, too
-        if self.stop is None or self.stop.note:  # a publication that is under way goes on, in whatever process
-            return
+        if self.stop is None or (self.stop.note and is_being_published(self._platform, self.run_id)):
+            return  # it goes on, in whatever process
         if self._platform.ledger.run(self.run_id).state not in WAS_PUBLISHED:
             raise self._refusal(self.stop)
 
@@ -308,6 +309,12 @@ class Launch:
             if run is not None and run.status.value in _CANCELLED:
                 return "Dagster", f"{stops.TERMINATE} {dagster_run_id}"
         return None
+
+
+def is_being_published(platform: Platform, run_id: str) -> bool:
+    """Return whether somebody is at a publication of a run: what a stop has not interrupted may have come to nothing since."""
+    intents = (one for one in platform.ledger.publications(run_id) if one["state"] == "INTENT")
+    return not all(is_given_up(platform.ledger, one) for one in intents)
 
 
 def _process_ended(found: Stop) -> RunStopped:

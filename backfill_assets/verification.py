@@ -91,7 +91,7 @@ NOT_COVERED = (
     "leases, settings, Dagster's event log, the records of gc, triggers and views in the ledger's database",
     "entries of other programs in a table's log; ages of main and of others' names; sort orders, statistics, other properties",
     "the changes table of diffs, and what sinks outside of the lakehouse received",
-    "a link that repeats one about the same kept record, or about a bundle before its run changes rows: it says nothing new",
+    "a link that repeats one about a kept record, or about a bundle that is not published yet or of an earlier version",
 )
 """What is not checked, by name."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -267,7 +267,13 @@ class _Check:
             wrong.append(Unexplained("ledger", f"cannot be read: {error.orig}"))
         what = "has no name that a run could have: it was put there by somebody"
         wrong += [Unexplained(f"evidence {name}", what) for name in self.platform.evidence.strangers()]
-        wrong += strange_links(self.platform.evidence, self.chain.links, set(self.known))
+        wrong += strange_links(
+            self.platform.evidence,
+            self.chain.links,
+            runs=self.in_ledger.keys() | self.journal.runs.keys(),
+            known=set(self.known),
+            adopted=self.journal.adopted,
+        )
         wrong += strange_folders(self.platform.evidence, self._runs_now, {GC})
         return [Problem("", one.where, one.what, *_around(one.expected, one.found)) for one in wrong]
 
@@ -278,7 +284,8 @@ class _Check:
     @cached_property
     def known(self) -> list[str]:
         """Every run of ledger, journal, evidence and chain."""
-        linked = {str(link.content.get("run")) for link in self.chain.links if "rows" in link.content}
+        named = (link.content.get("run") for link in self.chain.links if "rows" in link.content)
+        linked = {run_id for run_id in named if isinstance(run_id, str)}
         found = linked | self.in_ledger.keys() | (self.journal.runs.keys() - {INSTALLATION})
         found |= set(self.platform.evidence.run_ids())
         order = {run_id: number for number, run_id in enumerate(self.in_ledger)}

@@ -412,6 +412,8 @@ class Change:
                 raise self._not_in_history(table, undone)
             snapshot = lakehouse.snapshot_of(table, version if action == ROLLBACK else withdrawn(version))
             done = Commit(snapshot or lakehouse.snapshot_of(table, self.branch) or 0, 0, 0)
+        elif done is None and table != self.tables[0]:
+            done = self._undo_announcement(table, action, sequence, root)
         elif done is None and last is not None:
             self._require_before(table, undone, last)
             done = lakehouse.restore(
@@ -427,6 +429,21 @@ class Change:
             faults.reach("undoing.halfway")
             self._rename_version(table, *((version, withdrawn(version))[:: 1 if action == ROLLBACK else -1]))
         return done
+
+    def _undo_announcement(self, table: str, action: str, sequence: int, root: str) -> Commit:
+        """Take the corrections of a change away, or bring them back, whose target was changed already.
+
+        Nothing but the run's own files comes and goes: what others have added meanwhile is no reason to leave it half done.
+        """
+        present, own = self.platform.lakehouse.snapshot_id(table), self.files(table)
+        return self.platform.lakehouse.replace(
+            table,
+            [(scope, present) for scope, _ in self.scopes(table)],
+            staged=[] if action == ROLLBACK else own,
+            properties=self.properties(action, sequence, root),
+            replaced={file.path for file in own} if action == ROLLBACK else set(),
+            token=self.token,
+        )
 
     def _not_in_history(self, table: str, undone: str) -> PublicationRefused:
         return PublicationRefused(

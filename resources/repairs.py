@@ -7,7 +7,7 @@ decided there; a correction whose row is no longer as it was looked at changes n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from manifests.lifecycle import RunState
 from resources.ledger import STAGED, ChunkRecord, ChunkState, Ledger, _move, now
 from resources.locks import lock_run
+from resources.processes import has_ended
 from resources.tables import (
     approvals,
     attempts,
@@ -64,6 +65,12 @@ def lease(ledger: Ledger, token: int) -> dict[str, Any] | None:
     """Return the lease with this fencing token."""
     found = _rows(ledger, sa.select(leases).where(leases.c.id == token))
     return found[0] if found else None
+
+
+def is_given_up(ledger: Ledger, intent: Mapping[str, Any]) -> bool:
+    """Return whether nobody is at what an intent says: its lease has ended, or the process that held it is provably dead."""
+    held = None if intent["token"] is None else lease(ledger, intent["token"])
+    return held is not None and (held["ended_at"] is not None or has_ended(held))
 
 
 def open_freezes(ledger: Ledger) -> list[dict[str, Any]]:

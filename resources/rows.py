@@ -128,11 +128,15 @@ def run_ids(connection: sa.Connection) -> list[str]:
     return [value for value in found if is_id(value)]
 
 
+_LONGEST = 200
+"""Bytes of a name that is still that of a file with an ending of this project's."""
+
+
 def is_id(value: object) -> bool:
     """Whether a cell can be the id of a run: a text that can name a folder. One that is no UTF-8 is shown with backslashes."""
-    return (
-        isinstance(value, str) and value not in {"", ".", ".."} and value.isprintable() and not set(value) & {"/", "\\"}
-    )
+    if not isinstance(value, str) or value in {"", ".", ".."} or not value.isprintable():
+        return False
+    return not set(value) & {"/", "\\"} and len(value.encode()) <= _LONGEST
 
 
 @contextmanager

@@ -5,6 +5,7 @@ The model (`test_model`) tries orders at random; those that are known are here, 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -20,7 +21,10 @@ from table_world import DAYS, EVENTS, MONTHS, NOBODY, Installation, day_of, only
 from backfill_assets import decisions, faults, publication
 from backfill_assets.doctor import Disagreement, examine
 from backfill_assets.leasing import collecting_lease, leases_of
+from backfill_assets.links import strange_links
 from backfill_assets.recording import record_landed, tell_again
+from backfill_assets.records import damaged_files
+from backfill_assets.verification import verify
 from backfill_assets.ways import Change
 from manifests.errors import (
     EnvironmentRefused,
@@ -33,6 +37,8 @@ from manifests.errors import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OnConflict, PublishMode
+from resources.chain import Chain
+from resources.evidence import SEALED
 from resources.history import forget
 from resources.leases import Leases
 from resources.ledger import OBSOLETE, ChunkState
@@ -203,6 +209,38 @@ def test_a_publisher_that_slept_after_it_found_a_conflict_decides_nothing(
     assert state(it, run) is RunState.VALIDATED  # neither REJECTED nor RUNNING: it has landed
     publish(it, run)
     assert (names(it), state(it, run)) == (["run"], RunState.PUBLISHED)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_publisher_that_slept_before_it_sealed_seals_nothing_of_the_plan_made_anew(
+    it: Installation, monkeypatch: pytest.MonkeyPatch, computed: bool
+) -> None:
+    publish(it, staged(it, "earlier"))
+    run = staged(it, "run", on_conflict=OnConflict.REPLAN, value=2)
+    real = publication._require_nobody_erased
+
+    def is_computed_anew() -> None:
+        row = Row("run", day_of(MONTHS[0], 4), 7, 1, "run")
+        it.stage(run, {MONTHS[0]: [File(frozenset({row}))]}, passes=True)
+
+    def slow(*arguments: Any) -> None:
+        monkeypatch.setattr(publication, "_require_nobody_erased", real)
+        sleeps_beyond_its_lease(it)
+        publish(it, staged(it, "another", value=5))
+        with pytest.raises(PublicationDeferred):
+            publish(it, run)
+        if computed:
+            is_computed_anew()
+
+    monkeypatch.setattr(publication, "_require_nobody_erased", slow)
+    with pytest.raises(LeaseLost):
+        publish(it, run)
+    assert it.platform.evidence.bundles("run") == []
+    if not computed:
+        is_computed_anew()
+    publish(it, run)
+    assert (state(it, run), names(it)) == (RunState.PUBLISHED, ["run"])
+    assert verify(it.platform).everything == []
 
 
 def test_a_publisher_that_slept_does_not_abandon_the_intent_of_the_one_that_took_over(it: Installation) -> None:
@@ -448,6 +486,39 @@ def test_a_publisher_that_lost_its_lease_halfway_is_not_refused_as_if_nothing_ha
     assert (state(it, run), issued(it)) == (RunState.PUBLISHED, ["run"])
 
 
+def others_correct(it: Installation) -> None:
+    """Append a correction past the project, in the days of the runs."""
+    table = it.platform.lakehouse.table(EVENTS)
+    issued_once = [table.scan(snapshot_id=one.snapshot_id).to_arrow() for one in table.snapshots()]
+    table.append(next(rows for rows in issued_once if rows.num_rows).slice(0, 1))
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("action", [publication.rollback, publication.reinstate])
+def test_a_change_that_is_undone_halfway_is_completed_whatever_others_have_added(
+    it: Installation, action: Any, dies: bool
+) -> None:
+    publish(it, staged(it, "earlier"))
+    run = beside(it, "run", value=2)
+    publish(it, run)
+    told = issued(it)
+    back = action is publication.rollback
+    if not back:
+        publication.rollback(it.platform, run.run_id)
+    if dies:
+        with killed_at(it, "undoing.halfway"):
+            action(it.platform, run.run_id)
+        others_correct(it)
+        action(it.platform, run.run_id)
+    else:
+        with at("undoing.halfway", lambda: others_correct(it)):
+            action(it.platform, run.run_id)
+    assert state(it, run) is (RunState.ROLLED_BACK if back else RunState.PUBLISHED)
+    assert names(it) == (["earlier"] if back else ["run"])
+    assert it.platform.lakehouse.table(EVENTS).scan().to_arrow().num_rows == 1 + (0 if back else len(told))
+    publish(it, staged(it, "another", value=3))
+
+
 @pytest.mark.parametrize("action", [publication.rollback, publication.reinstate])
 def test_a_change_that_was_undone_halfway_is_completed_before_another_one(it: Installation, action: Any) -> None:
     run = beside(it, "run")
@@ -550,3 +621,60 @@ def test_a_base_is_not_tagged_while_snapshots_are_collected(it: Installation) ->
         found.repair()
     assert found.repair() == "created tag before-run"
     assert "before-run" in it.platform.lakehouse.refs(DAYS)
+
+
+# --- what is said of a record while its process is at it --------------------------------------------------------------
+
+
+def test_a_record_whose_link_is_still_to_come_is_no_damaged_one(it: Installation) -> None:
+    run = staged(it, "run")
+    with killed_at(it, "recording.written"):
+        publish(it, run)
+    assert damaged_files(it.platform, "run") == []
+    record = it.platform.evidence.records("run") / "publish.json"
+    record.write_text(record.read_text().replace('"PUBLISHED"', '"CANCELLED"'))  # nobody has made what is due
+    assert damaged_files(it.platform, "run") == ["run/records/publish.json"]
+
+
+def test_a_record_that_comes_while_damaged_files_are_looked_for_is_none(
+    it: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = staged(it, "run")
+    publish(it, run)
+    read = Chain.read
+
+    def slowly(chain: Chain) -> Any:
+        found = read(chain)
+        monkeypatch.setattr(Chain, "read", read)
+        publication.rollback(it.platform, "run")
+        return found
+
+    monkeypatch.setattr(Chain, "read", slowly)
+    assert damaged_files(it.platform, "run") == []
+
+
+def test_the_record_of_another_run_is_not_that_of_the_run_in_whose_folder_it_lies(it: Installation) -> None:
+    for name in ("one", "two"):
+        publish(it, staged(it, name))
+    records = it.platform.evidence.records
+    shutil.copy(records("one") / "publish.json", records("two") / "publish.json")
+    assert "two/records/publish.json" in {one.where for one in verify(it.platform).everything}
+    with pytest.raises(EnvironmentRefused, match="publish"):
+        publication.rollback(it.platform, "two")
+    assert names(it) == ["two"]
+
+
+def test_a_bundle_that_each_init_of_an_earlier_version_has_adopted_is_no_alarm(it: Installation) -> None:
+    publish(it, staged(it, "run"))
+    chain = it.platform.evidence.chain
+    (sealed,) = (link for link in chain.contents() if link["event"] == SEALED)
+    said = {name: value for name, value in sealed.items() if name not in {"number", "previous", "hash"}}
+    repeated = chain.append(said, since=chain.length(), same=lambda _: False)
+
+    def strange(adopted: set[str]) -> list[str]:
+        links = chain.read().links
+        found = strange_links(it.platform.evidence, links, runs={"run"}, known={"run"}, adopted=adopted)
+        return [one.where for one in found]
+
+    assert strange(set()) == [f"chain link {repeated.number}"]
+    assert strange({"run"}) == []

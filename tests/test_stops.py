@@ -12,10 +12,13 @@ from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import dagster as dg
 import pytest
 from click.testing import CliRunner
+from table_model import Killed
+from table_world import NOBODY
 from test_pages import page
 
 from backfill_assets import decisions, executor, faults, staging, stopping
@@ -34,6 +37,9 @@ from benchmarks.small_table import closed, declared, manifest, planned, staged
 from manifests.errors import PublicationRefused, RunStopped
 from manifests.lifecycle import RunState
 from resources import launches, stops
+from resources.leases import Leases
+from resources.processes import name_of
+from resources.tables import leases
 
 REPLACE = next(case for case in CASES if case.name == "REPLACE_PARTITIONS")
 RUN = "stopped"
@@ -293,6 +299,38 @@ def test_a_command_that_ends_while_another_process_publishes_its_run_says_that(
     assert done.exit_code == 0, done.output
     assert "its publication by sensor was under way and is not interrupted" in " ".join(done.output.split())
     assert "nothing more is computed or published" not in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("ends", ["its process was killed", "it was refused"])
+def test_a_command_whose_run_is_stopped_beside_a_publication_of_which_nothing_comes_says_that_it_is_stopped(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    ready_for_the_command(platform, monkeypatch)
+    if ends == "its process was killed":
+
+        def die(point: str) -> None:
+            if point == "publishing.tagged":
+                raise Killed
+
+        with mock.patch.object(faults, "reach", die), mock.patch.object(Leases, "_end"), pytest.raises(Killed):
+            publish(platform, RUN)
+        with platform.ledger.engine.begin() as connection:
+            connection.execute(leases.update().values(pid=NOBODY, process=name_of(NOBODY)))
+
+    def requests(*arguments: Any) -> Any:
+        if ends == "its process was killed":
+            elsewhere(platform)
+        else:
+            entry = platform.ledger.open_publication(RUN, "PUBLISH", None, "", "sensor")
+            elsewhere(platform)
+            platform.ledger.close_refused(entry, "the lease is lost")
+        return publication_requests(*arguments)
+
+    monkeypatch.setattr("backfill_assets.publish.publication_requests", requests)
+    done = CliRunner().invoke(cli, ["run", RUN])
+    assert done.exit_code != 0, done.output
+    assert "nothing more is computed or published" in " ".join(done.output.split())
+    assert platform.ledger.run(RUN).state is RunState.VALIDATED
 
 
 def test_what_failed_is_said_also_of_a_run_that_was_stopped_then(
