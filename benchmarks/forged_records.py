@@ -22,10 +22,10 @@ from backfill_assets.platform import Platform
 from backfill_assets.publication import rollback
 from backfill_assets.records import records_of
 from benchmarks.forgeries import Forged
-from manifests.canonical import canonical_json
+from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import Refused
 from resources.chain import create
-from resources.evidence import INDEX, EvidenceStore
+from resources.evidence import INDEX, KEPT, SEALED, EvidenceStore
 from resources.rows import tables_of_runs
 
 
@@ -168,8 +168,15 @@ def a_link_added(hand: Hand) -> Forged:
     """Append a link that is consistent with the chain, about a run or about none."""
     told = hand.random.choice(hand.chain.read().links).content
     said = {name: value for name, value in told.items() if name not in {"number", "previous", "hash"}}
-    if hand.random.random() < 0.5:
-        said = {"event": "told", "run": hand.random.choice(["", hand.run()])}
+    sealed = {"event": SEALED, "bundle": "bundle", "root": str(told.get("root", ""))}
+    said = hand.random.choice(
+        [
+            said,
+            {"event": "told", "run": hand.random.choice(["", hand.run()])},
+            sealed | {"run": hand.random.choice(["nobody-planned-it", "", ".", f"./{hand.run()}", "x" * 300])},
+            {"event": KEPT, "run": hand.run(), "record": "../plan", "recordHash": sha256_of("")},
+        ]
+    )
     length = hand.chain.length()
     hand.chain.append(said, since=length, same=lambda _: False)
     return Forged(f"link {length + 1} added: {said}", (f"chain link {length + 1}",))

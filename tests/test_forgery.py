@@ -40,7 +40,7 @@ from manifests.canonical import plain, sha256_of
 from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefused
 from manifests.lifecycle import RunState
 from resources import stops
-from resources.evidence import EvidenceStore, sha256_of_file
+from resources.evidence import SEALED, EvidenceStore, sha256_of_file
 from resources.lakehouse import local_path
 
 FORGED_REVIEW = """
@@ -544,6 +544,27 @@ def test_a_link_that_repeats_another_is_named_whatever_it_is_about(tmp_path: Pat
             repeated = changed.evidence.chain.append(said, since=changed.evidence.chain.length(), same=lambda _: False)
             assert f"chain link {repeated.number}" in places(changed)
             copies.put_back()
+
+
+@pytest.mark.parametrize("run_id", ["nobody-planned-it", "", ".", "_chain", "gc", "./history", "x" * 300])
+def test_a_link_about_a_bundle_of_no_run_is_named(platform: Platform, run_id: str) -> None:
+    chain = platform.evidence.chain
+    (sealed,) = (link.content for link in chain.read().links if link.content["event"] == SEALED)
+    said = {name: value for name, value in sealed.items() if name not in {"number", "previous", "hash"}}
+    link = chain.append(said | {"run": run_id}, since=chain.length(), same=lambda _: False)
+    assert f"chain link {link.number}" in places(platform)
+
+
+@pytest.mark.parametrize("record", ["./publish", "../records/publish", "", "x" * 300, ["publish"], 5, None])
+@pytest.mark.parametrize("event", ["kept", "publish"])
+def test_a_link_about_a_record_of_no_name_is_named(platform: Platform, event: str, record: object) -> None:
+    chain = platform.evidence.chain
+    (published,) = (link.content for link in chain.read().links if link.content["event"] == "publish")
+    said = {name: value for name, value in published.items() if name not in {"number", "previous", "hash"}}
+    if event == "kept":
+        said = {name: said[name] for name in ("run", "recordHash")}
+    link = chain.append(said | {"event": event, "record": record}, since=chain.length(), same=lambda _: False)
+    assert f"chain link {link.number}" in places(platform)
 
 
 # --- what lies in the evidence folder ---------------------------------------------------------------------------------
