@@ -239,7 +239,7 @@ def _readers_see(platform: Platform, target: str) -> str:
     for chunk, holder in sorted(platform.ledger.accepted(target).items()):
         by_run.setdefault(holder, []).append(chunk)
     rows = [(run, len(chunks), in_words(chunks)) for run, chunks in by_run.items()]
-    return table(("run", "chunks", "which"), rows) if rows else "no run's rows"
+    return table(("last changed by", "chunks", "which"), rows) if rows else "no run's rows"
 
 
 def _known(instance: dg.DagsterInstance, target: str) -> set[str]:

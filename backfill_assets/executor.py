@@ -39,7 +39,7 @@ from backfill_assets.gates import (
 from backfill_assets.old_data import concealed
 from backfill_assets.old_data import finding as old_data_finding
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.raised import PLACE, TRACEBACK, found_or_raised
+from backfill_assets.raised import PLACE, TRACEBACK, found_or_raised, words
 from backfill_assets.reconciliation import SLICES
 from backfill_assets.target import (
     ALL_CHUNKS_GATE,
@@ -346,7 +346,8 @@ def _failed(
         StateMoved: if its chunks were planned anew meanwhile: it was computed in vain, and that is no failure.
     """
     keys = [chunk.key for chunk in batch]
-    why = f"{type(error).__name__}: {str(error)[:_ERROR_LENGTH]}"
+    why, more = words(error), str(error).strip()[:_ERROR_LENGTH]
+    why += f"\n{more}" if "\n" in more else ""
     ended = platform.ledger.fail_attempt(plan.run_id, attempt, why, chunk=keys[0] if len(batch) == 1 else None)
     _refuse_obsolete(plan, batch, attempt, ended, error)
     _say_attempt(plan, batch, attempt, "failed", logging.WARNING, error=type(error).__name__)

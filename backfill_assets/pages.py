@@ -307,7 +307,7 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, start
                 f"<a href='/runs/{escape(one['dagster_run_id'])}'>{escape(one['dagster_run_id'][:8])}</a>"
                 if one["dagster_run_id"]
                 else "",
-                escape(one["error"][:300]),
+                escape(one["error"].partition("\n")[0][:300]),
             )
             for one in attempts
         ]
@@ -405,6 +405,10 @@ def _next(
             what += (
                 "the gates judge. Else correct the gate: the corrected code is another one, and the change a new run"
             )
+        elif record.state is RunState.FAILED and all(one.passed for one in verdicts):
+            again = f"<code>backfill run {escape(record.run_id)}</code>"
+            what = f"if the cause was outside the code and its input, launch it again ({again}): what is staged is not computed "
+            what += "again. Else correct them: the change is then a new run with a manifest of its own"
         return f"<p><b>Next:</b> {what}.</p>" if what else ""
     stopped = "" if waiting.stop is None else f"<p class=why><b>Stopped:</b> {escape(str(waiting.stop))}.</p>"
     what = f"its chunks {in_words(waiting.chunks)}" if waiting.chunks else "its chunks"

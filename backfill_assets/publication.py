@@ -446,8 +446,17 @@ def rollback(platform: Platform, run_id: str) -> Published:
     if record.state is RunState.ROLLED_BACK:
         return _already(platform, record, {ROLLBACK})
     if record.state is not RunState.PUBLISHED:
+        way_out = "see `backfill status`"
+        if record.state is RunState.SUPERSEDED:
+            holders = platform.ledger.accepted(record.target, [chunk.key for chunk in record.plan.chunks])
+            later = sorted(set(holders.values()))
+            way_out = f"roll back {', '.join(later)} first, or restate the scope with a new run"
         raise PublicationRefused(
-            Problem(f"run '{run_id}' is {record.state}", "only a PUBLISHED run is rolled back", "see `backfill status`")
+            Problem(
+                f"run '{run_id}' is {record.state}" + (f" {record.state_reason}" if record.state_reason else ""),
+                "only a PUBLISHED run is rolled back",
+                way_out,
+            )
         )
     with publishing_lease(platform, record, ROLLBACK) as lease:
         done, number = _roll_back(platform, run_id, lease)

@@ -79,6 +79,7 @@ def report(platform: Platform, run_id: str) -> str:
     facts |= {
         "evidence": _evidence(platform, run_id, bundle, records, damaged),
         "charts": _charts(facts),
+        "merges": _merged_by(platform, rows),
         "damaged": damaged,
     }
     environment = Environment(
@@ -118,6 +119,14 @@ def report_beside(platform: Platform, run_id: str) -> Path | None:
             "the report of %s could not be written: %s; `backfill report %s` tries again", run_id, what, run_id
         )
         return None
+
+
+def _merged_by(platform: Platform, rows: Rows) -> list[str]:
+    """Return the runs that hold, or have held, chunks after a run, and have replaced the rows of some entities there only."""
+    held = rows.get("accepted_versions", {}).values()
+    by = {str(one["ended_by"]) for one in held if one["ended_how"] == "SUPERSEDED"}
+    later = (platform.ledger.find(run_id) for run_id in sorted(by))
+    return [one.run_id for one in later if one is not None and platform.ledger.with_plan(one).plan.merge is not None]
 
 
 # --- what it says -----------------------------------------------------------------------------------------------------

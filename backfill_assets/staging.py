@@ -4,6 +4,7 @@ Put here how the asset looks to Dagster and what it reports. What is done is the
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -23,7 +24,7 @@ from backfill_assets.platform import Platform, group_of
 from backfill_assets.progress import Progress
 from backfill_assets.schema import LINEAGE_COLUMNS, descriptions, dtypes, iceberg_schema
 from backfill_assets.target import InputTable, TargetTable
-from manifests.chunks import KEY_FORMAT, Chunking, first_day, following
+from manifests.chunks import KEY_FORMAT, Chunking, first_day, following, in_words
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
 from resources import approvals, space, stops
@@ -316,10 +317,13 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
                         asset_key(target.name), partition=partition_key(run_id, key), metadata=metadata[key]
                     )
                 )
-            lines = "\n".join(f"- {key}: {why}" for key, why in sorted(outcome.failed.items()))
+            by_error: dict[str, list[str]] = defaultdict(list)
+            for key, why in sorted(outcome.failed.items()):
+                by_error[why.partition("\n")[0]].append(key)
+            lines = "\n".join(f"- {in_words(failed)}: {why}" for why, failed in by_error.items())
+            others = "; the others are staged and will not be computed again" if good else ""
             raise dg.Failure(
-                f"{len(outcome.failed)} of {len(keys)} chunks failed; the others are staged and will not be computed again."
-                f"\n{lines}",
+                f"{len(outcome.failed)} of {len(keys)} chunks failed{others}.\n{lines}",
                 metadata={"failed": sorted(outcome.failed), "staged": len(good)},
                 allow_retries=False,
             )

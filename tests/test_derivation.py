@@ -17,6 +17,7 @@ from backfill_assets.explain import explain
 from backfill_assets.gates import READ_RULE
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
+from backfill_assets.report import report
 from benchmarks.small_table import (
     CORRECTIONS,
     HISTORY,
@@ -31,7 +32,7 @@ from benchmarks.small_table import (
     rows,
     staged,
 )
-from manifests.errors import EnvironmentRefused
+from manifests.errors import EnvironmentRefused, PublicationRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse import Scope, commit_replacement, local_path
 
@@ -148,3 +149,17 @@ def test_a_row_is_not_explained_by_corrections_that_cannot_be_read(
                 damage(Path(local_path(file.path)))
         with pytest.raises(EnvironmentRefused, match=f"a file of {CORRECTIONS} cannot be read"):
             explain(platform, READINGS, key)
+
+
+def test_what_a_merge_leaves_of_an_earlier_run_is_said_and_what_must_be_rolled_back_first(tmp_path: Path) -> None:
+    with world(tmp_path / "home") as platform:
+        published(platform, "merge", "MERGE_BY_KEY", HISTORY, merge={"entities": ["m1"]})
+        assert platform.ledger.run("history").state is RunState.SUPERSEDED
+        earlier, later = (" ".join(report(platform, run_id).split()) for run_id in ("history", "merge"))
+        assert "Readers see its rows no more" not in earlier
+        assert "Where merge merged rows into its chunks, readers see its rows of other entities still" in earlier
+        assert "It takes the place of the rows of its entities that history had published." in later
+        with pytest.raises(PublicationRefused, match=r"SUPERSEDED by run merge[\s\S]*roll back merge first"):
+            rollback(platform, "history")
+        published(platform, "whole", "REPLACE_PARTITIONS", HISTORY)
+        assert "Readers see its rows no more" in report(platform, "merge")

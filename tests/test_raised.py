@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
@@ -9,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 from test_pages import page
 from worlds import World, declare, make_world
 
-from backfill_assets import exception_table
+from backfill_assets import exception_table, executor
 from backfill_assets.pages import run_path
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.reconciling import manifest_of, plan_reconciliation, reconcile
 from backfill_assets.runbook import StepState, steps
 from backfill_assets.target import EXCEPTION_COLUMNS, Finding, Level, Reconciliation
+from benchmarks import small_table
 from manifests.lifecycle import RunState
 from resources.ledger import RunRecord, Verdict
 
@@ -193,3 +196,28 @@ def test_a_reconciliation_of_what_is_published_fails_by_a_gate_that_raises(
     assert not reconcile(one_month.platform, record.run_id)[0].passed
     assert one_month.platform.ledger.run(record.run_id).state is RunState.FAILED
     assert verdict(one_month, record).summary.startswith(f"could not judge: {UNKNOWN}")
+
+
+def test_of_what_a_task_of_spark_raises_the_error_and_its_line_are_said_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        where = f'  File "{__file__}", line 7, in fare\n    return 1 // none\n           ~~^^~~~~~~'
+        raise PythonException(
+            f"\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
+            f"Traceback (most recent call last):\n{where}\nZeroDivisionError: integer division or modulo by zero\n"
+        )
+
+    with small_table.declared():
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        small_table.planned(platform, small_table.manifest("run", "REPLACE_PARTITIONS", small_table.SCOPE))
+        monkeypatch.setattr(executor, "compute_batch", fails)
+        outcome = executor.stage_chunks(platform, "run", ["2020-02", "2020-03"])
+        said = "ZeroDivisionError: integer division or modulo by zero (tests/test_raised.py:7, in fare)"
+        assert {why.partition("\n")[0] for why in outcome.failed.values()} == {said}
+        assert all("Traceback (most recent call last)" in why for why in outcome.failed.values())
+        shown = page(platform, run_path("run"))
+        assert said in html.unescape(shown)
+        assert "see the gates below" not in shown
+        small_table.closed(platform)
