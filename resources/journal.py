@@ -28,7 +28,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.dml import Delete, Insert, Update
 
 from manifests.canonical import canonical_json_of_plain
-from manifests.errors import EnvironmentRefused
+from manifests.errors import EnvironmentRefused, Problem
 from resources.chain import Chain, Link
 from resources.locks import lock_journal
 from resources.rows import cell, run_ids, unforgiving
@@ -164,15 +164,26 @@ class Journal:
         """Link the newest entry if nothing vouches for it yet: its process died first. Return whether there was one.
 
         Rows that no entry explains stay unexplained.
+
+        Raises:
+            EnvironmentRefused: if that entry is not as a transaction has written it: no link is to vouch for it.
         """
         assert self.chain is not None
         with self.engine.connect() as connection:
             last = _last(connection)
-            if last is None:
-                return False
-            (number, hash_, said) = last
+        if last is None:
+            return False
+        said = _said(last.said)
+        if (wrong := _wrong_in(last, said)) is not None:
+            raise EnvironmentRefused(
+                Problem(
+                    f"{wrong.where} {wrong.what}",
+                    "a link vouches for an entry as its transaction has written it",
+                    "find out who has changed it; put back what `backfill verify` says was there, or the ledger from its backup",
+                )
+            )
         before = self.chain.length()
-        link = _link(self.chain, Link(number, hash_, json.loads(said)))
+        link = _link(self.chain, Link(last.number, last.hash, said))
         return link.number > before
 
     def adopt(self, connection: sa.Connection) -> None:
@@ -249,7 +260,7 @@ def _write(
     connection: sa.Connection, run_id: str, rows: Mapping[str, Any], follows: int, *, adopted: bool = False
 ) -> Link:
     last = _last(connection)
-    number, previous = (1, NOTHING) if last is None else (last[0] + 1, last[1])
+    number, previous = (1, NOTHING) if last is None else (last.number + 1, last.hash)
     at = datetime.now(UTC)
     said: dict[str, Any] = {
         "number": number,
@@ -265,10 +276,24 @@ def _write(
     return Link(number, own, {"follows": follows, "at": said["at"]})
 
 
-def _last(connection: sa.Connection) -> tuple[int, str, str] | None:
-    query = sa.select(journal.c.number, journal.c.hash, journal.c.said).order_by(journal.c.number.desc()).limit(1)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else (row.number, row.hash, row.said)
+def _last(connection: sa.Connection) -> sa.Row[Any] | None:
+    """Return the newest entry as the ledger has it.
+
+    Raises:
+        EnvironmentRefused: if it has no number or no hash that the next one could name.
+    """
+    with unforgiving(connection):
+        row = connection.execute(sa.select(journal).order_by(journal.c.number.desc()).limit(1)).one_or_none()
+    if row is not None and not (isinstance(row.number, int) and isinstance(row.hash, str)):
+        raise EnvironmentRefused(
+            Problem(
+                f"the newest entry of the ledger's journal has the number {row.number!r} and the hash {row.hash!r}",
+                "each entry has a number, and the next one names its hash: nothing is written past one that has none",
+                "`backfill verify --all`; find out who has changed it, and put back what was there, or the ledger from its "
+                "backup",
+            )
+        )
+    return row
 
 
 def _link(chain: Chain, entry: Link) -> Link:
@@ -386,20 +411,20 @@ def explain_run(connection: sa.Connection, run_id: str) -> Explained:
     with unforgiving(connection):
         entries = connection.execute(query).all()
     for row in entries:
-        own, said = hashlib.sha256(str(row.said).encode("utf-8", "surrogatepass")).hexdigest(), _said(row.said)
-        if own == row.hash and said.get("number") == row.number and said.get("run") == run_id:
-            _fold(found, Entry(row.number, run_id, own, said))
+        if _wrong_in(row, said := _said(row.said)) is None:
+            _fold(found, Entry(row.number, run_id, row.hash, said))
     return found
 
 
 def first_of(connection: sa.Connection, run_id: str) -> tuple[int, int]:
     """Return the first entry of a run, and the number of the chain's last link when it was written."""
-    query = sa.select(journal.c.number, journal.c.said).where(journal.c.run_id == run_id)
-    row = connection.execute(query.order_by(journal.c.number).limit(1)).one_or_none()
-    if row is None:
+    query = sa.select(journal.c.number, journal.c.said).where(journal.c.run_id == run_id).order_by(journal.c.number)
+    with unforgiving(connection):
+        row = connection.execute(query.limit(1)).one_or_none()
+    if row is None or not isinstance(row.number, int):
         return 1, 0
     follows = _said(row.said).get("follows")
-    return row.number, follows if isinstance(follows, int) else 0
+    return row.number, follows if isinstance(follows, int) and _is_count(follows) else 0
 
 
 def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1) -> Explained:
@@ -423,16 +448,14 @@ def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1)
                 Unexplained(where, "follows entries that are gone", expected=str(follows), found=str(row.number))
             )
         follows = row.number + 1
-        own = hashlib.sha256(str(row.said).encode("utf-8", "surrogatepass")).hexdigest()
-        said = _said(row.said)
-        whole = own == row.hash and said.get("number") == row.number and said.get("run") == row.run_id
-        before, vouched = said.get("previous"), told.get(row.number)
-        if not whole:
-            what = "was changed after it was written"
-            found.damages.append(Unexplained(where, what, expected=str(row.hash), found=own))
-        elif previous is not None and before != previous:
+        own, said, vouched = _own_hash(row.said), _said(row.said), told.get(row.number)
+        wrong = _wrong_in(row, said)
+        whole = wrong is None
+        if wrong is not None:
+            found.damages.append(wrong)
+        elif previous is not None and said["previous"] != previous:
             what = "names another entry before it"
-            found.damages.append(Unexplained(where, what, expected=previous, found=str(before)))
+            found.damages.append(Unexplained(where, what, expected=previous, found=said["previous"]))
         if whole and vouched is not None and vouched[1] != own:
             what = f"is not the entry that link {vouched[0]} of the chain vouches for"
             found.damages.append(Unexplained(where, what, expected=vouched[1], found=own))
@@ -459,9 +482,8 @@ def go_on(connection: sa.Connection, found: Explained) -> None:
     with unforgiving(connection):
         entries = connection.execute(query).all()
     for row in entries:
-        own, said = hashlib.sha256(str(row.said).encode("utf-8", "surrogatepass")).hexdigest(), _said(row.said)
-        whole = own == row.hash and (said.get("number"), said.get("run")) == (row.number, row.run_id)
-        if not whole or (row.number, said.get("previous")) != (found.length + 1, found.hash):
+        own, said = _own_hash(row.said), _said(row.said)
+        if _wrong_in(row, said) is not None or (row.number, said.get("previous")) != (found.length + 1, found.hash):
             return
         found.length, found.hash = row.number, own
         _fold(found, Entry(row.number, str(row.run_id), own, said))
@@ -498,13 +520,58 @@ def _said(text: Any) -> Mapping[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
+def _own_hash(said: Any) -> str:
+    return hashlib.sha256(str(said).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _wrong_in(row: sa.Row[Any], said: Mapping[str, Any]) -> Unexplained | None:
+    """Say that an entry has another hash, number or run than it says, or what no transaction of this project writes."""
+    own, where = _own_hash(row.said), f"ledger journal {row.number}"
+    if own != row.hash or (said.get("number"), said.get("run")) != (row.number, row.run_id):
+        return Unexplained(where, "was changed after it was written", expected=str(row.hash), found=own)
+    wrong = _of_no_form(said)
+    return Unexplained(where, wrong, found=str(row.said)) if wrong else None
+
+
+def _of_no_form(said: Mapping[str, Any]) -> str:
+    """Say why no transaction of this project has written an entry, whatever hash it has; empty if one can have."""
+    what, changes = "says what no transaction of this project writes", said.get("rows")
+    if not (
+        _is_count(said.get("follows")) and isinstance(said.get("at"), str) and isinstance(said.get("previous"), str)
+    ):
+        return f"{what}: it has no instant, or nothing that it follows"
+    if not isinstance(changes, dict):
+        return f"{what}: it gives no rows by table"
+    strange = [name for name, changed in changes.items() if name not in _JOURNALED or not _are_changes(changed)]
+    return f"{what}: of {', '.join(strange)} it gives no hashes of rows" if strange else ""
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_changes(changed: Any) -> bool:
+    """Whether an entry gives of a table its columns, and of each row the hashes before and after."""
+    if not isinstance(changed, dict) or changed.keys() != {"columns", "rows"} or not isinstance(changed["rows"], dict):
+        return False
+    columns, pairs = changed["columns"], changed["rows"].values()
+    return (
+        isinstance(columns, list)
+        and all(isinstance(column, str) for column in columns)
+        and all(isinstance(pair, list) and [*map(_is_hash, pair)] == [True, True] for pair in pairs)
+    )
+
+
+def _is_hash(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
 def _fold(found: Explained, entry: Entry) -> None:
     """Take over what an entry says of rows; a row that it met otherwise than the entry before had left it was changed by hand."""
     tables = found.runs.setdefault(entry.run_id, {})
     if entry.adopted:
         found.adopted.add(entry.run_id)
-    changes = entry.said.get("rows")
-    for name, changed in changes.items() if isinstance(changes, dict) else ():
+    for name, changed in entry.said["rows"].items():
         columns = tuple(changed["columns"])
         rows = tables.setdefault(name, {})
         for key, (before, after) in changed["rows"].items():

@@ -107,7 +107,8 @@ def _refuse_locked_or_full(context: sa.engine.ExceptionContext) -> None:
     file = context.engine.url.database or ""
     if (full := refusal(error, file)) is not None:
         raise full from error
-    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+    code = getattr(error, "sqlite_errorcode", 0)  # the driver itself raises some: of a text that is no UTF-8, ...
+    if code & 0xFF != sqlite3.SQLITE_BUSY:
         return
     writes = context.connection is not None and _writes(context.connection)
     raise EnvironmentRefused(

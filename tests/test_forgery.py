@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -39,7 +40,7 @@ from benchmarks.tampering import Copies, Outcome, forge_records, installation
 from manifests.canonical import plain, sha256_of
 from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefused
 from manifests.lifecycle import RunState
-from resources import stops
+from resources import journal, stops
 from resources.evidence import SEALED, EvidenceStore, sha256_of_file
 from resources.lakehouse import local_path
 
@@ -992,3 +993,81 @@ def test_what_is_decided_beside_a_publication_is_no_change_by_hand(tmp_path: Pat
             publish(platform, "waiting")
         closed(platform)
     postgres_server.drop(url)
+
+
+def _entered(said: Mapping[str, Any] | str, run_id: str = "history") -> Callable[[Platform], None]:
+    """Add an entry to the journal by hand, with a number, the hash of the one before it and its own."""
+
+    def enter(platform: Platform) -> None:
+        with closing(sqlite3.connect(platform.settings.home / "ledger.db")) as connection:
+            number, before = connection.execute(
+                "SELECT number, hash FROM journal ORDER BY number DESC LIMIT 1"
+            ).fetchone()
+            always = {"number": number + 1, "previous": before, "run": run_id, "at": "2020-01-01T00:00:00+00:00"}
+            text = said if isinstance(said, str) else json.dumps(always | {"follows": 0, "rows": {}} | dict(said))
+            own = hashlib.sha256(text.encode()).hexdigest()
+            connection.execute("INSERT INTO journal VALUES (?, ?, ?, ?)", (number + 1, run_id, own, text))
+            connection.commit()
+
+    return enter
+
+
+def _of_runs(**said: Any) -> dict[str, Any]:
+    return {"rows": {"runs": {"columns": ["state"], "rows": {"history": [None, "0"]}} | said}}
+
+
+ODD_ENTRIES = pytest.mark.parametrize(
+    "said",
+    [
+        {"rows": [1]},
+        {"rows": {"runs": 5}},
+        {"rows": {"runs": {}}},
+        {"rows": {"nothing": {"columns": [], "rows": {}}}},
+        _of_runs(columns=5),
+        _of_runs(columns=[["state"]]),
+        _of_runs(rows=[1]),
+        _of_runs(rows={"history": 5}),
+        _of_runs(rows={"history": [None, "0", "1"]}),
+        _of_runs(rows={"history": [[1], {"a": 2}]}),
+        {"follows": "x"},
+        {"follows": None},
+        {"at": None},
+        "{",
+        "[" * 5000,
+    ],
+    ids=lambda said: str(said)[:60],
+)
+
+
+@ODD_ENTRIES
+def test_an_entry_of_the_journal_that_says_what_no_transaction_writes_is_named(
+    platform: Platform, said: Mapping[str, Any] | str
+) -> None:
+    _entered(said)(platform)
+    with platform.ledger.engine.connect() as connection:
+        where = f"ledger journal {journal.newest(connection)}"
+    length = platform.evidence.chain.length()
+    assert where in places(platform)
+    _, left = mend(platform)
+    assert ("journal-damaged", where) in {(one.kind, one.where) for one in left}
+    assert platform.evidence.chain.length() == length, "a link vouches for it"
+    with pytest.raises(PublicationRefused, match=where):
+        publish(platform, "waiting")
+
+
+@pytest.mark.parametrize("said", [{"rows": {"runs": 5}}, _of_runs(columns=5), _of_runs(rows={"history": 5})], ids=str)
+def test_an_odd_entry_about_another_run_stops_no_rollback(platform: Platform, said: Mapping[str, Any]) -> None:
+    publish(platform, "waiting")
+    _entered(said)(platform)
+    rollback(platform, "waiting")
+    assert platform.ledger.run("waiting").state is RunState.ROLLED_BACK
+
+
+@pytest.mark.parametrize("change", ["number = 'abc'", "number = x'ff'", "hash = x'ff'"])
+def test_nothing_is_written_past_an_entry_that_has_no_number_or_hash(platform: Platform, change: str) -> None:
+    by_hand(platform, f"UPDATE journal SET {change} WHERE number = (SELECT max(number) FROM journal)")
+    with pytest.raises(EnvironmentRefused, match="newest entry of the ledger's journal"):
+        rollback(platform, "history")
+    assert platform.ledger.run("history").state is RunState.PUBLISHED
+    assert any(place.startswith("ledger journal") for place in places(platform))
+    assert "journal-damaged" in {one.kind for one in mend(platform)[1]}

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from support import planned
 from test_bad_inputs import own_environment, run_command, squeezed
 
@@ -93,3 +94,9 @@ def test_who_cannot_write_is_told_who_does_and_nothing_is_changed(
         assert re.search(rf"islockedbyprocess{pid}\(.*\);waited1s", found)
         assert "nothingwaschanged" in found
     assert Ledger(f"sqlite:///{database}").history(RUN) == before
+
+
+def test_a_text_that_is_no_utf_8_is_said_to_be_the_error_that_it_is(tmp_path: Path) -> None:
+    engine = transactions.make_engine(f"sqlite:///{tmp_path / 'ledger.db'}")
+    with engine.connect() as connection, pytest.raises(sa.exc.OperationalError, match="Could not decode to UTF-8"):
+        connection.execute(sa.text("SELECT CAST(x'ff41' AS TEXT)")).all()
