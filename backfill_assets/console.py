@@ -308,7 +308,7 @@ def reproduction(done: Reproduction) -> RenderableType:
         *(("what to do", text) for text in done.what_to_do),
         *([] if done.scratch is None else [("kept", done.scratch)]),
     ]
-    return Group(*parts, Text(), facts(pairs, f"{done.run_id}: reproduced"))
+    return Group(*parts, Text(), facts(pairs, f"{done.run_id}: reproduction"))
 
 
 def _unequal(chunks: Sequence[ChunkComparison]) -> list[RenderableType]:

@@ -114,7 +114,7 @@ def load_file(
     opened = InputFile(path, declared.model)
     content = f"{declared.name}:{_hash(path)}"
     loads = platform.lakehouse.loads(declared.name)
-    load_id, before = load_to_make(loads, content)
+    load_id, before = load_to_make(loads, content, replaces=declared.is_reference)
     if before is not None:
         if if_new:
             return FileLoaded(before, {}, new=False)

@@ -86,13 +86,15 @@ def snapshots_with(table: Table, load_id: str) -> frozenset[int]:
     return frozenset()
 
 
-def load_to_make(loads: list[Load], content: str) -> tuple[str, Load | None]:
+def load_to_make(loads: list[Load], content: str, *, replaces: bool = False) -> tuple[str, Load | None]:
     """Return the id under which content is loaded, and the load that has brought it already, if there is one.
 
-    Content that was loaded and taken back may be loaded again, under an id of its own.
+    Content that was loaded and taken back may be loaded again, under an id of its own; so may content that another load has
+    replaced since, where each `replaces` the whole table.
     """
     same = [load for load in loads if load.load_id.partition("#")[0] == content]
-    present = next((load for load in same if load.undone_by is None), None)
+    there = [load for load in loads if load.undone_by is None]
+    present = next((load for load in (there[-1:] if replaces else there) if load in same), None)
     if present is not None:
         return present.load_id, present
     return (content if not same else f"{content}#{len(same) + 1}"), None

@@ -582,6 +582,23 @@ def test_a_reference_table_is_replaced_as_a_named_version_and_the_one_before_com
     assert {row["name"]: row["cents"] for row in held(platform, TARIFFS)} == {"day": 30, "night": 20}
 
 
+def test_a_reference_table_that_was_replaced_since_is_loaded_again_with_what_it_had(
+    platform: Platform, tmp_path: Path
+) -> None:
+    files = [tmp_path / f"{cents}.csv" for cents in (30, 31)]
+    for file in files:
+        file.write_text(f"name,cents\nday,{file.stem}\n")
+    loaded = [load_file(platform, TARIFFS, file) for file in (files[0], files[1], files[0])]
+    assert held(platform, TARIFFS) == [{"name": "day", "cents": 30}]
+    assert all(one.new for one in loaded)
+    assert loaded[2].load.load_id == f"{loaded[0].load.load_id}#2"
+    with pytest.raises(InputRefused, match=r"is in reference\.tariffs already"):
+        load_file(platform, TARIFFS, files[0])
+    undo_load(platform, TARIFFS, loaded[2].load.load_id, by="ada", reason="not in force yet")
+    assert held(platform, TARIFFS) == [{"name": "day", "cents": 31}]
+    assert load_file(platform, TARIFFS, files[0]).load.load_id.endswith("#3")
+
+
 def test_tables_that_are_not_loaded_into_are_refused_by_name(platform: Platform, tmp_path: Path) -> None:
     file = parquet(tmp_path / "a.parquet", rows())
     for table, version, says in (
