@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from backfill_assets.platform import Platform
 from manifests.errors import EnvironmentRefused, Problem
+from resources.metadata import updated_at
 from resources.repairs import newest_instants
 from resources.tables import Utc
 
@@ -57,8 +58,7 @@ def recorded_instants(platform: Platform, tables: list[str]) -> dict[str, dateti
     newest = dict(newest_instants(platform.ledger))
     for name in tables:
         if platform.lakehouse.exists(name):
-            changed = platform.lakehouse.table(name).metadata.last_updated_ms
-            newest[f"table {name}"] = datetime.fromtimestamp(changed / 1000, UTC)
+            newest[f"table {name}"] = updated_at(platform.lakehouse.table(name))
     return newest
 
 

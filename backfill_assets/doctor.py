@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -24,8 +24,9 @@ from typing import Any
 from pyarrow import ArrowException
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import DateType
 
 from backfill_assets.garbage import tables_of
 from backfill_assets.kept_diffs import due, keep_diff
@@ -50,6 +51,15 @@ from resources.journal import INSTALLATION, explain, of_nobody, unexplained
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import BEFORE, STAGED, ChunkRecord, RunRecord, now, operator
 from resources.lineage import lineage_of
+from resources.metadata import (
+    UnreadableMetadata,
+    column_of,
+    committed_at,
+    count_said,
+    readable_bounds,
+    readable_metadata,
+    wrong_type,
+)
 from resources.policy_in_force import disagreement
 from resources.processes import has_ended, is_busy
 from resources.repairs import (
@@ -175,9 +185,14 @@ def examine(platform: Platform) -> list[Disagreement]:
 def _as_far_as_possible(
     platform: Platform, where: str, look: Callable[[], Iterable[Disagreement]]
 ) -> Iterator[Disagreement]:
-    """Look; where the ledger was changed by hand so that a look fails, say that: `_journal` names the cells."""
+    """Look; where a look fails on what somebody has damaged or changed by hand, say that.
+
+    Of the ledger `_journal` names the cells.
+    """
     try:
         yield from look()
+    except UnreadableMetadata as refusal:
+        yield _damaged(where, refusal)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if not any(_journal(platform)):
             raise
@@ -224,9 +239,17 @@ _MOVES = "somebody is at work on it: look again when that is done"
 
 def _moving(platform: Platform, tables: Sequence[str]) -> tuple[Any, ...]:
     """Return what moves with whatever is done: the ledger's newest entry, the chain's last link, metadata of tables."""
-    metadata = [platform.lakehouse.table(name).metadata_location for name in tables if platform.lakehouse.exists(name)]
+    metadata = [_metadata(platform, name) for name in tables]
     with platform.ledger.engine.connect() as connection:
         return journals.newest(connection), platform.evidence.chain.length(), *metadata
+
+
+def _metadata(platform: Platform, table: str) -> str:
+    """Return the metadata file of a table, or what is wrong with it."""
+    try:
+        return platform.lakehouse.table(table).metadata_location
+    except (InputRefused, UnreadableMetadata) as refusal:
+        return str(refusal)
 
 
 def _found_by(look: Callable[[], Iterable[Disagreement]]) -> list[Disagreement] | None:
@@ -301,13 +324,17 @@ def _examine_target(
     for name in tables_of(target):
         try:
             table = platform.lakehouse.table(name)
+            storage = Storage(table)
         except InputRefused as refusal:
             yield Disagreement(
                 "table-missing", name, refusal.problems[0].what, Sure.CERTAIN, "`backfill init`, or restore the catalog"
             )
             continue
-        views[name] = _View(platform, target, name, table, Storage(table), lineage_of(table), runs, known, at_it)
-        yield from _strangers(views[name])
+        except UnreadableMetadata as refusal:
+            yield _lost(name, refusal)
+            continue
+        views[name] = _View(platform, target, name, table, storage, lineage_of(table), runs, known, at_it)
+        yield from _as_far_as_possible(platform, name, partial(_strangers, views[name]))
     open_ends: list[Disagreement] = []
     for record in runs:
         if record.was_planned_anew:
@@ -315,14 +342,16 @@ def _examine_target(
         if record.state in _UNPUBLISHED and (view := views.get(target.name)):
             yield from _staged_files(view, record)
         if all(name in views for name in tables_of(target)):
-            open_ends += [*_publications(views, record), *_untold(platform, record)]
+            open_ends += _as_far_as_possible(platform, record.run_id, partial(_publications, views, record))
+            open_ends += _untold(platform, record)
             yield from _base_tag(views[target.name], record)
     # whatever brings those to an end completes the records, also of the runs that were superseded
     yield from open_ends or [one for record in runs for one in _evidence_behind(platform, record)]
+    lost = [one for view in views.values() for one in _lost_files(view)]
     if target.name in views:
-        yield from _accepted_files(views[target.name])
-    for view in views.values():
-        yield from _lost_files(view)
+        found = _as_far_as_possible(platform, target.name, partial(_accepted_files, views[target.name]))
+        yield from (one for one in found if one.what not in {other.what for other in lost})
+    yield from lost
 
 
 # --- publications -----------------------------------------------------------------------------------------------------
@@ -334,7 +363,7 @@ def _strangers(view: _View) -> Iterator[Disagreement]:
         run_id = _properties(snapshot).get(RUN_PROPERTY)
         if run_id in view.known:
             continue
-        when = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
+        when = committed_at(view.table, snapshot).isoformat(timespec="seconds")
         what = "by nobody's run" if run_id is None else f"by run '{run_id}', which the ledger does not know"
         yield Disagreement(
             "foreign-write" if run_id is None else "unknown-run",
@@ -390,7 +419,8 @@ def _landed(view: _View, record: RunRecord, change: Change, recorded: Sequence[M
             if change.plan.acceptance is Acceptance.LATER and not any(one["action"] == ACCEPT for one in recorded):
                 return _Landed(ACCEPT, len(recorded) + 1, snapshot)
             return _Landed(PUBLISH, 1, snapshot)
-        return _Landed(action, int(said.get(SEQUENCE_PROPERTY) or _USUAL_NUMBER.get(action, 1)), snapshot)
+        number = count_said(view.table, snapshot, SEQUENCE_PROPERTY)
+        return _Landed(action, _USUAL_NUMBER.get(action, 1) if number is None else number, snapshot)
     if change.plan.version is not None:
         for name in (change.plan.version, withdrawn(change.plan.version)):
             if (named := view.table.snapshot_by_name(name)) is not None:
@@ -639,13 +669,14 @@ def _compute_again(view: _View, record: RunRecord, chunk: ChunkRecord, why: str)
 
 def _lost_files(view: _View) -> Iterator[Disagreement]:
     """Find files that snapshots of the table reference and that are not there any more, or not readable."""
-    try:
-        everything = referenced(view.table)
-        current = view.table.current_snapshot()
-        now_seen = referenced(view.table, {current.snapshot_id}) if current else None
-    except EnvironmentRefused as refusal:
-        yield Disagreement("DATA-LOSS", view.name, refusal.problems[0].what, Sure.CERTAIN, refusal.problems[0].fix)
-        return
+    damages: list[UnreadableMetadata] = []
+    current = view.table.current_snapshot()
+    now_seen = referenced(view.table, {current.snapshot_id}, damages=damages) if current else None
+    everything = referenced(view.table, damages=damages)
+    by_file: dict[str, UnreadableMetadata] = {}
+    for damage in damages:  # of main and of every snapshot: each file once
+        by_file.setdefault(damage.problems[0].fix, damage)
+    yield from (_lost(view.name, damage) for damage in by_file.values())
     visible = now_seen.files if now_seen else {}
     wrong, unread = _wrong(view.storage, visible)
     yield from _unread(view.name, unread)
@@ -673,6 +704,16 @@ def _lost_files(view: _View) -> Iterator[Disagreement]:
             Sure.CERTAIN,
             "restore the files from a backup: without them a rollback, and queries of the past, fail",
         )
+
+
+def _lost(where: str, refusal: UnreadableMetadata) -> Disagreement:
+    (problem,) = refusal.problems
+    return Disagreement("DATA-LOSS", where, problem.what, Sure.CERTAIN, problem.fix)
+
+
+def _damaged(where: str, refusal: UnreadableMetadata) -> Disagreement:
+    (problem,) = refusal.problems
+    return Disagreement("metadata-damaged", where, problem.what, Sure.CERTAIN, problem.fix)
 
 
 def _owners(view: _View, run_ids: frozenset[str]) -> dict[str, tuple[str, str]]:
@@ -773,10 +814,12 @@ def _accepted_files(view: _View) -> Iterator[Disagreement]:
 
 def _files_by_chunk(view: _View) -> tuple[dict[str, set[str]], list[str]]:
     """Return the places of the current data files by the chunks whose days they may hold, and those with deletes."""
-    column = view.table.schema().find_field(view.target.day_column)
+    column = column_of(view.table, view.target.day_column)
+    if not isinstance(column.field_type, DateType):
+        raise wrong_type(view.table, column, "a date")
     present: dict[str, set[str]] = defaultdict(set)
     deleted_from = []
-    for task in view.table.scan().plan_files():
+    for task in _current_files(view.table):
         path = place_of(task.file.file_path)
         if task.delete_files:
             deleted_from.append(path)
@@ -785,11 +828,20 @@ def _files_by_chunk(view: _View) -> tuple[dict[str, set[str]], list[str]]:
     return present, sorted(deleted_from)
 
 
+def _current_files(table: Table) -> list[FileScanTask]:
+    current = table.current_snapshot()
+    if current is None:
+        return []
+    with readable_metadata(table, current):
+        return list(table.scan().plan_files())
+
+
 def _chunks_of(view: _View, file: DataFile, field_id: int, kind: Any) -> set[str]:
     low, high = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
     if low is None or high is None:
         return set()
-    first, last = (date(1970, 1, 1) + timedelta(days=int(from_bytes(kind, bound))) for bound in (low, high))
+    with readable_bounds(view.table):
+        first, last = (date(1970, 1, 1) + timedelta(days=int(from_bytes(kind, bound))) for bound in (low, high))
     return {key_of(view.target.chunking, first + timedelta(days=offset)) for offset in range((last - first).days + 1)}
 
 
@@ -808,6 +860,8 @@ def _evidence(platform: Platform) -> Iterator[Disagreement]:
         }
         try:
             root, strange = platform.evidence.verify(record.run_id), planted(platform, record)
+        except UnreadableMetadata:
+            continue  # of a table, and no evidence: found as such
         except Refused as refusal:
             yield Disagreement(
                 "evidence-damaged", record.run_id, refusal.problems[0].what, Sure.CERTAIN, refusal.problems[0].fix

@@ -34,6 +34,7 @@ from manifests.canonical import canonical_json
 from manifests.model import Mode
 from resources.ledger import now
 from resources.loads import LOAD_PROPERTY
+from resources.metadata import readable_rows
 from resources.storage import filesystem_of
 
 EXCEPTIONS_TABLE = "audit.reconciliation_exceptions"
@@ -203,9 +204,10 @@ def rows(platform: Platform, run_id: str, judgements: Mapping[str, str], limit: 
             EqualTo(term="run_id", value=run_id),
             And(EqualTo(term="gate", value=gate), EqualTo(term="judgement", value=judgement)),
         )
-        scan = platform.lakehouse.table(EXCEPTIONS_TABLE).scan(
-            row_filter=condition, selected_fields=("gate", "level", *EXCEPTION_COLUMNS)
-        )
+        table = platform.lakehouse.table(EXCEPTIONS_TABLE)
+        scan = table.scan(row_filter=condition, selected_fields=("gate", "level", *EXCEPTION_COLUMNS))
         order = [(column, "ascending") for column in EXCEPTION_COLUMNS]
-        found += scan.to_arrow().sort_by(order).slice(0, max(0, limit - len(found))).to_pylist()
+        with readable_rows(table):
+            kept = scan.to_arrow()
+        found += kept.sort_by(order).slice(0, max(0, limit - len(found))).to_pylist()
     return found

@@ -33,6 +33,7 @@ from manifests.planner import Plan
 from resources.lakehouse import ACTION_PROPERTY, RUN_PROPERTY, before, between
 from resources.ledger import RunRecord
 from resources.lineage import lineage_of
+from resources.metadata import committed_at, count_said, readable_metadata, readable_rows
 
 SHOWN_ROWS = 50
 """Source rows and corrections that are shown of one key; all of them are counted."""
@@ -193,7 +194,7 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
     found = platform.lakehouse.table(target.name)
     notes: list[str] = []
     states = list(_states(found, _where(key), notes))
-    versions = _versions(platform, target, key, states)
+    versions = _versions(platform, target, found, key, states)
     current = states[0][1] if states else []
     if len(current) > 1:
         notes.append(f"{len(current)} rows have this key; the first is shown")
@@ -252,7 +253,7 @@ def _states(table: Table, where: BooleanExpression, notes: list[str]) -> Iterato
     A snapshot is read only if its files that may hold the key are not those of the next newer one.
     """
     history = list(lineage_of(table))
-    if history and _had_files_before(history[-1]):
+    if history and _had_files_before(table, history[-1]):
         notes.append(f"snapshots before {history[-1].snapshot_id} have expired: what the key said before is not known")
     notes += [
         f"snapshots between {older.snapshot_id} and {newer.snapshot_id} have expired: what the key said there is not known"
@@ -263,7 +264,8 @@ def _states(table: Table, where: BooleanExpression, notes: list[str]) -> Iterato
     files: frozenset[str] | None = None
     for snapshot in history:
         scan = table.scan(row_filter=where, snapshot_id=snapshot.snapshot_id)
-        these = frozenset(task.file.file_path for task in scan.plan_files())
+        with readable_metadata(table, snapshot):
+            these = frozenset(task.file.file_path for task in scan.plan_files())
         if waiting is not None and these == files:
             waiting = (snapshot, waiting[1])
             continue
@@ -276,16 +278,16 @@ def _states(table: Table, where: BooleanExpression, notes: list[str]) -> Iterato
         yield waiting
 
 
-def _had_files_before(snapshot: Snapshot) -> bool:
+def _had_files_before(table: Table, snapshot: Snapshot) -> bool:
     """Whether the table had files before a snapshot: an expiry cuts the link to the one before it."""
-    summary = snapshot.summary.additional_properties if snapshot.summary else {}
-    return int(summary.get("deleted-data-files", 0)) > 0 or int(summary.get("total-data-files", 0)) > int(
-        summary.get("added-data-files", 0)
+    deleted, total, added = (
+        count_said(table, snapshot, f"{one}-data-files") or 0 for one in ("deleted", "total", "added")
     )
+    return deleted > 0 or total > added
 
 
 def _versions(
-    platform: Platform, target: TargetTable, key: Mapping[str, Any], states: Sequence[State]
+    platform: Platform, target: TargetTable, table: Table, key: Mapping[str, Any], states: Sequence[State]
 ) -> list[Version]:
     """Return the versions of a key, newest first, up to its first row."""
     while states and not states[-1][1]:
@@ -310,7 +312,7 @@ def _versions(
         versions.append(
             Version(
                 snapshot.snapshot_id,
-                datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
+                committed_at(table, snapshot),
                 action,
                 run_id,
                 None if row is None else shown_row(row),
@@ -446,21 +448,13 @@ def _read(table: Table, scan: DataScan) -> list[dict[str, Any]]:
     Raises:
         EnvironmentRefused: if a file is missing or damaged.
     """
-    try:
+    with readable_rows(table):
         rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
-    except (OSError, ValueError) as error:
-        raise EnvironmentRefused(
-            Problem(
-                f"a file of {'.'.join(table.name())} cannot be read: {type(error).__name__}: {error}",
-                "a row is explained from every file that may hold its key",
-                "`backfill verify --all --data` names what is damaged; restore the file from its backup",
-            )
-        ) from error
     return rows
 
 
 def _corrections(platform: Platform, target: TargetTable, key: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if target.corrections is None or not platform.lakehouse.catalog.table_exists(target.corrections.name):
+    if target.corrections is None or not platform.lakehouse.exists(target.corrections.name):
         return []
     table = platform.lakehouse.table(target.corrections.name)
     if table.current_snapshot() is None:

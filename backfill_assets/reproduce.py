@@ -32,6 +32,7 @@ from manifests.planner import CodeIdentity, Plan, PlannedChunk, StagedFile
 from resources.code import code_identity
 from resources.lakehouse import before, local_path
 from resources.ledger import ChunkRecord, ChunkState, RunRecord
+from resources.metadata import UnreadableMetadata
 from resources.settings import Settings
 from resources.spark import ModeSpark
 from resources.storage import filesystem_of
@@ -315,13 +316,16 @@ def _pin(
     try:
         if platform.lakehouse.table(table).snapshot_by_id(snapshot_id) is None:
             return retired(f"there is no snapshot {snapshot_id} of {table} any more: it has expired")
-    except InputRefused as refusal:  # the whole table is gone
+    except (InputRefused, UnreadableMetadata) as refusal:  # the whole table is gone, or nothing says what is in it
         return retired(refusal.problems[0].what)
     rows = None
     if source_of is not None:
         target = target_named(source_of.target) if _declared(source_of.target) else None
         rows = None if target is None else before(target.source_time_column, source_of.read_until)
-    gone, other = platform.lakehouse.unread(table, snapshot_id, rows)
+    try:
+        gone, other = platform.lakehouse.unread(table, snapshot_id, rows)
+    except UnreadableMetadata as refusal:
+        return retired(refusal.problems[0].what)
     if gone:
         return retired(f"{len(gone)} file(s) of snapshot {snapshot_id} of {table} are gone, the first is {gone[0]}")
     if other:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.digest import ALGORITHM
 from backfill_assets.gates import digest_columns
@@ -22,14 +24,24 @@ from backfill_assets.platform import Platform, target_named
 from backfill_assets.schema import dtypes, iceberg_schema
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import PUBLISH
-from manifests.errors import EnvironmentRefused, Problem
+from manifests.errors import Problem
 from manifests.model import Corrections
 from resources.contents import said_of
 from resources.kept_files import read_json
 from resources.lakehouse import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import RunRecord
+from resources.metadata import UnreadableMetadata
 from resources.rows import Rows
-from resources.snapshots import all_hashed, committed, lineage_from, manifests_of, snapshot_facts, table_facts
+from resources.snapshots import (
+    Facts,
+    all_hashed,
+    committed,
+    entries_of,
+    lineage_from,
+    manifests_of,
+    snapshot_facts,
+    table_facts,
+)
 from resources.storage import Storage, place_of
 
 INPUTS_FILE = "inputs.json"
@@ -161,21 +173,22 @@ def sealed_inputs(platform: Platform, record: RunRecord) -> list[dict[str, Any]]
 
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """Refuse what is done next to evidence if a file cannot be read just now; one that is not there is for the caller.
+    """Refuse what is done next to evidence if a file cannot be read, or is damaged; one that is not there is for the caller.
 
     Raises:
-        EnvironmentRefused: naming it.
+        UnreadableMetadata: naming it.
     """
     try:
         yield
     except FileNotFoundError:
         raise
-    except OSError as error:
-        raise EnvironmentRefused(
+    except (OSError, ValueError) as error:
+        raise UnreadableMetadata(
             Problem(
                 f"{what} cannot be read: {type(error).__name__}: {error}",
                 "what a run has read and left is hashed into its evidence before it is published",
-                "run the same command again when it can be read; nothing has changed",
+                "run the same command again when it can be read, and restore it from a backup if it stays so; nothing has "
+                "changed",
             )
         ) from error
 
@@ -195,9 +208,9 @@ def sealed_beside(platform: Platform, record: RunRecord) -> list[dict[str, Any]]
         snapshot = table.snapshot_by_id(snapshot_id)
         if snapshot is None:
             continue
-        mine = [one for one in manifests_of(table, snapshot) if one.added_snapshot_id == snapshot_id]
         with _readable(f"snapshot {snapshot_id} of {name}"):
-            paths = [entry.data_file.file_path for one in mine for entry in one.fetch_manifest_entry(table.io)]
+            mine = [one for one in manifests_of(table, snapshot) if one.added_snapshot_id == snapshot_id]
+            paths = [entry.file.file_path for entry in entries_of(table, mine)]
         found += [{"kind": "exceptions", "table": name, **facts} for facts in all_hashed(table, paths)]
     return found
 
@@ -210,7 +223,7 @@ def commits_of(
     `number` counts the run's changes; `snapshot_id` is the one that the ledger knows the action by.
 
     Raises:
-        EnvironmentRefused: if a file of the metadata cannot be read.
+        UnreadableMetadata: if a file of the metadata cannot be read.
     """
     found = []
     for name in tables_changed(record):
@@ -219,28 +232,37 @@ def commits_of(
         snapshot = table.snapshot_by_id(snapshot_id) or committed(table, said)
         if snapshot is None:
             continue
-        try:
-            found.append(snapshot_facts(table, snapshot))
-        except OSError as error:
-            raise EnvironmentRefused(
-                Problem(
-                    f"the metadata of snapshot {snapshot.snapshot_id} of {name} cannot be read: {error}",
-                    "the metadata files of what was committed are hashed into the evidence",
-                    "run the same command again when they can be read: what was committed is not done twice",
-                )
-            ) from error
+        found.append(_committed_facts(table, snapshot))
     return found
 
 
+def _committed_facts(table: Table, snapshot: Snapshot) -> Facts:
+    try:
+        return snapshot_facts(table, snapshot)
+    except (OSError, ValueError) as error:
+        raise UnreadableMetadata(
+            Problem(
+                f"the metadata of snapshot {snapshot.snapshot_id} of {'.'.join(table.name())} cannot be read: {error}",
+                "the metadata files of what was committed are hashed into the evidence",
+                "run the same command again when they can be read, and restore them from a backup if it stays so: what was "
+                "committed is not done twice",
+            )
+        ) from error
+
+
 def adopted_commits(platform: Platform, rows: Rows) -> list[dict[str, Any]]:
-    """Return what is kept of the snapshots that a run has committed, as its target shows them now; expired ones are left out."""
+    """Return what is kept of the snapshots that a run has committed, as its target shows them now; expired ones are left out.
+
+    Raises:
+        UnreadableMetadata: if a file of the metadata cannot be read.
+    """
     (run,) = rows["runs"].values()
     table = platform.lakehouse.table(str(run["target"]))
     found = []
     for entry in rows.get("publications", {}).values():
         snapshot = table.snapshot_by_id(entry["snapshot_id"] or 0) if entry["state"] == "COMMITTED" else None
         if snapshot is not None:
-            found.append(snapshot_facts(table, snapshot))
+            found.append(_committed_facts(table, snapshot))
     return found
 
 

@@ -18,6 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import DateType
 
 from manifests.errors import Problem, PublicationRefused
+from resources.metadata import column_of, readable_bounds
 
 _SHOWN = 10
 _RULE = "a commit replaces whole files, and nothing outside what it is for may change"
@@ -30,7 +31,8 @@ def reaching_beyond(table: Table, where: BooleanExpression, files: Iterable[Data
     A file lies inside by the bounds of its columns (and without NULLs there), or by its partition, in the partition spec
     that it was written with. One of which neither says so may hold anything.
     """
-    metrics = _StrictMetricsEvaluator(table.schema(), where)
+    with readable_bounds(table):
+        metrics = _StrictMetricsEvaluator(table.schema(), where)
     partitions: dict[int, ResidualEvaluator] = {}
 
     def by_partition(file: DataFile) -> bool:
@@ -39,7 +41,8 @@ def reaching_beyond(table: Table, where: BooleanExpression, files: Iterable[Data
             partitions[file.spec_id] = residual_evaluator_of(spec, where, case_sensitive=True, schema=table.schema())
         return partitions[file.spec_id].residual_for(file.partition) == AlwaysTrue()
 
-    return [file for file in files if not metrics.eval(file) and not by_partition(file)]
+    with readable_bounds(table):
+        return [file for file in files if not metrics.eval(file) and not by_partition(file)]
 
 
 def require_inside(
@@ -66,11 +69,12 @@ def require_inside(
 
 def days_of(table: Table, column: str, file: DataFile) -> tuple[date, date] | None:
     """Return the first and last day of a file in a date column, both inclusive; None where its metrics do not say."""
-    field = table.schema().find_field(column)
+    field = column_of(table, column)
     low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
     if low is None or high is None or not isinstance(field.field_type, DateType):
         return None
-    return _day(field.field_type, low), _day(field.field_type, high)
+    with readable_bounds(table):
+        return _day(field.field_type, low), _day(field.field_type, high)
 
 
 def _day(kind: DateType, bound: bytes) -> date:

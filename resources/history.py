@@ -6,7 +6,8 @@ to say (`backfill_assets.garbage`); commits of data are `lakehouse`'s.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -28,7 +29,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse import fence_of, is_fence, require_unfenced
-from resources.lineage import is_past, lineage_of, past_of, readable_metadata
+from resources.lineage import is_past, lineage_of, past_of
+from resources.metadata import UnreadableMetadata, readable_metadata
 from resources.storage import place_of
 
 
@@ -43,11 +45,16 @@ class Referenced:
         return path in self.files or path in self.manifests
 
 
-def referenced(table: Table, snapshot_ids: Collection[int] | None = None) -> Referenced:
+def referenced(
+    table: Table, snapshot_ids: Collection[int] | None = None, *, damages: list[UnreadableMetadata] | None = None
+) -> Referenced:
     """Return what snapshots of a table (all that its metadata holds, if None) reference; each manifest is read once.
 
+    With `damages` a manifest list or manifest that cannot be read is put there and passed over: what is returned is not
+    all then.
+
     Raises:
-        EnvironmentRefused: if a manifest cannot be read: nothing can be said of the table's files then.
+        UnreadableMetadata: without `damages`, if one cannot be read: nothing can be said of the table's files then.
     """
     files: dict[str, tuple[int, int]] = {}
     manifests: set[str] = set()
@@ -55,15 +62,28 @@ def referenced(table: Table, snapshot_ids: Collection[int] | None = None) -> Ref
         if snapshot_ids is not None and snapshot.snapshot_id not in snapshot_ids:
             continue
         manifests.add(place_of(snapshot.manifest_list))
-        with readable_metadata(table, snapshot):
-            for manifest in snapshot.manifests(table.io):
+        with _passed_over(damages):
+            with readable_metadata(table, snapshot, snapshot.manifest_list):
+                listed = snapshot.manifests(table.io)
+            for manifest in listed:
                 if (path := place_of(manifest.manifest_path)) in manifests:
                     continue
                 manifests.add(path)
-                for entry in manifest.fetch_manifest_entry(table.io):
-                    file = entry.data_file
-                    files[place_of(file.file_path)] = (file.file_size_in_bytes, file.record_count)
+                with _passed_over(damages), readable_metadata(table, snapshot, manifest.manifest_path):
+                    for entry in manifest.fetch_manifest_entry(table.io):
+                        file = entry.data_file
+                        files[place_of(file.file_path)] = (file.file_size_in_bytes, file.record_count)
     return Referenced(files, frozenset(manifests))
+
+
+@contextmanager
+def _passed_over(damages: list[UnreadableMetadata] | None) -> Iterator[None]:
+    try:
+        yield
+    except UnreadableMetadata as refusal:
+        if damages is None:
+            raise
+        damages.append(refusal)
 
 
 def expirable(table: Table, needed: Collection[int], *, before_ms: int, released: Collection[str] = ()) -> list[int]:

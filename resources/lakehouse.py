@@ -85,9 +85,21 @@ from resources.contents import content_property
 from resources.declared_tables import isolation_problems, require_as_declared
 from resources.fingerprints import read_footer
 from resources.gated_contents import require_gated_contents
-from resources.lineage import ancestors, readable_metadata
+from resources.lineage import ancestors
 from resources.loads import LOAD_PROPERTY, UNDOES_PROPERTY, Load, loads_of, snapshots_with, undoing
 from resources.locks import lost
+from resources.metadata import (
+    column_of,
+    committable,
+    committed_at,
+    count_said,
+    readable_bounds,
+    readable_metadata,
+    readable_rows,
+    readable_table,
+    require_countable,
+    wrong_type,
+)
 
 RUN_PROPERTY = "backfill.run-id"
 """Snapshot summary key of the run that a publication belongs to."""
@@ -238,9 +250,10 @@ class Lakehouse:
 
         Raises:
             InputRefused: if there is none.
+            UnreadableMetadata: if its metadata file is missing or damaged.
         """
         try:
-            with _reachable(self._name):
+            with _reachable(self._name), readable_table(name):
                 return self.catalog.load_table(name)
         except NoSuchTableError as error:
             raise InputRefused(
@@ -248,8 +261,12 @@ class Lakehouse:
             ) from error
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is a table of a name."""
-        with _reachable(self._name):
+        """Tell whether there is a table of a name.
+
+        Raises:
+            UnreadableMetadata: if there is, and its metadata file is missing or damaged.
+        """
+        with _reachable(self._name), readable_table(name):
             return bool(self.catalog.table_exists(name))
 
     def snapshot_id(self, name: str) -> int | None:
@@ -275,8 +292,7 @@ class Lakehouse:
         for file in _live_files(table, snapshot, AlwaysTrue()):
             low, high = _instants(table, file, time_column)
             files.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
-        committed = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-        return SourceState(name, snapshot.snapshot_id, committed, tuple(files))
+        return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), tuple(files))
 
     def first_day_added(self, name: str, time_column: str, since: int, until: int) -> date | None:
         """Return the first day (UTC) of the files that a source has at one snapshot and had not at an earlier one.
@@ -299,14 +315,16 @@ class Lakehouse:
         A file without bounds may hold any of them.
         """
         table = self.table(name)
-        field, wanted = table.schema().find_field(column), sorted(keys)
+        field, wanted = column_of(table, column), sorted(keys)
         rows = 0
         for file in _live_files(table, _snapshot(table, snapshot_id), AlwaysTrue()):
-            low, high = file.lower_bounds.get(field.field_id), file.upper_bounds.get(field.field_id)
+            low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
             possible = bool(wanted)
             if low is not None and high is not None and isinstance(field.field_type, StringType):
-                place = bisect_left(wanted, from_bytes(field.field_type, low))
-                possible = place < len(wanted) and wanted[place] <= from_bytes(field.field_type, high)
+                with readable_bounds(table):
+                    first, last = from_bytes(field.field_type, low), from_bytes(field.field_type, high)
+                place = bisect_left(wanted, first)
+                possible = place < len(wanted) and wanted[place] <= last
             rows += file.record_count if possible else 0
         return rows
 
@@ -455,13 +473,17 @@ class Lakehouse:
         """Return what a read at a snapshot would not find as it was written: files that are gone, and files of another length.
 
         Looks at file lengths only and opens no data file.
+
+        Raises:
+            UnreadableMetadata: if the snapshot's manifests cannot be read.
         """
         table = self.table(name)
-        try:
-            tasks = table.scan(row_filter=row_filter or AlwaysTrue(), snapshot_id=snapshot_id).plan_files()
-            expected = sorted((task.file.file_path, int(task.file.file_size_in_bytes)) for task in tasks)
-        except FileNotFoundError as error:  # one of the snapshot's own manifests
-            return [str(error)], []
+        with readable_metadata(table, _snapshot(table, snapshot_id)):
+            try:
+                tasks = table.scan(row_filter=row_filter or AlwaysTrue(), snapshot_id=snapshot_id).plan_files()
+                expected = sorted((task.file.file_path, int(task.file.file_size_in_bytes)) for task in tasks)
+            except FileNotFoundError as error:  # one of the snapshot's own manifests
+                return [str(error)], []
 
         def length(path: str) -> int | None:
             try:
@@ -476,14 +498,18 @@ class Lakehouse:
 
     def rows(self, name: str, snapshot_id: int) -> list[dict[str, Any]]:
         """Return all rows of a (small) reference table at a snapshot."""
-        rows: list[dict[str, Any]] = self.table(name).scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
+        table = self.table(name)
+        with readable_rows(table):
+            rows: list[dict[str, Any]] = table.scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
         return rows
 
     def some_rows(self, name: str, limit: int) -> tuple[int, list[dict[str, Any]]]:
         """Return how many rows a table has, and at most `limit` of them."""
-        scan = self.table(name).scan(limit=limit)
-        rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
-        return self.table(name).scan(snapshot_id=scan.snapshot_id).count(), rows
+        table = self.table(name)
+        scan = table.scan(limit=limit)
+        with readable_rows(table):
+            rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
+            return self.table(name).scan(snapshot_id=scan.snapshot_id).count(), rows
 
     # --- committing -----------------------------------------------------------------------------------------------
 
@@ -868,14 +894,15 @@ class Lakehouse:
         snapshot = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
         if snapshot is None:
             return 0 if snapshot_id is None else None
-        found = snapshot.summary.additional_properties.get("total-records") if snapshot.summary else None
-        return None if found is None else int(found)
+        return count_said(table, snapshot, "total-records")
 
     def changed_files(self, name: str, snapshot: Snapshot) -> tuple[int, int]:
         """Return how many data files a snapshot added and removed, from its summary."""
-        summary = self.table(name).snapshot_by_id(snapshot.snapshot_id)
-        found = summary.summary.additional_properties if summary and summary.summary else {}
-        return int(found.get("added-data-files", 0)), int(found.get("deleted-data-files", 0))
+        table = self.table(name)
+        found = table.snapshot_by_id(snapshot.snapshot_id)
+        if found is None:
+            return 0, 0
+        return count_said(table, found, "added-data-files") or 0, count_said(table, found, "deleted-data-files") or 0
 
     def _commit(
         self,
@@ -924,12 +951,14 @@ class Lakehouse:
         Raises:
             EnvironmentRefused: if others never let it through, and nothing has changed; or if the catalog could not be
                 reached, or could not say what came of the commit, and it may have landed.
+            UnreadableMetadata: if the table's metadata is none that a commit could go on from.
         """
         give_up = time.monotonic() + _CONTENTION_SECONDS
         pause = 0.05
         while True:
             try:
-                return commit(table or self.table(name))
+                with committable(name):
+                    return commit(table or self.table(name))
             except (CommitFailedException, ValidationException) as error:  # or files of the same scope came between
                 if time.monotonic() > give_up:
                     raise EnvironmentRefused(
@@ -1100,6 +1129,19 @@ class _Transaction(Transaction):
         return seen[2]
 
 
+class _Append(_FastAppendFiles):
+    """PyIceberg's append, refused where the manifest list that it goes on from cannot be read."""
+
+    table: Table
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        head = self._transaction.table_metadata.snapshot_by_name(MAIN_BRANCH)
+        if head is None:
+            return []
+        with readable_metadata(self.table, head, head.manifest_list):
+            return super()._existing_manifests()
+
+
 class _Nothing(_FastAppendFiles):
     """A snapshot of no files at all."""
 
@@ -1157,7 +1199,9 @@ def commit_replacement(
     The scope is given to the commit as its predicate: that is what limits conflict detection to it. Without it, any
     concurrent append anywhere in the table would abort the commit.
     """
-    operation = Operation.APPEND if table.snapshot_by_name(branch) is None else Operation.OVERWRITE
+    head = table.snapshot_by_name(branch)
+    require_countable(table, head)
+    operation = Operation.APPEND if head is None else Operation.OVERWRITE
     with _Transaction(table) as transaction:
         replacement = _Replacement(
             operation, transaction, table.io, snapshot_properties=dict(properties), branch=branch
@@ -1172,12 +1216,13 @@ def commit_replacement(
 
 
 def _append(table: Table, files: Iterable[DataFile], properties: Mapping[str, str]) -> None:
-    with (
-        table.transaction() as transaction,
-        transaction.update_snapshot(snapshot_properties=dict(properties)).fast_append() as update,
-    ):
-        for file in files:
-            update.append_data_file(file)
+    require_countable(table, table.current_snapshot())
+    with table.transaction() as transaction:
+        append = _Append(Operation.APPEND, transaction, table.io, snapshot_properties=dict(properties))
+        append.table = table
+        with append as update:
+            for file in files:
+                update.append_data_file(file)
 
 
 def _committed_once(table: Table) -> Table:
@@ -1380,7 +1425,7 @@ def _reach(table: Table, scope: Scope, files: Sequence[DataFile]) -> Scope:
     """
     for file in reaching_beyond(table, scope.filter, files):
         days = days_of(table, scope.column, file)
-        if days is None or (file.null_value_counts or {}).get(table.schema().find_field(scope.column).field_id):
+        if days is None or (file.null_value_counts or {}).get(column_of(table, scope.column).field_id):
             raise PublicationRefused(
                 Problem(
                     f"a file that would come back may hold rows of any day: {in_words(table, scope.column, file)}",
@@ -1470,15 +1515,17 @@ def _snapshot(table: Table, snapshot_id: int | None) -> Snapshot:
 
 
 def _live_files(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> Iterator[DataFile]:
-    # what a scan would say of each file besides (what is left of the filter to apply) takes twice as long as all else
-    planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
     with readable_metadata(table, snapshot):
+        # what a scan would say of each file besides (what is left of the filter to apply) takes twice as long as all else
+        planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
         entries = planner.plan_manifest_entries(snapshot.manifests(table.io))
         files = [entry.data_file for entry in chain.from_iterable(entries)]
     if all(file.content == DataFileContent.DATA for file in files):
         yield from files
         return
-    for task in table.scan(row_filter=row_filter, snapshot_id=snapshot.snapshot_id).plan_files():
+    with readable_metadata(table, snapshot):
+        tasks = list(table.scan(row_filter=row_filter, snapshot_id=snapshot.snapshot_id).plan_files())
+    for task in tasks:
         if task.delete_files or task.file.content != DataFileContent.DATA:
             raise InputRefused(
                 Problem(
@@ -1491,8 +1538,8 @@ def _live_files(table: Table, snapshot: Snapshot, row_filter: BooleanExpression)
 
 
 def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, datetime]:
-    field = table.schema().find_field(column)
-    low, high = file.lower_bounds.get(field.field_id), file.upper_bounds.get(field.field_id)
+    field = column_of(table, column)
+    low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
     if low is None or high is None:
         raise InputRefused(
             Problem(
@@ -1507,9 +1554,10 @@ def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, date
     elif isinstance(kind, TimestamptzType):
         unit = timedelta(microseconds=1)
     else:
-        raise TypeError(f"{column} of {table.name()} is {kind}, not a date or timestamptz")
+        raise wrong_type(table, field, "a date or timestamptz")
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    return epoch + int(from_bytes(kind, low)) * unit, epoch + int(from_bytes(kind, high)) * unit
+    with readable_bounds(table):
+        return epoch + int(from_bytes(kind, low)) * unit, epoch + int(from_bytes(kind, high)) * unit
 
 
 def _with_property(

@@ -11,13 +11,10 @@ snapshot was in the history of main. Without it the publications before the gap 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
-
-from manifests.errors import EnvironmentRefused, Problem
 
 _PAST = "past-"
 
@@ -71,28 +68,3 @@ def _chain(left: dict[int, Snapshot], snapshot_id: int) -> Iterator[Snapshot]:
 
 def _age(snapshot: Snapshot) -> tuple[int, int]:
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
-
-
-@contextmanager
-def readable_metadata(table: Table, snapshot: Snapshot) -> Iterator[None]:
-    """Refuse what is done with a snapshot whose manifests cannot be read: bytes that were changed may raise anything.
-
-    Raises:
-        EnvironmentRefused: naming the table and the snapshot.
-    """
-    try:
-        yield
-    except Exception as error:
-        raise _unreadable_metadata(table, snapshot, error) from error
-
-
-def _unreadable_metadata(table: Table, snapshot: Snapshot, error: Exception) -> EnvironmentRefused:
-    return EnvironmentRefused(
-        Problem(
-            f"the metadata of snapshot {snapshot.snapshot_id} of {'.'.join(table.name())} cannot be read: "
-            f"{type(error).__name__}: {error}",
-            "every manifest of every snapshot is readable, or nobody knows which files are in use",
-            "run the same command again when the storage can be read; if it stays so, restore the table's metadata folder "
-            "from its backup",
-        )
-    )

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from manifests.errors import InputRefused, Problem
-from resources.lineage import ancestors, readable_metadata
+from resources.lineage import ancestors
+from resources.metadata import committed_at, count_said, readable_metadata
 
 LOAD_PROPERTY = "backfill.load-id"
 """Marks a load; a load id occurs in one snapshot of a table."""
@@ -59,13 +60,13 @@ def loads_of(table: Table) -> list[Load]:
             Load(
                 load_id,
                 snapshot.snapshot_id,
-                _at(snapshot),
+                committed_at(table, snapshot),
                 said.get(FILE_PROPERTY, ""),
-                int(said.get("added-records", 0)),
-                int(said.get(REJECTED_PROPERTY, 0)),
+                count_said(table, snapshot, "added-records") or 0,
+                count_said(table, snapshot, REJECTED_PROPERTY) or 0,
                 said.get(ACTOR_PROPERTY, ""),
                 None if undo is None else why.get(ACTOR_PROPERTY, ""),
-                None if undo is None else _at(undo),
+                None if undo is None else committed_at(table, undo),
                 why.get(REASON_PROPERTY, ""),
             )
         )
@@ -164,7 +165,3 @@ def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[Dat
 
 def _summary(snapshot: Snapshot) -> Mapping[str, str]:
     return snapshot.summary.additional_properties if snapshot.summary else {}
-
-
-def _at(snapshot: Snapshot) -> datetime:
-    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)

@@ -8,7 +8,7 @@ lies in the warehouse now is what is looked at. What must agree with what is `ba
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,6 +98,7 @@ def snapshot_facts(table: Table, snapshot: Snapshot, *, every: bool = False) -> 
 
     Raises:
         OSError: if one of them cannot be read.
+        ValueError: if it is not what Iceberg writes.
     """
     manifests = [one for one in manifests_of(table, snapshot) if every or one.added_snapshot_id == snapshot.snapshot_id]
     return {
@@ -242,7 +243,7 @@ class Seen:
             OSError, ValueError: if a manifest cannot be read.
         """
         found: dict[str, list[Entry]] = {}
-        for entry in _entries(self.table, self.manifests):
+        for entry in entries_of(self.table, self.manifests):
             found.setdefault(entry.place, []).append(entry)
         return found
 
@@ -253,7 +254,7 @@ class Seen:
         if snapshot_id not in self._live:
             snapshot = self.by_id.get(snapshot_id)
             manifests = [] if snapshot is None else manifests_of(self.table, snapshot)
-            found = {one.place: one for one in _entries(self.table, manifests)}
+            found = {one.place: one for one in entries_of(self.table, manifests)}
             self._live[snapshot_id] = None if snapshot is None else found
         return self._live[snapshot_id]
 
@@ -264,7 +265,7 @@ class Seen:
             return None
         finds, by_manifest = self.finder(row_filter), self._by_manifest(row_filter)
         manifests = [one for one in manifests_of(self.table, snapshot) if by_manifest(one)]
-        return {one.place: one for one in _entries(self.table, manifests) if finds(one)}
+        return {one.place: one for one in entries_of(self.table, manifests) if finds(one)}
 
     def _by_manifest(self, row_filter: BooleanExpression) -> Callable[[ManifestFile], bool]:
         schema, specs = self.table.schema(), self.table.specs()
@@ -299,7 +300,13 @@ class Seen:
         return finds
 
 
-def _entries(table: Table, manifests: list[ManifestFile]) -> Iterator[Entry]:
+def entries_of(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[Entry]:
+    """Yield the live files that manifests name.
+
+    Raises:
+        OSError: if a manifest cannot be read.
+        ValueError: if it is none.
+    """
     for manifest in manifests:
         with _as_written(manifest.manifest_path):
             entries = manifest.fetch_manifest_entry(table.io)

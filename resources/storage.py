@@ -20,6 +20,7 @@ from pyiceberg.table import Table
 
 from resources.fingerprints import read_footer
 from resources.lakehouse import local_path
+from resources.metadata import readable_place
 
 _LOOK_AT_ONCE = 1_000
 _NAMED_HOSTS = frozenset({"hdfs", "viewfs"})
@@ -47,7 +48,8 @@ def filesystem_of(table: Table, uri: str) -> tuple[pafs.FileSystem, str, str]:
     """Return the file system of a URI with the catalog's own credentials, the place in it, and the scheme to restore."""
     parts = urlsplit(uri)
     io: Any = table.io
-    filesystem = io.fs_by_scheme(parts.scheme or "file", parts.netloc or None)
+    with readable_place(table, uri):
+        filesystem = io.fs_by_scheme(parts.scheme or "file", parts.netloc or None)
     if parts.scheme in {"", "file"}:
         return filesystem, place_of(uri), "file://" if parts.scheme else ""
     host = parts.netloc if parts.scheme in _NAMED_HOSTS else ""

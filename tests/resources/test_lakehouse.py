@@ -816,7 +816,9 @@ def test_a_source_file_without_bounds_for_its_time_column_is_refused_with_the_re
 
 
 def test_a_source_is_placed_in_time_by_an_instant_or_a_date_only(lakehouse: Lakehouse, days: Table) -> None:
-    with pytest.raises(TypeError, match="not a date or timestamptz"):
+    with pytest.raises(
+        EnvironmentRefused, match=r"column value of silver\.days is long\n *rule: .* a date or timestamptz"
+    ):
         lakehouse.source_state(DAYS, "value", None)
 
 

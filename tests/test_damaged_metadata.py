@@ -1,0 +1,406 @@
+"""Tables whose metadata somebody has damaged, in the catalog or in the warehouse: refused or named, and nothing falls over."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as arrow
+import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import clear_manifest_cache
+from support import put_back, set_aside
+
+from backfill_assets.clock import recorded_instants
+from backfill_assets.doctor import examine
+from backfill_assets.explain import explain
+from backfill_assets.planning import plan_run
+from backfill_assets.platform import Platform
+from backfill_assets.publication import publish, rollback
+from backfill_assets.reproduce import conditions_of
+from backfill_assets.verification import verify
+from benchmarks import small_table
+from benchmarks.changed_bytes import overwrite
+from benchmarks.small_table import HISTORY, READINGS, SCOPE, SOURCE, closed, declared, manifest, planned, staged
+from manifests.errors import EnvironmentRefused
+from manifests.lifecycle import RunState
+from resources.lakehouse import LOAD_PROPERTY
+from resources.storage import place_of
+
+KEY = ["meter=m1", "day=2020-02-04"]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Published history, a correction of two months of it, and a run whose chunks are gated and which waits to be published."""
+    home = tmp_path_factory.mktemp("metadata") / "home"
+    with declared():
+        platform = small_table.opened(home)
+        small_table.initialise(platform)
+        for run_id, scope, version in (("history", HISTORY, "1"), ("fixed", SCOPE, "2"), ("waiting", SCOPE, "1")):
+            planned(platform, manifest(run_id, "REPLACE_PARTITIONS", scope, computed_by=version))
+            staged(platform, run_id)
+            if run_id != "waiting":
+                publish(platform, run_id)
+        closed(platform)
+    return set_aside(home)
+
+
+@pytest.fixture
+def platform(kept: Path) -> Iterator[Platform]:
+    clear_manifest_cache()
+    with put_back(kept) as opened:
+        yield opened
+    clear_manifest_cache()  # it knows files by their names
+
+
+def metadata_of(platform: Platform, table: str = READINGS) -> Path:
+    return Path(place_of(platform.lakehouse.table(table).metadata_location))
+
+
+def lists(platform: Platform, table: str = READINGS) -> tuple[Path, list[Path]]:
+    """Return the manifest list of what readers of a table see, and the manifests that it names."""
+    found = platform.lakehouse.table(table)
+    snapshot = found.current_snapshot()
+    assert snapshot is not None
+    manifests = [Path(place_of(one.manifest_path)) for one in snapshot.manifests(found.io)]
+    clear_manifest_cache()
+    return Path(place_of(snapshot.manifest_list)), manifests
+
+
+def plan(platform: Platform) -> None:
+    plan_run(platform, manifest("another", "REPLACE_PARTITIONS", SCOPE))
+
+
+def publish_it(platform: Platform) -> None:
+    publish(platform, "waiting")
+
+
+def roll_back(platform: Platform) -> None:
+    rollback(platform, "fixed")
+
+
+def explain_it(platform: Platform) -> None:
+    explain(platform, READINGS, KEY)
+
+
+def append(platform: Platform) -> None:
+    schema = schema_to_pyarrow(platform.lakehouse.table(SOURCE).schema())
+    rows = arrow.Table.from_pylist([{"id": "13", "at": datetime(2020, 12, 2, tzinfo=UTC)}], schema=schema)
+    platform.lakehouse.append(SOURCE, [rows], {LOAD_PROPERTY: "one more"})
+
+
+def undo(platform: Platform) -> None:
+    loads = platform.lakehouse.loads(SOURCE)
+    platform.lakehouse.undo_load(SOURCE, loads[-1].load_id, {})
+
+
+# --- what the catalog names -------------------------------------------------------------------------------------------
+
+
+def written(raw: bytes) -> Callable[[Platform, str], None]:
+    return lambda platform, table: overwrite(metadata_of(platform, table), raw)
+
+
+def removed(platform: Platform, table: str) -> None:
+    metadata_of(platform, table).unlink()
+
+
+def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Platform, str], None]:
+    """Return what changes a table's metadata file, which stays JSON."""
+
+    def edit(platform: Platform, table: str) -> None:
+        file = metadata_of(platform, table)
+        said = json.loads(file.read_bytes())
+        change(said)
+        overwrite(file, json.dumps(said).encode())
+
+    return edit
+
+
+def newest(said: dict[str, Any]) -> dict[str, Any]:
+    return next(one for one in said["snapshots"] if one["snapshot-id"] == said["current-snapshot-id"])
+
+
+def fields(said: dict[str, Any]) -> list[dict[str, Any]]:
+    return [field for schema in said["schemas"] for field in schema["fields"]]
+
+
+def registered(location: str) -> Callable[[Platform, str], None]:
+    """Return what makes the catalog name another metadata file."""
+
+    def register(platform: Platform, table: str) -> None:
+        with closing(sqlite3.connect(platform.settings.home / "catalog.db")) as connection:
+            change = "UPDATE iceberg_tables SET metadata_location = ? WHERE table_namespace || '.' || table_name = ?"
+            assert connection.execute(change, (location, table)).rowcount == 1
+            connection.commit()
+
+    return register
+
+
+UNREADABLE = {
+    "half": written(b"{"),
+    "empty": written(b""),
+    "null": written(b"null"),
+    "no text": written(b"\xff\xfe\x00"),
+    "too deep": written(b"[" * 100_000),
+    "removed": removed,
+    "an unknown type": edited(lambda said: [field.update(type="nope") for field in fields(said)]),
+    "format 9": edited(lambda said: said.update({"format-version": 9})),
+    "no manifest list": edited(lambda said: newest(said).pop("manifest-list")),
+    "no schema": edited(lambda said: said.update(schemas=[])),
+    "a scheme of nobody": registered("foo://x"),
+    "a name that ends early": registered("a\0b"),
+}
+
+
+@pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_target_whose_metadata_cannot_be_read_is_refused_by_name_and_the_doctor_names_it_and_looks_on(
+    platform: Platform, damage: Callable[[Platform, str], None]
+) -> None:
+    (platform.evidence.records("history") / "publish.json").unlink()
+    damage(platform, READINGS)
+    for command in (plan, publish_it, roll_back, explain_it):
+        with pytest.raises(EnvironmentRefused, match=f"metadata of {READINGS} cannot be read") as refused:
+            command(platform)
+        (problem,) = refused.value.problems
+        assert "restore" in problem.fix
+        assert "backfill verify" in problem.fix
+    found = {(one.kind, one.where) for one in examine(platform)}
+    assert ("DATA-LOSS", READINGS) in found
+    assert ("record-damaged", "history record publish") in found
+    assert any(one.where == READINGS for one in verify(platform).everything)
+
+
+def test_a_catalog_that_cannot_be_used_is_no_damaged_table(platform: Platform) -> None:
+    closed(platform)
+    overwrite(platform.settings.home / "catalog.db", b"no database" * 100)
+    for command in (plan, examine):
+        with pytest.raises(EnvironmentRefused, match="the catalog 'lake' cannot be opened"):
+            command(platform)
+
+
+@pytest.mark.parametrize("damage", [written(b"{"), removed, registered("foo://x")])
+def test_a_source_whose_metadata_cannot_be_read_is_refused_by_name_and_nothing_is_published(
+    platform: Platform, damage: Callable[[Platform, str], None]
+) -> None:
+    before = platform.lakehouse.snapshot_id(READINGS)
+    damage(platform, SOURCE)
+    for command in (plan, publish_it, append):
+        with pytest.raises(EnvironmentRefused, match=f"metadata of {SOURCE} cannot be read"):
+            command(platform)
+    assert platform.lakehouse.snapshot_id(READINGS) == before
+    assert platform.ledger.run("waiting").state is RunState.VALIDATED
+
+
+# --- manifest lists and manifests -------------------------------------------------------------------------------------
+
+
+def garbled(file: Path) -> None:
+    overwrite(file, b"garbage")
+
+
+def halved(file: Path) -> None:
+    overwrite(file, file.read_bytes()[: file.stat().st_size // 2])
+
+
+def scrambled(file: Path) -> None:
+    """Change what lies behind the header: the compressed block is none any more."""
+    raw = file.read_bytes()
+    overwrite(file, raw[: -len(raw) // 8] + bytes(255 - one for one in raw[-len(raw) // 8 : -16]) + raw[-16:])
+
+
+def with_a_hole(file: Path) -> None:
+    raw = file.read_bytes()
+    overwrite(file, raw[:1200] + bytes(16) + raw[1216:])
+
+
+DAMAGES = pytest.mark.parametrize("damage", [Path.unlink, garbled, halved, scrambled, with_a_hole])
+
+
+@DAMAGES
+@pytest.mark.parametrize("which", ["list", "manifest"])
+def test_the_doctor_names_damaged_metadata_of_what_readers_see_and_looks_on(
+    platform: Platform, which: str, damage: Callable[[Path], None]
+) -> None:
+    manifest_list, manifests = lists(platform)
+    replaced = platform.ledger.chunks("history")[1].files[0]
+    Path(place_of(replaced.path)).unlink()  # only the older snapshot has it
+    damaged = manifest_list if which == "list" else manifests[0]
+    damage(damaged)
+    found = [one for one in examine(platform) if one.kind == "DATA-LOSS"]
+    assert [one for one in found if "cannot be read" in one.what and damaged.name in f"{one.what} {one.fix}"], found
+    assert [one for one in found if one.where == f"{READINGS} older snapshots" and replaced.path[-40:] in one.what], (
+        found
+    )
+    named = [f"{one.where} {one.what}" for one in verify(platform).everything]
+    assert any(damaged.name in one for one in named), named
+
+
+@DAMAGES
+@pytest.mark.parametrize("which", ["list", "manifest"])
+def test_a_row_of_damaged_metadata_is_not_explained_and_nothing_is_published_over_it(
+    platform: Platform, which: str, damage: Callable[[Path], None]
+) -> None:
+    manifest_list, manifests = lists(platform)
+    for file in [manifest_list] if which == "list" else manifests:
+        damage(file)
+    for command in (explain_it, publish_it, roll_back):
+        with pytest.raises(EnvironmentRefused, match=f"of {READINGS} cannot be read"):
+            command(platform)
+
+
+@DAMAGES
+@pytest.mark.parametrize("which", ["list", "manifest"])
+def test_nothing_is_published_or_loaded_over_damaged_metadata_of_its_source_until_it_is_restored(
+    platform: Platform, which: str, damage: Callable[[Path], None]
+) -> None:
+    manifest_list, manifests = lists(platform, SOURCE)
+    file = manifest_list if which == "list" else manifests[0]
+    raw, before = file.read_bytes(), platform.lakehouse.snapshot_id(READINGS)
+    damage(file)
+    commands = [plan, undo]
+    if which == "list":  # an append looks into no manifest, and the evidence has those by their bytes
+        commands.append(append)
+        if damage is not Path.unlink:  # of a list that is gone the evidence says so
+            commands.append(publish_it)
+    for command in commands:
+        with pytest.raises(EnvironmentRefused, match=f"of {SOURCE} cannot be read"):
+            command(platform)
+    assert platform.lakehouse.snapshot_id(READINGS) == before
+    file.write_bytes(raw)
+    assert publish(platform, "waiting").new
+
+
+@DAMAGES
+@pytest.mark.parametrize("which", ["list", "manifest"])
+def test_a_run_whose_source_has_damaged_metadata_cannot_be_reproduced_which_is_said(
+    platform: Platform, which: str, damage: Callable[[Path], None]
+) -> None:
+    manifest_list, manifests = lists(platform, SOURCE)
+    file = manifest_list if which == "list" else manifests[0]
+    damage(file)
+    recorded = {one.chunk: one for one in platform.ledger.chunks("fixed")}
+    pin = {one.name: one for one in conditions_of(platform, platform.ledger.run("fixed").plan, recorded)}[SOURCE]
+    assert (pin.same, pin.blocks) == (False, True)
+    assert file.name in pin.present
+
+
+# --- JSON that says odd things ----------------------------------------------------------------------------------------
+
+
+def summary(key: str, value: str) -> Callable[[dict[str, Any]], object]:
+    return lambda said: newest(said)["summary"].update({key: value})
+
+
+@pytest.mark.parametrize("key", ["total-records", "total-data-files", "total-files-size"])
+def test_a_count_that_is_none_is_refused_before_anything_is_committed(platform: Platform, key: str) -> None:
+    before = platform.lakehouse.snapshot_id(READINGS)
+    raw = metadata_of(platform).read_bytes()
+    edited(summary(key, "x"))(platform, READINGS)
+    for command in (publish_it, roll_back):
+        with pytest.raises(EnvironmentRefused, match=f"of {READINGS} says {key}: 'x'"):
+            command(platform)
+    assert platform.lakehouse.snapshot_id(READINGS) == before
+    overwrite(metadata_of(platform), raw)
+    assert publish(platform, "waiting").new
+
+
+@pytest.mark.parametrize(
+    ("key", "command"),
+    [
+        ("total-records", append),
+        ("total-records", lambda platform: platform.lakehouse.total_rows(SOURCE)),
+        ("added-records", lambda platform: platform.lakehouse.loads(SOURCE)),
+    ],
+)
+def test_a_count_of_a_source_that_is_none_is_refused_by_name(
+    platform: Platform, key: str, command: Callable[[Platform], object]
+) -> None:
+    edited(summary(key, "x"))(platform, SOURCE)
+    with pytest.raises(EnvironmentRefused, match=f"of {SOURCE} says {key}: 'x'"):
+        command(platform)
+
+
+def test_a_change_whose_number_is_none_is_named_by_the_doctor_and_it_looks_on(platform: Platform) -> None:
+    Path(place_of(platform.ledger.chunks("fixed")[0].files[0].path)).unlink()
+    edited(summary("backfill.sequence", "x"))(platform, READINGS)
+    found = {one.kind: one for one in examine(platform)}
+    assert "backfill.sequence: 'x'" in found["metadata-damaged"].what
+    assert "DATA-LOSS" in found
+
+
+@pytest.mark.parametrize("column", [{"name": "days"}, {"type": "string"}], ids=["gone", "text"])
+def test_a_target_without_its_day_column_is_named_by_the_doctor(platform: Platform, column: dict[str, str]) -> None:
+    edited(lambda said: [one.update(column) for one in fields(said) if one["name"] == "day"])(platform, READINGS)
+    found = {one.kind: one for one in examine(platform)}
+    assert "day" in found["metadata-damaged"].what
+    for command in (publish_it, explain_it):
+        with pytest.raises(EnvironmentRefused):
+            command(platform)
+
+
+def test_a_target_at_a_place_that_nothing_can_open_is_refused_and_named_by_the_doctor(platform: Platform) -> None:
+    edited(lambda said: said.update(location="foo://x"))(platform, READINGS)
+    assert [one for one in examine(platform) if one.kind == "DATA-LOSS" and "foo://x" in one.what]
+    with pytest.raises(EnvironmentRefused, match="foo://x"):
+        publish_it(platform)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        edited(lambda said: said.update(location="foo://x")),
+        edited(lambda said: said.update({"format-version": 3, "next-row-id": 0})),
+        edited(
+            lambda said: [one.update(transform="nope") for spec in said["partition-specs"] for one in spec["fields"]]
+        ),
+    ],
+    ids=["at a place that nothing can open", "of a format that is not written", "of an unknown transform"],
+)
+def test_a_target_that_cannot_be_committed_to_is_refused_and_nothing_changes(
+    platform: Platform, damage: Callable[[Platform, str], None]
+) -> None:
+    file = metadata_of(platform)
+    raw, before = file.read_bytes(), platform.lakehouse.snapshot_id(READINGS)
+    damage(platform, READINGS)
+    for command in (publish_it, roll_back):
+        with pytest.raises(EnvironmentRefused, match=READINGS):
+            command(platform)
+    assert platform.lakehouse.snapshot_id(READINGS) == before
+    overwrite(metadata_of(platform), raw)
+    assert publish(platform, "waiting").new
+    assert rollback(platform, "waiting").new
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        edited(lambda said: [one.update({"timestamp-ms": 10**18}) for one in said["snapshots"]]),
+        edited(lambda said: [one.update(name="when") for one in fields(said) if one["name"] == "at"]),
+        edited(lambda said: [one.update(type="string") for one in fields(said) if one["name"] == "at"]),
+    ],
+    ids=["an instant beyond time", "no time column", "a time column of text"],
+)
+def test_a_source_of_odd_instants_is_refused_when_a_run_is_planned_on_it(
+    platform: Platform, damage: Callable[[Platform, str], None]
+) -> None:
+    damage(platform, SOURCE)
+    with pytest.raises(EnvironmentRefused, match=SOURCE):
+        plan(platform)
+
+
+def test_instants_beyond_time_are_refused_where_they_are_shown(platform: Platform) -> None:
+    edited(lambda said: [one.update({"timestamp-ms": 10**18}) for one in said["snapshots"]])(platform, READINGS)
+    edited(lambda said: [one.update({"timestamp-ms": 10**18}) for one in said["snapshots"]])(platform, SOURCE)
+    edited(lambda said: said.update({"last-updated-ms": 10**18}))(platform, SOURCE)
+    for command in (explain_it, lambda platform: platform.lakehouse.loads(SOURCE)):
+        with pytest.raises(EnvironmentRefused, match="committed at"):
+            command(platform)
+    with pytest.raises(EnvironmentRefused, match=f"{SOURCE} says that it was updated at"):
+        recorded_instants(platform, [SOURCE])
