@@ -57,6 +57,7 @@ from resources.rows import (
     fold,
     hashes_of,
     is_id,
+    of_no_form,
     rows_of,
     tables_of_runs,
 )
@@ -84,6 +85,7 @@ _SAID = frozenset(
     {"event", "run_id", "number", "bundle", "evidence_root", "follows", "at", "rows", "tables", "beside", COMMITTED}
 )
 """What every record says that changes rows."""
+_TEXTS = ("bundle", "evidence_root", "at")
 _FACTS = frozenset({"action", "by", "completedBy"})
 """What the record of an event beside a change may say of it."""
 _PUBLISHED = frozenset({"snapshot_id", "base_snapshot_id", "files_added", "files_removed", "evidence_root"})
@@ -119,35 +121,42 @@ class Record:
     hash: str
     content: Mapping[str, Any]
     is_readable: bool = True
+    wrong: str = ""
+    """Why it is none of this project's, although it says that it changes rows: nothing goes on from it, whatever vouches for it."""
 
     @property
     def number(self) -> int:
         """Its place among the records of its run that change rows; 0 for others."""
-        number = self.content.get("number")
-        if type(number) is not int or not isinstance(self.content.get("follows"), int):
-            return 0
-        return number if {"event", "follows", "rows"} <= self.content.keys() else 0
+        return 0 if self.wrong or "follows" not in self.content else int(self.content["number"])
 
 
 @dataclass(frozen=True)
 class Harmed:
-    """A record that is not as a link of the chain vouches for it: SHA-256 then and now, or what is there instead."""
+    """A record that is not as a link of the chain vouches for it: SHA-256 then and now, or what is there instead.
+
+    Or, with the SHA-256 that its link gives, one that is `wrong` as it is: this project has written neither.
+    """
 
     run_id: str
     name: str
     file: Path
     expected: str
     found: str
+    wrong: str = ""
 
     @property
     def what(self) -> str:
         """Say what has become of it."""
+        if self.wrong:
+            return f"{self.file} {self.wrong}"
         how = "is missing" if self.found == "nothing" else "was changed after it was written"
         return f"{self.file} {how}: the chain has the SHA-256 {self.expected} of it"
 
     @property
     def fix(self) -> str:
         """Say what is to be done."""
+        if self.wrong:
+            return f"find out who has put it and its link there; restore the evidence from a backup that has neither: {self.file}"
         return f"restore this file from a backup, byte by byte: {self.file}"
 
 
@@ -272,14 +281,41 @@ def records_of(platform: Platform, run_id: str) -> list[Record]:
             what = not_a_file(file) or "a file that cannot be read"
             found.append(Record(visible(file.stem), what, {}, is_readable=False))
             continue
-        try:
-            content = json_of(raw)
-        except ValueError:
-            content = {}
-        found.append(
-            Record(visible(file.stem), hashlib.sha256(raw).hexdigest(), content if isinstance(content, dict) else {})
-        )
+        found.append(_record_of(file, run_id, raw))
     return sorted(found, key=lambda one: (one.number == 0, one.number, one.name))
+
+
+def _record_of(file: Path, run_id: str, raw: bytes) -> Record:
+    try:
+        content = json_of(raw)
+    except ValueError:
+        content = {}
+    said = content if isinstance(content, dict) else {}
+    wrong = _of_no_form(said, run_id) if "follows" in said else ""
+    return Record(visible(file.stem), hashlib.sha256(raw).hexdigest(), said, wrong=wrong)
+
+
+def _of_no_form(said: Mapping[str, Any], run_id: str) -> str:
+    """Say why a record that says what it follows is none that this project writes of a change of rows; empty if it can be one."""
+    what, event = "says what no record of this project says", said.get("event")
+    if event not in (_ACTIONS | _EVENTS if isinstance(event, str) else ()):
+        return f"{what}: it is about no event"
+    if said.get("run_id") != run_id or not all(isinstance(said.get(name), str) for name in _TEXTS):
+        return f"{what}: it is of another run, or of no bundle"
+    number, follows = said.get("number"), said["follows"]
+    if type(number) is not int or number < 1 or type(follows) is not int or follows < 0:
+        return f"{what}: it has no place among the others"
+    if not all(_are_hashes(said.get(name, {})) for name in ("tables", "beside")):
+        return f"{what}: it gives no hashes of tables, or of the records beside it"
+    committed = said.get(COMMITTED, [])
+    if not isinstance(committed, list) or not all(isinstance(one, dict) for one in committed):
+        return f"{what}: it does not say what was committed"
+    wrong = of_no_form(said.get("rows"), is_adopted=event == ADOPTED)
+    return f"{what}: {wrong}" if wrong else ""
+
+
+def _are_hashes(said: Any) -> bool:
+    return isinstance(said, dict) and all(isinstance(hash_, str) for hash_ in said.values())
 
 
 def vouched_for(platform: Platform, run_id: str, records: Sequence[Record]) -> list[Record]:
@@ -306,18 +342,43 @@ def vouched_for(platform: Platform, run_id: str, records: Sequence[Record]) -> l
 
 
 def harmed(platform: Platform, links: Iterable[Mapping[str, Any]]) -> list[Harmed]:
-    """Return the records that are missing, or are not as links vouch for them."""
+    """Return the records that are missing, or are not as links vouch for them, or that links vouch for and are none of a change.
+
+    Those that change rows count up, run by run, in the order of their links.
+    """
     told = {
-        (str(link["run"]), str(link["record"])): str(link["recordHash"])
+        (str(link["run"]), str(link["record"])): (str(link["recordHash"]), "rows" in link)
         for link in links
         if "recordHash" in link and is_id(link.get("run")) and is_id(link.get("record"))
     }
     wrong = []
-    for (run_id, name), expected in told.items():
+    before: dict[str, int] = {}
+    for (run_id, name), (expected, changes_rows) in told.items():
         file = platform.evidence.records(run_id) / f"{name}.json"
         if (found := hash_or_kind(file)) != expected:
             wrong.append(Harmed(run_id, name, file, expected, found))
+            if changes_rows:
+                before.pop(run_id, None)
+        elif changes_rows:
+            one = _record_of(file, run_id, read_kept(file))
+            if why := wrong_as_linked(one, before.get(run_id)):
+                wrong.append(Harmed(run_id, name, file, expected, found, why))
+            before[run_id] = one.number
     return wrong
+
+
+def wrong_as_linked(record: Record, before: int | None) -> str:
+    """Say why this project has not made the link of a record that changes rows; empty if it can have.
+
+    `before` is the number of the record whose link came before, 0 if there is none; with None nobody knows.
+    """
+    if record.wrong:
+        return record.wrong
+    if not record.number:
+        return "is no record of a change of rows, and a link of the chain vouches for it as one"
+    if before is not None and record.number != before + 1:
+        return f"has the number {record.number}, and its link follows that of record {before} of the run"
+    return ""
 
 
 def harmed_of(platform: Platform, run_id: str, *, since: int = 0) -> list[Harmed]:
@@ -351,7 +412,11 @@ def _without_link(platform: Platform, run_id: str) -> set[str]:
 
     Of one that is due the link is still to come: its process is at it, or ended before it.
     """
-    strange = {one.name for one in records_of(platform, run_id) if one.number and not _is_linked(platform, run_id, one)}
+    strange = {
+        one.name
+        for one in records_of(platform, run_id)
+        if (one.number or one.wrong) and not _is_linked(platform, run_id, one)
+    }
     record = platform.ledger.run(run_id)
     if not strange or record.state not in WAS_PUBLISHED or not platform.evidence.bundles(run_id):
         return strange
@@ -430,8 +495,12 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
                 _record(platform, connection, run_id, MOVED, {"by": record.run_id, "action": action})
             except (
                 OSError,
+                ArithmeticError,
+                AttributeError,
+                LookupError,
+                RecursionError,
+                TypeError,
                 ValueError,
-                KeyError,
                 EnvironmentRefused,
                 PublicationRefused,
             ) as damage:  # of another run: it must not stop this one
@@ -680,12 +749,16 @@ def planted(platform: Platform, record: RunRecord) -> list[str]:
     if record.state not in WAS_PUBLISHED or not platform.evidence.bundles(record.run_id):
         return []
     records = records_of(platform, record.run_id)
-    if not any(one.number and not _is_linked(platform, record.run_id, one) for one in records):
+    claim = [one for one in records if one.number or one.wrong]
+    if all(_is_linked(platform, record.run_id, one) for one in claim):
         return []
     with platform.ledger.engine.begin() as connection:
         lock_target(connection, record.target)
         linked, late = in_order(platform, connection, record.run_id, records)
-    return [one.name for one in records if one.number and one not in linked and one not in late]
+    known = [*linked, *late]
+    return [
+        one.name for one in claim if one not in known and not (one.wrong and _is_linked(platform, record.run_id, one))
+    ]
 
 
 def _is_due(

@@ -35,6 +35,7 @@ from backfill_assets.records import (
     kept_rows,
     records_of,
     sealed_rows,
+    wrong_as_linked,
 )
 from backfill_assets.seals import Sealed, sealed_of
 from backfill_assets.strangers import begun_bundles, interrupted, strange_files, strange_folders
@@ -440,24 +441,25 @@ class _Check:
         by_name = {record.name: record for record in records}
         linked = {str(link.content.get("record")): link for link in links if "record" in link.content}
         beside: dict[str, str] = {}
+        wrong: list[str] = []
+        before: int | None = 0
         for name, link in linked.items():
             where = f"{found.run_id}/records/{name}.json"
-            expected = link.content.get("recordHash")
-            if name not in by_name:
+            expected, one = str(link.content.get("recordHash")), by_name.get(name)
+            if one is None:
                 found.add(
                     where, f"is missing: link {link.number} of the chain names it", f"SHA-256 {expected}", "nothing"
                 )
-            elif by_name[name].hash != expected:
-                found.add(
-                    where,
-                    "was changed after it was written",
-                    f"SHA-256 {expected}",
-                    _hash_or_kind(by_name[name].hash),
-                )
-            elif isinstance(told := by_name[name].content.get("beside", {}), dict):
-                beside |= told
+            elif one.hash != expected:
+                found.add(where, "was changed after it was written", f"SHA-256 {expected}", _hash_or_kind(one.hash))
+            elif "rows" in link.content and (what := wrong_as_linked(one, before)):
+                found.add(where, what)
             else:
-                found.add(where, "does not say which records lie beside it")
+                beside |= one.content.get("beside", {}) if one.number else {}
+                before = one.number or before
+                continue
+            wrong.append(name)
+            before = None if "rows" in link.content else before
         for record in records:
             where = f"{found.run_id}/records/{record.name}.json"
             if record.number and record.name not in linked:
@@ -473,11 +475,7 @@ class _Check:
                     found.add(where, what, "nothing", _hash_or_kind(record.hash))
         for name in sorted(beside.keys() - by_name.keys()):
             found.add(f"{found.run_id}/records/{name}.json", "is missing", f"SHA-256 {beside[name]}", "nothing")
-        return [
-            name
-            for name, link in linked.items()
-            if name not in by_name or by_name[name].hash != link.content.get("recordHash")
-        ]
+        return wrong
 
     @staticmethod
     def _diff(bundle: Path, records: Sequence[Record], found: _Findings, *, published: bool) -> None:
@@ -577,7 +575,7 @@ class _Check:
         """Hold the kept rows against the hash of them that the run's last link gives."""
         numbered = sorted((one for one in records if one.number), key=lambda one: one.number)
         if not numbered or not links or numbered[-1].name != links[-1].content.get("record"):
-            return  # a record that has no link yet: named as such
+            return  # a record that has no link yet, or one whose link is about no record of this place: named as such
         own, told = _sum_of(kept, numbered[-1]), links[-1].content.get("rows")
         if own == told:
             return

@@ -188,6 +188,53 @@ def hashes_of(rows: Rows) -> dict[str, str]:
     }
 
 
+def of_no_form(changes: Any, *, is_adopted: bool = False) -> str:
+    """Say why nothing of this project gives rows so, as changes by table, key and column; empty if it can be.
+
+    Either cells that may move on, or rows that were added; with `is_adopted` every row of a run, of any of its tables.
+    """
+    if not isinstance(changes, dict):
+        return "its rows are not given by table"
+    for table, rows in changes.items():
+        if table not in (tables_of_runs() if is_adopted else MOVING):
+            return f"it changes rows of {table}"
+        if not isinstance(rows, dict):
+            return f"its rows of {table} are not given by key"
+        for key, cells in rows.items():
+            if not isinstance(cells, dict) or not _is_change(table, key, cells, is_adopted=is_adopted):
+                return f"no event changes {table} {key} so"
+    return ""
+
+
+def _is_change(table: str, key: str, cells: Row, *, is_adopted: bool) -> bool:
+    columns, moves = metadata.tables[table].c, _MOVES.get(table, _Moves())
+    own = _KEYED_BY.get(table, "id")
+    if own in cells:  # a whole row; columns that came later have a default
+        needed = {one.name for one in columns if not one.nullable and one.server_default is None}
+        if not (is_adopted or moves.grows) or str(cells[own]) != key or not needed <= cells.keys():
+            return False
+    elif is_adopted or not cells.keys() <= moves.cells:
+        return False
+    return all(name in columns and _is_cell(columns[name], value) for name, value in cells.items())
+
+
+def _is_cell(column: sa.Column[Any], value: Any) -> bool:
+    """Whether a value is one that `cell` gives of a column."""
+    kind = column.type
+    if value is None:
+        return bool(column.nullable)
+    if isinstance(kind, sa.Boolean):
+        return isinstance(value, bool)
+    if isinstance(kind, sa.Integer):
+        return type(value) is int
+    if isinstance(kind, sa.Text) and isinstance(value, (dict, list)):
+        try:
+            return bool(canonical_json_of_plain(value))
+        except (ValueError, RecursionError):
+            return False
+    return isinstance(value, str)
+
+
 def fold(rows: Rows, changes: Mapping[str, Mapping[str, Row]]) -> None:
     """Bring kept rows up to date with the cells that changed, and the rows that were added."""
     for table, changed in changes.items():

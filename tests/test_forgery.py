@@ -1071,3 +1071,61 @@ def test_nothing_is_written_past_an_entry_that_has_no_number_or_hash(platform: P
     assert platform.ledger.run("history").state is RunState.PUBLISHED
     assert any(place.startswith("ledger journal") for place in places(platform))
     assert "journal-damaged" in {one.kind for one in mend(platform)[1]}
+
+
+def _recorded(platform: Platform, name: str = "told-2", **said: Any) -> str:
+    """Put a record of `history` beside those that it has, with a consistent link; return the place of it."""
+    store, follows = platform.evidence, platform.evidence.chain.length()
+    published = json.loads((store.records("history") / "publish.json").read_text())
+    told = {key: value for key, value in published.items() if key not in {"action", "committed"}}
+    told |= {"event": "told", "number": 2, "follows": follows, "rows": {"sink_attempts": {}}} | said
+    raw = json.dumps(told).encode()
+    (store.records("history") / f"{name}.json").write_bytes(raw)
+    link = {"event": told["event"], "run": "history", "record": name, "recordHash": hashlib.sha256(raw).hexdigest()}
+    link |= {"root": told["evidence_root"], "rows": sha256_of(told["tables"]), "at": told["at"]}
+    store.chain.append(link, since=follows, same=lambda _: False)
+    return f"history/records/{name}.json"
+
+
+ODD_RECORDS = [
+    {"rows": [1]},
+    {"rows": {"transitions": 5}},
+    {"rows": {"transitions": {"9999": {"id": "x"}}}},
+    {"rows": {"chunks": {"2020-01": {"files": 5}}}},
+    {"rows": {"runs": {"history": {"plan": 5}}}},
+    {"rows": {"approvals": {"1": {"decision": [1]}}}},
+    {"rows": {"nothing": {"1": {"a": 1}}}},
+    {"tables": 5},
+    {"beside": {"diff": [1]}},
+    {"committed": 5},
+    {"event": "approved"},
+    {"at": 5},
+    {"run_id": "waiting"},
+    {"number": -1},
+    {"number": 1},
+    {"number": 7},
+]
+
+
+@pytest.mark.parametrize("said", ODD_RECORDS, ids=str)
+def test_a_linked_record_that_none_of_ours_is_like_is_named_and_nothing_goes_on_from_it(
+    platform: Platform, said: Mapping[str, Any]
+) -> None:
+    where = _recorded(platform, **said)
+    found = {problem.where: problem.what for problem in verify(platform).everything}
+    assert where in found
+    assert not any("not everything" in what for what in found.values())
+    assert ("record-damaged", "history record told-2") in {(one.kind, one.where) for one in mend(platform)[1]}
+    assert where in report(platform, "history")
+    with pytest.raises(EnvironmentRefused, match=r"told-2\.json"):
+        rollback(platform, "history")
+    assert platform.ledger.run("history").state is RunState.PUBLISHED
+
+
+@pytest.mark.parametrize("said", [{"rows": [1]}, {"tables": 5}, {"number": -1}], ids=str)
+def test_an_odd_record_of_another_run_stops_no_rollback(platform: Platform, said: Mapping[str, Any]) -> None:
+    publish(platform, "waiting")
+    where = _recorded(platform, "told-9", **{"number": 3} | said)
+    rollback(platform, "waiting")
+    assert platform.ledger.run("waiting").state is RunState.ROLLED_BACK
+    assert where in places(platform)
