@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from enum import StrEnum
@@ -49,7 +50,7 @@ from resources.history import referenced
 from resources.instants import CLOCK_TOLERANCE
 from resources.journal import INSTALLATION, explain, of_nobody, unexplained
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
-from resources.ledger import BEFORE, STAGED, ChunkRecord, RunRecord, now, operator
+from resources.ledger import BEFORE, STAGED, ChunkRecord, IllegibleRow, RunRecord, now, operator
 from resources.lineage import lineage_of
 from resources.metadata import (
     UnreadableMetadata,
@@ -65,6 +66,7 @@ from resources.processes import has_ended, is_busy
 from resources.repairs import (
     end_attempt,
     end_freeze,
+    illegible_leases,
     is_given_up,
     newest_instants,
     open_freezes,
@@ -168,7 +170,7 @@ def examine(platform: Platform) -> list[Disagreement]:
     """Return everything that disagrees. Changes nothing."""
     found: list[Disagreement] = []
     declared = {target.name: target for product in PRODUCTS for target in product.targets}
-    for name in sorted({record.target for record in platform.ledger.runs()} | declared.keys()):
+    for name in sorted({record.target for record in _runs(platform)} | declared.keys()):
         target = declared.get(name)
         tables = () if target is None else tables_of(target)
         look_at = partial(_look_at_target, platform, name, target)
@@ -179,6 +181,20 @@ def examine(platform: Platform) -> list[Disagreement]:
         text = f"{one.where}: {one.what}"
         level = logging.ERROR if one.kind == "DATA-LOSS" else logging.WARNING
         logs.event(_log, level, "disagreement", text, told=True, **one.shown())
+    return found
+
+
+def _runs(platform: Platform) -> list[RunRecord]:
+    """Return the runs, without those that cannot be read because somebody has changed their cells: `_journal` names the rows."""
+    try:
+        return platform.ledger.runs()
+    except IllegibleRow:
+        with platform.ledger.engine.connect() as connection:
+            known = run_ids(connection)
+    found = []
+    for run_id in known:
+        with suppress(IllegibleRow):
+            found.append(platform.ledger.run(run_id))
     return found
 
 
@@ -193,7 +209,7 @@ def _as_far_as_possible(
         yield from look()
     except UnreadableMetadata as refusal:
         yield _damaged(where, refusal)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, IllegibleRow, LookupError, TypeError, ValueError) as error:
         if not any(_journal(platform)):
             raise
         yield Disagreement(
@@ -309,9 +325,9 @@ def _undeclared(name: str, runs: Sequence[RunRecord]) -> Disagreement:
 
 def _look_at_target(platform: Platform, name: str, target: TargetTable | None) -> Iterator[Disagreement]:
     if target is None:
-        yield _undeclared(name, platform.ledger.runs(target=name))
+        yield _undeclared(name, [one for one in _runs(platform) if one.target == name])
         return
-    everything = platform.ledger.runs()
+    everything = _runs(platform)
     runs, known = [record for record in everything if record.target == name], {record.run_id for record in everything}
     yield from _examine_target(platform, target, runs, frozenset(known))
 
@@ -597,7 +613,7 @@ def _tag_again(platform: Platform, run_id: str) -> str:
 
 def _attempts(platform: Platform) -> Iterator[Disagreement]:
     """Find attempts that are on record as running and are not."""
-    for record in platform.ledger.runs():
+    for record in _runs(platform):
         yield from _attempts_of(platform, record)
 
 
@@ -850,7 +866,7 @@ def _chunks_of(view: _View, file: DataFile, field_id: int, kind: Any) -> set[str
 
 def _evidence(platform: Platform) -> Iterator[Disagreement]:
     """Find published runs whose sealed evidence is missing, changed, or another than the one they were published with."""
-    for record in platform.ledger.runs():
+    for record in _runs(platform):
         if record.state not in WAS_PUBLISHED:
             continue
         recorded = {
@@ -907,7 +923,7 @@ def _records(platform: Platform) -> Iterator[Disagreement]:
 
 def _diffs(platform: Platform) -> Iterator[Disagreement]:
     """Find publications whose diff is to be kept and is not: their process ended before it was made, or could not make it."""
-    for record in platform.ledger.runs():
+    for record in _runs(platform):
         try:
             missing = due(platform, record) and not _just_published(platform, record.run_id)
         except (OSError, ValueError, KeyError, TypeError, RecursionError, EnvironmentRefused):
@@ -979,6 +995,14 @@ def _is_linked_soon(platform: Platform, entry: int, links: Sequence[Link]) -> bo
 
 
 def _leases(platform: Platform) -> Iterator[Disagreement]:
+    for number, what in illegible_leases(platform.ledger).items():
+        yield Disagreement(
+            "lease-damaged",
+            f"lease {number}",
+            what,
+            Sure.CERTAIN,
+            "find out who has changed it; put back what was there, or the ledger from its backup",
+        )
     for held in open_leases(platform.ledger):
         if held["expires_at"] < now():
             yield Disagreement(

@@ -65,7 +65,7 @@ class _Looked:
     cited: set[tuple[str, str]] = field(default_factory=set)
 
     def strange(self, said: Mapping[str, Any]) -> str:
-        if wrong := _of_no_form(said):
+        if wrong := of_no_form(said):
             return wrong
         event, run_id = said["event"], said["run"]
         if event == journal.EVENT:
@@ -101,7 +101,7 @@ class _Looked:
         return _other_than_its_record(said, raw)
 
 
-def _of_no_form(said: Mapping[str, Any]) -> str:
+def of_no_form(said: Mapping[str, Any]) -> str:
     """Return what keeps a link from being one of this project's, whatever it is about."""
     event, run_id = said.get("event"), said.get("run")
     if not isinstance(event, str) or not (is_id(run_id) or (event == journal.EVENT and isinstance(run_id, str))):

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from backfill_assets import faults
 from backfill_assets.chunk_changes import CHANGES_FILE, VISIBLE, changes_of_run
+from backfill_assets.links import of_no_form as link_of_no_form
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.seals import (
     BESIDE_FILE,
@@ -392,7 +393,12 @@ def damaged_files(platform: Platform, run_id: str) -> list[str]:
     store, chain = platform.evidence, platform.evidence.chain.read()
     mine = [link.content for link in chain.links if link.content.get("run") == run_id]
     sealed = [one for one in mine if one.get("event") == SEALED]
-    found = [f"{store.chain.folder.name}/{one.name}" for one in chain.damages]
+    odd = {
+        f"{link.number:08}.json"
+        for link in chain.links
+        if link.content.get("run") == run_id and link_of_no_form(link.content)
+    }
+    found = [f"{store.chain.folder.name}/{name}" for name in sorted(odd | {one.name for one in chain.damages})]
     if store.bundles(run_id):
         bundle = store.path(run_id)
         root, wrong = examine(bundle, run_id)

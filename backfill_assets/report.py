@@ -22,6 +22,7 @@ from markupsafe import Markup, escape
 
 from backfill_assets.chunk_changes import CHANGES_FILE, changes_of_run
 from backfill_assets.executor import CHUNK_GATE
+from backfill_assets.links import of_no_form
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import Record, accepted_before, damaged_files, last_diff, records_of, unharmed_rows
 from backfill_assets.sums import difference
@@ -385,7 +386,8 @@ def _evidence(
     platform: Platform, run_id: str, bundle: Path | None, records: Sequence[Record], damaged: Sequence[str]
 ) -> dict[str, Any]:
     chain = platform.evidence.chain.read()
-    links = [link for link in chain.links if link.content.get("run") == run_id and "rows" in link.content]
+    mine = (link for link in chain.links if link.content.get("run") == run_id and "rows" in link.content)
+    links = [link for link in mine if not of_no_form(link.content)]  # the others are among what is damaged
     return {
         "root": None if bundle is None else (_unless(damaged, bundle, INDEX) or {}).get("root"),
         "files": [] if bundle is None or not bundle.is_dir() else sorted(file.name for file in bundle.iterdir()),

@@ -38,6 +38,7 @@ from resources.journal import Journal
 from resources.locks import lock_run, lock_schema, lock_target, require_lease
 from resources.processes import has_ended, is_busy, this_process
 from resources.tables import (
+    Utc,
     accepted_versions,
     amendments,
     approvals,
@@ -70,6 +71,10 @@ _MOMENT = timedelta(microseconds=1)
 _others = accepted_versions.alias()
 _RUN = tuple(column for column in runs.c if column.name != "plan")
 """What a record of a run is made of; its plan is fetched when somebody asks for it."""
+
+
+class IllegibleRow(EnvironmentRefused):
+    """A row has cells that this project has not written so: what it says of its run, nobody can say."""
 
 
 class ChunkState(StrEnum):
@@ -432,7 +437,7 @@ class Ledger:
             query = query.where(runs.c.target == target)
         if states is not None:
             query = query.where(runs.c.state.in_([state.value for state in states]))
-        with self.engine.connect() as connection:
+        with self.engine.connect() as connection, legible("ledger runs"):
             return [_run_record(self.engine, row) for row in connection.execute(query)]
 
     def _locked(self, connection: sa.Connection, run_id: str) -> RunRecord:
@@ -1290,11 +1295,48 @@ def _action_of(connection: sa.Connection, publication: int) -> str:
 
 
 def _find(connection: sa.Connection, run_id: str) -> RunRecord | None:
-    row = connection.execute(sa.select(*_RUN).where(runs.c.run_id == run_id)).one_or_none()
-    return None if row is None else _run_record(connection.engine, row)
+    with legible(f"ledger runs {run_id}"):
+        row = connection.execute(sa.select(*_RUN).where(runs.c.run_id == run_id)).one_or_none()
+        return None if row is None else _run_record(connection.engine, row)
+
+
+@contextmanager
+def legible(where: str) -> Iterator[None]:
+    """Refuse to read on where a cell holds what this project never writes there.
+
+    Raises:
+        IllegibleRow: naming the place.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, sa.exc.OperationalError) as error:
+        if isinstance(error, sa.exc.OperationalError) and "decode to UTF-8" not in str(error.orig):
+            raise
+        raise IllegibleRow(
+            Problem(
+                f"{where} has cells that cannot be read: {type(error).__name__}: {error}",
+                "a cell holds what this project has written there",
+                "`backfill verify --all` names the row; find out who has changed it, and put back what was there, or the "
+                "ledger from its backup",
+            )
+        ) from error
+
+
+def require_kinds(table: sa.Table, row: sa.Row[Any]) -> None:
+    """Hold the cells of a row against the kinds of their columns: SQLite keeps whatever it is given.
+
+    Raises:
+        TypeError: naming the first that is of another kind.
+    """
+    for name, value in row._mapping.items():  # noqa: SLF001 - SQLAlchemy's public name
+        column = table.c[name]
+        kind = datetime if isinstance(column.type, Utc) else column.type.python_type
+        if not isinstance(value, kind) and not (value is None and column.nullable):
+            raise TypeError(f"column {name} is {value!r}")
 
 
 def _run_record(engine: sa.Engine, row: Any) -> RunRecord:
+    require_kinds(runs, row)
     return RunRecord(
         row.run_id,
         row.kind,

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
-from resources.ledger import STAGED, ChunkRecord, ChunkState, Ledger, _move, now
+from resources.ledger import STAGED, ChunkRecord, ChunkState, IllegibleRow, Ledger, _move, legible, now, require_kinds
 from resources.locks import lock_run
 from resources.processes import has_ended
 from resources.tables import (
@@ -57,8 +57,28 @@ def newest_instants(ledger: Ledger) -> dict[str, datetime]:
 
 
 def open_leases(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return the leases that nobody has ended."""
-    return _rows(ledger, sa.select(leases).where(leases.c.ended_at.is_(None)).order_by(leases.c.id))
+    """Return the leases that nobody has ended and that can be read."""
+    return [held for held in _open_leases(ledger).values() if isinstance(held, dict)]
+
+
+def illegible_leases(ledger: Ledger) -> dict[str, str]:
+    """Return by number why leases that nobody has ended cannot be read: the journal has nothing of leases."""
+    return {str(key): why for key, why in _open_leases(ledger).items() if isinstance(why, str)}
+
+
+def _open_leases(ledger: Ledger) -> dict[Any, dict[str, Any] | str]:
+    found: dict[Any, dict[str, Any] | str] = {}
+    with ledger.engine.connect() as connection:
+        open_ = sa.select(leases.c.id).where(leases.c.ended_at.is_(None)).order_by(leases.c.id)
+        for number in connection.execute(open_).scalars().all():
+            try:
+                with legible(f"ledger leases {number}"):
+                    row = connection.execute(sa.select(leases).where(leases.c.id == number)).one()
+                    require_kinds(leases, row)
+                found[number] = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+            except IllegibleRow as refusal:
+                found[number] = refusal.problems[0].what
+    return found
 
 
 def lease(ledger: Ledger, token: int) -> dict[str, Any] | None:

@@ -1129,3 +1129,40 @@ def test_an_odd_record_of_another_run_stops_no_rollback(platform: Platform, said
     rollback(platform, "waiting")
     assert platform.ledger.run("waiting").state is RunState.ROLLED_BACK
     assert where in places(platform)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "state = 'zzz'",
+        "created_at = 'zzz'",
+        "created_at = 5",
+        "manifest = x'ff'",
+        "target = x'ff'",
+        "requested_by = CAST(x'ff41' AS TEXT)",
+    ],
+)
+def test_the_doctor_names_a_run_that_cannot_be_read_and_looks_on(platform: Platform, change: str) -> None:
+    by_hand(
+        platform,
+        f"UPDATE runs SET {change} WHERE run_id = 'waiting'",
+        "UPDATE transitions SET actor = 'eve' WHERE run_id = 'history' AND to_state = 'PLANNED'",
+    )
+    found = {(one.kind, one.where) for one in examine(platform)}
+    named = {where for kind, where in found if kind == "changed-by-hand"}
+    assert any(where.startswith("ledger runs waiting") for where in named), found
+    assert any(where.startswith("ledger transitions ") for where in named), found
+    with pytest.raises(EnvironmentRefused, match="ledger runs waiting has cells that cannot be read"):
+        report(platform, "waiting")
+    assert any(place.startswith("ledger runs waiting") for place in places(platform))
+
+
+@pytest.mark.parametrize("cell", ["'zzz'", "x'ff'", "5"])
+def test_the_doctor_names_a_lease_that_cannot_be_read(platform: Platform, cell: str) -> None:
+    by_hand(platform, f"UPDATE leases SET ended_at = NULL, expires_at = {cell} WHERE id = (SELECT max(id) FROM leases)")
+    assert [one.kind for one in examine(platform)] == ["lease-damaged"]
+
+
+def test_a_report_names_a_link_of_no_form_among_what_is_damaged(platform: Platform) -> None:
+    _more(run="history", rows="0")(platform)
+    assert f"_chain/{platform.evidence.chain.length():08}.json" in report(platform, "history")
