@@ -10,7 +10,8 @@ lands after the second one is done. A schedule is one such order of events in on
 drawn at random from a seed. After each the operator gives interrupted commands again and lets the doctor repair. Then the
 table holds exactly the rows of the runs that the ledger names as holders, in full and once; corrections and versions are
 those of published runs; nothing waits for ever; and the evidence verifies. Only Spark is left out (`small_table`); the
-tables are real, in memory where the system has /dev/shm. Prints a line a state; ends with 1 if anything was wrong.
+tables are real, in memory where the system has /dev/shm. Prints a line a state; ends with 1 if anything was wrong. That it
+finds what once was wrong is shown by `taken_back`.
 """
 
 from __future__ import annotations

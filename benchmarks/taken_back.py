@@ -1,0 +1,466 @@
+"""Whether `interleavings` can fail: each mend of a loss of data is taken back, and schedules must be wrong then.
+
+    python benchmarks/taken_back.py [--mends A1 A2 ...] [--schedules N] [--seed 1] [--processes 1] [--json FILE]
+
+A mend is what ended a defect that lost, doubled or showed rows. Its edits take it back in a copy of the packages; where two
+guards stand in the defect's way, both. The copy's own campaign plays schedules that the defect concerns, and so does, as a
+control, that of a copy in which nothing is taken back: there none may be wrong. How many were is read from what a campaign
+says. One that ends in any other way (it cannot start, it takes too long, an edit is no working code) is a failure, and
+counts for nothing. Takes some eight minutes of one core; `--processes` mends are tried beside one another. Prints a table
+and the first thing that was wrong without each mend; ends with 1 if the control was not clean or a mend was not missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("backfill_assets", "resources", "manifests", "benchmarks")
+BESIDE = ("pyproject.toml", "requirements.lock")
+LONGEST = 900.0
+"""Seconds after which a campaign is given up."""
+_DRAWN = re.compile(r"^(\d+) schedules in \d+ s, ", re.MULTILINE)
+_CLEAN = "0 rows lost, 0 doubled, 0 torn"
+_WRONG = re.compile(r"^seed \d+, number (\d+): ", re.MULTILINE)
+_SUM = re.compile(r"^(\d+) wrong$")
+_NO_CODE = re.compile(
+    r"^(?:NameError|UnboundLocalError|ImportError|ModuleNotFoundError|AttributeError|TypeError|SyntaxError)\b.*",
+    re.MULTILINE,
+)
+"""What Python raises where an edit is a mistake: that would be a wrong schedule for the wrong reason."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A text of a file, which is there exactly once, and what takes its place."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mend:
+    """A mend.
+
+    Attributes:
+        name: what it is asked for by.
+        finding: the defect that is back without it.
+        only: which schedules the defect concerns, as the campaign's option says it.
+        schedules: how many of them are played: the more, the fewer of them the defect makes wrong.
+        edits: what takes the mend back.
+    """
+
+    name: str
+    finding: str
+    only: str
+    schedules: int
+    edits: tuple[Edit, ...]
+
+
+class NotFoundOnce(Exception):  # noqa: N818 - what was found, not what went wrong here
+    """The text of an edit is not exactly once in its file."""
+
+
+DERIVE, DERIVATION, COMPUTE = (f"backfill_assets/{name}.py" for name in ("derive", "derivation", "compute"))
+DOCTOR, WAYS, LEASING = (f"backfill_assets/{name}.py" for name in ("doctor", "ways", "leasing"))
+GARBAGE, LAKEHOUSE, LEDGER = "backfill_assets/garbage.py", "resources/lakehouse.py", "resources/ledger.py"
+
+MENDS = (
+    Mend(
+        "A1",
+        "a merge drops rows without an entity, and its judge, which parts rows as the merge does, passes it",
+        "MERGE_BY_KEY, of nobody: ",
+        12,
+        (
+            Edit(
+                DERIVE,
+                ".is_in(entities[spec.entity].implode()).fill_null(value=False)",
+                ".is_in(entities[spec.entity].implode())",
+            ),
+            Edit(
+                DERIVE,
+                'return rows.join(entities, on=spec.entity, how="anti"), rows.join(entities, on=spec.entity, how="semi")',
+                "return _parted(spec, rows, entities)",
+            ),
+            Edit(
+                DERIVE,
+                "wrong = _misplaced(before, others, old) or _misplaced(after, others_after, mine) or _differ(others, others_after)",
+                "wrong = _differ(others, others_after)",
+            ),
+        ),
+    ),
+    Mend(
+        "A2",
+        "a publication deletes whole files that hold days outside its range, too",
+        "REPLACE_PARTITIONS, coarse: ",
+        12,
+        (
+            Edit(LAKEHOUSE, "            require_inside(table, scope.filter, str(scope), going, scope.column)\n", ""),
+            Edit(
+                LAKEHOUSE, "        require_inside(table, scope.filter, str(scope), gone.values(), scope.column)\n", ""
+            ),
+            Edit(
+                LAKEHOUSE,
+                "                require_inside(table, scope.filter, str(scope), files if replaced else (), scope.column)\n",
+                "",
+            ),
+            Edit(
+                "backfill_assets/planning.py",
+                "files_beyond=tuple(lakehouse.files_beyond(target.name, scope, chunk_of)) if changes else (),",
+                "files_beyond=(),",
+            ),
+        ),
+    ),
+    Mend(
+        "A3",
+        "the doctor, asked to record what landed, gives the command again: it rolls back what was reinstated since it looked",
+        "REPLACE_PARTITIONS, undone: doctor | rollback, reinstate",
+        60,
+        (
+            Edit(
+                DOCTOR,
+                "from backfill_assets.publication import change_of\n",
+                "from backfill_assets import publication\nfrom backfill_assets.publication import change_of\n",
+            ),
+            Edit(
+                DOCTOR,
+                "recorded = record_landed(view.platform, record.run_id, action, landed.number)",
+                "recorded = getattr(publication, action)(view.platform, record.run_id).snapshot_id",
+            ),
+            Edit(
+                DOCTOR,
+                'tell_again(platform, run_id, done[-1]["action"], len(done))',
+                'getattr(publication, done[-1]["action"])(platform, run_id)',
+            ),
+            Edit(
+                DOCTOR,
+                "told = tell_again(platform, run_id, action, number)",
+                "told = getattr(publication, action)(platform, run_id)",
+            ),
+        ),
+    ),
+    Mend(
+        "A4",
+        "two processes that load the same at once both append it: only the first look asks for the load's id",
+        "REPLACE_PARTITIONS, validated: load | load",
+        30,
+        (
+            Edit(
+                LAKEHOUSE,
+                "new = self._load_once(name, properties, lambda table: _append(table, files, said))\n",
+                "self._retrying(name, lambda table: _append(table, files, said), table)\n"
+                "        new = self._landed(name, LOAD_PROPERTY, properties[LOAD_PROPERTY])\n",
+            ),
+        ),
+    ),
+    Mend(
+        "A5",
+        "a collection that keeps snapshots for no day deletes manifests of a commit that is under way",
+        "REPLACE_PARTITIONS, validated: live | collect",
+        40,
+        (
+            Edit(
+                GARBAGE,
+                "return at - max(timedelta(days=settings.keep_snapshots_days), GRACE)",
+                "return at - timedelta(days=settings.keep_snapshots_days)",
+            ),
+        ),
+    ),
+    Mend(
+        "A6",
+        "a publisher that does not know what came of its commit gives its lease back unfenced: a cancelled run becomes visible",
+        "REPLACE_PARTITIONS, validated: publish | cancel",
+        120,
+        (Edit(LEASING, "            leases.lose(lease)\n", "            leases.release(lease)\n"),),
+    ),
+    Mend(
+        "A7",
+        "a run is cancelled from whatever state it has come to since it was looked at: also one that has landed meanwhile",
+        "REPLACE_PARTITIONS, staged: cancel | judge, land",
+        30,
+        (
+            Edit(
+                LEDGER,
+                "            _require_state(record, expected, wanted)\n"
+                "            _move(connection, run_id, expected, wanted, actor, reason)\n",
+                "            _move(connection, run_id, record.state, wanted, actor, reason)\n",
+            ),
+            Edit(
+                LEDGER,
+                "            wanted = RunState.APPROVED if approve else RunState.REJECTED\n"
+                "            _require_state(record, expected, wanted)\n",
+                "            wanted = RunState.APPROVED if approve else RunState.REJECTED\n"
+                "            check_transition(run_id, record.state, wanted)\n",
+            ),
+            Edit(
+                LEDGER,
+                "_move(connection, run_id, expected, wanted, by, comment)",
+                "_move(connection, run_id, record.state, wanted, by, comment)",
+            ),
+        ),
+    ),
+    Mend(
+        "A8",
+        "corrections are announced before the target's change, and nobody takes them back where it never comes",
+        "CORRECTION_EVENTS beside, half: ",
+        24,
+        (
+            Edit(
+                WAYS,
+                "        for table in self.tables:\n"
+                "            if commits:\n"
+                '                faults.reach("publishing.halfway")\n'
+                "            commits.append(self._publish_to(table, root))\n"
+                "        return commits[0]\n",
+                "        for table in reversed(self.tables):\n"
+                "            if commits:\n"
+                '                faults.reach("publishing.halfway")\n'
+                "            commits.append(self._publish_to(table, root))\n"
+                "        return commits[-1]\n",
+            ),
+            Edit(  # by it nothing is taken back, either: half is taken for landed
+                WAYS,
+                "if lakehouse.find_publication(self.tables[0], run_id, PUBLISH) is not None:",
+                "if any(lakehouse.find_publication(table, run_id, PUBLISH) is not None for table in self.tables):",
+            ),
+        ),
+    ),
+    Mend(
+        "A9",
+        "a merge leaves the originals beside their copies where the catalog writes a file's name otherwise",
+        "MERGE_BY_KEY, named otherwise: ",
+        12,
+        (
+            Edit(
+                DERIVATION,
+                'tuple(named[path] for path in data["replaced"]),',
+                'tuple(f"{scheme}{path}" for path in data["replaced"]),',
+            ),
+            Edit(LAKEHOUSE, "        _require_present(name, replaced or (), old)\n", ""),
+        ),
+    ),
+    Mend(
+        "A10",
+        "a batch whose files are not where the driver looks is taken for one without rows: its days are emptied",
+        "REPLACE_PARTITIONS, usual: ",
+        12,
+        (
+            Edit(
+                COMPUTE,
+                "pafs.FileSelector(folder, recursive=True)",
+                "pafs.FileSelector(folder, recursive=True, allow_not_found=True)",
+            ),
+            Edit(COMPUTE, "    require_arrived(rows, _written(counted), files, prefix)\n", ""),
+        ),
+    ),
+)
+
+
+def taken_back(text: str, edit: Edit) -> str:
+    """Return the text of a file after an edit.
+
+    Raises:
+        NotFoundOnce: naming the file and how often it has the edit's text.
+    """
+    if (times := text.count(edit.old)) != 1:
+        raise NotFoundOnce(f"{edit.file} has this text {times} times, and not once:\n{edit.old}")
+    return text.replace(edit.old, edit.new)
+
+
+def without(mend: Mend, root: Path) -> dict[str, str]:
+    """Return the texts of the files below `root` that a mend is in as they are without it, by their names.
+
+    Raises:
+        NotFoundOnce: naming the mend, and the edit whose text is not in its file exactly once.
+    """
+    texts: dict[str, str] = {}
+    for edit in mend.edits:
+        text = texts.get(edit.file) or (root / edit.file).read_text()
+        try:
+            texts[edit.file] = taken_back(text, edit)
+        except NotFoundOnce as error:
+            raise NotFoundOnce(f"{mend.name} ({mend.finding}): {error}") from None
+    return texts
+
+
+# --- a campaign -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """What a campaign said.
+
+    Attributes:
+        schedules: how many were played.
+        wrong: how many of them were wrong.
+        found: what was found wrong, each in its own words.
+        failed: why nothing is known, where the campaign did not end as a campaign does; else empty.
+        seconds: how long it took.
+    """
+
+    schedules: int = 0
+    wrong: int = 0
+    found: list[str] = field(default_factory=list)
+    failed: str = ""
+    seconds: float = 0.0
+
+
+def outcome_of(said: str, errors: str, code: int) -> Outcome:
+    """Return what a campaign said on its two streams, of which the exit code alone tells nothing."""
+    ends = [match.start() for match in _WRONG.finditer(errors)]
+    found = [errors[start:end].strip() for start, end in pairwise([*ends, len(errors)])]
+    last = errors.strip().rpartition("\n")[2]
+    drawn, total = _DRAWN.search(said), _SUM.match(last)
+    if drawn is None:
+        return Outcome(failed=f"the campaign did not come to its end (exit code {code}): {last}")
+    schedules = int(drawn[1])
+    if total is None and (code or found or _CLEAN not in said):
+        return Outcome(schedules, failed=f"the campaign does not say how many were wrong (exit code {code}): {last}")
+    if total is not None and (code == 0 or int(total[1]) != len(found)):
+        return Outcome(
+            schedules, failed=f"{len(found)} wrong things are listed and the sum is {total[1]} (exit code {code})"
+        )
+    if mistake := _NO_CODE.search(errors):
+        return Outcome(schedules, failed=f"the edit is no working code: {mistake[0]}")
+    if found:
+        found[-1] = found[-1].removesuffix(last).strip()
+    numbers = {match[1] for match in _WRONG.finditer(errors)}
+    return Outcome(schedules, len(numbers), found)
+
+
+def in_short(found: str) -> str:
+    """Return what was found wrong in one line: of a traceback the error alone."""
+    first, _, rest = found.partition("\n")
+    return first if not rest else f"{first} {rest.strip().rpartition(chr(10))[2].strip()}"
+
+
+def copied(folder: Path) -> Path:
+    """Copy the packages to a folder, without what is cached of them; return the folder."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in BESIDE:
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def campaign(root: Path, only: str, schedules: int, seed: int) -> Outcome:
+    """Run the campaign of a copy in one process."""
+    command = [sys.executable, str(root / "benchmarks" / "interleavings.py"), "--processes", "1", "--only", only]
+    command += ["--schedules", str(schedules), "--seed", str(seed)]
+    plain = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "FORCE_COLOR"}}
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=LONGEST, check=False, env=plain, cwd=root
+        )
+        outcome = outcome_of(done.stdout, done.stderr, done.returncode)
+    except subprocess.TimeoutExpired:
+        outcome = Outcome(failed=f"the campaign was not over after {LONGEST:.0f} s")
+    if not outcome.failed and outcome.schedules != schedules:
+        outcome.failed = f"{outcome.schedules} schedules were played, and not {schedules}"
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+@dataclass
+class Trial:
+    """What a mend's schedules say of the code as it is, and of the code without the mend."""
+
+    mend: Mend
+    control: Outcome
+    without: Outcome
+
+    @property
+    def problem(self) -> str:
+        """Why the trial does not show that the mend would be missed; empty if it does."""
+        if why := self.control.failed:
+            return f"control: {why}"
+        if self.control.wrong:
+            return f"control: {self.control.wrong} wrong with nothing taken back"
+        if self.without.failed:
+            return self.without.failed
+        return "" if self.without.wrong else "no schedule is wrong without it"
+
+
+def tried(mend: Mend, schedules: int, seed: int, changed: dict[str, str]) -> Trial:
+    """Play a mend's schedules with it and without it; `changed` are the texts of the files that it is in, without it."""
+    outcomes = []
+    for texts in ({}, changed):  # two copies: nothing that Python has cached of one is in the other
+        with tempfile.TemporaryDirectory() as folder:
+            root = copied(Path(folder))
+            for name, text in texts.items():
+                (root / name).write_text(text)
+            outcomes.append(campaign(root, mend.only, schedules, seed))
+    trial = Trial(mend, *outcomes)
+    print(f"{mend.name}: {trial.problem or 'is missed'}", file=sys.stderr, flush=True)
+    return trial
+
+
+def table_of(trials: Sequence[Trial]) -> Table:
+    """Return what came of all."""
+    table = Table("", "without the mend", "schedules", "control: wrong", "wrong", "seconds", title="mends taken back")
+    for one in trials:
+        both = [f"{outcome.wrong}" if not outcome.failed else "failed" for outcome in (one.control, one.without)]
+        seconds = f"{one.control.seconds + one.without.seconds:.0f}"
+        table.add_row(one.mend.name, one.mend.finding, f"{one.without.schedules}", *both, seconds)
+    return table
+
+
+def main() -> None:
+    """Take each mend back and say what its schedules found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    names = [mend.name for mend in MENDS]
+    parser.add_argument("--mends", nargs="+", choices=names, default=names, help="which ones; all, if none is named")
+    parser.add_argument(
+        "--schedules", type=int, help="how many for each mend; if it is not said, as many as each needs"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of each campaign")
+    parser.add_argument("--processes", type=int, default=1, help="how many mends are tried beside one another")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all that was found")
+    options = parser.parse_args()
+    chosen = [mend for mend in MENDS if mend.name in options.mends]
+    try:
+        changed = [without(mend, ROOT) for mend in chosen]
+    except NotFoundOnce as error:
+        raise SystemExit(str(error)) from error
+    with ThreadPoolExecutor(options.processes) as pool:
+        trials = list(
+            pool.map(
+                lambda mend, texts: tried(mend, options.schedules or mend.schedules, options.seed, texts),
+                chosen,
+                changed,
+            )
+        )
+    console = Console(width=140)
+    console.print(table_of(trials))
+    for one in trials:
+        if one.without.found:
+            console.print(f"{one.mend.name}: {in_short(one.without.found[0])}", markup=False, highlight=False)
+    if options.json is not None:
+        told = [{**asdict(one), "problem": one.problem} for one in trials]
+        options.json.write_text(json.dumps({"seed": options.seed, "mends": told}, indent=2))
+    if problems := [f"{one.mend.name}: {one.problem}" for one in trials if one.problem]:
+        raise SystemExit("\n".join(problems))
+    played = sum(one.control.schedules for one in trials)
+    console.print(f"each of {len(trials)} mends is missed; the control's {played} schedules are right")
+
+
+if __name__ == "__main__":
+    main()
