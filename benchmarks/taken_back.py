@@ -7,7 +7,8 @@ guards stand in the defect's way, both. The copy's own campaign plays schedules 
 control, that of a copy in which nothing is taken back: there none may be wrong. How many were is read from what a campaign
 says. One that ends in any other way (it cannot start, it takes too long, an edit is no working code) is a failure, and
 counts for nothing. Takes some eight minutes of one core; `--processes` mends are tried beside one another. Prints a table
-and the first thing that was wrong without each mend; ends with 1 if the control was not clean or a mend was not missed.
+and the first thing that was wrong without each mend. Ends with 1 if anything was wrong in the control, if nothing was
+without a mend, or if a campaign failed.
 """
 
 from __future__ import annotations
@@ -389,7 +390,7 @@ class Trial:
 
     @property
     def problem(self) -> str:
-        """Why the trial does not show that the mend would be missed; empty if it does."""
+        """Why the trial does not show that the campaign finds the defect; empty if it does."""
         if why := self.control.failed:
             return f"control: {why}"
         if self.control.wrong:
@@ -409,7 +410,8 @@ def tried(mend: Mend, schedules: int, seed: int, changed: dict[str, str]) -> Tri
                 (root / name).write_text(text)
             outcomes.append(campaign(root, mend.only, schedules, seed))
     trial = Trial(mend, *outcomes)
-    print(f"{mend.name}: {trial.problem or 'is missed'}", file=sys.stderr, flush=True)
+    what = trial.problem or f"{trial.without.wrong} of {schedules} schedules are wrong without it"
+    print(f"{mend.name}: {what}", file=sys.stderr, flush=True)
     return trial
 
 
@@ -428,9 +430,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     names = [mend.name for mend in MENDS]
     parser.add_argument("--mends", nargs="+", choices=names, default=names, help="which ones; all, if none is named")
-    parser.add_argument(
-        "--schedules", type=int, help="how many for each mend; if it is not said, as many as each needs"
-    )
+    parser.add_argument("--schedules", type=int, help="how many for each mend; as many as it needs, if not said")
     parser.add_argument("--seed", type=int, default=1, help="of each campaign")
     parser.add_argument("--processes", type=int, default=1, help="how many mends are tried beside one another")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all that was found")
@@ -459,7 +459,7 @@ def main() -> None:
     if problems := [f"{one.mend.name}: {one.problem}" for one in trials if one.problem]:
         raise SystemExit("\n".join(problems))
     played = sum(one.control.schedules for one in trials)
-    console.print(f"each of {len(trials)} mends is missed; the control's {played} schedules are right")
+    console.print(f"0 of {played} schedules of the control are wrong; without each of {len(trials)} mends some are")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def test_a_campaign_that_cannot_start_ends_or_count_has_failed(
         (Outcome(failed="it cannot start"), Outcome(5, 1, ["a"]), "control: it cannot start"),
     ],
 )
-def test_a_mend_is_missed_only_where_schedules_are_wrong_without_it_and_none_with_it(
+def test_a_defect_counts_as_found_where_schedules_are_wrong_without_its_mend_and_none_with_it(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
