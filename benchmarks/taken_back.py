@@ -6,7 +6,7 @@ A mend is what ended a defect that lost, doubled or showed rows. Its edits take 
 guards stand in the defect's way, both. The copy's own campaign plays schedules that the defect concerns, and so does, as a
 control, that of a copy in which nothing is taken back: there none may be wrong. How many were is read from what a campaign
 says. One that ends in any other way (it cannot start, it takes too long, an edit is no working code) is a failure, and
-counts for nothing. Takes some eight minutes of one core; `--processes` mends are tried beside one another. Prints a table
+counts for nothing. Takes some eleven minutes of one core; `--processes` mends are tried beside one another. Prints a table
 and the first thing that was wrong without each mend. Ends with 1 if anything was wrong in the control, if nothing was
 without a mend, or if a campaign failed.
 """
