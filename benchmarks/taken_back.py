@@ -2,13 +2,13 @@
 
     python benchmarks/taken_back.py [--mends A1 A2 ...] [--schedules N] [--seed 1] [--processes 1] [--json FILE]
 
-A mend is what ended a defect that lost, doubled or showed rows. Its edits take it back in a copy of the packages; where two
-guards stand in the defect's way, both. The copy's own campaign plays schedules that the defect concerns, and so does, as a
-control, that of a copy in which nothing is taken back: there none may be wrong. How many were is read from what a campaign
-says. One that ends in any other way (it cannot start, it takes too long, an edit is no working code) is a failure, and
-counts for nothing. Takes some eleven minutes of one core; `--processes` mends are tried beside one another. Prints a table
-and the first thing that was wrong without each mend. Ends with 1 if anything was wrong in the control, if nothing was
-without a mend, or if a campaign failed.
+A mend is what ended a defect that lost, doubled or showed rows. Its edits take it back in a copy of the packages; where
+two guards stand in the defect's way, both. The copy's own campaign plays schedules that the defect concerns, and so
+does, as a control, that of a copy in which nothing is taken back: there none may be wrong. How many were is read from
+what a campaign says. One that ends in any other way (it cannot start, it takes too long, an edit is no working code) is
+a failure, and counts for nothing. Takes some eleven minutes of one core; `--processes` mends are tried beside one
+another. Prints a table and the first thing that was wrong without each mend. Ends with 1 if anything was wrong in the
+control, if nothing was without a mend, or if a campaign failed.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ MENDS = (
     ),
     Mend(
         "A3",
-        "the doctor, asked to record what landed, gives the command again: it rolls back what was reinstated since it looked",
+        "the doctor, asked to record what landed, gives the command again: it rolls back what came back since it looked",
         "REPLACE_PARTITIONS, undone: doctor | rollback, reinstate",
         60,
         (
@@ -186,14 +186,14 @@ MENDS = (
     ),
     Mend(
         "A6",
-        "a publisher that does not know what came of its commit gives its lease back unfenced: a cancelled run becomes visible",
+        "a publisher of whose commit nothing is known gives its lease back unfenced: a cancelled run becomes visible",
         "REPLACE_PARTITIONS, validated: publish | cancel",
         120,
         (Edit(LEASING, "            leases.lose(lease)\n", "            leases.release(lease)\n"),),
     ),
     Mend(
         "A7",
-        "a run is cancelled from whatever state it has come to since it was looked at: also one that has landed meanwhile",
+        "a run is cancelled from whatever state it has come to since it was looked at: also one that has landed",
         "REPLACE_PARTITIONS, staged: cancel | judge, land",
         30,
         (
@@ -401,7 +401,7 @@ class Trial:
 
 
 def tried(mend: Mend, schedules: int, seed: int, changed: dict[str, str]) -> Trial:
-    """Play a mend's schedules with it and without it; `changed` are the texts of the files that it is in, without it."""
+    """Play a mend's schedules with it and without it; `changed` are its files as they are without it."""
     outcomes = []
     for texts in ({}, changed):  # two copies: nothing that Python has cached of one is in the other
         with tempfile.TemporaryDirectory() as folder:
