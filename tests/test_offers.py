@@ -14,9 +14,10 @@ from backfill_assets.launch import announce_approval, initialise_instance, insta
 from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.staging import asset_key, backfill_partitions
 from benchmarks import small_table
+from manifests.lifecycle import RunState
 
 
-def test_rejected_and_cancelled_runs_are_offered_no_more_and_lose_no_record(
+def test_runs_that_are_over_are_offered_no_more_and_lose_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_table.declared():
@@ -51,4 +52,14 @@ def test_rejected_and_cancelled_runs_are_offered_no_more_and_lose_no_record(
             assert offered() == {"approved", "published"}
             events = instance.fetch_materializations(asset_key(small_table.READINGS), limit=10).records
             assert [one.partition_key for one in events] == ["cancelled|2020-02"]
+            small_table.planned(platform, small_table.manifest("next", "REPLACE_PARTITIONS", small_table.SCOPE))
+            announce_approval(instance, platform.ledger.run("next"))
+            small_table.staged(platform, "next")
+            publication.publish(platform, "next")
+            assert platform.ledger.run("published").state is RunState.SUPERSEDED
+            assert offered() == {"approved", "next"}
+            publication.rollback(platform, "next")
+            assert offered() == {"approved", "published"}  # which readers see again
+            publication.reinstate(platform, "next")
+            assert offered() == {"approved", "next"}
         small_table.closed(platform)
