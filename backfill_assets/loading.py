@@ -125,7 +125,8 @@ def load_case_events(platform: Platform, load: enforcement.RawLoad, limit: float
             )
         )
     # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
-    load_id, _ = load_to_make(platform.lakehouse.loads(enforcement.EVENTS), load.load_id)
+    to_make = load_to_make(platform.lakehouse.loads(enforcement.EVENTS), load.load_id)
+    load_id = to_make.load_id if to_make.before is None else to_make.before.load_id
     properties: dict[str, Any] = {
         LOAD_PROPERTY: load_id,
         FILE_PROPERTY: load.source_file,

@@ -91,7 +91,13 @@ class LoadUndone:
 
 
 def load_file(
-    platform: Platform, table: str, path: Path, *, version: str | None = None, if_new: bool = False
+    platform: Platform,
+    table: str,
+    path: Path,
+    *,
+    version: str | None = None,
+    if_new: bool = False,
+    again: bool = False,
 ) -> FileLoaded:
     """Load a Parquet or CSV file into a declared input table.
 
@@ -103,30 +109,24 @@ def load_file(
         table: the declared input table.
         path: the file.
         version: name of the new version of a reference table; the start of the content's hash unless given.
-        if_new: what was loaded before is left as it is, instead of being refused.
+        if_new: what was loaded before is left as it is, instead of being refused; also if it was replaced since.
+        again: a reference table takes content back that another load has replaced since.
 
     Raises:
         InputRefused: if the table is not declared, the file does not have its columns, too many rows would be quarantined, or
-            the same content was loaded before. Nothing is written then.
+            the same content was loaded before. Nothing is written then. Or if the load was taken back while it was made.
     """
     declared = _loadable(table, version)
     limit = 0.0 if declared.is_reference else platform.settings.quarantine_limit
     opened = InputFile(path, declared.model)
     content = f"{declared.name}:{_hash(path)}"
     loads = platform.lakehouse.loads(declared.name)
-    load_id, before = load_to_make(loads, content, replaces=declared.is_reference)
-    if before is not None:
+    to_make = load_to_make(loads, content, replaces=declared.is_reference)
+    load_id, before = to_make.load_id, to_make.before
+    if before is not None and not (again and to_make.replaced_by is not None):
         if if_new:
             return FileLoaded(before, {}, new=False)
-        raise InputRefused(
-            Problem(
-                f"the content of {path} is in {declared.name} already: load '{load_id}' of {before.file or 'a file'}, "
-                f"{before.rows:,} rows, {before.at:%Y-%m-%d %H:%M} UTC",
-                "the same content is loaded once",
-                f"nothing is to be done; a script asks with --if-new; to take it back: `backfill unload {declared.name} "
-                f"'{_short(loads, load_id)}' --by NAME --reason TEXT`",
-            )
-        )
+        raise _loaded_before(declared, path, loads, before, to_make.replaced_by)
     if version is not None:
         _require_new_version(platform, declared, version)
     with _repeated_rows(opened, declared) as repeated:
@@ -144,18 +144,50 @@ def load_file(
         if declared.is_reference:
             properties[DATA_VERSION_PROPERTY] = version or content.partition(":")[2][:12]
             whole = arrow.concat_tables(_loaded(opened, declared, repeated))
-            platform.lakehouse.overwrite_rows(declared.name, whole, properties)
+            commit = platform.lakehouse.overwrite_rows(declared.name, whole, properties)
         else:
             # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
             if rejected:
                 quarantine = _quarantined(opened, path.name, at, repeated)
                 platform.lakehouse.append(quarantine_of(declared).name, quarantine, properties)
-            platform.lakehouse.append(declared.name, _loaded(opened, declared, repeated), properties)
+            commit = platform.lakehouse.append(declared.name, _loaded(opened, declared, repeated), properties)
     made = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == load_id)
+    if made.undone_by is not None:  # another process had loaded it first
+        raise InputRefused(
+            Problem(
+                f"load '{made.load_id}' of {declared.name} was taken back by {made.undone_by} while it was made here",
+                "what is loaded is there",
+                "if it is to be there all the same, load it again",
+            )
+        )
     shown = {
         reason: replace(one, detail=WITHHELD) if withheld else one for reason, one in sorted(reasons.first.items())
     }
-    return FileLoaded(made, dict(sorted(reasons.counts.items())), new=True, first=shown)
+    return FileLoaded(made, dict(sorted(reasons.counts.items())), new=commit is not None, first=shown)
+
+
+def _loaded_before(
+    declared: InputTable, path: Path, loads: list[Load], before: Load, replaced_by: Load | None
+) -> InputRefused:
+    which = f"load '{before.load_id}' of {before.file or 'a file'}, {before.rows:,} rows, {before.at:%Y-%m-%d %H:%M} UTC"
+    if replaced_by is not None:
+        return InputRefused(
+            Problem(
+                f"the content of {path} was loaded into {declared.name} before: {which}; since then "
+                f"{replaced_by.file or 'another file'} has replaced it, {replaced_by.at:%Y-%m-%d %H:%M} UTC",
+                "older content replaces newer only if somebody says so",
+                "to put it back, as a version of its own: the same command with --again; a script that loads what is new "
+                "asks with --if-new",
+            )
+        )
+    return InputRefused(
+        Problem(
+            f"the content of {path} is in {declared.name} already: {which}",
+            "the same content is loaded once",
+            f"nothing is to be done; a script asks with --if-new; to take it back: `backfill unload {declared.name} "
+            f"'{_short(loads, before.load_id)}' --by NAME --reason TEXT`",
+        )
+    )
 
 
 def _require_new_version(platform: Platform, declared: InputTable, version: str) -> None:

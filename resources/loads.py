@@ -87,18 +87,33 @@ def snapshots_with(table: Table, load_id: str) -> frozenset[int]:
     return frozenset()
 
 
-def load_to_make(loads: list[Load], content: str, *, replaces: bool = False) -> tuple[str, Load | None]:
-    """Return the id under which content is loaded, and the load that has brought it already, if there is one.
+@dataclass(frozen=True)
+class LoadToMake:
+    """What loading some content comes to.
 
-    Content that was loaded and taken back may be loaded again, under an id of its own; so may content that another load has
-    replaced since, where each `replaces` the whole table.
+    Attributes:
+        load_id: of the load to make.
+        before: the newest load that has brought this content and was not taken back.
+        replaced_by: the load that has replaced it since, in a table that each load replaces as a whole.
     """
-    same = [load for load in loads if load.load_id.partition("#")[0] == content]
+
+    load_id: str
+    before: Load | None = None
+    replaced_by: Load | None = None
+
+
+def load_to_make(loads: list[Load], content: str, *, replaces: bool = False) -> LoadToMake:
+    """Return under which id content is loaded, and what has brought it before.
+
+    Content that is loaded once more has an id of its own, above all that its loads ever had. In a table that each load
+    `replaces` as a whole, the content there is that of the newest load that was not taken back.
+    """
+    numbers = [int(number or 1) for one, _, number in (load.load_id.partition("#") for load in loads) if one == content]
+    load_id = content if not numbers else f"{content}#{max(numbers) + 1}"
     there = [load for load in loads if load.undone_by is None]
-    present = next((load for load in (there[-1:] if replaces else there) if load in same), None)
-    if present is not None:
-        return present.load_id, present
-    return (content if not same else f"{content}#{len(same) + 1}"), None
+    before = next((load for load in reversed(there) if load.load_id.partition("#")[0] == content), None)
+    newest = there[-1] if there else None
+    return LoadToMake(load_id, before, newest if replaces and newest is not before else None)
 
 
 def undoing(table: Table, load_id: str) -> tuple[list[DataFile], list[DataFile]] | None:

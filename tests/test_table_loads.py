@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from support import put_in_force
 
 import backfill_assets as ba
-from backfill_assets import loading
+from backfill_assets import loading, table_loads
 from backfill_assets import platform as platform_module
 from backfill_assets.cli import cli, main
 from backfill_assets.input_files import InputFile
@@ -582,21 +582,62 @@ def test_a_reference_table_is_replaced_as_a_named_version_and_the_one_before_com
     assert {row["name"]: row["cents"] for row in held(platform, TARIFFS)} == {"day": 30, "night": 20}
 
 
-def test_a_reference_table_that_was_replaced_since_is_loaded_again_with_what_it_had(
+def test_content_of_a_reference_table_that_was_replaced_since_comes_back_only_if_somebody_says_so(
     platform: Platform, tmp_path: Path
 ) -> None:
-    files = [tmp_path / f"{cents}.csv" for cents in (30, 31)]
+    first, second = files = [tmp_path / f"{cents}.csv" for cents in (30, 31)]
     for file in files:
         file.write_text(f"name,cents\nday,{file.stem}\n")
-    loaded = [load_file(platform, TARIFFS, file) for file in (files[0], files[1], files[0])]
-    assert held(platform, TARIFFS) == [{"name": "day", "cents": 30}]
-    assert all(one.new for one in loaded)
-    assert loaded[2].load.load_id == f"{loaded[0].load.load_id}#2"
-    with pytest.raises(InputRefused, match=r"is in reference\.tariffs already"):
-        load_file(platform, TARIFFS, files[0])
-    undo_load(platform, TARIFFS, loaded[2].load.load_id, by="ada", reason="not in force yet")
+    loaded = [load_file(platform, TARIFFS, file, if_new=True) for file in (first, second, first, second)]
+    assert [one.new for one in loaded] == [True, True, False, False]  # a job that loads every file of a folder, each turn
     assert held(platform, TARIFFS) == [{"name": "day", "cents": 31}]
-    assert load_file(platform, TARIFFS, files[0]).load.load_id.endswith("#3")
+    with pytest.raises(InputRefused, match=r"30\.csv was loaded .* since then 31\.csv has replaced it.*") as refused:
+        load_file(platform, TARIFFS, first)
+    assert "--again" in str(refused.value)
+    again = load_file(platform, TARIFFS, first, again=True)
+    assert again.new and again.load.load_id == f"{loaded[0].load.load_id}#2"
+    assert held(platform, TARIFFS) == [{"name": "day", "cents": 30}]
+    for said in (False, True):
+        with pytest.raises(InputRefused, match=r"is in reference\.tariffs already"):
+            load_file(platform, TARIFFS, first, again=said)
+    undo_load(platform, TARIFFS, again.load.load_id, by="ada", reason="not in force yet")
+    assert held(platform, TARIFFS) == [{"name": "day", "cents": 31}]
+    assert load_file(platform, TARIFFS, first, again=True).load.load_id.endswith("#3")
+
+
+def test_a_load_is_not_taken_for_one_that_an_expired_snapshot_tells_of_no_more(
+    platform: Platform, tmp_path: Path
+) -> None:
+    file = parquet(tmp_path / "a.parquet", rows())
+    for _ in range(2):
+        load = load_file(platform, READINGS, file).load
+        undo_load(platform, READINGS, load.load_id, by="ada", reason="not in force yet")
+    oldest = platform.lakehouse.loads(READINGS)[0]
+    platform.lakehouse.table(READINGS).maintenance.expire_snapshots().by_id(oldest.snapshot_id).commit()
+    assert [one.load_id[-2:] for one in platform.lakehouse.loads(READINGS)] == ["#2"]
+    load = load_file(platform, READINGS, file)
+    assert load.new and load.load.load_id.endswith("#3") and load.load.undone_by is None
+    assert held(platform)
+
+
+def test_a_load_that_somebody_takes_back_while_it_is_made_is_not_said_to_be_there(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = parquet(tmp_path / "a.parquet", rows())
+    real = table_loads.load_to_make
+
+    def overtaken(*args: Any, **values: Any) -> Any:
+        found = real(*args, **values)
+        monkeypatch.setattr(table_loads, "load_to_make", real)
+        done = load_file(platform, READINGS, file)
+        undo_load(platform, READINGS, done.load.load_id, by="ada", reason="not in force yet")
+        return found
+
+    monkeypatch.setattr(table_loads, "load_to_make", overtaken)
+    with pytest.raises(InputRefused, match="was taken back by ada while it was made here"):
+        load_file(platform, READINGS, file)
+    assert not held(platform)
+    assert load_file(platform, READINGS, file).new
 
 
 def test_tables_that_are_not_loaded_into_are_refused_by_name(platform: Platform, tmp_path: Path) -> None:

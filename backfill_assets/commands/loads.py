@@ -43,7 +43,7 @@ def load() -> None:
     Every row is held against the table's model before anything is written: types, nulls, ranges, row rules, unique keys. A
     row that is not accepted goes to TABLE_quarantine with its reason; a load with too many of them is refused whole
     (setting quarantine_limit), and so is content that was loaded before. A reference table is replaced as a whole, as a
-    named version.
+    named version; content that another load has replaced since comes back with --again.
 
     `backfill loads TABLE` lists what was loaded; `backfill unload TABLE LOAD` takes a load back.
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
@@ -56,14 +56,17 @@ def _of_table(table: str) -> click.Command:
         "--version", help="Name of this version of a reference table. Default: the start of its content's hash."
     )
     @click.option("--if-new", is_flag=True, help="Do nothing, and succeed, if this content was loaded before.")
+    @click.option(
+        "--again", is_flag=True, help="Put content back into a reference table that another load has replaced since."
+    )
     @json_option
-    def load_table(file: Path, version: str | None, if_new: bool, as_json: bool) -> None:
+    def load_table(file: Path, version: str | None, if_new: bool, again: bool, as_json: bool) -> None:
         from backfill_assets.launch import report_inputs
         from backfill_assets.platform import input_named
         from backfill_assets.table_loads import load_file, quarantine_of
 
         with opened_platform() as platform, opened_instance(platform.settings) as instance:
-            done = load_file(platform, table, file, version=version, if_new=if_new)
+            done = load_file(platform, table, file, version=version, if_new=if_new, again=again)
             report_inputs(platform, instance)
         if as_json:
             say(done)
