@@ -169,7 +169,9 @@ def load_file(
 def _loaded_before(
     declared: InputTable, path: Path, loads: list[Load], before: Load, replaced_by: Load | None
 ) -> InputRefused:
-    which = f"load '{before.load_id}' of {before.file or 'a file'}, {before.rows:,} rows, {before.at:%Y-%m-%d %H:%M} UTC"
+    which = (
+        f"load '{before.load_id}' of {before.file or 'a file'}, {before.rows:,} rows, {before.at:%Y-%m-%d %H:%M} UTC"
+    )
     if replaced_by is not None:
         return InputRefused(
             Problem(

@@ -7,6 +7,7 @@ done twice after a crash.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,6 +30,7 @@ from resources.lakehouse import (
     VERSION_PROPERTY,
     Commit,
     Scope,
+    ScopeChanged,
 )
 from resources.ledger import ChunkRecord, RunRecord
 
@@ -42,6 +44,8 @@ PREPARE = "prepare"
 ON_BRANCH = frozenset({PublishMode.SHADOW_SWAP, PublishMode.VERSIONED})
 """Modes whose candidate is committed to a branch before readers of main see it."""
 MAIN = "main"
+_OTHERS_SECONDS = 60.0
+"""How long the second table of a change is tried while others write into its scope."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,8 @@ class Change:
                 self.platform.lakehouse.require_unchanged(
                     table, self.scopes(table), replaced=table == self.tables[0] == self.target.name
                 )
+            for table in self.tables[1:]:
+                self.platform.lakehouse.require_as_gated(table, self.files(table))
         commits: list[Commit] = []
         for table in self.tables:
             if commits:
@@ -223,11 +229,6 @@ class Change:
         elif self.plan.corrections is not None and table == self.table:
             replaced = set()
         scopes = self.scopes(table)
-        if (
-            table != self.tables[0]
-        ):  # the target has changed: what others have added to the corrections is no reason any more
-            present = self.platform.lakehouse.snapshot_id(table)
-            scopes = [(scope, present) for scope, _ in scopes]
         if not scopes:
             raise PublicationRefused(
                 Problem(
@@ -236,14 +237,25 @@ class Change:
                     "cancel the run; its evidence stays on record",
                 )
             )
-        return self.platform.lakehouse.replace(
-            table,
-            scopes,
-            staged=self.files(table),
-            properties=self.properties(PUBLISH, 1, root),
-            replaced=replaced,
-            token=self.token,
-        )
+        give_up = time.monotonic() + _OTHERS_SECONDS
+        while True:
+            if (
+                table != self.tables[0]
+            ):  # the target has changed: what others add to the corrections is no reason any more
+                present = self.platform.lakehouse.snapshot_id(table)
+                scopes = [(scope, present) for scope, _ in scopes]
+            try:
+                return self.platform.lakehouse.replace(
+                    table,
+                    scopes,
+                    staged=self.files(table),
+                    properties=self.properties(PUBLISH, 1, root),
+                    replaced=replaced,
+                    token=self.token,
+                )
+            except ScopeChanged:
+                if table == self.tables[0] or time.monotonic() > give_up:
+                    raise
 
     def _swap(self) -> Commit:
         """Point main, and a version's name, at the candidate: one commit of refs alone."""
@@ -399,6 +411,9 @@ class Change:
                     from_snapshot_id=last.snapshot_id,
                     to_snapshot_id=last.parent_snapshot_id,
                 )
+            if action == REINSTATE:  # what comes back beside the target is committed as it was staged
+                for table in self.tables[1:]:
+                    self.platform.lakehouse.require_gated(table, self.files(table))
         if action == REINSTATE and self.target.name not in self.tables:
             self.platform.lakehouse.require_unchanged(self.target.name, self.scopes(self.target.name))
 
@@ -413,7 +428,7 @@ class Change:
             snapshot = lakehouse.snapshot_of(table, version if action == ROLLBACK else withdrawn(version))
             done = Commit(snapshot or lakehouse.snapshot_of(table, self.branch) or 0, 0, 0)
         elif done is None and table != self.tables[0]:
-            done = self._undo_announcement(table, action, sequence, root)
+            done = self._undo_announcement(table, action, sequence, root, last)
         elif done is None and last is not None:
             self._require_before(table, undone, last)
             done = lakehouse.restore(
@@ -430,18 +445,20 @@ class Change:
             self._rename_version(table, *((version, withdrawn(version))[:: 1 if action == ROLLBACK else -1]))
         return done
 
-    def _undo_announcement(self, table: str, action: str, sequence: int, root: str) -> Commit:
+    def _undo_announcement(self, table: str, action: str, sequence: int, root: str, last: Snapshot | None) -> Commit:
         """Take the corrections of a change away, or bring them back, whose target was changed already.
 
         Nothing but the run's own files comes and goes: what others have added meanwhile is no reason to leave it half done.
         """
-        present, own = self.platform.lakehouse.snapshot_id(table), self.files(table)
-        return self.platform.lakehouse.replace(
+        assert last is not None
+        own = {file.path for file in self.files(table)}
+        return self.platform.lakehouse.exchange(
             table,
-            [(scope, present) for scope, _ in self.scopes(table)],
-            staged=[] if action == ROLLBACK else own,
+            [scope for scope, _ in self.scopes(table)],
+            going=own if action == ROLLBACK else set(),
+            coming=set() if action == ROLLBACK else own,
+            at_snapshot_id=last.parent_snapshot_id,
             properties=self.properties(action, sequence, root),
-            replaced={file.path for file in own} if action == ROLLBACK else set(),
             token=self.token,
         )
 

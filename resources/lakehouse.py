@@ -659,11 +659,7 @@ class Lakehouse:
             require_inside(table, scope.filter, str(scope), going, scope.column)
             present, old = present + own, old + going
         _require_present(name, replaced or (), old)
-        footers = _footers(table, [file.path for file in staged])
-        new = data_files(table, [file.path for file in staged], footers)
-        _require_as_staged(staged, new)
-        _require_same_footers(staged, footers)
-        require_gated_contents(table, staged)
+        new = _as_gated(table, staged)
         self._commit(table, [scope for scope, _ in scopes], old, new, properties, branch, token, present)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
@@ -694,7 +690,13 @@ class Lakehouse:
 
     def require_gated(self, name: str, staged: Sequence[StagedFile]) -> None:
         """Refuse files whose contents are not those that were gated, before a ref makes them visible."""
-        require_gated_contents(self.table(name), staged)
+        table = self.table(name)
+        _require_same_footers(staged, _footers(table, [file.path for file in staged]))
+        require_gated_contents(table, staged)
+
+    def require_as_gated(self, name: str, staged: Sequence[StagedFile]) -> None:
+        """Refuse files that `replace` would refuse to commit: gone, or other rows, footers or contents than were gated."""
+        _as_gated(self.table(name), staged)
 
     def require_unchanged(
         self, name: str, scopes: Sequence[tuple[Scope, int | None]], *, replaced: bool = False
@@ -739,6 +741,50 @@ class Lakehouse:
         self._commit(table, wider, going, coming, properties, MAIN_BRANCH, token, present)
         run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
         return Commit(self._landed(name, RUN_PROPERTY, run_id, action).snapshot_id, len(coming), len(going))
+
+    def exchange(
+        self,
+        name: str,
+        scopes: Sequence[Scope],
+        *,
+        going: Collection[str],
+        coming: Collection[str],
+        at_snapshot_id: int | None,
+        properties: Mapping[str, str],
+        token: int | None = None,
+    ) -> Commit:
+        """Take files out of scopes, and bring others back as they were at a snapshot, whatever else is in the scopes by now.
+
+        Raises:
+            LeaseLost: if the token is fenced.
+            PublicationRefused: if one that is to go is not there; nothing has changed then.
+        """
+        give_up = time.monotonic() + _CONTENTION_SECONDS
+        while True:
+            table = self.table(name)
+            require_unfenced(table, token)
+            current = table.current_snapshot()
+            present = {file.file_path: file for scope in scopes for file in _files_in(table, current, scope)}
+            then = {file.file_path: file for scope in scopes for file in _files_at(table, at_snapshot_id, scope)}
+            old = [present[path] for path in sorted(going & present.keys())]
+            _require_present(name, going, old)
+            if lost := sorted(coming - then.keys() - present.keys()):
+                raise PublicationRefused(
+                    Problem(
+                        f"{len(lost)} file(s) are to come back and were not in {name} before they went: {'; '.join(lost[:10])}",
+                        "what comes back is what was there",
+                        "make the change again, as a new run",
+                    )
+                )
+            new = [then[path] for path in sorted(coming & then.keys() - present.keys())]
+            try:
+                self._commit(table, scopes, old, new, properties, MAIN_BRANCH, token, list(present.values()))
+            except ScopeChanged:  # others have added files between the look and the commit: they are no reason
+                if time.monotonic() > give_up:
+                    raise
+                continue
+            run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
+            return Commit(self._landed(name, RUN_PROPERTY, run_id, action).snapshot_id, len(new), len(old))
 
     def require_restorable(
         self, name: str, scopes: Sequence[Scope], *, from_snapshot_id: int, to_snapshot_id: int | None
@@ -1367,6 +1413,30 @@ def require_same_files(name: str, scope: Scope, base: Sequence[DataFile], presen
             "plan the change again, under a new run id, on the table as it is now",
         )
     )
+
+
+def _as_gated(table: Table, staged: Sequence[StagedFile]) -> list[DataFile]:
+    """Return the data files of staged files that are those that were gated, and that fit the table as it is.
+
+    Raises:
+        PublicationRefused: if one is gone, has other rows, footers or contents, or was made for other columns or partitions.
+    """
+    paths = [file.path for file in staged]
+    footers = _footers(table, paths)
+    try:
+        new = data_files(table, paths, footers)
+    except (KeyError, ValueError) as error:  # of PyIceberg, which says it in no other way
+        raise PublicationRefused(
+            Problem(
+                f"staged files do not fit {'.'.join(table.name())} as it is now: {type(error).__name__}: {error}",
+                "what is published has the columns of the table, and each file lies in one of its partitions",
+                "somebody has changed the table's columns or partitioning since: plan the change again, under a new run id",
+            )
+        ) from error
+    _require_as_staged(staged, new)
+    _require_same_footers(staged, footers)
+    require_gated_contents(table, staged)
+    return new
 
 
 def _require_present(name: str, replaced: Collection[str], old: Sequence[DataFile]) -> None:

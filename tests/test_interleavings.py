@@ -37,9 +37,11 @@ from manifests.errors import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OnConflict, PublishMode
+from resources import lakehouse
 from resources.chain import Chain
 from resources.evidence import SEALED
 from resources.history import forget
+from resources.lakehouse import local_path
 from resources.leases import Leases
 from resources.ledger import OBSOLETE, ChunkState
 from resources.processes import name_of
@@ -531,6 +533,76 @@ def test_a_change_that_was_undone_halfway_is_completed_before_another_one(it: In
     cancel(it, staged(it, "another"))
     assert state(it, run) is (RunState.ROLLED_BACK if back else RunState.PUBLISHED)
     assert (names(it), issued(it)) == (([], []) if back else (["run"], ["run"]))
+
+
+@pytest.mark.parametrize("act", ["publish", "rollback", "reinstate"])
+def test_corrections_that_others_add_while_those_of_a_change_are_committed_are_no_reason(
+    it: Installation, act: str
+) -> None:
+    publish(it, staged(it, "earlier"))
+    publish(it, beside(it, "run0", value=9))
+    run = beside(it, "run", value=2)
+    if act != "publish":
+        publish(it, run)
+    if act == "reinstate":
+        publication.rollback(it.platform, run.run_id)
+    real, added = lakehouse.commit_replacement, list[int]()
+
+    def whose() -> list[str]:
+        found: list[str] = it.platform.lakehouse.table(EVENTS).scan().to_arrow()["run_id"].to_pylist()
+        return found
+
+    of_others = whose().count("run0")
+
+    def overtaken(table: Any, *args: Any, **values: Any) -> Any:
+        if table.name()[-1] == EVENTS.partition(".")[2] and not added:
+            added.append(1)
+            others_correct(it)
+        return real(table, *args, **values)
+
+    with mock.patch.object(lakehouse, "commit_replacement", overtaken):
+        getattr(publication, act)(it.platform, run.run_id)
+    assert added
+    assert state(it, run) is (RunState.ROLLED_BACK if act == "rollback" else RunState.PUBLISHED)
+    assert whose().count("run0") == of_others + 1
+    assert ("run" in whose()) is (act != "rollback")
+
+
+@pytest.mark.parametrize("harm", ["gone", "changed", "renamed column", "other partitions"])
+@pytest.mark.parametrize("act", ["publish", "reinstate"])
+def test_a_change_of_two_tables_is_refused_before_the_first_if_its_corrections_cannot_be_committed(
+    it: Installation, act: str, harm: str
+) -> None:
+    publish(it, staged(it, "earlier"))
+    run = beside(it, "run", value=2)
+    if act == "reinstate":
+        publish(it, run)
+        publication.rollback(it.platform, run.run_id)
+    seen, was = names(it), state(it, run)
+    derived = [file for chunk in it.platform.ledger.chunks(run.run_id) for file in chunk.derived]
+    path = Path(local_path(derived[0].path))
+    table = it.platform.lakehouse.table(EVENTS)
+    if harm == "gone":
+        path.unlink()
+    elif harm == "changed":
+        path.write_bytes(path.read_bytes()[:-40] + b"x" * 40)
+    elif harm == "renamed column":
+        with table.update_schema() as schema:
+            schema.rename_column("reason", "why")
+    else:
+        with table.update_spec() as spec:
+            spec.add_identity("name")
+    again = getattr(publication, act)
+    if act == "reinstate" and harm in {"renamed column", "other partitions"}:  # the files come back as they were
+        again(it.platform, run.run_id)
+        assert state(it, run) is RunState.PUBLISHED
+    else:
+        for _ in range(2):
+            with pytest.raises((PublicationRefused, EnvironmentRefused)):
+                again(it.platform, run.run_id)
+        assert (names(it), state(it, run) in {was, RunState.REJECTED}) == (seen, True)
+    publish(it, staged(it, "another", value=3))  # and nobody else is in its way
+    assert names(it) == ["another"]
 
 
 @pytest.mark.parametrize("way_out", ["cancel", "publish", "another"])

@@ -589,13 +589,19 @@ def test_content_of_a_reference_table_that_was_replaced_since_comes_back_only_if
     for file in files:
         file.write_text(f"name,cents\nday,{file.stem}\n")
     loaded = [load_file(platform, TARIFFS, file, if_new=True) for file in (first, second, first, second)]
-    assert [one.new for one in loaded] == [True, True, False, False]  # a job that loads every file of a folder, each turn
+    assert [one.new for one in loaded] == [
+        True,
+        True,
+        False,
+        False,
+    ]  # a job that loads every file of a folder, each turn
     assert held(platform, TARIFFS) == [{"name": "day", "cents": 31}]
     with pytest.raises(InputRefused, match=r"30\.csv was loaded .* since then 31\.csv has replaced it.*") as refused:
         load_file(platform, TARIFFS, first)
     assert "--again" in str(refused.value)
     again = load_file(platform, TARIFFS, first, again=True)
-    assert again.new and again.load.load_id == f"{loaded[0].load.load_id}#2"
+    assert again.new
+    assert again.load.load_id == f"{loaded[0].load.load_id}#2"
     assert held(platform, TARIFFS) == [{"name": "day", "cents": 30}]
     for said in (False, True):
         with pytest.raises(InputRefused, match=r"is in reference\.tariffs already"):
@@ -616,7 +622,9 @@ def test_a_load_is_not_taken_for_one_that_an_expired_snapshot_tells_of_no_more(
     platform.lakehouse.table(READINGS).maintenance.expire_snapshots().by_id(oldest.snapshot_id).commit()
     assert [one.load_id[-2:] for one in platform.lakehouse.loads(READINGS)] == ["#2"]
     load = load_file(platform, READINGS, file)
-    assert load.new and load.load.load_id.endswith("#3") and load.load.undone_by is None
+    assert load.new
+    assert load.load.load_id.endswith("#3")
+    assert load.load.undone_by is None
     assert held(platform)
 
 
