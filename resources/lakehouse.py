@@ -12,6 +12,7 @@ import random
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -747,8 +748,8 @@ class Lakehouse:
         name: str,
         scopes: Sequence[Scope],
         *,
-        going: Collection[str],
-        coming: Collection[str],
+        going: AbstractSet[str],
+        coming: AbstractSet[str],
         at_snapshot_id: int | None,
         properties: Mapping[str, str],
         token: int | None = None,
