@@ -333,21 +333,24 @@ class Lakehouse:
         """Describe a reference table: its snapshots and its named versions."""
         table = self.table(name)
         current = table.current_snapshot()
-        versions: dict[str, int] = {}
-        loaded: dict[str, str | None] = {}
+        named: dict[str, list[tuple[int, str | None]]] = {}
         undone = set()
         for snapshot in table.snapshots():
             said = snapshot.summary.additional_properties if snapshot.summary else {}
             undone.add(said.get(UNDOES_PROPERTY))
             if version := said.get(DATA_VERSION_PROPERTY):
-                versions[version], loaded[version] = snapshot.snapshot_id, said.get(LOAD_PROPERTY)
+                named.setdefault(version, []).append((snapshot.snapshot_id, said.get(LOAD_PROPERTY)))
+        # content that came back has its name twice: it stands for the newest load that was not taken back
+        there = {
+            version: [one for one in made if one[1] is None or one[1] not in undone] for version, made in named.items()
+        }
         return ReferenceState(
             name,
             None if current is None else current.snapshot_id,
             frozenset(snapshot.snapshot_id for snapshot in table.snapshots()),
-            versions,
+            {version: (there[version] or made)[-1][0] for version, made in named.items()},
             recorded,
-            frozenset(version for version, load in loaded.items() if load is not None and load in undone),
+            frozenset(version for version, left in there.items() if not left),
         )
 
     def refs(self, name: str) -> frozenset[str]:

@@ -608,6 +608,11 @@ def test_content_of_a_reference_table_that_was_replaced_since_comes_back_only_if
             load_file(platform, TARIFFS, first, again=said)
     undo_load(platform, TARIFFS, again.load.load_id, by="ada", reason="not in force yet")
     assert held(platform, TARIFFS) == [{"name": "day", "cents": 31}]
+    state = platform.lakehouse.reference_state(
+        TARIFFS, frozenset()
+    )  # the first load of that content was not taken back
+    name = loaded[0].load.load_id.partition(":")[2][:12]
+    assert (state.versions[name], name in state.taken_back) == (loaded[0].load.snapshot_id, False)
     assert load_file(platform, TARIFFS, first, again=True).load.load_id.endswith("#3")
 
 
