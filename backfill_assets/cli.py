@@ -448,6 +448,9 @@ def _report(platform: Platform, run_id: str, as_json: bool) -> None:
     launch = launches.waits(platform.ledger, record, chunks=chunks)
     if launch is not None:
         waiting[run_id] = str(launch)
+    by_hand = record.plan.manual_publish and record.manifest.execution_mode.publishes
+    if record.state is RunState.VALIDATED and by_hand and run_id not in waiting:
+        waiting[run_id] = f"its manifest requires a manual publish: `backfill publish {run_id}`"
     if as_json:
         say(
             {

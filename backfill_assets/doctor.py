@@ -36,6 +36,7 @@ from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publication import change_of
 from backfill_assets.recording import PROCESS_ENDED, close_intent, protect_base, record_landed, tell_again
 from backfill_assets.records import MOVED, catch_up, harmed, harmed_of, is_behind, name_of, planted
+from backfill_assets.schema import iceberg_schema
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import ACCEPT, PUBLISH, ROLLBACK, WITHDRAW, Change, withdrawn
 from manifests.chunks import key_of
@@ -46,6 +47,7 @@ from manifests.planner import StagedFile
 from resources import journal as journals
 from resources import logs
 from resources.chain import Link
+from resources.declared_tables import column_problems
 from resources.history import referenced
 from resources.instants import CLOCK_TOLERANCE
 from resources.journal import INSTALLATION, explain, of_nobody, unexplained
@@ -351,6 +353,7 @@ def _examine_target(
             continue
         views[name] = _View(platform, target, name, table, storage, lineage_of(table), runs, known, at_it)
         yield from _as_far_as_possible(platform, name, partial(_strangers, views[name]))
+        yield from _columns(views[name])
     open_ends: list[Disagreement] = []
     for record in runs:
         if record.was_planned_anew:
@@ -371,6 +374,15 @@ def _examine_target(
 
 
 # --- publications -----------------------------------------------------------------------------------------------------
+
+
+def _columns(view: _View) -> Iterator[Disagreement]:
+    """Hold the columns of a table against the model that declares them: no run can be planned where they differ."""
+    corrections = view.target.corrections
+    model = corrections.model if corrections is not None and view.name == corrections.name else view.target.model
+    if problems := column_problems(view.table, iceberg_schema(model)):
+        what, way_out = ("; ".join(said) for said in zip(*((one.what, one.fix) for one in problems), strict=True))
+        yield Disagreement("columns-differ", view.name, what, Sure.CERTAIN, way_out)
 
 
 def _strangers(view: _View) -> Iterator[Disagreement]:

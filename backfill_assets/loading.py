@@ -23,9 +23,15 @@ from backfill_assets.schema import TABLE_PROPERTIES, iceberg_schema
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from resources import policy_in_force
-from resources.lakehouse import DATA_VERSION_PROPERTY
 from resources.ledger import now, operator
-from resources.loads import ACTOR_PROPERTY, FILE_PROPERTY, LOAD_PROPERTY, REJECTED_PROPERTY, load_to_make
+from resources.loads import (
+    ACTOR_PROPERTY,
+    DATA_VERSION_PROPERTY,
+    FILE_PROPERTY,
+    LOAD_PROPERTY,
+    REJECTED_PROPERTY,
+    load_to_make,
+)
 
 _FIRST_PARTITION_FIELD = 1000
 

@@ -31,10 +31,10 @@ from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.model import VERSION_PATTERN
 from resources import actors
-from resources.lakehouse import DATA_VERSION_PROPERTY
 from resources.ledger import now, operator
 from resources.loads import (
     ACTOR_PROPERTY,
+    DATA_VERSION_PROPERTY,
     FILE_PROPERTY,
     LOAD_PROPERTY,
     REASON_PROPERTY,

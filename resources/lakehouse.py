@@ -87,7 +87,15 @@ from resources.declared_tables import isolation_problems, require_as_declared
 from resources.fingerprints import read_footer
 from resources.gated_contents import require_gated_contents
 from resources.lineage import ancestors
-from resources.loads import LOAD_PROPERTY, UNDOES_PROPERTY, Load, loads_of, snapshots_with, undoing
+from resources.loads import (
+    DATA_VERSION_PROPERTY,
+    LOAD_PROPERTY,
+    UNDOES_PROPERTY,
+    Load,
+    loads_of,
+    snapshots_with,
+    undoing,
+)
 from resources.locks import lost
 from resources.metadata import (
     column_of,
@@ -112,8 +120,6 @@ EVIDENCE_PROPERTY = "backfill.evidence-root"
 VERSION_PROPERTY = "backfill.transform-version"
 DIFF_PROPERTY = "backfill.diff-id"
 """Snapshot summary key of a run's changed rows: the same ones are never put into the changes table twice."""
-DATA_VERSION_PROPERTY = "backfill.data-version"
-"""Snapshot summary key of a reference table's named version."""
 FENCE_ACTION = "fence"
 _FOOTER_READERS = 8
 _PARTITION = 3

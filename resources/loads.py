@@ -24,13 +24,18 @@ FILE_PROPERTY = "backfill.load-file"
 ACTOR_PROPERTY = "backfill.load-by"
 REJECTED_PROPERTY = "backfill.load-quarantined"
 REASON_PROPERTY = "backfill.load-reason"
+DATA_VERSION_PROPERTY = "backfill.data-version"
+"""Names the version of a reference table that a snapshot is."""
 UNDOES_PROPERTY = "backfill.undoes-load"
 """Marks the snapshot that took a load back; its value is that load's id."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A load of a table; `rows` were loaded, `quarantined` were not. `undone_by` is None while its rows are there."""
+    """A load of a table; `rows` were loaded, `quarantined` were not. `undone_by` is None while its rows are there.
+
+    `version` names what a load of a reference table brought, as a manifest asks for it; else it is empty.
+    """
 
     load_id: str
     snapshot_id: int
@@ -42,6 +47,7 @@ class Load:
     undone_by: str | None = None
     undone_at: datetime | None = None
     undone_because: str = ""
+    version: str = ""
 
 
 def loads_of(table: Table) -> list[Load]:
@@ -68,6 +74,7 @@ def loads_of(table: Table) -> list[Load]:
                 None if undo is None else why.get(ACTOR_PROPERTY, ""),
                 None if undo is None else committed_at(table, undo),
                 why.get(REASON_PROPERTY, ""),
+                said.get(DATA_VERSION_PROPERTY, ""),
             )
         )
     return found[::-1]

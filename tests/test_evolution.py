@@ -15,6 +15,7 @@ import pytest
 from pyiceberg.types import IntegerType, StringType
 
 from backfill_assets import diff as diff_module
+from backfill_assets import doctor
 from backfill_assets import platform as platform_module
 from backfill_assets.explain import explain
 from backfill_assets.platform import Platform
@@ -121,7 +122,11 @@ def test_a_plan_is_refused_where_table_and_model_differ_and_names_the_column(
     with pytest.raises(PlanRefused) as refused:
         planned(platform, contract)
     said = [problem.what for problem in refused.value.problems]
+    monkeypatch.setattr(doctor, "PRODUCTS", platform_module.PRODUCTS)
     assert [text.partition("column ")[2].split()[0].rstrip(",") for text in said] == ["quality", "status"]
+    assert [(one.kind, one.where, one.what) for one in doctor.examine(platform)] == [
+        ("columns-differ", READINGS, "; ".join(said))
+    ]
     other = replace(TARGET, model=ReadingWithAnotherType)
     monkeypatch.setattr(platform_module, "PRODUCTS", (Product("readings", (), (other,)),))
     with pytest.raises(PlanRefused, match="has the column value as long, and its model declares int"):

@@ -81,7 +81,8 @@ def _of_table(table: str) -> click.Command:
         if done.by_reason:
             name = quarantine_of(input_named(table)).name
             click.echo(f"  in {name}, rows counted from 0; to see them: backfill loads {table} --quarantine")
-        click.echo(f"  {table}: load {done.load.load_id}, snapshot {done.load.snapshot_id}")
+        version = f", version {done.load.version}" if done.load.version else ""
+        click.echo(f"  {table}: load {done.load.load_id}, snapshot {done.load.snapshot_id}{version}")
 
     load_table.__doc__ = f"Load FILE into {table}: see `backfill load --help`."
     load_table.help = load_table.__doc__
@@ -197,14 +198,23 @@ def _listed(table: str, found: list[Load]) -> object:
     shown = Table(title=f"loads of {table}", title_justify="left")
     for column, kept in (("loaded (UTC)", "left"), ("file", "left"), ("rows", "right"), ("quarantined", "right")):
         shown.add_column(column, justify=kept)
-    for column in ("by", "taken back", "load"):
+    versioned = any(one.version for one in found)  # a reference table's
+    for column in ("by", "taken back", *(["version"] if versioned else []), "load"):
         shown.add_column(column)
     for one in found:
         undone = (
             "" if one.undone_at is None else f"{one.undone_at:%Y-%m-%d %H:%M} by {one.undone_by}: {one.undone_because}"
         )
+        version = [one.version] if versioned else []
         shown.add_row(
-            f"{one.at:%Y-%m-%d %H:%M}", one.file, f"{one.rows:,}", f"{one.quarantined:,}", one.by, undone, one.load_id
+            f"{one.at:%Y-%m-%d %H:%M}",
+            one.file,
+            f"{one.rows:,}",
+            f"{one.quarantined:,}",
+            one.by,
+            undone,
+            *version,
+            one.load_id,
         )
     return shown
 
