@@ -29,7 +29,7 @@ from backfill_assets.platform import Platform, target_named
 from backfill_assets.schema import LINEAGE_COLUMNS, dtypes, spark_schema
 from backfill_assets.target import Inputs, TargetTable, TransformContext
 from manifests.chunks import Chunk, Chunking, key_of
-from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
+from manifests.errors import EnvironmentRefused, Problem, Refused, TransformRefused
 from manifests.planner import MergeTerms, Plan, PlannedChunk, StagedFile
 from resources.lakehouse import PinnedRead, before, between
 from resources.ledger import ChunkRecord
@@ -54,6 +54,13 @@ def read(spark: SparkSession, pinned: PinnedRead, columns: Sequence[str] | None 
     return spark.read.schema(schema).parquet(*pinned.paths)
 
 
+class _References(dict[str, DataFrame]):
+    """Reference tables by name; of one that is not there it says which there are."""
+
+    def __missing__(self, name: str) -> DataFrame:
+        raise KeyError(f"the target declares no reference '{name}': it has {', '.join(sorted(self)) or 'none'}")
+
+
 def transform_context(platform: Platform, plan: Plan, chunks: Sequence[PlannedChunk]) -> TransformContext:
     """Return the context a transform of this plan gets for these chunks."""
     spark = platform.spark.session(plan.mode)
@@ -62,9 +69,9 @@ def transform_context(platform: Platform, plan: Plan, chunks: Sequence[PlannedCh
         mode=plan.mode,
         run_clock=plan.run_clock,
         version=plan.transform_version,
-        references={
-            pin.table: read(spark, platform.lakehouse.pinned(pin.table, pin.snapshot_id)) for pin in plan.references
-        },
+        references=_References(
+            (pin.table, read(spark, platform.lakehouse.pinned(pin.table, pin.snapshot_id))) for pin in plan.references
+        ),
         publish_range=plan.publish_range,
         configuration=target_named(plan.target).configuration,
         chunks=tuple(Chunk(chunk.key, chunk.index, chunk.start, chunk.end) for chunk in chunks),
@@ -196,7 +203,7 @@ def compute_batch(
     Every chunk has an entry; one without rows has no file. `on_read` is told what the transform is given to read.
 
     Raises:
-        InputRefused: if the transform's frame cannot be built, or its output does not have the declared columns, each of
+        TransformRefused: if its frame cannot be built, or its output does not have the declared columns, each of
             its declared type or of one that widens to it without loss.
     """
     inputs = of_entities(platform, plan, prefix, pinned_inputs(platform, target, plan, chunks, on_read))
@@ -262,7 +269,7 @@ def building(plan: Plan) -> Iterator[None]:
     What fails because of rows (a job that the transform runs while it builds its frame) is raised as it is.
 
     Raises:
-        InputRefused: with the first line of the error, and where in the code it was raised.
+        TransformRefused: with the first line of the error, and where in the code it was raised.
     """
     try:
         yield
@@ -271,7 +278,7 @@ def building(plan: Plan) -> Iterator[None]:
     except Exception as error:
         if _may_depend_on_rows(error):
             raise
-        raise InputRefused(
+        raise TransformRefused(
             Problem(
                 f"the frame of {plan.transform} {plan.transform_version} cannot be built: {type(error).__name__}: "
                 f"{str(error).strip().partition(chr(10))[0][:_LINE]}{f' ({at})' if (at := place(error)) else ''}",
@@ -332,7 +339,7 @@ def staged_files(
                 files[key].append(file)
     unknown = sorted(set(files) - set(keys))
     if unknown:
-        raise InputRefused(
+        raise TransformRefused(
             Problem(f"{prefix} holds chunks {unknown}", "a batch writes its own chunks only", "report it")
         )
     return dict(files)
@@ -360,7 +367,7 @@ def _require_columns(target: TargetTable, plan: Plan, rows: DataFrame) -> None:
     }
     said = "; ".join(f"{what} {', '.join(names)}" for what, names in wrong.items() if names)
     if said:
-        raise InputRefused(
+        raise TransformRefused(
             Problem(
                 f"what {plan.transform} {plan.transform_version} returned for {target.name} {said}",
                 "a transform returns exactly the declared columns, each once, without the lineage columns",
@@ -384,7 +391,7 @@ def _require_types(target: TargetTable, plan: Plan, rows: DataFrame, schema: Sch
         if name in declared and not fits(kind, declared[name])
     ]
     if problems:
-        raise InputRefused(problems)
+        raise TransformRefused(problems)
 
 
 def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:

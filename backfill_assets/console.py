@@ -85,6 +85,13 @@ def facts(pairs: Iterable[tuple[str, object]], title: str) -> Table:
     return table
 
 
+def _may_change(planned: Plan) -> str:
+    if not planned.mode.publishes:
+        chunks = f"{len(planned.chunks)} chunk(s)"
+        return f"nothing that readers of {planned.target} see: a {planned.mode} run stages {chunks} and publishes none"
+    return f"{planned.target}, {planned.publish_range.start} to {planned.publish_range.end} ({planned.publish_mode})"
+
+
 def plan(planned: Plan, state: str) -> RenderableType:
     """Show a plan: what it reads, with which code, what it may change, and its stages."""
     code = planned.code
@@ -103,10 +110,7 @@ def plan(planned: Plan, state: str) -> RenderableType:
     look_back = planned.look_back
     pairs: list[tuple[str, object]] = [
         ("state", Text(state, STATE_STYLE.get(state, ""))),
-        (
-            "may change",
-            f"{planned.target}, {planned.publish_range.start} to {planned.publish_range.end} ({planned.publish_mode})",
-        ),
+        ("may change", _may_change(planned)),
         (
             "base",
             f"snapshot {planned.base_snapshot_id}" if planned.base_snapshot_id else "the target has no snapshot yet",

@@ -135,6 +135,12 @@ class InputRefused(Refused):
     headline = "the input is refused"
 
 
+class TransformRefused(InputRefused):
+    """A transform's code cannot be run, or returns what its target does not declare."""
+
+    headline = "the transform is refused"
+
+
 class EnvironmentRefused(Refused):
     """The machine, the settings or the home folder are not fit for the command."""
 

@@ -27,7 +27,7 @@ from backfill_assets.schema import iceberg_schema
 from backfill_assets.target import TransformVersion
 from benchmarks.small_table import TARGET
 from manifests.chunks import Chunking
-from manifests.errors import EnvironmentRefused
+from manifests.errors import EnvironmentRefused, TransformRefused
 from manifests.planner import Estimate, PlannedChunk, StagedFile
 from resources.lakehouse import local_path
 from resources.spark import OPEN_FILES
@@ -127,3 +127,18 @@ def test_a_folder_that_is_not_there_is_not_taken_for_an_empty_one(tmp_path: Path
 )
 def test_a_place_is_what_pyiceberg_makes_of_a_location(uri: str, place: str) -> None:
     assert place_of(uri) == PyArrowFileIO.parse_location(uri)[2] == place
+
+
+def test_a_transform_that_asks_for_a_reference_by_another_name_is_told_which_there_are(tmp_path: Path) -> None:
+    def mistaken(_: Any, context: Any) -> DataFrame:
+        frame: DataFrame = context.references["reference.rules"]
+        return frame
+
+    world = make_world(tmp_path / "home", cases=60, seed=7)
+    record = world.announced(world.manifest("mistaken", validation={"gates": FEW_GATES}))
+    target = replace(CASE_SLA_DAILY, versions={record.plan.transform_version: TransformVersion(mistaken)})
+    with pytest.raises(
+        TransformRefused, match=r"no reference 'reference\.rules': it has reference\.jurisdiction_calendar"
+    ) as told:
+        compute_batch(world.platform, target, record.plan, record.plan.chunks[:1], str(tmp_path / "staged"))
+    assert str(told.value).startswith("the transform is refused")
