@@ -1,39 +1,45 @@
 """Rewriting the history of Iceberg tables safely; see `TargetTable` for how a team declares a table.
 
-Nothing imported here imports Dagster: Spark's Python workers import this package.
+Nothing imported here imports Dagster: Spark's Python workers import this package. What it exports is imported when it is
+first asked for: pandera and Polars take a second and a half, and most commands and workers need neither.
 """
 
-from backfill_assets.quarantine import Quarantine
-from backfill_assets.reconciliation import (
-    Comparison,
-    Entities,
-    Wrong,
-    keys,
-    outcome_level,
-    record_level,
-    state_level,
-)
-from backfill_assets.schema import Corrections, Instant, Published, row_rule
-from backfill_assets.standard_gates import change_gate, duplicate_gate, record_gate
-from backfill_assets.target import (
-    ColumnOrigin,
-    CorrectionsTable,
-    Finding,
-    Inputs,
-    InputTable,
-    Level,
-    LivePolicy,
-    Needs,
-    Outline,
-    Product,
-    Reconciliation,
-    ReconciliationContext,
-    ReconciliationPolicy,
-    TargetTable,
-    TransformContext,
-    TransformVersion,
-)
-from manifests.chunks import Chunking
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from backfill_assets.quarantine import Quarantine
+    from backfill_assets.reconciliation import (
+        Comparison,
+        Entities,
+        Wrong,
+        keys,
+        outcome_level,
+        record_level,
+        state_level,
+    )
+    from backfill_assets.schema import Corrections, Instant, Published, row_rule
+    from backfill_assets.standard_gates import change_gate, duplicate_gate, record_gate
+    from backfill_assets.target import (
+        ColumnOrigin,
+        CorrectionsTable,
+        Finding,
+        Inputs,
+        InputTable,
+        Level,
+        LivePolicy,
+        Needs,
+        Outline,
+        Product,
+        Reconciliation,
+        ReconciliationContext,
+        ReconciliationPolicy,
+        TargetTable,
+        TransformContext,
+        TransformVersion,
+    )
+    from manifests.chunks import Chunking
 
 __all__ = [
     "Chunking",
@@ -69,3 +75,52 @@ __all__ = [
     "row_rule",
     "state_level",
 ]
+
+_ROOMS = {
+    "backfill_assets.quarantine": ("Quarantine",),
+    "backfill_assets.reconciliation": (
+        "Comparison",
+        "Entities",
+        "Wrong",
+        "keys",
+        "outcome_level",
+        "record_level",
+        "state_level",
+    ),
+    "backfill_assets.schema": ("Corrections", "Instant", "Published", "row_rule"),
+    "backfill_assets.standard_gates": ("change_gate", "duplicate_gate", "record_gate"),
+    "backfill_assets.target": (
+        "ColumnOrigin",
+        "CorrectionsTable",
+        "Finding",
+        "Inputs",
+        "InputTable",
+        "Level",
+        "LivePolicy",
+        "Needs",
+        "Outline",
+        "Product",
+        "Reconciliation",
+        "ReconciliationContext",
+        "ReconciliationPolicy",
+        "TargetTable",
+        "TransformContext",
+        "TransformVersion",
+    ),
+    "manifests.chunks": ("Chunking",),
+}
+_PLACES = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is exported, once it is asked for."""
+    if name not in _PLACES:
+        raise AttributeError(
+            f"module 'backfill_assets' has no attribute '{name}'", name=name, obj=sys.modules[__name__]
+        )
+    value = globals()[name] = getattr(import_module(_PLACES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

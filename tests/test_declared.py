@@ -127,6 +127,15 @@ def said(*targets: ba.TargetTable, inputs: tuple[ba.InputTable, ...] = (INPUT, M
     return [f"{one.where}: {one.what}" for one in problems_of([ba.Product("metering", inputs, targets)])]
 
 
+def test_what_is_exported_is_there_and_is_imported_when_it_is_asked_for() -> None:
+    assert [name for name in ba.__all__ if getattr(ba, name, None) is None] == []
+    with pytest.raises(AttributeError, match="has no attribute 'TargetTabel'"):
+        getattr(ba, "TargetTabel")  # noqa: B009 - mypy knows that it is not there
+    asked = "import sys, backfill_assets.cli; print(sorted({'pandera', 'polars', 'dagster', 'pyiceberg'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_what_is_shipped_and_shown_has_no_mistake() -> None:
     assert problems_of(PRODUCTS) == []
     assert said(TARGET) == []
