@@ -14,17 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
-
-from dagster_pyspark import LazyPySparkResource
-from pyspark.logger import PySparkLogger
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any, cast
 
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from resources import class_archive, worker_daemon
 from resources.lakehouse import local_path
 from resources.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MODE_KEY = "spark.backfill.mode"
 """Runtime setting in which a session carries its mode."""
@@ -166,6 +165,10 @@ class ModeSpark:
             session.interruptAll()
 
     def _start(self, mode: Mode) -> SparkSession:
+        # most commands need no session, and Dagster's resource takes a second to import
+        from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415
+        from pyspark.logger import PySparkLogger  # noqa: PLC0415
+
         if mode is not Mode.LIVE:
             os.environ.pop(WEBHOOK_VARIABLE, None)  # or the JVM and its Python workers would inherit it
         os.environ["TZ"] = "UTC"  # collect() converts instants in the Python process's zone
