@@ -13,12 +13,13 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from backfill_assets import publication
+from backfill_assets.events import REFUSED
 from backfill_assets.executor import require_young
 from backfill_assets.kept import keep
 from backfill_assets.launched_by import SOMEBODY
 from backfill_assets.live_names import name_problems
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.records import REFUSED, catch_up
+from backfill_assets.records import catch_up
 from backfill_assets.ways import REINSTATE, ROLLBACK
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState, check_transition

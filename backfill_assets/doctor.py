@@ -29,13 +29,14 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import DateType
 
+from backfill_assets.events import MOVED
 from backfill_assets.garbage import tables_of
 from backfill_assets.kept_diffs import due, keep_diff
 from backfill_assets.platform import Platform
 from backfill_assets.products.registry import PRODUCTS
 from backfill_assets.publication import change_of
 from backfill_assets.recording import PROCESS_ENDED, close_intent, protect_base, record_landed, tell_again
-from backfill_assets.records import MOVED, catch_up, harmed, harmed_of, is_behind, name_of, planted
+from backfill_assets.records import catch_up, harmed, harmed_of, is_behind, name_of, planted, untold
 from backfill_assets.schema import iceberg_schema
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import ACCEPT, PUBLISH, ROLLBACK, WITHDRAW, Change, withdrawn
@@ -532,14 +533,16 @@ def _close_intent(platform: Platform, run_id: str, entry: int, action: str) -> s
 
 
 def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
-    """Find a run whose last change is recorded, and of which the evidence does not know."""
+    """Find a run with a change that is recorded, and of which the evidence does not know."""
     recorded = [one for one in platform.ledger.publications(record.run_id) if one["state"] == "COMMITTED"]
     if record.state not in WAS_PUBLISHED or not recorded:
         return
-    action, number = recorded[-1]["action"], len(recorded)
+    last, number = recorded[-1]["action"], len(recorded)
     folder = platform.evidence.records(record.run_id)
-    names = sorted({name_of(action, number), f"{action}-{number}"}, key=len)
-    if action in BEFORE and not any((folder / f"{name}.json").is_file() for name in names):
+    missing = [(place, said["action"]) for place, said in untold(platform, record)]
+    place, action = missing[0] if missing else (number, last)
+    names = sorted({name_of(action, place), f"{action}-{place}"}, key=len)
+    if last in BEFORE and (missing or not any((folder / f"{name}.json").is_file() for name in names)):
         if _is_harmed(platform, record.run_id, names):
             return  # it was told: the record that is missing is found below
         yield Disagreement(
@@ -547,8 +550,8 @@ def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
             record.run_id,
             f"its {action} is recorded in the ledger, and {folder / names[0]}.json is missing",
             Sure.CERTAIN,
-            f"`backfill {action} {record.run_id}` writes it, and tells the sinks that were not told",
-            partial(_tell_again, platform, record.run_id, action, number),
+            f"`backfill {last} {record.run_id}` writes it, and tells the sinks that were not told",
+            partial(_tell_again, platform, record.run_id, last, number),
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from backfill_assets.events import ACTIONS, EVENTS, events_named
 from manifests.canonical import sha256_of
 from manifests.errors import EnvironmentRefused
 from resources import journal
@@ -72,9 +73,11 @@ class _Looked:
             return "" if run_id == journal.INSTALLATION else "vouches for the journal in the name of a run"
         if event == SEALED and run_id not in self.runs:
             return f"vouches for a bundle of {run_id}, which is no run"
-        if not self._is_new(said):
-            return f"vouches for {run_id}/{said.get('record', said.get('bundle'))} once more"
-        return "" if event == SEALED else self._of_its_record(said)
+        if event != SEALED and (
+            wrong := misnamed(said, is_adopted=run_id in self.adopted) or self._of_its_record(said)
+        ):
+            return wrong  # it takes nothing from the one that is right
+        return "" if self._is_new(said) else f"vouches for {run_id}/{said.get('record', said.get('bundle'))} once more"
 
     def _is_new(self, said: Mapping[str, Any]) -> bool:
         """Whether a link vouches for something that none before it has, or may lawfully repeat one."""
@@ -96,6 +99,8 @@ class _Looked:
         except (FileNotFoundError, EnvironmentRefused, ValueError):
             return "" if run_id in self.known else f"vouches for {run_id}/records/{name}.json, which is not there"
         if said["event"] == KEPT:
+            if says_it_changes_rows(raw):
+                return f"vouches for {run_id}/{name} as for a record that changes no rows"
             same = run_id in self.known or hashlib.sha256(raw).hexdigest() == said["recordHash"]
             return "" if same else f"has the hash of another {run_id}/{name}"
         return _other_than_its_record(said, raw)
@@ -113,6 +118,29 @@ def of_no_form(said: Mapping[str, Any]) -> str:
     if "record" in said and not is_id(said["record"]):
         return "vouches for a record that has no name"
     return ""
+
+
+def misnamed(said: Mapping[str, Any], *, is_adopted: bool) -> str:
+    """Return why a link vouches for nothing by the name of its record; empty if it may.
+
+    What changes rows has a name of its own event. Of a run that was adopted, an earlier version has given such a name to
+    records that say nothing of rows.
+    """
+    name, event = said.get("record"), said.get("event")
+    named = events_named(name) if isinstance(name, str) else frozenset()
+    if not named or event in named or (event == KEPT and is_adopted):
+        return ""
+    is_known = event == KEPT or (isinstance(event, str) and event in ACTIONS | EVENTS)
+    return f"vouches for {said.get('run')}/{name}, which is the name of a record of another event" if is_known else ""
+
+
+def says_it_changes_rows(raw: bytes) -> bool:
+    """Whether a record says what it follows, as those do that change rows."""
+    try:
+        record = json.loads(raw)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and "follows" in record
 
 
 def _other_than_its_record(said: Mapping[str, Any], raw: bytes) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from backfill_assets import faults, stopping
 from backfill_assets.derivation import chunk_scopes
+from backfill_assets.events import REFUSED, TOLD
 from backfill_assets.executor import CHUNK_GATE, require_young
 from backfill_assets.kept import keep
 from backfill_assets.leasing import held, leases_of, publishing_lease, put_on_record, undone_by
@@ -25,8 +26,6 @@ from backfill_assets.planning import replanned
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import (
     AMENDMENTS_FILE,
-    REFUSED,
-    TOLD,
     bundle_files,
     catch_up,
     name_of,

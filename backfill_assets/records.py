@@ -23,6 +23,16 @@ import sqlalchemy as sa
 
 from backfill_assets import faults
 from backfill_assets.chunk_changes import CHANGES_FILE, VISIBLE, changes_of_run
+from backfill_assets.events import (
+    ACTIONS,
+    ADOPTED,
+    EVENTS,
+    MOVED,
+    RESTORED,
+    SUPERSEDED,
+    events_named,
+)
+from backfill_assets.links import misnamed
 from backfill_assets.links import of_no_form as link_of_no_form
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.seals import (
@@ -36,7 +46,7 @@ from backfill_assets.seals import (
     sealed_inputs,
     sealed_schema,
 )
-from backfill_assets.ways import ACCEPT, PUBLISH, REINSTATE, ROLLBACK
+from backfill_assets.ways import ACCEPT
 from manifests.canonical import sha256_of
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused, Refused
 from manifests.lifecycle import WAS_PUBLISHED
@@ -44,7 +54,7 @@ from manifests.text import visible
 from resources import approvals
 from resources.chain import Link
 from resources.evidence import INDEX, SEALED, examine, hash_or_kind
-from resources.journal import explain, explain_run, first_of, unexplained
+from resources.journal import explain, explain_run, first_of, is_adopted, unexplained
 from resources.kept_files import json_of, not_a_file, read_json, read_kept
 from resources.ledger import RunRecord
 from resources.locks import lock_target, require_lease
@@ -68,11 +78,6 @@ _LOG = logging.getLogger(__name__)
 DIFF = "diff"
 """The record of a run's diff, if one was made: it is sealed with the bundle."""
 _DIFFS = re.compile(rf"{DIFF}(?:-(\d+))?")
-SUPERSEDED, RESTORED = "superseded", "restored"
-"""Events that another run brings about: it took chunks over, or its rollback gave them back."""
-TOLD, REFUSED, MOVED, ADOPTED = "told", "refused", "moved", "adopted"
-"""Events beside a change of rows: sinks were told; a rollback or acceptance was refused; something else moved on; a run that was published by an earlier version
-of this project came under the chain."""
 RUN_FILE, _MANIFEST_FILE, _PLAN_FILE = "run.json", "manifest.json", "plan.json"
 AMENDMENTS_FILE = "amendments.json"
 """What was planned anew, and how often: a bundle's edition."""
@@ -80,8 +85,6 @@ _FILES = {"sink_attempts": "sink_requests"}
 _FILED_APART = {"manifest": _MANIFEST_FILE, "plan": _PLAN_FILE}
 _ALWAYS = frozenset({"chunks", "attempts", "verdicts", "approvals", "amendments", "transitions", "sink_attempts"})
 """Tables that a bundle has a file of even where there is no row: nobody is to wonder."""
-_ACTIONS = frozenset({PUBLISH, ROLLBACK, REINSTATE, ACCEPT})
-_EVENTS = frozenset({TOLD, REFUSED, MOVED, ADOPTED, SUPERSEDED, RESTORED})
 _SAID = frozenset(
     {"event", "run_id", "number", "bundle", "evidence_root", "follows", "at", "rows", "tables", "beside", COMMITTED}
 )
@@ -299,7 +302,7 @@ def _record_of(file: Path, run_id: str, raw: bytes) -> Record:
 def _of_no_form(said: Mapping[str, Any], run_id: str) -> str:
     """Say why a record that says what it follows is none that this project writes of a change of rows; empty if it can be one."""
     what, event = "says what no record of this project says", said.get("event")
-    if event not in (_ACTIONS | _EVENTS if isinstance(event, str) else ()):
+    if event not in (ACTIONS | EVENTS if isinstance(event, str) else ()):
         return f"{what}: it is about no event"
     if said.get("run_id") != run_id or not all(isinstance(said.get(name), str) for name in _TEXTS):
         return f"{what}: it is of another run, or of no bundle"
@@ -322,9 +325,12 @@ def _are_hashes(said: Any) -> bool:
 def vouched_for(platform: Platform, run_id: str, records: Sequence[Record]) -> list[Record]:
     """Return those of a run's records that change no rows and that the chain vouches for.
 
-    By a link of their own; or, of an earlier version, by that of a record that has their hash.
+    By a link of their own; or, of an earlier version, by that of a record that has their hash. By neither, if it has the name
+    of a record that changes rows: only an earlier version has given such a name to others.
     """
-    mine = {one.name: one for one in records if not one.number}
+    mine = {one.name: one for one in records if "follows" not in one.content}
+    if any(events_named(name) for name in mine) and not _is_adopted(platform, run_id):
+        mine = {name: one for name, one in mine.items() if not events_named(name)}
     numbered = [one for one in records if one.number]
     found: set[str] = set()
     for record in reversed(numbered):
@@ -342,16 +348,20 @@ def vouched_for(platform: Platform, run_id: str, records: Sequence[Record]) -> l
     return [one for one in records if one.name in found]
 
 
+def _is_adopted(platform: Platform, run_id: str) -> bool:
+    with platform.ledger.engine.connect() as connection:
+        return is_adopted(connection, run_id)
+
+
 def harmed(platform: Platform, links: Iterable[Mapping[str, Any]]) -> list[Harmed]:
     """Return the records that are missing, or are not as links vouch for them, or that links vouch for and are none of a change.
 
-    Those that change rows count up, run by run, in the order of their links.
+    Those that change rows count up, run by run, in the order of their links. Of several links about a record the first one
+    counts; one that is about no record of its name never does.
     """
-    told = {
-        (str(link["run"]), str(link["record"])): (str(link["recordHash"]), "rows" in link)
-        for link in links
-        if "recordHash" in link and is_id(link.get("run")) and is_id(link.get("record"))
-    }
+    told: dict[tuple[str, str], tuple[str, bool]] = {}
+    for link in _about_records(platform, links):
+        told.setdefault((str(link["run"]), str(link["record"])), (str(link["recordHash"]), "rows" in link))
     wrong = []
     before: dict[str, int] = {}
     for (run_id, name), (expected, changes_rows) in told.items():
@@ -366,6 +376,19 @@ def harmed(platform: Platform, links: Iterable[Mapping[str, Any]]) -> list[Harme
                 wrong.append(Harmed(run_id, name, file, expected, found, why))
             before[run_id] = one.number
     return wrong
+
+
+def _about_records(platform: Platform, links: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the links that may be about the records that they name."""
+    adopted: dict[str, bool] = {}
+    for link in links:
+        if not ("recordHash" in link and is_id(link.get("run")) and is_id(link.get("record"))):
+            continue
+        run_id = str(link["run"])
+        if misnamed(link, is_adopted=False) and run_id not in adopted:
+            adopted[run_id] = _is_adopted(platform, run_id)
+        if not misnamed(link, is_adopted=adopted.get(run_id, False)):
+            yield link
 
 
 def wrong_as_linked(record: Record, before: int | None) -> str:
@@ -487,15 +510,18 @@ def kept_rows(bundle: Path, records: Sequence[Record], tables: Sequence[str] | N
 def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str, Any], number: int) -> None:
     """Record a change that a run made of its tables, and what that did to the records of other runs.
 
-    `number` counts the run's changes. Nothing is recorded twice.
+    `number` counts the run's changes; those before it that no record tells of are recorded first. Nothing is recorded twice.
     """
-    name = name_of(action, number)
-    said = {"action": action, **facts}
-    if not (platform.evidence.records(record.run_id) / f"{name}.json").exists():  # before anybody waits for the ledger
-        said[COMMITTED] = commits_of(platform, record, action, number, int(facts["snapshot_id"]))
+    due = [(place, said) for place, said in untold(platform, record) if place < number]
+    due.append((number, {**facts, "action": action}))
+    records = records_of(platform, record.run_id)
+    for place, said in due:
+        if not _tells_of(records, said):  # before anybody waits for the ledger
+            said[COMMITTED] = commits_of(platform, record, said["action"], place, int(said["snapshot_id"]))
     with platform.ledger.engine.begin() as connection:
         lock_target(connection, record.target)
-        _record(platform, connection, record.run_id, action, said, name)
+        for place, said in due:
+            _record(platform, connection, record.run_id, said["action"], said, name_of(said["action"], place))
         for run_id in _moved_by(connection, record):
             try:
                 _record(platform, connection, run_id, MOVED, {"by": record.run_id, "action": action})
@@ -513,6 +539,26 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
                 _LOG.warning(
                     "the evidence of %s cannot be continued: %s; see `backfill verify %s`", run_id, damage, run_id
                 )
+
+
+def untold(platform: Platform, record: RunRecord) -> list[tuple[int, dict[str, Any]]]:
+    """Return the changes of a run that the ledger has and no record tells of: the number of each, and what a record says of it.
+
+    None of a run of an earlier version, which recorded less of them.
+    """
+    run_id = record.run_id
+    records = records_of(platform, run_id)
+    if any(one.number and one.content["event"] == ADOPTED for one in records) or _is_adopted(platform, run_id):
+        return []
+    done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    said = [(number, {name: one[name] for name in (*_PUBLISHED, "action")}) for number, one in enumerate(done, start=1)]
+    return [(number, facts | {"run_id": run_id}) for number, facts in said if not _tells_of(records, facts)]
+
+
+def _tells_of(records: Sequence[Record], said: Mapping[str, Any]) -> bool:
+    """Whether one of a run's records that change rows is that of a change: its name alone says nothing."""
+    what = (said["action"], said["snapshot_id"])
+    return any(one.number and (one.content.get("action"), one.content.get("snapshot_id")) == what for one in records)
 
 
 def catch_up(platform: Platform, run_id: str, event: str, facts: Mapping[str, Any]) -> bool:
@@ -576,9 +622,7 @@ def require_vouched_for(platform: Platform, run_id: str) -> None:
     for look in range(_LOOKS):
         records = records_of(platform, run_id)
         vouched = vouched_for(platform, run_id, records)
-        strange = [
-            one.name for one in records if one not in vouched and not (one.number and _is_linked(platform, run_id, one))
-        ]
+        strange = [one.name for one in records if one not in vouched]  # nothing has changed rows before a publication
         if not strange:
             return
         if look < _LOOKS - 1:
@@ -590,7 +634,7 @@ def require_vouched_for(platform: Platform, run_id: str) -> None:
             "what lies beside a run that is published is what this project has put on record",
             f"of a diff whose process ended before its link, `backfill diff {run_id}` completes it, if the rows say the same, "
             "and with --table the record of its table; move anything else out of the folder, keep it, and find out who has "
-            "put it there",
+            "put it there; where the chain is said to have its SHA-256 then, cancel the run, and plan it under another run id",
         )
     )
 
@@ -629,7 +673,7 @@ def _record(
     numbered = [*linked, *late]
     bundle = store.path(run_id)
     beside = vouched_for(platform, run_id, records)
-    if any(one.name == name for one in [*numbered, *beside]):
+    if name is not None and (_tells_of(numbered, facts) or any(one.name == name for one in beside)):
         event, facts, name = MOVED, {}, None  # told before: what is left is what came after it
     # the first record has the hash of every table; only those that may move are read again
     read = MOVING if numbered else frozenset({*_TABLES, "runs"})
@@ -793,12 +837,12 @@ def _follows_from(
     store, said, is_first = platform.evidence, one.content, not before
     bundle, changes, follows = store.path(run_id), one.content["rows"], one.content["follows"]
     kept = kept_rows(bundle, before, None if is_first else sorted(MOVING))
-    is_adopted = kept is None and is_first and said["event"] == ADOPTED
-    if (kept is None and not is_adopted) or not _is_rows(changes, {*_TABLES, "runs"} if is_adopted else MOVING):
+    adopts = kept is None and is_first and said["event"] == ADOPTED
+    if (kept is None and not adopts) or not _is_rows(changes, {*_TABLES, "runs"} if adopts else MOVING):
         return False
     after: Rows = {table: {key: dict(row) for key, row in found.items()} for table, found in (kept or {}).items()}
     fold(after, changes)
-    here = rows_of(connection, run_id, None if is_adopted else sorted(MOVING))
+    here = rows_of(connection, run_id, None if adopts else sorted(MOVING))
     touched = {(table, key) for table, rows in changes.items() for key in rows}
     journal = explain_run(connection, run_id)
     by_hand = {(bad.table, bad.key) for bad in unexplained(connection, journal, run_id, here)}
@@ -836,10 +880,10 @@ def _says_what_happened(one: Record, entries: Mapping[str, Row], *, has_changes:
     said, event = one.content, str(one.content["event"])
     if event == ADOPTED and one.name != f"{event}-{one.number}":  # with the record of a change, under that one's name
         event = str(said.get("action"))
-    if event not in _ACTIONS:
+    if event not in ACTIONS:
         return (
             has_changes
-            and event in _EVENTS
+            and event in EVENTS
             and one.name == f"{said['event']}-{one.number}"
             and said.keys() <= _SAID | _FACTS
         )
@@ -859,7 +903,7 @@ def _says_what_was_committed(
     One that has expired since is not asked. An earlier version of this project kept nothing of them.
     """
     said, event = one.content, str(one.content["event"])
-    if event not in {ADOPTED, *_ACTIONS}:
+    if event not in {ADOPTED, *ACTIONS}:
         return COMMITTED not in said
     if COMMITTED not in said:
         return of_earlier_version
@@ -926,7 +970,7 @@ def _link(platform: Platform, run_id: str, record: Record) -> Link:
     }
 
     def same(link: Mapping[str, Any]) -> bool:
-        return (link.get("run"), link.get("record")) == (run_id, record.name)
+        return _is_about(link, run_id, record)
 
     return platform.evidence.chain.append(content, since=int(said.get("follows", 0)), same=same)
 
@@ -938,12 +982,17 @@ def _is_linked(platform: Platform, run_id: str, record: Record) -> bool:
 def _link_of(platform: Platform, run_id: str, record: Record) -> Mapping[str, Any]:
     """Return the link of a run's record, empty if it has none: it came after those that there were when it was written.
 
-    Whatever the record says of itself: another run's may lie in its place.
+    Whatever the record says of itself: another run's may lie in its place. A link of another event is about none of a change.
     """
     follows = record.content.get("follows")
     since = follows if isinstance(follows, int) and follows > 0 else 0
     said = platform.evidence.chain.contents(since=since)
-    return next((link for link in said if (link.get("run"), link.get("record")) == (run_id, record.name)), {})
+    return next((link for link in said if _is_about(link, run_id, record)), {})
+
+
+def _is_about(link: Mapping[str, Any], run_id: str, record: Record) -> bool:
+    about = (link.get("run"), link.get("record"), link.get("event"))
+    return "rows" in link and about == (run_id, record.name, record.content.get("event"))
 
 
 def _moved_by(connection: sa.Connection, record: RunRecord) -> Iterator[str]:

@@ -21,14 +21,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from backfill_assets.chunk_changes import CHANGES_FILE
+from backfill_assets.events import ADOPTED, REFUSED
 from backfill_assets.garbage import GC, tables_of
-from backfill_assets.links import strange_links
+from backfill_assets.links import misnamed, strange_links
 from backfill_assets.pins import Inputs
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.proof import FileProblem, check_rows
 from backfill_assets.readers import Looked, World, check_files, check_metadata, read_chunk, read_corrections
 from backfill_assets.records import (
-    REFUSED,
     RUN_FILE,
     Record,
     files_of,
@@ -37,7 +37,7 @@ from backfill_assets.records import (
     sealed_rows,
     wrong_as_linked,
 )
-from backfill_assets.seals import Sealed, sealed_of
+from backfill_assets.seals import COMMITTED, Sealed, sealed_of
 from backfill_assets.strangers import begun_bundles, interrupted, strange_files, strange_folders
 from backfill_assets.under_way import Intent, intents_in
 from backfill_assets.ways import PUBLISH
@@ -299,12 +299,14 @@ class _Check:
         links = [link for link in mine if "rows" in link.content]
         records = records_of(self.platform, run_id)
         bundle, root = self._bundle(run_id, links, found)
-        harmed = self._records(mine, records, found)
+        harmed, planted = self._records(mine, records, found)
         damage = self._damage(bundle, links, harmed, found)
         vouched = {str(link.content.get("root")) for link in links}
         if INDEX in damage.files and len(vouched) == 1:
             (root,) = vouched  # what a damaged index gives is no measure of anything
-        records = [one for one in records if one.name not in harmed]  # what a changed one says is nobody's word
+        records = [
+            one for one in records if one.name not in {*harmed, *planted}
+        ]  # what such a one says is nobody's word
         self._strangers(run_id, found)
         chunks_read = 0
         rows: Rows | None = None
@@ -436,10 +438,16 @@ class _Check:
             )
         return _Damage(files, frozenset(tables))
 
-    def _records(self, links: Sequence[Link], records: Sequence[Record], found: _Findings) -> list[str]:
-        """Hold each record against its link, and each link against its record; return the names of those that are not as it says."""
+    def _records(
+        self, links: Sequence[Link], records: Sequence[Record], found: _Findings
+    ) -> tuple[list[str], list[str]]:
+        """Hold each record against its link, and each link against its record.
+
+        Return the names of those that are not as their link says, and of those that change rows and have a link only that
+        is about no such record.
+        """
         by_name = {record.name: record for record in records}
-        linked = {str(link.content.get("record")): link for link in links if "record" in link.content}
+        linked, strange = self._links_about(links, by_name, is_adopted=found.run_id in self.journal.adopted)
         beside: dict[str, str] = {}
         wrong: list[str] = []
         before: int | None = 0
@@ -475,7 +483,23 @@ class _Check:
                     found.add(where, what, "nothing", _hash_or_kind(record.hash))
         for name in sorted(beside.keys() - by_name.keys()):
             found.add(f"{found.run_id}/records/{name}.json", "is missing", f"SHA-256 {beside[name]}", "nothing")
-        return wrong
+        return wrong, sorted(strange - linked.keys())
+
+    @staticmethod
+    def _links_about(
+        links: Sequence[Link], records: Mapping[str, Record], *, is_adopted: bool
+    ) -> tuple[dict[str, Link], set[str]]:
+        """Return the first link about each record of a run, and the records of which a link is about none such."""
+        linked: dict[str, Link] = {}
+        strange: set[str] = set()
+        for link in (one for one in links if "record" in one.content):
+            name = str(link.content["record"])
+            changes_rows = name in records and "follows" in records[name].content
+            if misnamed(link.content, is_adopted=is_adopted) or (changes_rows and "rows" not in link.content):
+                strange.add(name)
+            else:
+                linked.setdefault(name, link)
+        return linked, strange
 
     @staticmethod
     def _diff(bundle: Path, records: Sequence[Record], found: _Findings, *, published: bool) -> None:
@@ -537,9 +561,24 @@ class _Check:
             self._difference(known, here, found, published=published, sealed=sealed)
         self._journal(run_id, by_hand, found)
         self._hashes(run_id, bundle, kept, root, found)
+        if "publications" not in damage.tables and run_id not in self.journal.adopted:
+            self._untold(kept, records, found)
         if not damage.tables:
             self._sum(bundle, links, records, kept, found)
         return kept
+
+    @staticmethod
+    def _untold(kept: Rows, records: Sequence[Record], found: _Findings) -> None:
+        """Name each change of a run that no record with what was committed is about; of earlier versions' runs nobody knows."""
+        told = [one.content for one in records if one.number]
+        if any(one["event"] == ADOPTED for one in told):
+            return
+        known = {(one.get("action"), one.get("snapshot_id")) for one in told if COMMITTED in one}
+        for key, entry in kept.get("publications", {}).items():
+            if entry["state"] == "COMMITTED" and (entry["action"], entry["snapshot_id"]) not in known:
+                found.is_behind = True
+                what = f"is a {entry['action']} that no record tells of, with what it has committed; {_REPAIR}"
+                found.add(f"ledger publications {key}", what)
 
     def _by_hand(self, connection: sa.Connection, run_id: str) -> dict[tuple[str, str], Unexplained]:
         """Return the rows of a run that no transaction of this project has left as they are: the last one seen included."""

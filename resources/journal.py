@@ -427,6 +427,14 @@ def first_of(connection: sa.Connection, run_id: str) -> tuple[int, int]:
     return row.number, follows if isinstance(follows, int) and _is_count(follows) else 0
 
 
+def is_adopted(connection: sa.Connection, run_id: str) -> bool:
+    """Whether an entry has put a run of an earlier version under the journal, as it was."""
+    query = sa.select(journal.c.said).where(journal.c.run_id == run_id).order_by(journal.c.number)
+    with unforgiving(connection):
+        first = connection.execute(query.limit(1)).scalar_one_or_none()
+    return bool(_said(first).get("adopted"))
+
+
 def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1) -> Explained:
     """Read the journal and hold each entry against the one before it and the links of the chain.
 

@@ -26,11 +26,12 @@ from support import at_once, put_back, put_folder, put_link, put_link_to_nothing
 from backfill_assets import decisions, diff, faults, publication, records
 from backfill_assets.diff import diff_here, diff_run, recorded_diff
 from backfill_assets.doctor import examine, mend
+from backfill_assets.events import MOVED
 from backfill_assets.kept_diffs import keep_diff
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.publication import prepare, publish, rollback
-from backfill_assets.records import MOVED, bundle_files, catch_up
+from backfill_assets.records import bundle_files, catch_up
 from backfill_assets.report import report
 from backfill_assets.verification import verify
 from benchmarks import small_table
@@ -1166,3 +1167,125 @@ def test_the_doctor_names_a_lease_that_cannot_be_read(platform: Platform, cell: 
 def test_a_report_names_a_link_of_no_form_among_what_is_damaged(platform: Platform) -> None:
     _more(run="history", rows="0")(platform)
     assert f"_chain/{platform.evidence.chain.length():08}.json" in report(platform, "history")
+
+
+# --- links that are well formed and about what no event has made ------------------------------------------------------
+
+
+def _edited(platform: Platform, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the newest snapshot in the metadata file that the catalog names."""
+    file = Path(local_path(platform.lakehouse.table(small_table.READINGS).metadata_location))
+    said = json.loads(file.read_bytes())
+    change(next(one for one in said["snapshots"] if one["snapshot-id"] == said["current-snapshot-id"]))
+    file.unlink()
+    file.write_text(json.dumps(said))
+
+
+def _another_count(snapshot: dict[str, Any]) -> None:
+    snapshot["summary"]["added-records"] = "999999"
+
+
+@pytest.mark.parametrize("name", ["publish", "rollback", "publish-7", "superseded-3"])
+def test_no_run_is_published_beside_a_kept_record_under_the_name_of_a_change(platform: Platform, name: str) -> None:
+    file = platform.evidence.append("waiting", name, {"rows": 0})
+    link = f"chain link {platform.evidence.chain.length()}"
+    assert sorted(places(platform)) == [link, f"waiting/records/{name}.json"]
+    with pytest.raises(PublicationRefused, match=rf"no link of the chain vouches for {name}\.json"):
+        publish(platform, "waiting")
+    assert platform.ledger.run("waiting").state is RunState.VALIDATED
+    file.unlink()
+    publish(platform, "waiting")
+    assert places(platform) == [link]
+    (told,) = [one.content for one in records.records_of(platform, "waiting") if one.content.get("action") == "publish"]
+    assert told["committed"]
+    _edited(platform, _another_count)
+    assert any("added-records" in place for place in places(platform))
+
+
+@pytest.mark.parametrize(
+    ("run_id", "name", "change"),
+    [("history", "superseded-2", publish), ("waiting", "rollback", rollback)],
+)
+def test_a_kept_record_under_the_name_of_the_next_one_is_moved_out_and_the_run_goes_on(
+    platform: Platform, run_id: str, name: str, change: Callable[[Platform, str], object]
+) -> None:
+    if change is rollback:
+        publish(platform, "waiting")
+    file = platform.evidence.append(run_id, name, {"rows": 0})
+    link = f"chain link {platform.evidence.chain.length()}"
+    if change is rollback:
+        with pytest.raises(PublicationRefused, match=f"{name}.json is there"):
+            rollback(platform, "waiting")
+    else:
+        publish(platform, "waiting")
+    assert f"{run_id}/records/{name}.json" in places(platform)
+    file.unlink()
+    mend(platform)
+    assert places(platform) == [link]
+    if change is publish:
+        rollback(platform, "waiting")
+    assert platform.ledger.run("waiting").state is RunState.ROLLED_BACK
+    rollback(platform, "history")
+    assert places(platform) == [link]
+
+
+def test_a_publication_that_no_record_tells_of_is_named_and_made_up_for(platform: Platform) -> None:
+    with killed_at("publishing.recorded"):
+        publish(platform, "waiting")
+    for run_id in ("waiting", "history"):
+        catch_up(platform, run_id, MOVED, {"completedBy": "doctor"})  # as an event of another run does
+    (entry,) = platform.ledger.publications("waiting")
+    assert places(platform) == [f"ledger publications {entry['id']}"]
+    assert ("evidence-not-told", "waiting") in {(one.kind, one.where) for one in examine(platform)}
+    mend(platform)
+    assert places(platform) == []
+    _edited(platform, _another_count)
+    assert any("added-records" in place for place in places(platform))
+
+
+def test_a_rollback_records_the_publication_before_it_that_was_not_told(platform: Platform) -> None:
+    with killed_at("publishing.recorded"):
+        publish(platform, "waiting")
+    rollback(platform, "waiting")
+    assert places(platform) == []
+    told = [one.content.get("action") for one in records.records_of(platform, "waiting") if one.number]
+    assert told[:2] == ["publish", "rollback"]
+
+
+def _vouched_by_a_kept_link(platform: Platform, name: str) -> Path:
+    """Put a record that says it changes rows beside those of `history`, with a link as of one that changes none."""
+    store = platform.evidence
+    file = store.records("history") / f"{name}.json"
+    file.write_text(json.dumps(_unvouched(platform)["told-2"] | {"rows": {"sink_attempts": {}}}))
+    said = {"event": "kept", "run": "history", "record": name, "recordHash": sha256_of_file(file)}
+    store.chain.append(said, since=store.chain.length(), same=lambda _: False)
+    return file
+
+
+@pytest.mark.parametrize("name", ["told-2", "note"])
+def test_a_kept_link_vouches_for_no_record_that_changes_rows_and_nothing_honest_is_called_damaged(
+    platform: Platform, name: str
+) -> None:
+    _vouched_by_a_kept_link(platform, name)
+    forged = sorted([f"chain link {platform.evidence.chain.length()}", f"history/records/{name}.json"])
+    assert sorted(places(platform)) == forged
+    assert ("record-planted", "history") in {(one.kind, one.where) for one in examine(platform)}
+    publish(platform, "waiting")
+    rollback(platform, "waiting")
+    assert sorted(places(platform)) == forged
+    rollback(platform, "history")
+    publication.reinstate(platform, "history")
+    assert platform.ledger.run("history").state is RunState.PUBLISHED
+    assert sorted(places(platform)) == forged
+
+
+def test_a_link_of_another_event_keeps_no_record_from_its_own(platform: Platform) -> None:
+    with killed_at("recording.written"):
+        publish(platform, "waiting")
+    file = platform.evidence.records("waiting") / "publish.json"
+    _more(event="kept", run="waiting", record="publish", recordHash=sha256_of_file(file))(platform)
+    forged = f"chain link {platform.evidence.chain.length()}"
+    mend(platform)
+    assert places(platform) == [forged]
+    rollback(platform, "waiting")
+    assert places(platform) == [forged]
