@@ -40,7 +40,7 @@ def strange_links(
 
     A link of a record that changes no rows may be there twice, identical but for its place: of two processes that completed
     the record at the same time, each appended it once. It says nothing new, and no link is ever taken out of the chain.
-    So may one of a bundle, in homes that an earlier version of this project has written: before its run changes rows, of a
+    So may one of a bundle, in homes that an earlier version of this project has written: before its run is published, of a
     process that died while it sealed the bundle and the next one each appended it; of a run that was `adopted`, each `init`.
     A bundle is one of the `runs` of ledger and journal. Of `known` runs, whoever looks at their records says which are
     missing or changed.
@@ -56,14 +56,18 @@ def strange_links(
 
 @dataclass
 class _Looked:
-    """What the links that were looked at have vouched for, and which roots their records have cited."""
+    """What the links that were looked at have vouched for."""
 
     store: EvidenceStore
     runs: Container[str]
     known: Container[str]
     adopted: Container[str]
-    told: dict[tuple[str, str, str], Mapping[str, Any]] = field(default_factory=dict)
-    cited: set[tuple[str, str]] = field(default_factory=set)
+    told: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    """By run and record: what the first link about it says."""
+    sealed: set[tuple[str, str]] = field(default_factory=set)
+    """Runs, each with the roots of its bundles."""
+    changed: set[str] = field(default_factory=set)
+    """Runs that were published: a record of a change of theirs has a link."""
 
     def strange(self, said: Mapping[str, Any]) -> str:
         if wrong := of_no_form(said):
@@ -71,26 +75,38 @@ class _Looked:
         event, run_id = said["event"], said["run"]
         if event == journal.EVENT:
             return "" if run_id == journal.INSTALLATION else "vouches for the journal in the name of a run"
-        if event == SEALED and run_id not in self.runs:
-            return f"vouches for a bundle of {run_id}, which is no run"
-        if event != SEALED and (
-            wrong := misnamed(said, is_adopted=run_id in self.adopted) or self._of_its_record(said)
-        ):
+        if event == SEALED:
+            wrong = self._of_its_bundle(said)
+            self.sealed |= set() if wrong else {(run_id, said["root"])}
+            return wrong
+        if wrong := self._of_no_record(said):
             return wrong  # it takes nothing from the one that is right
-        return "" if self._is_new(said) else f"vouches for {run_id}/{said.get('record', said.get('bundle'))} once more"
+        self.changed |= set() if event == KEPT else {run_id}
+        return "" if self._is_new(said) else f"vouches for {run_id}/{said['record']} once more"
 
     def _is_new(self, said: Mapping[str, Any]) -> bool:
-        """Whether a link vouches for something that none before it has, or may lawfully repeat one."""
-        event, run_id = said["event"], said["run"]
-        about = (run_id, said.get("record", said.get("bundle")), said["root"] if event == SEALED else "")
+        """Whether a link vouches for a record that none before it has, or may lawfully repeat one."""
         content = {name: value for name, value in said.items() if name not in _PLACE}
-        is_new = self.told.setdefault(about, content) is content
-        if event == SEALED:
-            return is_new or about[::2] not in self.cited or run_id in self.adopted
-        if event == KEPT:
-            return is_new or self.told[about] == content
-        self.cited.add((run_id, str(said["root"])))
-        return is_new
+        first = self.told.setdefault((said["run"], said["record"]), content)
+        return first is content or (said["event"] == KEPT and first == content)
+
+    def _of_its_bundle(self, said: Mapping[str, Any]) -> str:
+        run_id = said["run"]
+        if run_id not in self.runs:
+            return f"vouches for a bundle of {run_id}, which is no run"
+        if run_id in self.changed and run_id not in self.adopted:
+            return (
+                f"vouches for {run_id}/{said['bundle']}, and a link before it says that the run was published by then"
+            )
+        return ""
+
+    def _of_no_record(self, said: Mapping[str, Any]) -> str:
+        """Say why a link is about no record, or about one that has nothing to go on from; empty if it can be right."""
+        run_id, is_adopted = said["run"], said["run"] in self.adopted
+        wrong = misnamed(said, is_adopted=is_adopted) or self._of_its_record(said)
+        if wrong or said["event"] == KEPT or is_adopted or (run_id, said["root"]) in self.sealed:
+            return wrong
+        return f"vouches for {run_id}/{said['record']} with the root of a bundle that no link before it vouches for"
 
     def _of_its_record(self, said: Mapping[str, Any]) -> str:
         run_id, name = said["run"], said["record"]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from backfill_assets import faults, stopping
@@ -27,9 +27,12 @@ from backfill_assets.platform import Platform, target_named
 from backfill_assets.records import (
     AMENDMENTS_FILE,
     bundle_files,
+    bundle_in_use,
     catch_up,
     name_of,
     require_explained,
+    require_no_later,
+    require_of_the_run,
     require_unharmed,
     require_vouched_for,
     tell,
@@ -534,7 +537,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
             )
         )
     run_id, ledger = change.record.run_id, platform.ledger
-    root = platform.evidence.verify(run_id)
+    root = platform.evidence.verify(run_id, bundle_in_use(platform, run_id))
     require_unharmed(platform, run_id)
     done_before = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
     if not done_before:
@@ -576,7 +579,7 @@ def accept(platform: Platform, run_id: str) -> Published:
     with publishing_lease(platform, record, ACCEPT) as lease:
         record = _with_version(platform, run_id)  # its interrupted rollback may just have been recorded
         change = change_of(platform, record, platform.ledger.chunks(run_id), lease)
-        root = platform.evidence.verify(run_id)
+        root = platform.evidence.verify(run_id, bundle_in_use(platform, run_id))
         require_unharmed(platform, run_id)
         _require_nobody_erased(platform, change)
         base, ref = record.plan.base_snapshot_id, record.plan.version or ""
@@ -724,8 +727,16 @@ def _require_predecessor(platform: Platform, record: RunRecord) -> None:
 
 def _seal(platform: Platform, change: Change) -> str:
     """Seal the run as it is under the lease, as the edition that it has there: it may be planned anew at any time after it."""
-    files = bundle_files(platform, change.record, change.token)
-    return platform.evidence.seal(change.record.run_id, files, edition=len(files.get(AMENDMENTS_FILE, ())))
+    record = change.record
+    files = bundle_files(platform, record, change.token)
+    edition = len(files.get(AMENDMENTS_FILE, ()))
+    try:
+        require_no_later(platform, record, edition)
+        settled = partial(require_of_the_run, platform, record, files)
+        return platform.evidence.seal(record.run_id, files, edition=edition, require=settled)
+    except PublicationRefused:
+        bundle_files(platform, record, change.token)  # a publisher that slept meets what the next one has sealed
+        raise
 
 
 # --- conflicts --------------------------------------------------------------------------------------------------------

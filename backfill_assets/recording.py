@@ -9,6 +9,7 @@ from __future__ import annotations
 from backfill_assets.leasing import brought_to_an_end, publishing_lease, put_on_record
 from backfill_assets.platform import Platform
 from backfill_assets.publication import change_of, require_publishable, tell_of
+from backfill_assets.records import bundle_in_use
 from backfill_assets.ways import PUBLISH
 from manifests.lifecycle import RunState
 from resources.ledger import ABANDONED, BEFORE, operator
@@ -38,7 +39,7 @@ def record_landed(platform: Platform, run_id: str, action: str, number: int) -> 
             change = change_of(platform, record, chunks, lease)
             if (commit := brought_to_an_end(platform, change, action)) is None:
                 return None
-            root, base = platform.evidence.verify(run_id), record.plan.base_snapshot_id
+            root, base = platform.evidence.verify(run_id, bundle_in_use(platform, run_id)), record.plan.base_snapshot_id
             entry = ledger.open_publication(run_id, action, base, root, operator(), token=lease.token)
             put_on_record(platform, change, entry, action, commit)
     return tell_again(platform, run_id, action, number)

@@ -47,7 +47,7 @@ from backfill_assets.seals import (
     sealed_schema,
 )
 from backfill_assets.ways import ACCEPT
-from manifests.canonical import sha256_of
+from manifests.canonical import plain, sha256_of
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused, Refused
 from manifests.lifecycle import WAS_PUBLISHED
 from manifests.text import visible
@@ -79,6 +79,8 @@ DIFF = "diff"
 """The record of a run's diff, if one was made: it is sealed with the bundle."""
 _DIFFS = re.compile(rf"{DIFF}(?:-(\d+))?")
 RUN_FILE, _MANIFEST_FILE, _PLAN_FILE = "run.json", "manifest.json", "plan.json"
+_SETTLED = ("hashes.json", "code.json", "policy.json")
+"""Files of a bundle beside those of rows that are the same whenever it is sealed."""
 AMENDMENTS_FILE = "amendments.json"
 """What was planned anew, and how often: a bundle's edition."""
 _FILES = {"sink_attempts": "sink_requests"}
@@ -203,12 +205,73 @@ def bundle_files(platform: Platform, record: RunRecord, token: int | None = None
     return files if diff is None else files | {f"{DIFF}.json": diff}
 
 
+def require_of_the_run(platform: Platform, record: RunRecord, files: Mapping[str, Any], bundle: Path) -> None:
+    """Refuse to publish a run with a bundle that was there before and does not say what the ledger does.
+
+    `files` are what would be sealed now. What may move on after a bundle was sealed may have.
+
+    Raises:
+        PublicationRefused: naming what it says otherwise.
+    """
+    run_id = record.run_id
+    with platform.ledger.engine.connect() as connection:
+        here, of_earlier_version = rows_of(connection, run_id), is_adopted(connection, run_id)
+    try:
+        sealed = sealed_rows(bundle)
+        wrong = [] if sealed is None else [one.where for one in differences(sealed, here) if not one.lawful]
+        if not of_earlier_version:
+            wrong += [f"{bundle.name}/{RUN_FILE}"] if sealed is None else []
+            wrong += [
+                f"{bundle.name}/{name}" for name in _SETTLED if read_json(bundle / name) != plain(files.get(name))
+            ]
+    except (FileNotFoundError, EnvironmentRefused, ValueError, KeyError, TypeError, AttributeError) as error:
+        wrong = [f"{type(error).__name__} {error}"]
+    if wrong:
+        shown = ", ".join(wrong[:_SHOWN]) + (f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
+        raise _not_of_the_run(bundle, f"says other things of '{run_id}' than the ledger: {shown}")
+
+
+def require_no_later(platform: Platform, record: RunRecord, edition: int) -> None:
+    """Refuse to publish a run beside a bundle of an edition that it does not have.
+
+    Raises:
+        PublicationRefused: naming it.
+    """
+    store, run_id = platform.evidence, record.run_id
+    store.require_sealed(run_id)
+    known = {store.path(run_id, number) for number in range(edition + 1)}
+    for one in store.bundles(run_id):
+        if one not in known:
+            raise _not_of_the_run(one, f"is there, and '{run_id}' was planned anew {edition} time(s)")
+
+
+def _not_of_the_run(bundle: Path, what: str) -> PublicationRefused:
+    return PublicationRefused(
+        Problem(
+            f"{bundle} {what}",
+            "a run is published with the bundle of what was decided and judged, as the ledger has it",
+            "move it out of the folder, keep it, find out who has put it there, and run the same command again",
+        )
+    )
+
+
 def last_diff(platform: Platform, run_id: str) -> Any:
     """Return the last diff that was put on record of a run (`diff`, `diff-2`, ...), or None; what was planted is none."""
     records = records_of(platform, run_id)
     named = ((one, _DIFFS.fullmatch(one.name)) for one in vouched_for(platform, run_id, records))
     numbered = {int(name[1] or 1): one for one, name in named if name}
     return numbered[max(numbered)].content if numbered else None
+
+
+def bundle_in_use(platform: Platform, run_id: str) -> Path:
+    """Return the bundle with which a run was published: whose root its links cite, else the ledger's entries; or would be."""
+    store = platform.evidence
+    bundles = store.bundles(run_id)
+    if len(bundles) > 1 and not store.cited(run_id):  # nothing of it was told yet
+        done = {one["evidence_root"] for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"}
+        own = store.path(run_id, len(platform.ledger.amendments(run_id)))
+        return next((one for one in bundles if examine(one, run_id)[0] in done), own if own in bundles else bundles[-1])
+    return store.path(run_id)
 
 
 def _file_of(table: str) -> str:
@@ -423,7 +486,7 @@ def damaged_files(platform: Platform, run_id: str) -> list[str]:
     }
     found = [f"{store.chain.folder.name}/{name}" for name in sorted(odd | {one.name for one in chain.damages})]
     if store.bundles(run_id):
-        bundle = store.path(run_id)
+        bundle = bundle_in_use(platform, run_id)
         root, wrong = examine(bundle, run_id)
         roots = {str(one.get("root")) for one in sealed if one.get("bundle") == bundle.name}
         found += [f"{run_id}/{bundle.name}/{one.name}" for one in wrong]
@@ -580,7 +643,7 @@ def is_behind(platform: Platform, record: RunRecord) -> str:
         linked, late = in_order(platform, connection, record.run_id, records)
         if late:
             return f"record {late[0].name} has no link in the chain"
-        kept = kept_rows(platform.evidence.path(record.run_id), linked, sorted(MOVING))
+        kept = kept_rows(bundle_in_use(platform, record.run_id), linked, sorted(MOVING))
         if kept is None:
             if linked:
                 return ""  # it had rows once: whoever looks at the bundle finds more wrong with it than that
@@ -671,7 +734,7 @@ def _record(
     _refuse(run_id, _harmed_among(platform, connection, run_id, linked))
     made_up = [_link(platform, run_id, one) for one in late]
     numbered = [*linked, *late]
-    bundle = store.path(run_id)
+    bundle = bundle_in_use(platform, run_id)
     beside = vouched_for(platform, run_id, records)
     if name is not None and (_tells_of(numbered, facts) or any(one.name == name for one in beside)):
         event, facts, name = MOVED, {}, None  # told before: what is left is what came after it
@@ -835,7 +898,7 @@ def _follows_from(
     one: Record,
 ) -> bool:
     store, said, is_first = platform.evidence, one.content, not before
-    bundle, changes, follows = store.path(run_id), one.content["rows"], one.content["follows"]
+    bundle, changes, follows = bundle_in_use(platform, run_id), one.content["rows"], one.content["follows"]
     kept = kept_rows(bundle, before, None if is_first else sorted(MOVING))
     adopts = kept is None and is_first and said["event"] == ADOPTED
     if (kept is None and not adopts) or not _is_rows(changes, {*_TABLES, "runs"} if adopts else MOVING):

@@ -24,7 +24,15 @@ from backfill_assets.chunk_changes import CHANGES_FILE, changes_of_run
 from backfill_assets.executor import CHUNK_GATE
 from backfill_assets.links import of_no_form
 from backfill_assets.platform import Platform, target_named
-from backfill_assets.records import Record, accepted_before, damaged_files, last_diff, records_of, unharmed_rows
+from backfill_assets.records import (
+    Record,
+    accepted_before,
+    bundle_in_use,
+    damaged_files,
+    last_diff,
+    records_of,
+    unharmed_rows,
+)
 from backfill_assets.sums import difference
 from manifests.canonical import plain
 from manifests.model import Mode
@@ -62,7 +70,7 @@ def report(platform: Platform, run_id: str) -> str:
     """
     record = platform.ledger.run(run_id)
     store, records = platform.evidence, records_of(platform, run_id)
-    bundle = store.path(run_id) if store.bundles(run_id) else None
+    bundle = bundle_in_use(platform, run_id) if store.bundles(run_id) else None
     damaged = damaged_files(platform, run_id)
     rows = unharmed_rows(platform, run_id, bundle, records, damaged) if bundle is not None else None
     if bundle is None or rows is None:

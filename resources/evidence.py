@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,30 +65,59 @@ class EvidenceStore:
         return [folder for _, folder in sorted((int(name[1] or 0), folder) for folder, name in found if name)]
 
     def path(self, run_id: str, edition: int | None = None) -> Path:
-        """Return the folder of a run's bundle; without an edition, of its last one.
+        """Return the folder of a run's bundle; without an edition, of the one whose root the links of its changes cite, else the last.
 
         A run has more than one where chunks were planned anew after a bundle was sealed: earlier ones stay.
         """
         if edition is None:
             sealed = self.bundles(run_id)
-            return sealed[-1] if sealed else self.folder / run_id / "bundle"
+            cited = self.cited(run_id) if len(sealed) > 1 else ""
+            last = sealed[-1] if sealed else self.folder / run_id / "bundle"
+            return next((one for one in sealed if one.name == cited), last)
         return self.folder / run_id / ("bundle" if edition == 0 else f"bundle-{edition}")
 
-    def seal(self, run_id: str, files: Mapping[str, Any], edition: int = 0) -> str:
+    def cited(self, run_id: str) -> str:
+        """Return the name of the bundle whose root the first link of a change of a run cites; empty if there is none.
+
+        One that was sealed before that link; of a run of an earlier version, whose bundles got their links later, any.
+        """
+        names: dict[str, str] = {}
+        first = ""
+        for link in self.chain.contents():
+            if link.get("run") != run_id:
+                continue
+            root = str(link.get("root"))
+            if link.get("event") == SEALED:
+                names.setdefault(root, str(link.get("bundle")))
+            elif "rows" in link and root in names:
+                return names[root]
+            elif "rows" in link:
+                first = first or root
+        return names.get(first, "")
+
+    def seal(
+        self,
+        run_id: str,
+        files: Mapping[str, Any],
+        edition: int = 0,
+        *,
+        require: Callable[[Path], None] = lambda _: None,
+    ) -> str:
         """Write the bundle, whole or not at all, and return its root hash.
 
         A bundle that was sealed before (the publication was interrupted), or by another process at the same moment, stays
-        as it is, if it is unharmed.
+        as it is, if it is unharmed and `require` has nothing to say against it.
 
         Raises:
-            PublicationRefused: if an earlier bundle of this run is damaged, or lies there and was never sealed.
+            PublicationRefused: if an earlier bundle of this run is damaged, or lies there and was never sealed; what
+                `require` raises.
             EnvironmentRefused: if something else lies in the place of the run's folder, or of that of its records.
         """
         final = self.path(run_id, edition)
         self._require_folders(run_id)
-        self._require_sealed(run_id)
+        self.require_sealed(run_id)
         if final.exists():
-            return self.verify(run_id)
+            return self._sealed_before(final, require)
         before = self.chain.length()
         begun = any(final.parent.glob(f"{final.name}.partial-*"))  # whoever began it may have appended its link
         partial = final.with_name(f"{final.name}.partial-{uuid4().hex}")
@@ -103,29 +132,44 @@ class EvidenceStore:
         sync_folder(partial)
         if final.exists():  # another process was faster, and no link is about this one yet
             shutil.rmtree(partial)
-            return self.verify(run_id)
-        self._link(_sealed(final, root), since=0 if begun else before)
+            return self._sealed_before(final, require)
+        if not self._link_bundle(_sealed(final, root), since=0 if begun else before):
+            shutil.rmtree(partial)  # while this process slept, another one has sealed the run and published it
+            return self._sealed_before(final, require)
         try:
             partial.rename(final)
         except OSError:
             if not (final / INDEX).is_file():
                 raise
-            sealed = self.verify(run_id)  # the first one stays
+            sealed = self._sealed_before(final, require)  # the first one stays
             if sealed == root:
                 shutil.rmtree(partial)
             return sealed  # else it has a link, and what that is about stays where it was begun
         sync_folder(final.parent)
         return root
 
-    def verify(self, run_id: str) -> str:
-        """Return the root hash of a sealed bundle after hashing every file again.
+    def _sealed_before(self, bundle: Path, require: Callable[[Path], None]) -> str:
+        root = self.verify(bundle.parent.name, bundle)
+        require(bundle)
+        return root
+
+    def _link_bundle(self, said: Mapping[str, Any], *, since: int) -> bool:
+        """Append the link of a bundle, and return whether there is one: none is, once a change of its run has a link."""
+
+        def same(link: Mapping[str, Any]) -> bool:
+            return said.items() <= link.items() or (link.get("run") == said["run"] and "rows" in link)
+
+        return said.items() <= self.chain.append(said, since=since, same=same).content.items()
+
+    def verify(self, run_id: str, bundle: Path | None = None) -> str:
+        """Return the root hash of a sealed bundle (of the run's own, if none is given) after hashing every file again.
 
         Raises:
             PublicationRefused: naming each file that is missing, added or changed; or each bundle beside it that nobody has sealed.
         """
         if len(self.bundles(run_id)) > 1:  # the last one counts
-            self._require_sealed(run_id)
-        folder = self.path(run_id)
+            self.require_sealed(run_id)
+        folder = bundle or self.path(run_id)
         if not os.path.lexists(folder / INDEX):
             raise PublicationRefused(
                 Problem(
@@ -157,7 +201,12 @@ class EvidenceStore:
         root, damages = examine(bundle, bundle.parent.name)
         return any(bundle.name == name for name, _ in sealed) if damages else (bundle.name, root) in sealed
 
-    def _require_sealed(self, run_id: str) -> None:
+    def require_sealed(self, run_id: str) -> None:
+        """Refuse to go on with bundles of a run that nobody has sealed so.
+
+        Raises:
+            PublicationRefused: naming them.
+        """
         if strange := self.unsealed(run_id):
             folder = self.folder / run_id
             raise PublicationRefused(

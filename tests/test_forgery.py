@@ -1289,3 +1289,143 @@ def test_a_link_of_another_event_keeps_no_record_from_its_own(platform: Platform
     assert places(platform) == [forged]
     rollback(platform, "waiting")
     assert places(platform) == [forged]
+
+
+def test_a_change_of_a_run_that_is_not_published_refuses_its_publication_whatever_link_it_has(
+    platform: Platform,
+) -> None:
+    store, follows = platform.evidence, platform.evidence.chain.length()
+    said = {"event": "publish", "run_id": "waiting", "number": 1, "bundle": "bundle", "evidence_root": "0" * 64}
+    said |= {"follows": follows, "at": "2026-01-01T00:00:00.000000Z", "rows": {"sink_attempts": {}}, "tables": {}}
+    file = store.records("waiting") / "publish.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(said | {"beside": {}}))
+    told = {"root": said["evidence_root"], "rows": sha256_of({}), "at": said["at"]}
+    _more(event="publish", run="waiting", record="publish", recordHash=sha256_of_file(file), **told)(platform)
+    link = f"chain link {follows + 1}"
+    assert link in places(platform)
+    with pytest.raises(PublicationRefused, match=r"no link of the chain vouches for publish\.json"):
+        publish(platform, "waiting")
+    assert platform.ledger.run("waiting").state is RunState.VALIDATED
+    file.unlink()
+    with pytest.raises(EnvironmentRefused, match=r"publish\.json is missing"):
+        publish(platform, "waiting")
+    publication.cancel(platform, "waiting", "grace", "somebody has put a record beside it")
+    planned(platform, manifest("again", "REPLACE_PARTITIONS", SCOPE))
+    staged(platform, "again")
+    publish(platform, "again")
+    assert platform.ledger.run("again").state is RunState.PUBLISHED
+
+
+def _sealed_by_eve(platform: Platform, run_id: str, files: Mapping[str, Any], edition: int = 0) -> Path:
+    """Put a bundle, right in itself and with a link, beside those of a run; return it."""
+    store = platform.evidence
+    elsewhere = EvidenceStore(store.folder.parent / "elsewhere")
+    root = elsewhere.seal(run_id, files, edition=edition)
+    bundle = elsewhere.path(run_id, edition)
+    planted = Path(shutil.copytree(bundle, store.folder / run_id / bundle.name))
+    shutil.rmtree(elsewhere.folder)
+    _more(event=SEALED, run=run_id, bundle=bundle.name, root=root)(platform)
+    return planted
+
+
+def test_a_bundle_that_was_sealed_after_the_publication_is_named_and_nobody_goes_by_it(platform: Platform) -> None:
+    store = platform.evidence
+    own = store.path("history")
+    files = {file.name: json.loads(file.read_text()) for file in own.glob("*.json") if file.name != "index.json"}
+    files["approvals.json"] = [one | {"decided_by": "mallory"} for one in files["approvals.json"]]
+    _sealed_by_eve(platform, "history", files, edition=1)
+    forged = f"chain link {store.chain.length()}"
+    assert places(platform) == [forged]
+    assert store.path("history") == own
+    assert "mallory" not in report(platform, "history")
+    publish(platform, "waiting")
+    rollback(platform, "waiting")
+    rollback(platform, "history")
+    assert places(platform) == [forged]
+
+
+def test_a_bundle_that_was_sealed_before_its_publication_was_told_is_not_what_is_told(platform: Platform) -> None:
+    with killed_at("publishing.recorded"):
+        publish(platform, "waiting")
+    own = platform.evidence.path("waiting")
+    files = {file.name: json.loads(file.read_text()) for file in own.glob("*.json") if file.name != "index.json"}
+    _sealed_by_eve(platform, "waiting", files | {"approvals.json": []}, edition=1)
+    publish(platform, "waiting")
+    assert platform.evidence.path("waiting") == own
+    assert {one.content["bundle"] for one in records.records_of(platform, "waiting") if one.number} == {"bundle"}
+
+
+def _another_approver(files: dict[str, Any]) -> None:
+    files["approvals.json"] = [one | {"decided_by": "mallory"} for one in files["approvals.json"]]
+
+
+def _another_commit(files: dict[str, Any]) -> None:
+    files["code.json"] = {"commit": "of the board"}
+
+
+def _no_rows(files: dict[str, Any]) -> None:
+    del files["run.json"]
+
+
+def _odd_rows(files: dict[str, Any]) -> None:
+    files["run.json"] = [5]
+
+
+@pytest.mark.parametrize("lie", [_another_approver, _another_commit, _no_rows, _odd_rows])
+def test_a_bundle_that_somebody_else_has_sealed_refuses_the_publication(
+    platform: Platform, lie: Callable[[dict[str, Any]], None]
+) -> None:
+    files: dict[str, Any] = plain(bundle_files(platform, platform.ledger.run("waiting")))
+    lie(files)
+    planted = _sealed_by_eve(platform, "waiting", files)
+    with pytest.raises(PublicationRefused, match="says other things of 'waiting' than the ledger") as refused:
+        publish(platform, "waiting")
+    assert "move it out of the folder" in refused.value.problems[0].fix
+    assert platform.ledger.run("waiting").state is RunState.VALIDATED
+    shutil.rmtree(planted)
+    publish(platform, "waiting")
+    assert platform.evidence.verify("waiting") == platform.ledger.publications("waiting")[-1]["evidence_root"]
+    assert "mallory" not in report(platform, "waiting")
+
+
+@pytest.mark.parametrize("edition", [1, 9])
+def test_a_bundle_of_an_edition_that_the_run_does_not_have_refuses_the_publication(
+    platform: Platform, edition: int
+) -> None:
+    files = plain(bundle_files(platform, platform.ledger.run("waiting")))
+    planted = _sealed_by_eve(platform, "waiting", files, edition=edition)
+    with pytest.raises(PublicationRefused, match=f"bundle-{edition} is there, and 'waiting' was planned anew 0 time"):
+        publish(platform, "waiting")
+    assert platform.ledger.run("waiting").state is RunState.VALIDATED
+    shutil.rmtree(planted)
+    publish(platform, "waiting")
+    assert platform.ledger.run("waiting").state is RunState.PUBLISHED
+
+
+def test_a_bundle_that_was_sealed_before_a_stop_and_a_review_is_the_runs_own(platform: Platform) -> None:
+    with killed_at("publishing.sealed"):
+        publish(platform, "waiting")
+    stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
+    stops.launched(platform.ledger.engine, "waiting", by="olga")
+    publish(platform, "waiting")
+    assert places(platform) == []
+
+
+def test_a_process_that_slept_before_the_link_of_its_bundle_appends_none_after_the_publication(
+    platform: Platform,
+) -> None:
+    real, record = EvidenceStore._link_bundle, platform.ledger.run("waiting")
+    files = plain(bundle_files(platform, record))
+
+    def sleeps(store: EvidenceStore, said: Mapping[str, Any], *, since: int) -> bool:
+        with mock.patch.object(EvidenceStore, "_link_bundle", real):
+            stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
+            stops.launched(platform.ledger.engine, "waiting", by="olga")
+            publish(platform, "waiting")
+        return real(store, said, since=since)
+
+    with mock.patch.object(EvidenceStore, "_link_bundle", sleeps):
+        root = platform.evidence.seal("waiting", files)
+    assert root == platform.evidence.verify("waiting")
+    assert places(platform) == []
