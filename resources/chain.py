@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -69,16 +70,20 @@ class Chain:
         self.folder = folder
         self._known = 0
         """A number that was given away, as far as this process knows: where the look for the last one begins."""
+        self._beyond = 0
+        """The highest number of a link when this process looked into the folder."""
 
     def length(self) -> int:
-        """Return the number of the last link.
+        """Return the number of the last link; where links are missing, of the last one before them.
 
         Raises:
             EnvironmentRefused: if the folder cannot be looked into.
         """
         number = self._known
         if number == 0 or not self._is_there(number):
-            number = max(self._numbered(self._names()), default=0)
+            numbers = set(self._numbered(self._names()))
+            number = next(one for one in count() if one + 1 not in numbers)
+            self._beyond = max(numbers, default=0)
         while self._is_there(number + 1):
             number += 1
         self._known = number
@@ -115,13 +120,14 @@ class Chain:
         Whatever other processes append meanwhile: a number is taken only after every link before it was looked at.
 
         Raises:
-            EnvironmentRefused: if something else lies in the place of the chain's folder or of a link.
+            EnvironmentRefused: if something else lies in the place of the chain's folder or of a link, or links are missing
+                before one that is there.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise self._no_folder(error) from error
-        looked_at = min(since, self.length())
+        looked_at = min(since, self._length_without_a_gap())
         previous = self._hash(looked_at)
         while True:
             while self._is_there(looked_at + 1):
@@ -134,6 +140,25 @@ class Chain:
             raw = (canonical_json(said) + "\n").encode()
             if create(self._file(looked_at + 1), raw):
                 return Link(looked_at + 1, hashlib.sha256(raw).hexdigest(), said)
+
+    def _length_without_a_gap(self) -> int:
+        """Return the number of the last link.
+
+        Raises:
+            EnvironmentRefused: if links are missing before one that was there when this process looked into the folder.
+        """
+        length = self.length()
+        if length >= self._beyond or not self._is_there(self._beyond):
+            return length
+        missing = self._file(length + 1).name
+        raise EnvironmentRefused(
+            Problem(
+                f"{missing} is missing in {self.folder}, and {self._file(self._beyond).name} is there",
+                "links count up: none is appended while one may have been taken out, or put there by somebody",
+                f"`backfill verify --all`; restore {missing} and those that follow from a backup; if there has never been such "
+                f"a link, move {self._file(self._beyond).name} out of the folder, keep it, and find out who has put it there",
+            )
+        )
 
     def read(self) -> ReadChain:
         """Read every link and hold each against itself and the one before it; what cannot be read is a damage."""

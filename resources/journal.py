@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -31,7 +31,7 @@ from manifests.canonical import canonical_json_of_plain
 from manifests.errors import EnvironmentRefused, Problem
 from resources.chain import Chain, Link
 from resources.locks import lock_journal
-from resources.rows import cell, run_ids, unforgiving
+from resources.rows import cell, is_id, run_ids, unforgiving
 from resources.tables import journal, metadata, runs
 
 _LOG = logging.getLogger(__name__)
@@ -183,8 +183,12 @@ class Journal:
                 )
             )
         before = self.chain.length()
-        link = _link(self.chain, Link(last.number, last.hash, said))
+        link = _link(self.chain, Link(last.number, last.hash, said), newest=self._newest)
         return link.number > before
+
+    def _newest(self) -> int:
+        with self.engine.connect() as connection:
+            return newest(connection)
 
     def adopt(self, connection: sa.Connection) -> None:
         """Enter every row of runs that the journal knows nothing of: those of an earlier version."""
@@ -296,14 +300,16 @@ def _last(connection: sa.Connection) -> sa.Row[Any] | None:
     return row
 
 
-def _link(chain: Chain, entry: Link) -> Link:
-    """Append the link of an entry, unless one of it or of a later entry is there."""
+def _link(chain: Chain, entry: Link, *, newest: Callable[[], int] | None = None) -> Link:
+    """Append the link of an entry, unless one of it or of a later entry is there; of one that `newest` knows, if it is given."""
     content = {"event": EVENT, "run": INSTALLATION, "entry": entry.number, "entryHash": entry.hash}
     content["at"] = entry.content["at"]
 
     def same(link: Mapping[str, Any]) -> bool:
         told = link.get("entry")
-        return link.get("event") == EVENT and isinstance(told, int) and told >= entry.number
+        if link.get("event") != EVENT or not isinstance(told, int) or told < entry.number:
+            return False
+        return newest is None or told == entry.number or told <= newest()
 
     return chain.append(content, since=int(entry.content["follows"]), same=same)
 
@@ -441,11 +447,11 @@ def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1)
     With `first`, from that entry on: what came before is not looked at.
     """
     found = Explained()
-    told = _told(links, found)
     previous, follows = None if first > 1 else NOTHING, first
     query = sa.select(journal).where(journal.c.number >= first).order_by(journal.c.number)
     with unforgiving(connection):
         entries = connection.execute(query).all()
+    told = _told(links, found, _written_after(entries))
     for row in entries:
         where = f"ledger journal {row.number}"
         if not isinstance(row.number, int):
@@ -471,7 +477,7 @@ def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1)
         found.hash = previous
         if whole:
             _fold(found, Entry(row.number, str(row.run_id), own, said))
-    found.linked = max(told, default=0)
+    found.linked = max((number for number in told if number <= found.length), default=0)
     here = {row.number for row in entries}
     for number, (link_number, hash_) in told.items():
         if number > found.length or (number >= first and number not in here):
@@ -502,18 +508,35 @@ def newest(connection: sa.Connection) -> int:
     return connection.execute(sa.select(sa.func.max(journal.c.number))).scalar() or 0
 
 
-def _told(links: Iterable[Link], found: Explained) -> dict[int, tuple[int, str]]:
-    """Return by entry which link vouches for it and the hash that it gives."""
+def _written_after(entries: Iterable[sa.Row[Any]]) -> dict[int, int]:
+    """Return by entry the number that the chain had reached when it was written; 0 where it does not say so."""
+    said = ((row.number, _said(row.said).get("follows")) for row in entries if isinstance(row.number, int))
+    return {number: follows if isinstance(follows, int) and _is_count(follows) else 0 for number, follows in said}
+
+
+def _told(links: Iterable[Link], found: Explained, written: Mapping[int, int]) -> dict[int, tuple[int, str]]:
+    """Return by entry which link vouches for it and the hash that it gives.
+
+    One that came before its entry, or is about none that there is, says nothing of those that follow it.
+    """
     told: dict[int, tuple[int, str]] = {}
-    newest = 0
+    newest, last = 0, max(written, default=0)
     for link in links:
         if link.content.get("event") != EVENT:
             continue
         number, hash_ = link.content.get("entry"), link.content.get("entryHash")
-        if not isinstance(number, int) or number <= newest:
+        if not isinstance(number, int) or number <= newest or number in told:
             what = "vouches for an entry of the ledger's journal that an earlier link vouches for"
             where = f"chain link {link.number}"
             found.damages.append(Unexplained(where, what, expected=f"an entry after {newest}", found=str(number)))
+            continue
+        if number > last:  # of entries that are gone, or were never there
+            told[number] = (link.number, str(hash_))
+            continue
+        if link.number <= written.get(number, 0):
+            what = "vouches for an entry of the ledger's journal that was written after it"
+            said = f"a link after {written[number]}"
+            found.damages.append(Unexplained(f"chain link {link.number}", what, expected=said, found=str(number)))
             continue
         newest = number
         told[number] = (link.number, str(hash_))
@@ -544,11 +567,13 @@ def _wrong_in(row: sa.Row[Any], said: Mapping[str, Any]) -> Unexplained | None:
 def _of_no_form(said: Mapping[str, Any]) -> str:
     """Say why no transaction of this project has written an entry, whatever hash it has; empty if one can have."""
     what, changes = "says what no transaction of this project writes", said.get("rows")
+    if said.get("run") != INSTALLATION and not is_id(said.get("run")):
+        return f"{what}: it is of no run that there could be"
     if not (
         _is_count(said.get("follows")) and isinstance(said.get("at"), str) and isinstance(said.get("previous"), str)
     ):
         return f"{what}: it has no instant, or nothing that it follows"
-    if not isinstance(changes, dict):
+    if not isinstance(changes, dict) or not changes:
         return f"{what}: it gives no rows by table"
     strange = [name for name, changed in changes.items() if name not in _JOURNALED or not _are_changes(changed)]
     return f"{what}: of {', '.join(strange)} it gives no hashes of rows" if strange else ""
@@ -565,6 +590,7 @@ def _are_changes(changed: Any) -> bool:
     columns, pairs = changed["columns"], changed["rows"].values()
     return (
         isinstance(columns, list)
+        and bool(pairs)
         and all(isinstance(column, str) for column in columns)
         and all(isinstance(pair, list) and [*map(_is_hash, pair)] == [True, True] for pair in pairs)
     )
@@ -636,7 +662,7 @@ def of_nobody(connection: sa.Connection, found: Explained) -> Iterator[Unexplain
 
     Whoever looks at one run after the other sees none of them: their cell of the run may hold anything.
     """
-    known = {*found.runs, *run_ids(connection)} - {INSTALLATION}  # held against the journal run by run
+    known = {*filter(is_id, found.runs), *run_ids(connection)} - {INSTALLATION}  # held against the journal run by run
     for name in sorted(_JOURNALED):
         table = metadata.tables[name]
         if "run_id" not in table.c:

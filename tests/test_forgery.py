@@ -1429,3 +1429,70 @@ def test_a_process_that_slept_before_the_link_of_its_bundle_appends_none_after_t
         root = platform.evidence.seal("waiting", files)
     assert root == platform.evidence.verify("waiting")
     assert places(platform) == []
+
+
+@pytest.mark.parametrize("run_id", ["a/b", "..", "ghost"])
+def test_an_entry_of_no_run_or_about_no_row_hides_no_rows(platform: Platform, run_id: str) -> None:
+    _entered({}, run_id)(platform)
+    with platform.ledger.engine.connect() as connection:
+        entry = f"ledger journal {journal.newest(connection)}"
+    by_hand(platform, GHOSTS["freezes"].format(f"'{run_id}'"), GHOSTS["stops"].format(f"'{run_id}'"))
+    hidden = {entry, "ledger freezes 70", "ledger stops 70"}
+    assert hidden <= set(places(platform))
+    assert hidden <= {one.where for one in examine(platform)}
+
+
+def test_an_entry_with_rows_of_what_can_be_no_run_hides_none(platform: Platform) -> None:
+    by_hand(platform, GHOSTS["stops"].format("'a/b'"))
+    changed = {"stops": {"columns": ["id"], "rows": {"70": [None, journal.hash_of([70])]}}}
+    _entered({"rows": changed}, "a/b")(platform)
+    assert "ledger stops 70" in places(platform)
+
+
+def _of_the_journal(platform: Platform, entry: int) -> str:
+    """Append a link that vouches for an entry that there is not; return its place."""
+    _more(event="ledger", run="", entry=entry, entryHash="0" * 64, at="2020-01-01T00:00:00+00:00")(platform)
+    return f"chain link {platform.evidence.chain.length()}"
+
+
+def test_a_link_about_an_entry_that_is_still_to_come_makes_no_honest_one_wrong(platform: Platform) -> None:
+    with platform.ledger.engine.connect() as connection:
+        newest = journal.newest(connection)
+    soon = _of_the_journal(platform, newest + 3)
+    _of_the_journal(platform, 10**9)
+    assert set(places(platform)) == {f"ledger journal {newest + 3}", "ledger journal 1000000000"}
+    for _ in range(5):
+        stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
+        stops.launched(platform.ledger.engine, "waiting", by="olga")
+    assert set(places(platform)) == {soon, "ledger journal 1000000000"}
+
+
+def test_a_link_about_an_entry_far_away_keeps_the_newest_one_from_no_link(platform: Platform) -> None:
+    with mock.patch.object(platform.ledger.journal, "chain", None):
+        stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
+    with platform.ledger.engine.connect() as connection:
+        newest = journal.newest(connection)
+    _of_the_journal(platform, 10**9)
+    assert f"ledger journal {newest}" in places(platform)
+    mend(platform)
+    assert places(platform) == ["ledger journal 1000000000"]
+
+
+def test_no_link_is_appended_while_links_are_missing_before_one(platform: Platform) -> None:
+    chain = platform.evidence.chain
+    length = chain.length()
+    planted = chain.folder / "99999999999.json"
+    planted.write_text("{}")
+    again = small_table.opened(platform.settings.home)
+    with pytest.raises(
+        EnvironmentRefused, match=rf"{length + 1:08}\.json is missing.*99999999999\.json is there"
+    ) as refused:
+        publish(again, "waiting")
+    assert "move 99999999999.json out of the folder" in refused.value.problems[0].fix
+    assert again.ledger.run("waiting").state is RunState.VALIDATED
+    assert {f"chain {length + 1:08}.json", "chain 99999999999.json"} <= set(places(again))
+    assert sorted(file.name for file in chain.folder.glob("9*.json")) == [planted.name]
+    planted.unlink()
+    publish(again, "waiting")
+    closed(again)
+    assert places(platform) == []
