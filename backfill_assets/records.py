@@ -611,7 +611,9 @@ def untold(platform: Platform, record: RunRecord) -> list[tuple[int, dict[str, A
     """
     run_id = record.run_id
     records = records_of(platform, run_id)
-    if any(one.number and one.content["event"] == ADOPTED for one in records) or _is_adopted(platform, run_id):
+    has_rows = os.path.lexists(bundle_in_use(platform, run_id) / RUN_FILE)
+    is_of_ours = has_rows and not any(one.number and one.content["event"] == ADOPTED for one in records)
+    if not is_of_ours or _is_adopted(platform, run_id):
         return []
     done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
     said = [(number, {name: one[name] for name in (*_PUBLISHED, "action")}) for number, one in enumerate(done, start=1)]
