@@ -173,8 +173,8 @@ def test_what_is_no_folder_in_the_chains_place_is_refused(chain: Chain, put: Cal
     [
         ("١١١١١١١١.json", "{}"),  # noqa: RUF001 - digits of another script
         ("000000002.json", "{}"),
-        ("00000004.json", "[" * 100_000),
-        ("00000004.json", '{"a":' * 800 + "1" + "}" * 800),
+        ("00000002.json", "[" * 100_000),
+        ("00000002.json", '{"a":' * 800 + "1" + "}" * 800),
     ],
 )
 def test_a_planted_file_is_named_whatever_it_is_called_and_however_deep_it_is(
@@ -184,6 +184,21 @@ def test_a_planted_file_is_named_whatever_it_is_called_and_however_deep_it_is(
     (chain.folder / name).write_text(text)
     assert name in {one.name for one in chain.read().damages}
     assert appended(Chain(chain.folder), "b", since=1) > 1
+
+
+@pytest.mark.parametrize("name", ["00000004.json", "99999999999.json"])
+def test_no_link_is_appended_before_one_that_follows_nothing(chain: Chain, name: str) -> None:
+    appended(chain, "a")
+    assert chain.length() == 1
+    (chain.folder / name).write_text("{}")
+    again = Chain(chain.folder)
+    assert again.length() == 1
+    with pytest.raises(EnvironmentRefused, match=rf"00000002\.json is missing .* {name} is there"):
+        appended(again, "b", since=1)
+    assert appended(chain, "b", since=1) == 2  # a process that was at work before it was put there
+    (chain.folder / name).unlink()
+    assert appended(Chain(chain.folder), "c", since=1) == 3
+    assert chain.read().damages == ()
 
 
 def test_links_cut_off_the_end_show_to_whoever_kept_the_head(chain: Chain) -> None:
