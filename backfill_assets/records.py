@@ -578,8 +578,9 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
     due = [(place, said) for place, said in untold(platform, record) if place < number]
     due.append((number, {**facts, "action": action}))
     records = records_of(platform, record.run_id)
+    linked = [one for one in records if one.number and _is_linked(platform, record.run_id, one)]
     for place, said in due:
-        if not _tells_of(records, said):  # before anybody waits for the ledger
+        if not _tells_of(linked, said):  # before anybody waits for the ledger
             said[COMMITTED] = commits_of(platform, record, said["action"], place, int(said["snapshot_id"]))
     with platform.ledger.engine.begin() as connection:
         lock_target(connection, record.target)

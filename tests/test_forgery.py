@@ -1496,3 +1496,19 @@ def test_no_link_is_appended_while_links_are_missing_before_one(platform: Platfo
     publish(again, "waiting")
     closed(again)
     assert places(platform) == []
+
+
+def test_a_planted_record_of_a_publication_keeps_nothing_of_what_was_committed_from_the_real_one(
+    platform: Platform,
+) -> None:
+    with killed_at("publishing.recorded"):
+        publish(platform, "waiting")
+    (entry,) = platform.ledger.publications("waiting")
+    said = _unvouched(platform)["told-2"] | {"run_id": "waiting", "number": 7, "snapshot_id": entry["snapshot_id"]}
+    planted = platform.evidence.records("waiting") / "told-7.json"
+    planted.parent.mkdir(parents=True, exist_ok=True)
+    planted.write_text(json.dumps(said))
+    publish(platform, "waiting")
+    assert json.loads((planted.parent / "publish.json").read_text())["committed"]
+    planted.unlink()
+    assert places(platform) == []
