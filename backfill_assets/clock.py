@@ -15,9 +15,9 @@ import sqlalchemy as sa
 
 from backfill_assets.platform import Platform
 from manifests.errors import EnvironmentRefused, Problem
+from resources.cells import Utc
 from resources.metadata import updated_at
 from resources.repairs import newest_instants
-from resources.tables import Utc
 
 TOLERANCE = timedelta(days=1)
 """How far two clocks may lie apart."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,20 +41,21 @@ from backfill_assets.records import catch_up, harmed, harmed_of, is_behind, name
 from backfill_assets.schema import iceberg_schema
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import ACCEPT, PUBLISH, ROLLBACK, WITHDRAW, Change, withdrawn
-from manifests.chunks import key_of
+from manifests.chunks import Chunking, first_day, last_day
 from manifests.errors import EnvironmentRefused, InputRefused, Refused, StateMoved
 from manifests.lifecycle import WAS_PUBLISHED, RunState
 from manifests.model import Acceptance
 from manifests.planner import StagedFile
 from resources import journal as journals
 from resources import logs
+from resources.cells import IllegibleRow, illegible
 from resources.chain import Link
 from resources.declared_tables import column_problems
 from resources.history import referenced
 from resources.instants import CLOCK_TOLERANCE
 from resources.journal import INSTALLATION, explain, of_nobody, unexplained
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
-from resources.ledger import BEFORE, STAGED, ChunkRecord, IllegibleRow, RunRecord, now, operator
+from resources.ledger import BEFORE, STAGED, ChunkRecord, RunRecord, now, operator
 from resources.lineage import lineage_of
 from resources.metadata import (
     UnreadableMetadata,
@@ -71,6 +73,7 @@ from resources.repairs import (
     end_freeze,
     illegible_leases,
     is_given_up,
+    lose_lease,
     newest_instants,
     open_freezes,
     open_leases,
@@ -84,6 +87,8 @@ SILENT_AFTER = timedelta(days=1)
 """After how long an attempt on another machine is asked about."""
 COMPARING = timedelta(minutes=15)
 """How long after a publication its diff is not missed: a process may be at it."""
+_CLOCKS_APART = timedelta(days=1)
+"""By how much a lease may seem to last longer than leases last: clocks differ, and so may the setting elsewhere."""
 _READERS = 8
 _SHOWN = 10
 _ROUNDS = 5
@@ -212,16 +217,18 @@ def _as_far_as_possible(
         yield from look()
     except UnreadableMetadata as refusal:
         yield _damaged(where, refusal)
-    except (ArithmeticError, AttributeError, IllegibleRow, LookupError, TypeError, ValueError) as error:
+    except IllegibleRow as refusal:
+        yield not_checked(where, refusal)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if not any(_journal(platform)):
             raise
-        yield Disagreement(
-            "not-checked",
-            where,
-            f"the ledger has cells that cannot be read: {type(error).__name__}: {error}",
-            Sure.CERTAIN,
-            "put right first what was changed by hand, then look again",
-        )
+        yield not_checked(where, illegible("the ledger", f"{type(error).__name__}: {error}"))
+
+
+def not_checked(where: str, refusal: IllegibleRow) -> Disagreement:
+    """Return the finding of cells that keep the doctor from looking. Which they are, and what was there, the journal says."""
+    fix = "put right first what was changed by hand, then look again"
+    return Disagreement("not-checked", where, refusal.problems[0].what, Sure.CERTAIN, fix)
 
 
 def _settled(
@@ -813,7 +820,7 @@ def _accepted_files(view: _View) -> Iterator[Disagreement]:
             if holders.get(chunk.chunk) == run_id:
                 files = chunk.derived if merges.get(run_id) else chunk.files
                 expected[chunk.chunk] = {place_of(file.path) for file in files}
-    present, deleted_from = _files_by_chunk(view)
+    present, deleted_from = _files_by_chunk(view, holders)
     if deleted_from:
         yield Disagreement(
             "rows-deleted",
@@ -843,8 +850,9 @@ def _accepted_files(view: _View) -> Iterator[Disagreement]:
             )
 
 
-def _files_by_chunk(view: _View) -> tuple[dict[str, set[str]], list[str]]:
-    """Return the places of the current data files by the chunks whose days they may hold, and those with deletes."""
+def _files_by_chunk(view: _View, keys: Iterable[str]) -> tuple[dict[str, set[str]], list[str]]:
+    """Return the places of the current data files by those of `keys` whose days they may hold, and those with deletes."""
+    chunks = _Chunks(view.target.chunking, keys)
     column = column_of(view.table, view.target.day_column)
     if not isinstance(column.field_type, DateType):
         raise wrong_type(view.table, column, "a date")
@@ -854,7 +862,8 @@ def _files_by_chunk(view: _View) -> tuple[dict[str, set[str]], list[str]]:
         path = place_of(task.file.file_path)
         if task.delete_files:
             deleted_from.append(path)
-        for chunk in _chunks_of(view, task.file, column.field_id, column.field_type):
+        days = _days_of(view, task.file, column.field_id, column.field_type)
+        for chunk in () if days is None else chunks.between(*days):
             present[chunk].add(path)
     return present, sorted(deleted_from)
 
@@ -867,13 +876,32 @@ def _current_files(table: Table) -> list[FileScanTask]:
         return list(table.scan().plan_files())
 
 
-def _chunks_of(view: _View, file: DataFile, field_id: int, kind: Any) -> set[str]:
+class _Chunks:
+    """Chunks in the order of their days, to be asked which of them a span of days touches."""
+
+    def __init__(self, chunking: Chunking, keys: Iterable[str]) -> None:
+        found = {}
+        for key in sorted(keys):
+            with suppress(
+                InputRefused
+            ):  # no chunk: somebody has written it into the ledger, and the journal names the cell
+                found[key] = first_day(chunking, key)
+        self._keys, self._first = list(found), list(found.values())
+        self._last = [last_day(chunking, first) for first in self._first]
+
+    def between(self, first: date, last: date) -> list[str]:
+        """Return the keys of those that have one of these days."""
+        return self._keys[bisect_left(self._last, first) : bisect_right(self._first, last)]
+
+
+def _days_of(view: _View, file: DataFile, field_id: int, kind: Any) -> tuple[date, date] | None:
+    """Return the first and the last day that a file may hold; None where its manifest does not say."""
     low, high = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
     if low is None or high is None:
-        return set()
+        return None
     with readable_bounds(view.table):
         first, last = (date(1970, 1, 1) + timedelta(days=int(from_bytes(kind, bound))) for bound in (low, high))
-    return {key_of(view.target.chunking, first + timedelta(days=offset)) for offset in range((last - first).days + 1)}
+    return first, last
 
 
 # --- evidence, leases, freezes, clock ---------------------------------------------------------------------------------
@@ -1010,15 +1038,30 @@ def _is_linked_soon(platform: Platform, entry: int, links: Sequence[Link]) -> bo
 
 
 def _leases(platform: Platform) -> Iterator[Disagreement]:
-    for number, what in illegible_leases(platform.ledger).items():
+    for number, (what, is_open) in illegible_leases(platform.ledger).items():
         yield Disagreement(
             "lease-damaged",
             f"lease {number}",
             what,
             Sure.CERTAIN,
-            "find out who has changed it; put back what was there, or the ledger from its backup",
+            f"find out who has changed it; {_END_LEASE}"
+            if is_open
+            else "find out who has changed it, and put back what was there; it has ended, and holds nobody up",
+            partial(_lose_lease, platform, number) if is_open else None,
         )
+    longest = now() + timedelta(seconds=platform.settings.lease_seconds) + _CLOCKS_APART
     for held in open_leases(platform.ledger):
+        if held["expires_at"] > longest:
+            yield Disagreement(
+                "lease-too-long",
+                f"{held['target']} lease {held['id']}",
+                f"run {held['run_id']} holds {held['start_day']} to {held['end_day']} until "
+                f"{held['expires_at'].isoformat(timespec='seconds')} ({held['host']}, process {held['pid']}); a lease lasts "
+                f"{platform.settings.lease_seconds} s, unless its holder asks for more",
+                Sure.LIKELY,
+                f"find out who has written it, and that no such process lives; {_END_LEASE}",
+                partial(_lose_lease, platform, held["id"]),
+            )
         if held["expires_at"] < now():
             yield Disagreement(
                 "lease-expired",
@@ -1029,6 +1072,13 @@ def _leases(platform: Platform) -> Iterator[Disagreement]:
                 Sure.LIKELY,
                 f"nothing: it no longer holds anybody up; see what became of run {held['run_id']}",
             )
+
+
+_END_LEASE = "ending it harms nothing: whoever takes its days next fences it, so that nothing lands under it any more"
+
+
+def _lose_lease(platform: Platform, token: int) -> str:
+    return _done(lose_lease(platform.ledger, token), "ended as lost: whoever takes its days next fences it")
 
 
 def _freezes(platform: Platform) -> Iterator[Disagreement]:

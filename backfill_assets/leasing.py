@@ -40,7 +40,8 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
     faults.reach("leasing.taken")
     with _released_unless_fenced(leases, lease):
         for token, loser in zip(lease.lost, lease.losers, strict=True):
-            theirs = _tables(platform, record.target) if loser == COLLECTION else _tables_of(platform, loser)
+            is_run = loser != COLLECTION and platform.ledger.find(loser) is not None
+            theirs = _tables_of(platform, loser) if is_run else _tables(platform, record.target)
             for table in {*_tables_of(platform, record.run_id), *theirs}:
                 platform.lakehouse.fence(table, token)
         faults.reach("leasing.fenced")

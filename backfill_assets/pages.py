@@ -35,7 +35,7 @@ from resources import approvals, launches, stops
 from resources.evidence import EvidenceStore, sha256_of_file
 from resources.journal import first_of
 from resources.kept_files import is_text_name, read_json
-from resources.ledger import RAISED, ChunkRecord, ChunkState, Ledger, RunRecord, Verdict
+from resources.ledger import RAISED, ChunkRecord, ChunkState, Ledger, RunRecord, Verdict, chunks_of
 
 PREFIX = "/backfill"
 REPORT = "report.html"
@@ -301,7 +301,7 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, start
             (
                 str(one["attempt"]),
                 escape(str(one["state"]).lower()),
-                str(len(json.loads(one["chunks"]))),
+                str(len(chunks_of(one))),
                 _time(one["started_at"]),
                 f"{(one['ended_at'] - one['started_at']).total_seconds():.1f} s" if one["ended_at"] else "",
                 f"<a href='/runs/{escape(one['dagster_run_id'])}'>{escape(one['dagster_run_id'][:8])}</a>"

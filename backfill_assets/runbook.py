@@ -7,7 +7,6 @@ not say: a step is done if something on record shows it.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from manifests.planner import Plan, step_id
 from resources import approvals, freezes, launches, stops
 from resources.actors import Proof
 from resources.code import code_identity
-from resources.ledger import RAISED, STAGED, ChunkRecord, ChunkState, RunRecord, Verdict, now
+from resources.ledger import RAISED, STAGED, ChunkRecord, ChunkState, RunRecord, Verdict, chunks_of, now
 from resources.repairs import open_freezes
 from resources.storage import Storage, place_of
 
@@ -268,7 +267,7 @@ class _Book:
             busy = [one for one in self._attempts if one["state"] == "RUNNING"]
             alive = [one for one in busy if launches.under_way(one)]
             facts += [
-                f"attempt {one['attempt']}, {len(json.loads(one['chunks']))} chunks, process {one['pid']} on {one['host']}, "
+                f"attempt {one['attempt']}, {len(chunks_of(one))} chunks, process {one['pid']} on {one['host']}, "
                 f"since {_at(one['started_at'])}" + ("" if one in alive else ": that process is no more")
                 for one in busy
             ]

@@ -3,7 +3,6 @@
 Put here how the asset looks to Dagster and what it reports. What is done is the executor's.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -29,7 +28,7 @@ from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
 from resources import approvals, space, stops
 from resources.instants import CLOCK_TOLERANCE
-from resources.ledger import ChunkRecord, RunRecord
+from resources.ledger import ChunkRecord, RunRecord, chunks_of
 from resources.logs import also_to
 from resources.processes import this_process
 
@@ -254,7 +253,7 @@ def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: Mapping[str, Any] | None
     }
     if attempt is not None and attempt["ended_at"] is not None:
         told["batch seconds"] = round((attempt["ended_at"] - attempt["started_at"]).total_seconds(), 1)
-        told["batch chunks"] = len(json.loads(attempt["chunks"]))
+        told["batch chunks"] = len(chunks_of(attempt))
     return told
 
 

@@ -9,15 +9,20 @@ from collections.abc import Iterator
 from functools import partial
 
 from backfill_assets.changes import ReaderChange, is_told, recorded, summary, tell_changes, untold
-from backfill_assets.doctor import Disagreement, Sure
+from backfill_assets.doctor import Disagreement, Sure, not_checked
 from backfill_assets.launch import instance_at
 from backfill_assets.platform import Platform, declared_targets
 from manifests.errors import EnvironmentRefused
+from resources.cells import IllegibleRow
 
 
 def dagster_disagreements(platform: Platform) -> Iterator[Disagreement]:
     """Find changes of what readers see that Dagster does not show."""
-    if not any(recorded(platform, target.name) for target in declared_targets()):
+    try:
+        if not any(recorded(platform, target.name) for target in declared_targets()):
+            return
+    except IllegibleRow as refusal:
+        yield not_checked("Dagster", refusal)
         return
     try:
         with instance_at(platform.settings) as instance:

@@ -19,6 +19,7 @@ from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import Role, same_name
 from resources import actors, instants, judged
+from resources.cells import parsed
 from resources.ledger import Ledger, RunRecord, Verdict, _move, _require_name, now
 from resources.locks import lock_run
 from resources.tables import (
@@ -264,7 +265,7 @@ def acceptances_of(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
     query = sa.select(acceptances).where(acceptances.c.run_id == run_id).order_by(acceptances.c.id)
     with ledger.engine.connect() as connection:
         rows = [dict(row._mapping) for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
-    return [row | {"numbers": json.loads(row["numbers"])} for row in rows]
+    return [row | {"numbers": parsed(acceptances.c.numbers, row["numbers"], dict)} for row in rows]
 
 
 def accept_change(
@@ -404,7 +405,14 @@ def note_waiting(ledger: Ledger, run_id: str, why: str) -> None:
 def _newest(connection: sa.Connection, run_id: str) -> dict[str, Verdict]:
     query = sa.select(verdicts).where(verdicts.c.run_id == run_id, verdicts.c.chunk == "").order_by(verdicts.c.id)
     return {
-        row.gate: Verdict(row.gate, row.passed, row.summary, json.loads(row.details), asks=row.asks, judged=row.judged)
+        row.gate: Verdict(
+            row.gate,
+            row.passed,
+            row.summary,
+            parsed(verdicts.c.details, row.details, dict),
+            asks=row.asks,
+            judged=row.judged,
+        )
         for row in connection.execute(query)
     }
 
@@ -426,8 +434,7 @@ def policy_text(ledger: Ledger, policy_hash: str | None) -> dict[str, Any] | Non
     query = sa.select(policies.c.text).where(policies.c.hash == policy_hash)
     with ledger.engine.connect() as connection:
         text = connection.execute(query).scalar()
-    found: dict[str, Any] | None = None if text is None else json.loads(text)
-    return found
+    return None if text is None else parsed(policies.c.text, text, dict)
 
 
 def keep_subjects(ledger: Ledger, list_hash: str, hashes: Collection[str]) -> None:
@@ -452,7 +459,7 @@ def kept_subjects(ledger: Ledger, list_hash: str) -> frozenset[str]:
                 "plan the change again, under a new run id",
             )
         )
-    return frozenset(json.loads(text))
+    return frozenset(parsed(erasure_lists.c.subjects, text, list))
 
 
 def _keep(ledger: Ledger, table: sa.Table, key: str, values: Mapping[str, Any]) -> None:

@@ -6,7 +6,6 @@ ledger does not have is None or left out, never 0.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
 from manifests.planner import Estimate
+from resources.cells import legible, parsed
 from resources.leases import RELEASED
 from resources.ledger import STAGED, Ledger
 from resources.plans import said
@@ -94,8 +94,11 @@ def figures(ledger: Ledger, *, at: datetime, days: int, most: int) -> Figures:
     """Read the figures of the runs that are not over, or have been so for at most `days`: the `most` newest of them.
 
     Runs that are not over come first: of more than `most` runs, those that ended longest ago are left out.
+
+    Raises:
+        IllegibleRow: if a cell that they need cannot be read: a figure without it would be wrong.
     """
-    with ledger.engine.connect() as connection:
+    with ledger.engine.connect() as connection, legible("the ledger"):
         known = connection.execute(
             sa.select(runs.c.run_id, runs.c.target, runs.c.mode, runs.c.kind, runs.c.state, runs.c.updated_at)
         ).all()
@@ -126,7 +129,7 @@ def _read(connection: sa.Connection, keys: Sequence[str], shown: dict[str, RunFi
     for row in connection.execute(plans.where(runs.c.run_id.in_(keys))):
         parts = {"range": row.range, "look_back": row.look_back}
         shown[row.run_id].planned = {
-            name: Estimate(**json.loads(part)) for name, part in parts.items() if part is not None
+            name: Estimate(**parsed(runs.c.plan, part, dict)) for name, part in parts.items() if part is not None
         }
     since = sa.select(transitions.c.run_id, sa.func.max(transitions.c.at).label("at"))
     for row in connection.execute(since.where(transitions.c.run_id.in_(keys)).group_by(transitions.c.run_id)):
@@ -158,7 +161,7 @@ def _read_chunks(
         held[row.run_id, row.attempt] += 1
         run.output_rows += row.rows or 0
         run.output_bytes += row.bytes or 0
-        run.changed_rows.update(json.loads(row.happened).get("happened", {}))
+        run.changed_rows.update(parsed(c.measures, row.happened, dict).get("happened", {}))
     return held
 
 
@@ -171,8 +174,10 @@ def _read_attempts(
         run.attempts[row.state] += 1
         if row.state == "STAGED":  # when others ended is not always known: their process may just have been gone
             seconds = (row.ended_at - row.started_at).total_seconds()
-            run.staged.append(Attempt(seconds, len(json.loads(row.chunks)), held[row.run_id, row.attempt]))
-            measures[row.run_id].append(json.loads(row.measures))
+            run.staged.append(
+                Attempt(seconds, len(parsed(attempts.c.chunks, row.chunks, list)), held[row.run_id, row.attempt])
+            )
+            measures[row.run_id].append(parsed(attempts.c.measures, row.measures, dict))
     for run_id, found in measures.items():
         run = shown[run_id]
         run.suppressed_chunks = _sum(found, "suppressed_chunks")
@@ -195,7 +200,7 @@ def _read_verdicts(connection: sa.Connection, keys: Sequence[str], shown: dict[s
     details = sa.case((v.passed, "{}"), else_=v.details).label("details")
     query = sa.select(v.run_id, v.chunk, v.gate, v.passed, details).where(v.run_id.in_(keys)).order_by(v.id)
     for row in connection.execute(query):
-        violations = json.loads(row.details).get("violations", [])
+        violations = parsed(v.details, row.details, dict).get("violations", [])
         newest[row.run_id, row.chunk, row.gate] = violations
         if not row.passed:
             rules = {one["rule"] for one in violations} or {""}

@@ -16,18 +16,22 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 
 from manifests.errors import LeaseHeld, LeaseLost, Problem
+from resources.cells import IllegibleRow, Utc
 from resources.ledger import now
 from resources.locks import lost
 from resources.processes import has_ended, this_process
-from resources.tables import Utc, leases
+from resources.tables import leases
 
 RELEASED, LOST, FENCED = "RELEASED", "LOST", "FENCED"
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -62,24 +66,18 @@ class Leases:
 
         Raises:
             LeaseHeld: if somebody holds one of the days.
+            IllegibleRow: if nobody has ended a lease of the target that cannot be read: who holds what, nobody can say.
         """
         with self._engine.begin() as connection:
             _one_at_a_time(connection, target)
-            found = connection.execute(
-                sa.select(leases)
-                .where(
-                    leases.c.target == target,
-                    leases.c.start_day <= end,
-                    leases.c.end_day >= start,
-                    sa.or_(leases.c.ended_at.is_(None), leases.c.ended_how == LOST),
-                )
-                .order_by(leases.c.id)
-            ).all()
-            at = _instant(connection, target)  # after the look: no lease begins before those it saw had ended
-            held = [one for one in found if one.ended_at is None and one.expires_at > at and not _is_gone(one)]
+            holders = [one for one in _open(connection, target) if one.start_day <= end and one.end_day >= start]
+            ended = _lost(connection, target, start, end)
+            at = self._instant(connection, target)  # after the look: no lease begins before those it saw had ended
+            held = [one for one in holders if one.expires_at > at and not _is_gone(one)]
             if held:
                 raise LeaseHeld(_held(one) for one in held)
-            lost, losers = tuple(one.id for one in found), tuple(one.run_id for one in found)
+            taken = dict(sorted({**ended, **{one.id: one.run_id for one in holders}}.items()))
+            lost, losers = tuple(taken), tuple(taken.values())
             connection.execute(
                 leases.update()
                 .where(leases.c.id.in_(lost), leases.c.ended_at.is_(None))
@@ -120,7 +118,7 @@ class Leases:
             LeaseLost: if somebody has taken its scope over, or it was released.
         """
         with self._engine.begin() as connection:
-            at = _instant(connection, lease.target)
+            at = self._instant(connection, lease.target)
             changed = connection.execute(
                 leases.update()
                 .where(leases.c.id == lease.token, leases.c.ended_at.is_(None))
@@ -142,8 +140,21 @@ class Leases:
             connection.execute(
                 leases.update()
                 .where(leases.c.id == lease.token, leases.c.ended_at.is_(None))
-                .values(ended_at=_instant(connection, lease.target), ended_how=how)
+                .values(ended_at=self._instant(connection, lease.target), ended_how=how)
             )
+
+    def _instant(self, connection: sa.Connection, target: str) -> datetime:
+        """Return the present instant, never before the newest one on record: a clock that was set back does not count.
+
+        Nor does an instant after which the calendar has no room for a lease: no clock has said it. A ledger on a server is
+        asked for its clock, which all hosts share; SQLite has this machine's.
+        """
+        server = connection.dialect.name == "postgresql"
+        present: datetime = (
+            connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one() if server else now()
+        )
+        newest = [one for one in _newest(connection, target) if one < _LAST - self._lasts]
+        return max(present, *newest) if newest else present
 
 
 def _one_at_a_time(connection: sa.Connection, target: str) -> None:
@@ -155,28 +166,67 @@ def _one_at_a_time(connection: sa.Connection, target: str) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(f"lease of {target}"))))
 
 
-def _instant(connection: sa.Connection, target: str) -> datetime:
-    """Return the present instant, never before the newest one on record: a clock that was set back does not count.
+def _open(connection: sa.Connection, target: str) -> list[sa.Row[Any]]:
+    """Return the leases of a target that nobody has ended.
 
-    A ledger on a server is asked for its clock, which all hosts share; SQLite has this machine's.
+    Raises:
+        IllegibleRow: naming the first that cannot be read.
     """
-    newest = connection.execute(
-        sa.select(sa.func.max(leases.c.acquired_at), sa.func.max(leases.c.ended_at)).where(leases.c.target == target)
-    ).one()
-    server = connection.dialect.name == "postgresql"
-    present: datetime = (
-        connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one() if server else now()
+    open_ = sa.select(leases.c.id).where(leases.c.target == target, leases.c.ended_at.is_(None)).order_by(leases.c.id)
+    found = []
+    for token in connection.execute(open_).scalars().all():
+        try:
+            found.append(connection.execute(sa.select(leases).where(leases.c.id == token)).one())
+        except IllegibleRow as refusal:
+            what = f"lease {token} of {target}: {refusal.problems[0].what}"
+            fix = "`backfill doctor` says whose it is; `backfill doctor --repair` ends it, and whoever takes its days fences it"
+            raise IllegibleRow(Problem(what, "who holds a day is known before it is changed", fix)) from refusal
+    return found
+
+
+def _lost(connection: sa.Connection, target: str, start: date, end: date) -> dict[int, str]:
+    """Return the leases of these days that ended lost, each with the run that held it; empty where that cannot be read.
+
+    One whose days cannot be read may be of these: a fence more does no harm.
+    """
+    ended = sa.select(leases.c.id).where(
+        leases.c.target == target, leases.c.ended_at.is_not(None), leases.c.ended_how == LOST
     )
-    instants: list[datetime] = [present, *(one for one in newest if one is not None)]
-    return max(instants)
+    found = {}
+    for token in connection.execute(ended).scalars().all():
+        mine = leases.c.id == token
+        with suppress(IllegibleRow):
+            days = connection.execute(sa.select(leases.c.start_day, leases.c.end_day).where(mine)).one()
+            if days.start_day > end or days.end_day < start:
+                continue
+        found[token] = ""
+        with suppress(IllegibleRow):
+            found[token] = str(connection.execute(sa.select(leases.c.run_id).where(mine)).scalar_one())
+    return found
 
 
-def _is_gone(holder: sa.Row[tuple[object, ...]]) -> bool:
+def _newest(connection: sa.Connection, target: str) -> list[datetime]:
+    """Return the newest instants on record of a target's leases; of leases that cannot be read, what can be."""
+    instants = (leases.c.acquired_at, leases.c.ended_at)
+    query = sa.select(*map(sa.func.max, instants)).where(leases.c.target == target)
+    try:
+        return [one for one in connection.execute(query).one() if one is not None]
+    except IllegibleRow:  # the doctor names them
+        known = connection.execute(sa.select(leases.c.id).where(leases.c.target == target)).scalars().all()
+    found = []
+    for token in known:
+        for column in instants:
+            with suppress(IllegibleRow):
+                found.append(connection.execute(sa.select(column).where(leases.c.id == token)).scalar())
+    return [one for one in found if one is not None]
+
+
+def _is_gone(holder: sa.Row[Any]) -> bool:
     """Tell whether a lease's process ran on this machine and has ended."""
     return has_ended(dict(holder._mapping))  # noqa: SLF001 - SQLAlchemy's public name
 
 
-def _held(holder: sa.Row[tuple[object, ...]]) -> Problem:
+def _held(holder: sa.Row[Any]) -> Problem:
     return Problem(
         f"{holder.target} {holder.start_day} to {holder.end_day} is held by run '{holder.run_id}' ({holder.action}, "
         f"process {holder.pid} on {holder.host}, lease {holder.id}) since {holder.acquired_at:%Y-%m-%d %H:%M:%S} UTC",

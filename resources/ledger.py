@@ -30,15 +30,15 @@ from sqlalchemy.engine import make_url
 from manifests.canonical import LATER, canonical_json
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, StateMoved, TransitionRefused
 from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
-from manifests.model import MAX_RUN_ID, RunManifest, stored_manifest
+from manifests.model import MAX_RUN_ID, Kind, Mode, RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile
 from manifests.policy import same_name
 from resources import actors, freezes, instants, judged, plans, stops, ticks, watermarks
+from resources.cells import legible, parsed
 from resources.journal import Journal
 from resources.locks import lock_run, lock_schema, lock_target, require_lease
 from resources.processes import has_ended, is_busy, this_process
 from resources.tables import (
-    Utc,
     accepted_versions,
     amendments,
     approvals,
@@ -71,10 +71,6 @@ _MOMENT = timedelta(microseconds=1)
 _others = accepted_versions.alias()
 _RUN = tuple(column for column in runs.c if column.name != "plan")
 """What a record of a run is made of; its plan is fetched when somebody asks for it."""
-
-
-class IllegibleRow(EnvironmentRefused):
-    """A row has cells that this project has not written so: what it says of its run, nobody can say."""
 
 
 class ChunkState(StrEnum):
@@ -569,7 +565,7 @@ class Ledger:
 
     def chunks(self, run_id: str) -> list[ChunkRecord]:
         """Return the run's chunks, in order."""
-        with self.engine.connect() as connection:
+        with self.engine.connect() as connection, legible(f"ledger chunks of {run_id}"):
             found = connection.execute(sa.select(chunks).where(chunks.c.run_id == run_id).order_by(chunks.c.idx))
             return [_chunk_record(row) for row in found]
 
@@ -878,7 +874,7 @@ class Ledger:
                     row.gate,
                     row.passed,
                     row.summary,
-                    json.loads(row.details),
+                    parsed(verdicts.c.details, row.details, dict),
                     row.chunk,
                     row.attempt,
                     row.at,
@@ -1096,7 +1092,11 @@ class Ledger:
             running = sa.select(attempts.c.attempt, attempts.c.chunks).where(
                 attempts.c.run_id == run_id, attempts.c.state == "RUNNING"
             )
-            in_vain = [one for one in connection.execute(running) if not set(keys).isdisjoint(json.loads(one.chunks))]
+            in_vain = [
+                one
+                for one in connection.execute(running)
+                if not set(keys).isdisjoint(parsed(attempts.c.chunks, one.chunks, list))
+            ]
             connection.execute(
                 attempts.update()
                 .where(attempts.c.run_id == run_id, attempts.c.attempt.in_([one.attempt for one in in_vain]))
@@ -1122,7 +1122,7 @@ class Ledger:
         found = {chunk.key: record.plan for chunk in record.plan.chunks}
         for amendment in self.amendments(record.run_id):
             plan = plans.parsed(amendment["plan"])
-            found |= dict.fromkeys(json.loads(amendment["chunks"]), plan)
+            found |= dict.fromkeys(parsed(amendments.c.chunks, amendment["chunks"], list), plan)
         return found
 
     def accepted(self, target: str, keys: Iterable[str] | None = None) -> dict[str, str]:
@@ -1194,6 +1194,15 @@ class Ledger:
     def _rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
         with self.engine.connect() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def chunks_of(attempt: Mapping[str, Any]) -> list[str]:
+    """Return the chunks of an attempt, from its row.
+
+    Raises:
+        IllegibleRow: if it does not say which.
+    """
+    return parsed(attempts.c.chunks, attempt["chunks"], list)
 
 
 @contextmanager
@@ -1279,7 +1288,7 @@ def _require_same_plan(connection: sa.Connection, run_id: str, keys: Sequence[st
         StateMoved: naming the chunks that were planned anew since the run had this edition.
     """
     query = sa.select(amendments.c.chunks).where(amendments.c.run_id == run_id, amendments.c.number > edition)
-    anew = {key for text in connection.execute(query).scalars() for key in json.loads(text)}
+    anew = {key for text in connection.execute(query).scalars() for key in parsed(amendments.c.chunks, text, list)}
     if changed := [key for key in keys if key in anew]:
         raise plans.computed_in_vain(run_id, changed)
 
@@ -1300,47 +1309,11 @@ def _find(connection: sa.Connection, run_id: str) -> RunRecord | None:
         return None if row is None else _run_record(connection.engine, row)
 
 
-@contextmanager
-def legible(where: str) -> Iterator[None]:
-    """Refuse to read on where a cell holds what this project never writes there.
-
-    Raises:
-        IllegibleRow: naming the place.
-    """
-    try:
-        yield
-    except (ValueError, TypeError, sa.exc.OperationalError) as error:
-        if isinstance(error, sa.exc.OperationalError) and "decode to UTF-8" not in str(error.orig):
-            raise
-        raise IllegibleRow(
-            Problem(
-                f"{where} has cells that cannot be read: {type(error).__name__}: {error}",
-                "a cell holds what this project has written there",
-                "`backfill verify --all` names the row; find out who has changed it, and put back what was there, or the "
-                "ledger from its backup",
-            )
-        ) from error
-
-
-def require_kinds(table: sa.Table, row: sa.Row[Any]) -> None:
-    """Hold the cells of a row against the kinds of their columns: SQLite keeps whatever it is given.
-
-    Raises:
-        TypeError: naming the first that is of another kind.
-    """
-    for name, value in row._mapping.items():  # noqa: SLF001 - SQLAlchemy's public name
-        column = table.c[name]
-        kind = datetime if isinstance(column.type, Utc) else column.type.python_type
-        if not isinstance(value, kind) and not (value is None and column.nullable):
-            raise TypeError(f"column {name} is {value!r}")
-
-
 def _run_record(engine: sa.Engine, row: Any) -> RunRecord:
-    require_kinds(runs, row)
     return RunRecord(
         row.run_id,
-        row.kind,
-        row.mode,
+        Kind(row.kind).value,
+        Mode(row.mode).value,
         row.target,
         RunState(row.state),
         row.state_reason,
@@ -1354,6 +1327,16 @@ def _run_record(engine: sa.Engine, row: Any) -> RunRecord:
     )
 
 
+def _staged_files(column: sa.Column[Any], text: str) -> tuple[StagedFile, ...]:
+    found = tuple(StagedFile(**file) for file in parsed(column, text, list))
+    for file in found:
+        if type(file.rows) is not int or type(file.bytes) is not int:
+            raise TypeError(f"{column.name} has a file of {file.rows!r} rows and {file.bytes!r} bytes")
+        if not all(isinstance(one, str) for one in (file.path, file.sha256, file.footer)):
+            raise TypeError(f"{column.name} has a file of which path or hash is no text: {file.path!r}")
+    return found
+
+
 def _chunk_record(row: Any) -> ChunkRecord:
     return ChunkRecord(
         row.chunk,
@@ -1362,12 +1345,12 @@ def _chunk_record(row: Any) -> ChunkRecord:
         row.attempt,
         row.rows,
         row.bytes,
-        tuple(StagedFile(**file) for file in json.loads(row.files)),
+        _staged_files(chunks.c.files, row.files),
         row.digest,
-        json.loads(row.measures),
+        parsed(chunks.c.measures, row.measures, dict),
         row.error,
-        tuple(StagedFile(**file) for file in json.loads(row.derived)),
-        tuple(json.loads(row.replaced)),
+        _staged_files(chunks.c.derived, row.derived),
+        tuple(parsed(chunks.c.replaced, row.replaced, list)),
     )
 
 
@@ -1400,7 +1383,8 @@ def _instant(connection: sa.Connection, target: str) -> datetime:
         .where(runs.c.target == target, publications.c.state == "COMMITTED")
     ).scalar()
     present = now()
-    return present if newest is None else max(present, newest + _MOMENT)
+    with legible("ledger publications of " + target):  # the calendar's last instant has none after it
+        return present if newest is None else max(present, newest + _MOMENT)
 
 
 def _close_publication(

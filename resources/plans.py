@@ -17,6 +17,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from manifests.errors import Problem, StateMoved
 from manifests.planner import Plan, plan_from_json
+from resources.cells import Text, legible
 from resources.tables import runs
 
 _KEPT = 16_000_000
@@ -26,12 +27,17 @@ _lock = Lock()
 
 
 def parsed(text: str) -> Plan:
-    """Return the plan of a text."""
+    """Return the plan of a text.
+
+    Raises:
+        IllegibleRow: if it is none.
+    """
     with _lock:
         if (known := _parsed.get(text)) is not None:
             _parsed.move_to_end(text)
             return known
-    plan = plan_from_json(text)
+    with legible("a plan in the ledger"):
+        plan = plan_from_json(text)
     with _lock:
         _parsed[text] = plan
         while len(_parsed) > 1 and sum(map(len, _parsed)) > _KEPT:
@@ -79,7 +85,7 @@ def computed_in_vain(run_id: str, keys: Sequence[str]) -> StateMoved:
 class said(sa.sql.functions.GenericFunction[str]):  # noqa: N801 - named as what it is in a query
     """What a plan says under a name, as text, read by the database: `said(runs.c.plan, "reads")`."""
 
-    type = sa.Text()
+    type = Text()
     inherit_cache = True
 
     def __init__(self, plan: sa.ColumnElement[Any], name: str) -> None:

@@ -21,6 +21,7 @@ from manifests.canonical import canonical_json
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, TransitionRefused
 from manifests.policy import Policy, same_name, shown
 from resources import actors
+from resources.cells import parsed
 from resources.instants import require_after_policy
 from resources.journal import INSTALLATION, explain_run, unexplained
 from resources.locks import lock_policy
@@ -231,7 +232,7 @@ def history(engine: sa.Engine) -> list[dict[str, Any]]:
         {
             "decision": row["decision"],
             "policy": row["policy_hash"],
-            "name": json.loads(row["text"]).get("name", ""),
+            "name": parsed(policies.c.text, row["text"], dict).get("name", ""),
             "before": row["before_hash"],
             "by": row["decided_by"],
             "channel": row["channel"],

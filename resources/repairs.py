@@ -6,15 +6,17 @@ decided there; a correction whose row is no longer as it was looked at changes n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
-from resources.ledger import STAGED, ChunkRecord, ChunkState, IllegibleRow, Ledger, _move, legible, now, require_kinds
+from resources.cells import IllegibleRow, parsed
+from resources.leases import LOST
+from resources.ledger import STAGED, ChunkRecord, ChunkState, Ledger, _move, now
 from resources.locks import lock_run
 from resources.processes import has_ended
 from resources.tables import (
@@ -46,39 +48,54 @@ _INSTANTS = (
 
 
 def newest_instants(ledger: Ledger) -> dict[str, datetime]:
-    """Return the newest instant of each kind of record, by table and column."""
+    """Return the newest instant of each kind of record, by table and column, without those that cannot be read."""
     newest = {}
     with ledger.engine.connect() as connection:
         for column in _INSTANTS:
-            found = connection.execute(sa.select(sa.func.max(column))).scalar()
-            if found is not None:
-                newest[f"{column.table.name}.{column.name}"] = found
+            with suppress(IllegibleRow):  # the journal names the cell, `illegible_leases` that of a lease
+                found = connection.execute(sa.select(sa.func.max(column))).scalar()
+                if found is not None:
+                    newest[f"{column.table.name}.{column.name}"] = found
     return newest
 
 
 def open_leases(ledger: Ledger) -> list[dict[str, Any]]:
     """Return the leases that nobody has ended and that can be read."""
-    return [held for held in _open_leases(ledger).values() if isinstance(held, dict)]
-
-
-def illegible_leases(ledger: Ledger) -> dict[str, str]:
-    """Return by number why leases that nobody has ended cannot be read: the journal has nothing of leases."""
-    return {str(key): why for key, why in _open_leases(ledger).items() if isinstance(why, str)}
-
-
-def _open_leases(ledger: Ledger) -> dict[Any, dict[str, Any] | str]:
-    found: dict[Any, dict[str, Any] | str] = {}
+    found = []
+    open_ = sa.select(leases.c.id).where(leases.c.ended_at.is_(None)).order_by(leases.c.id)
     with ledger.engine.connect() as connection:
-        open_ = sa.select(leases.c.id).where(leases.c.ended_at.is_(None)).order_by(leases.c.id)
         for number in connection.execute(open_).scalars().all():
-            try:
-                with legible(f"ledger leases {number}"):
-                    row = connection.execute(sa.select(leases).where(leases.c.id == number)).one()
-                    require_kinds(leases, row)
-                found[number] = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
-            except IllegibleRow as refusal:
-                found[number] = refusal.problems[0].what
+            with suppress(IllegibleRow):
+                row = connection.execute(sa.select(leases).where(leases.c.id == number)).one()
+                found.append(dict(row._mapping))  # noqa: SLF001 - SQLAlchemy's public name
     return found
+
+
+def illegible_leases(ledger: Ledger) -> dict[int, tuple[str, bool]]:
+    """Return by number why leases cannot be read, and whether nobody has ended them: the journal has nothing of leases."""
+    with ledger.engine.connect() as connection:
+        with suppress(IllegibleRow):
+            connection.execute(sa.select(leases)).all()
+            return {}
+        is_open = leases.c.ended_at.is_(None)
+        found = {}
+        for number, open_ in connection.execute(sa.select(leases.c.id, is_open).order_by(leases.c.id)).all():
+            try:
+                connection.execute(sa.select(leases).where(leases.c.id == number)).one()
+            except IllegibleRow as refusal:
+                found[number] = (refusal.problems[0].what, bool(open_))
+        return found
+
+
+def lose_lease(ledger: Ledger, token: int) -> bool:
+    """End a lease as lost: it holds nobody up any more, and whoever takes its days next fences it."""
+    with ledger.engine.begin() as connection:
+        changed = connection.execute(
+            leases.update()
+            .where(leases.c.id == token, leases.c.ended_at.is_(None))
+            .values(ended_at=now(), ended_how=LOST)
+        )
+        return changed.rowcount == 1
 
 
 def lease(ledger: Ledger, token: int) -> dict[str, Any] | None:
@@ -108,8 +125,9 @@ def named_paths(ledger: Ledger, run_id: str) -> set[str]:
     named: set[str] = set()
     query = sa.select(chunks.c.files, chunks.c.derived, chunks.c.replaced, chunks.c.measures)
     for row in _rows(ledger, query.where(chunks.c.run_id == run_id)):
-        for text in row.values():
-            named.update(_texts(json.loads(text)))
+        for name, text in row.items():
+            column = chunks.c[name]
+            named.update(_texts(parsed(column, text, dict) if name == "measures" else parsed(column, text, list)))
     return named
 
 

@@ -20,7 +20,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.canonical import canonical_json_of_plain
-from resources.tables import Utc, metadata, runs
+from resources.cells import Day, Utc, as_they_are
+from resources.tables import metadata, runs
 
 Row = dict[str, Any]
 Rows = dict[str, dict[str, Row]]
@@ -141,7 +142,7 @@ def is_id(value: object) -> bool:
 
 @contextmanager
 def unforgiving(connection: sa.Connection) -> Iterator[None]:
-    """Let a text that is no UTF-8 any more be read and shown, instead of failing the whole query."""
+    """Let a cell that holds something else than its column says be read and shown, instead of failing the whole query."""
     driver: Any = connection.connection.driver_connection
     if connection.dialect.name != "sqlite":
         yield
@@ -149,7 +150,8 @@ def unforgiving(connection: sa.Connection) -> Iterator[None]:
     usual = driver.text_factory
     driver.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
     try:
-        yield
+        with as_they_are():
+            yield
     finally:
         driver.text_factory = usual
 
@@ -164,7 +166,7 @@ def cell(kind: sa.types.TypeEngine[Any], value: Any) -> Any:
         return f"{value.replace(' ', 'T')}Z" if isinstance(value, str) and _INSTANT.fullmatch(value) else repr(value)
     if isinstance(kind, sa.Boolean):
         return bool(value) if value in {0, 1} and isinstance(value, int) else repr(value)
-    if isinstance(kind, sa.Date):
+    if isinstance(kind, Day):
         return value.isoformat() if isinstance(value, date) else value
     if isinstance(kind, sa.Text) and isinstance(value, str) and value[:1] in {"{", "["}:
         return _parsed(value)

@@ -9,6 +9,7 @@ write lock at once (BEGIN IMMEDIATE), so that what is decided upon is read under
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.errors import EnvironmentRefused, Problem
+from resources.cells import illegible
 from resources.locks import bound_waiting
 from resources.space import refusal
 
@@ -31,6 +33,8 @@ _WRITE_LOCKS = range(0x40000000, 0x40000002)
 """The bytes that SQLite locks in a database whose whole file it locks; see "The Locking-Page" in its file format."""
 _WAL_WRITE_LOCK = 120
 """The byte that a writer locks in the index of the write-ahead log; see "WAL Locks" in SQLite's walformat."""
+_OF_A_CELL = re.compile("Could not decode to UTF-8|malformed JSON")
+"""What SQLite says of a text that is none, and of one from which a query wants what is said in it."""
 _POSIX_LOCK = 8
 """Columns of a line in /proc/locks."""
 
@@ -62,7 +66,7 @@ def make_engine(url: str) -> LedgerEngine:
     if is_sqlite:
         sa.event.listen(engine, "connect", _sqlite_connect)
         sa.event.listen(engine, "begin", _sqlite_begin)
-        sa.event.listen(engine, "handle_error", _refuse_locked_or_full)
+        sa.event.listen(engine, "handle_error", _refuse_known)
     elif engine.dialect.name == "postgresql":
         bound_waiting(engine)
         sa.event.listen(engine, "begin", _postgres_begin)
@@ -98,8 +102,8 @@ def _writes(connection: sa.Connection) -> bool:
     return bool(connection.get_execution_options().get(_WRITES, False))
 
 
-def _refuse_locked_or_full(context: sa.engine.ExceptionContext) -> None:
-    """Turn SQLite's "database is locked" into a refusal that says by whom, and what a full disk makes it say into another."""
+def _refuse_known(context: sa.engine.ExceptionContext) -> None:
+    """Turn SQLite's "database is locked" into a refusal that says by whom; what a full disk, or a damaged cell, makes it say into others."""
     error = context.original_exception
     if not isinstance(error, sqlite3.OperationalError):
         return
@@ -107,6 +111,8 @@ def _refuse_locked_or_full(context: sa.engine.ExceptionContext) -> None:
     file = context.engine.url.database or ""
     if (full := refusal(error, file)) is not None:
         raise full from error
+    if _OF_A_CELL.search(str(error)):
+        raise illegible("the ledger", str(error.args[0])) from error
     code = getattr(error, "sqlite_errorcode", 0)  # the driver itself raises some: of a text that is no UTF-8, ...
     if code & 0xFF != sqlite3.SQLITE_BUSY:
         return

@@ -17,6 +17,7 @@ from support import planned
 from test_bad_inputs import own_environment, run_command, squeezed
 
 from resources import transactions
+from resources.cells import IllegibleRow
 from resources.ledger import Ledger
 
 RUN = "planned-run"
@@ -96,7 +97,7 @@ def test_who_cannot_write_is_told_who_does_and_nothing_is_changed(
     assert Ledger(f"sqlite:///{database}").history(RUN) == before
 
 
-def test_a_text_that_is_no_utf_8_is_said_to_be_the_error_that_it_is(tmp_path: Path) -> None:
+def test_a_text_that_is_no_utf_8_is_a_cell_that_cannot_be_read_and_no_locked_ledger(tmp_path: Path) -> None:
     engine = transactions.make_engine(f"sqlite:///{tmp_path / 'ledger.db'}")
-    with engine.connect() as connection, pytest.raises(sa.exc.OperationalError, match="Could not decode to UTF-8"):
+    with engine.connect() as connection, pytest.raises(IllegibleRow, match="Could not decode to UTF-8"):
         connection.execute(sa.text("SELECT CAST(x'ff41' AS TEXT)")).all()
