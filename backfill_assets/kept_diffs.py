@@ -19,6 +19,7 @@ from backfill_assets.diff import RunDiff, diff_here, put_diff, unlinked_diff
 from backfill_assets.platform import Platform
 from backfill_assets.records import records_of, vouched_for
 from backfill_assets.report import report_beside
+from manifests.errors import EnvironmentRefused, Problem
 from manifests.lifecycle import WAS_PUBLISHED
 from resources import logs
 from resources.kept_files import read_json
@@ -67,9 +68,22 @@ def due(platform: Platform, record: RunRecord) -> str:
 
 
 def sealed_changes(platform: Platform, run_id: str) -> Mapping[str, Any]:
-    """Return what a run's bundle says that it changes; empty if there is none, or an earlier version sealed it without."""
+    """Return what a run's bundle says that it changes; empty if there is none, or an earlier version sealed it without.
+
+    Raises:
+        EnvironmentRefused: if it says nothing of the kind.
+        ValueError: if it is no JSON.
+    """
     file = platform.evidence.path(run_id) / CHANGES_FILE
-    found: dict[str, Any] = read_json(file) if os.path.lexists(file) else {}
+    found = read_json(file) if os.path.lexists(file) else {}
+    if not isinstance(found, dict):
+        raise EnvironmentRefused(
+            Problem(
+                f"{file} does not say what a run changes",
+                "a bundle has the files that were sealed",
+                f"`backfill verify {run_id}` says what else was changed; restore the file from its backup",
+            )
+        )
     return found
 
 

@@ -43,6 +43,7 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
+from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io.fileformat import DataFileStatistics
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
@@ -96,6 +97,7 @@ from resources.loads import (
     snapshots_with,
     undoing,
 )
+from resources.local_files import NAME as TABLE_FILE_IO
 from resources.locks import lost
 from resources.metadata import (
     column_of,
@@ -197,7 +199,8 @@ class Lakehouse:
             try:
                 # its own tables are made by `backfill init` only: a refused command leaves nothing behind
                 self._catalog = load_catalog(
-                    self._name, **({"init_catalog_tables": "false"} | _patient(self._properties))
+                    self._name,
+                    **({"init_catalog_tables": "false", PY_IO_IMPL: TABLE_FILE_IO} | _patient(self._properties)),
                 )
             except Exception as error:
                 raise EnvironmentRefused(

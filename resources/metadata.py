@@ -17,9 +17,10 @@ from pyiceberg.manifest import read_manifest_list
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, Problem, Refused
+from resources.local_files import NotAFileError
 
 _SHOWN = 300
 
@@ -37,9 +38,11 @@ def readable_table(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotAFileError) as error:
         raise _unreadable(f"the metadata of {name}", error, _WHOLE_TABLE, _THE_TABLE) from error
-    except (NoSuchTableError, RESTError, SQLAlchemyError, OSError, Refused):
+    except (NoSuchTableError, RESTError, SQLAlchemyError, OSError, Refused) as error:
+        if isinstance(error, OperationalError) and "decode to UTF-8" in str(error.orig):  # of this one entry
+            raise _unreadable(f"what the catalog says of {name}", error, _WHOLE_TABLE, _THE_TABLE) from error
         raise
     except Exception as error:
         raise _unreadable(f"the metadata of {name}", error, _WHOLE_TABLE, _THE_TABLE) from error

@@ -99,8 +99,8 @@ class Storage:
         return [info for info in found if not os.path.islink(info.path)]  # noqa: PTH114 - Arrow follows links
 
     def look(self, paths: Iterable[str]) -> dict[str, FileFound]:
-        """Return those of `paths` that are files now."""
-        wanted = list(paths)
+        """Return those of `paths` that are files now; what a manifest names that can be no place is none."""
+        wanted = [path for path in paths if path and "\0" not in path]
         found: dict[str, FileFound] = {}
         for start in range(0, len(wanted), _LOOK_AT_ONCE):
             for info in self._filesystem.get_file_info(wanted[start : start + _LOOK_AT_ONCE]):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from datetime import UTC, datetime
+from contextlib import closing, contextmanager
+from datetime import UTC, date, datetime
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pyarrow as arrow
@@ -17,7 +19,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from support import put_back, set_aside
 
 from backfill_assets.clock import recorded_instants
-from backfill_assets.doctor import examine
+from backfill_assets.doctor import _Chunks, examine
 from backfill_assets.explain import explain
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
@@ -26,11 +28,23 @@ from backfill_assets.reproduce import conditions_of
 from backfill_assets.verification import verify
 from benchmarks import small_table
 from benchmarks.changed_bytes import overwrite
-from benchmarks.small_table import HISTORY, READINGS, SCOPE, SOURCE, closed, declared, manifest, planned, staged
+from benchmarks.small_table import (
+    CORRECTIONS,
+    HISTORY,
+    READINGS,
+    SCOPE,
+    SOURCE,
+    closed,
+    declared,
+    manifest,
+    planned,
+    staged,
+)
+from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse import LOAD_PROPERTY
-from resources.storage import place_of
+from resources.storage import Storage, place_of
 
 KEY = ["meter=m1", "day=2020-02-04"]
 
@@ -404,3 +418,85 @@ def test_instants_beyond_time_are_refused_where_they_are_shown(platform: Platfor
             command(platform)
     with pytest.raises(EnvironmentRefused, match=f"{SOURCE} says that it was updated at"):
         recorded_instants(platform, [SOURCE])
+
+
+# --- what is no file --------------------------------------------------------------------------------------------------
+
+
+def data_file(platform: Platform) -> Path:
+    return Path(place_of(platform.ledger.chunks("fixed")[0].files[0].path))
+
+
+@contextmanager
+def a_pipe(file: Path) -> Iterator[None]:
+    """Put a pipe in the place of a file; whoever opens it waits, but not for ever: an error follows then."""
+    file.unlink()
+    os.mkfifo(file)
+    was_waited_for = []
+
+    def write() -> None:
+        was_waited_for.append(file)
+        os.close(os.open(file, os.O_RDWR | os.O_NONBLOCK))
+
+    writer = Timer(30, write)
+    writer.start()
+    try:
+        yield
+    finally:
+        writer.cancel()
+    assert not was_waited_for
+
+
+@pytest.mark.parametrize(
+    "of",
+    [metadata_of, lambda one: lists(one)[0], lambda one: lists(one)[1][0], data_file],
+    ids=["metadata", "list", "manifest", "data"],
+)
+def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(
+    platform: Platform, of: Callable[[Platform], Path]
+) -> None:
+    file = of(platform)
+    with a_pipe(file):
+        assert any(file.name in one.where or file.name in one.what for one in verify(platform, data=True).everything)
+        assert examine(platform)
+        if of is not data_file:  # a rollback is metadata only
+            with pytest.raises(EnvironmentRefused, match="is a pipe, not a file"):
+                rollback(platform, "fixed")
+
+
+def test_a_folder_in_the_place_of_a_metadata_file_is_that_tables_damage_and_the_doctor_looks_on(
+    platform: Platform,
+) -> None:
+    file = metadata_of(platform, CORRECTIONS)
+    file.unlink()
+    file.mkdir()
+    assert [(one.kind, one.where) for one in examine(platform)] == [("DATA-LOSS", CORRECTIONS)]
+
+
+@pytest.mark.parametrize("location", ["file:///", "http://127.0.0.1:1/x.json", "nobody-knows://x/y.json"])
+def test_an_entry_of_the_catalog_that_is_no_file_is_that_tables_damage(platform: Platform, location: str) -> None:
+    registered(location)(platform, READINGS)
+    assert ("DATA-LOSS", READINGS) in {(one.kind, one.where) for one in examine(platform)}
+
+
+def test_a_file_whose_bounds_span_the_calendar_is_looked_at_at_once() -> None:
+    months = _Chunks(Chunking.MONTH, ["2020-03", "2020-01", "no month"])
+    assert months.between(date.min, date.max) == ["2020-01", "2020-03"]
+    assert months.between(date(2020, 1, 31), date(2020, 2, 29)) == ["2020-01"]
+    assert months.between(date(2020, 2, 1), date(2020, 2, 29)) == []
+    assert _Chunks(Chunking.DAY, ["2020-01-31", "2020-02-01"]).between(date(2020, 2, 1), date(9999, 12, 31)) == [
+        "2020-02-01"
+    ]
+
+
+def test_a_path_that_no_file_can_have_is_no_file(platform: Platform) -> None:
+    storage, file = Storage(platform.lakehouse.table(READINGS)), data_file(platform)
+    assert set(storage.look(["/a\0b", "", str(file)])) == {str(file)}
+
+
+@pytest.mark.parametrize("said", ["[5]", "5", "{"])
+def test_a_bundle_that_does_not_say_what_a_run_changes_is_named_by_the_doctor_which_looks_on(
+    platform: Platform, said: str
+) -> None:
+    overwrite(platform.evidence.path("fixed") / "changes.json", said.encode())
+    assert ("evidence-damaged", "fixed") in {(one.kind, one.where) for one in examine(platform)}
