@@ -42,7 +42,7 @@ from backfill_assets.schema import iceberg_schema
 from backfill_assets.target import TargetTable
 from backfill_assets.ways import ACCEPT, PUBLISH, ROLLBACK, WITHDRAW, Change, withdrawn
 from manifests.chunks import Chunking, first_day, last_day
-from manifests.errors import EnvironmentRefused, InputRefused, Refused, StateMoved
+from manifests.errors import EnvironmentRefused, InputRefused, LedgerLocked, Refused, StateMoved
 from manifests.lifecycle import WAS_PUBLISHED, RunState
 from manifests.model import Acceptance
 from manifests.planner import StagedFile
@@ -919,8 +919,8 @@ def _evidence(platform: Platform) -> Iterator[Disagreement]:
         }
         try:
             root, strange = platform.evidence.verify(record.run_id), planted(platform, record)
-        except UnreadableMetadata:
-            continue  # of a table, and no evidence: found as such
+        except (UnreadableMetadata, LedgerLocked):
+            continue  # of a table, found as such; or somebody writes the ledger, and may be about to link a record
         except Refused as refusal:
             yield Disagreement(
                 "evidence-damaged", record.run_id, refusal.problems[0].what, Sure.CERTAIN, refusal.problems[0].fix

@@ -48,7 +48,7 @@ from backfill_assets.seals import (
 )
 from backfill_assets.ways import ACCEPT
 from manifests.canonical import plain, sha256_of
-from manifests.errors import EnvironmentRefused, Problem, PublicationRefused, Refused
+from manifests.errors import EnvironmentRefused, LedgerLocked, Problem, PublicationRefused, Refused
 from manifests.lifecycle import WAS_PUBLISHED
 from manifests.text import visible
 from resources import approvals
@@ -514,6 +514,8 @@ def _without_link(platform: Platform, run_id: str) -> set[str]:
         return strange
     try:
         return strange & set(planted(platform, record))
+    except LedgerLocked:  # whoever writes it may be about to link them: nothing is known to be wrong
+        return set()
     except (Refused, FileNotFoundError):  # what they would follow from is damaged: nobody can say what is due
         return strange
 

@@ -147,6 +147,10 @@ class EnvironmentRefused(Refused):
     headline = "the environment is refused"
 
 
+class LedgerLocked(EnvironmentRefused):
+    """Another process keeps the ledger to itself for longer than anybody waits: nothing is known of it just now."""
+
+
 class ChunkFailed(Exception):  # noqa: N818 - named for what happened to the chunk
     """Computing one or more chunks failed; the others of the batch stay staged."""
 

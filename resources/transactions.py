@@ -18,7 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from manifests.errors import EnvironmentRefused, Problem
+from manifests.errors import LedgerLocked, Problem
 from resources.cells import illegible
 from resources.locks import bound_waiting
 from resources.space import refusal
@@ -117,7 +117,7 @@ def _refuse_known(context: sa.engine.ExceptionContext) -> None:
     if code & 0xFF != sqlite3.SQLITE_BUSY:
         return
     writes = context.connection is not None and _writes(context.connection)
-    raise EnvironmentRefused(
+    raise LedgerLocked(
         Problem(
             f"the ledger {file} is locked by {_holder(file)}; waited {WRITE_WAIT if writes else READ_WAIT} s",
             "one process writes it at a time"

@@ -17,10 +17,11 @@ from backfill_assets.kept_diffs import keep_diff
 from backfill_assets.planning import plan_run
 from backfill_assets.platform import Platform
 from backfill_assets.publication import publish, rollback
+from backfill_assets.records import damaged_files
 from backfill_assets.verification import verify
 from benchmarks import small_table
 from benchmarks.small_table import closed, declared, manifest, planned, staged
-from resources import approvals, stops
+from resources import approvals, stops, transactions
 from resources.evidence import KEPT, EvidenceStore
 from resources.lakehouse import local_path
 
@@ -312,6 +313,28 @@ def test_a_change_that_is_under_way_is_said_to_be_and_is_repaired_by_nobody(
         assert (one.kind, one.where) == ("intent-in-doubt", "feb")
         assert one.what.startswith(f"its {action} is under way")
     assert doctor.examine(platform) == []
+
+
+def test_a_record_whose_writer_is_paused_before_its_link_is_not_called_damaged(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the ledger's write lock, for longer than anybody waits."""
+    other = small_table.opened(platform.settings.home)
+    found: list[Any] = []
+
+    def reach(point: str) -> None:
+        if point == "recording.written":
+            found.append((damaged_files(other, "feb"), {one.kind for one in doctor.examine(other)}))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transactions, "WRITE_WAIT", 0)
+        patch.setattr(faults, "reach", reach)
+        publish(platform, "feb")
+    closed(other)
+    assert found
+    assert [(files, kinds & {"evidence-damaged", "record-planted"}) for files, kinds in found] == [([], set())] * len(
+        found
+    )
 
 
 @pytest.mark.parametrize("work", [stop, compute, replace])
