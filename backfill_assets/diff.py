@@ -36,6 +36,7 @@ from backfill_assets.compare import (
     compared,
 )
 from backfill_assets.derive import ADDED, CHANGED, REMOVED
+from backfill_assets.diff_records import ChangesTable, ChunkDiff, ColumnDiff, RunDiff, diff_of, no_diff
 from backfill_assets.old_data import concealed
 from backfill_assets.platform import Platform, target_named
 from backfill_assets.publication import change_of
@@ -59,91 +60,6 @@ MOST_LARGEST, MOST_SAMPLED = 1_000, 100
 RECORD, TABLE_RECORD = "diff", "diff-table"
 """Names of the records beside the evidence; where a run was computed anew, later ones are numbered."""
 _WAITING = frozenset({RunState.RUNNING, RunState.STAGED, RunState.FAILED, RunState.VALIDATED})
-
-
-@dataclass(frozen=True)
-class ChunkDiff:
-    """What becomes of the rows of one chunk; `columns` says in how many changed rows a column differs.
-
-    `sums` has each number column's sum before and after, exact, as text.
-    """
-
-    chunk: str
-    added: int
-    removed: int
-    changed: int
-    unchanged: int
-    columns: dict[str, int]
-    sums: dict[str, list[str]]
-
-
-@dataclass(frozen=True)
-class ColumnDiff:
-    """What becomes of one column: in how many changed rows it differs, and of numbers the sums over all rows."""
-
-    column: str
-    changed: int
-    before: str | None = None
-    after: str | None = None
-    delta: str | None = None
-
-
-@dataclass(frozen=True)
-class RunDiff:
-    """What a run changes; every field is ready for JSON.
-
-    Attributes:
-        diff_id: hash of the files that were compared: the same rows have the same diff.
-        run_id: the run.
-        target: its target.
-        publish_mode: how the run is published, which decides what is after.
-        base_snapshot_id: the target's snapshot that is before; None: it had none.
-        key: columns that identify a row.
-        added: rows only after; `removed`: only before; `changed`: on both sides with another value; and `unchanged`.
-        columns: every compared column.
-        chunks: every chunk of the run.
-        largest: rows that moved furthest, by column and kind of change: `by` is after less before, where a row that is not
-            there counts as 0; of dates the days, of instants the seconds.
-        sample: rows of each kind of change in each chunk, chosen by the hash of their key.
-        kept: how many rows of each were asked for.
-        made_at: when, and `made_by` whom it was made for.
-        concealed: changed rows of erased subjects: counted, and neither sampled nor put into the changes table.
-    """
-
-    diff_id: str
-    run_id: str
-    target: str
-    publish_mode: str
-    base_snapshot_id: int | None
-    key: list[str]
-    added: int
-    removed: int
-    changed: int
-    unchanged: int
-    columns: list[ColumnDiff]
-    chunks: list[ChunkDiff]
-    largest: list[dict[str, Any]]
-    sample: list[dict[str, Any]]
-    kept: dict[str, int]
-    made_at: str
-    made_by: str
-    concealed: int = 0
-
-    @property
-    def differing(self) -> int:
-        """Rows that are added, removed or changed."""
-        return self.added + self.removed + self.changed
-
-
-@dataclass(frozen=True)
-class ChangesTable:
-    """Where the changed rows of a run are, as rows of a table."""
-
-    table: str
-    snapshot_id: int
-    rows: int
-    files: int
-    diff_id: str
 
 
 @dataclass(frozen=True)
@@ -440,24 +356,19 @@ def diff_summary(platform: Platform, run_id: str) -> Mapping[str, Any] | None:
 def recorded_diff(platform: Platform, run_id: str) -> RunDiff | None:
     """Return the recorded diff of a run, or None; one that no link vouches for is none."""
     found = _last_record(platform, run_id, RECORD)
-    return None if found is None else _diff_of(found)
+    return None if found is None else diff_of(found)
 
 
 def unlinked_diff(platform: Platform, run_id: str, diff_id: str) -> RunDiff | None:
     """Return what is there under the name of a recorded diff and has no link: its process ended before it, or it was planted."""
     for one in _unlinked(platform, run_id, RECORD, diff_id):
         try:
-            found = _diff_of(one.content)
+            found = diff_of(one.content)
             if 0 <= found.kept["largest"] <= MOST_LARGEST and 0 <= found.kept["sample"] <= MOST_SAMPLED:
                 return found
-        except (KeyError, TypeError):
+        except ValueError:
             continue  # it has not the form of a diff: no diff says the same
     return None
-
-
-def _diff_of(said: Mapping[str, Any]) -> RunDiff:
-    columns = [ColumnDiff(**column) for column in said["columns"]]
-    return RunDiff(**{**said, "columns": columns, "chunks": [ChunkDiff(**chunk) for chunk in said["chunks"]]})
 
 
 def recorded(platform: Platform, run_id: str) -> Made | None:
@@ -511,7 +422,8 @@ def _findings(said: Mapping[str, Any]) -> dict[str, Any]:
 
 def _last_record(platform: Platform, run_id: str, name: str) -> Mapping[str, Any] | None:
     """Return the last record of that name that the chain vouches for, or None."""
-    found = {number: one for number, one, is_vouched in _named(platform, run_id, name) if is_vouched}
+    named = _named(platform, run_id, name)
+    found = {number: one for number, one, is_vouched in named if is_vouched and not no_diff(one.name, one.content)}
     return found[max(found)].content if found else None
 
 

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from backfill_assets.console import Table, facts
 from backfill_assets.derive import ADDED, CHANGED, REMOVED
-from backfill_assets.diff import ChangesTable, ColumnDiff, Made, RunDiff, diff_summary
+from backfill_assets.diff import Made, diff_summary
+from backfill_assets.diff_records import ChangesTable, ColumnDiff, RunDiff
 from backfill_assets.launched_by import RUN_TAG
 from backfill_assets.markup import table
 from backfill_assets.platform import Platform, target_named

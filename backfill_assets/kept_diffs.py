@@ -15,7 +15,8 @@ from typing import Any
 
 from backfill_assets import faults
 from backfill_assets.chunk_changes import CHANGES_FILE
-from backfill_assets.diff import RunDiff, diff_here, put_diff, unlinked_diff
+from backfill_assets.diff import diff_here, put_diff, unlinked_diff
+from backfill_assets.diff_records import RunDiff
 from backfill_assets.platform import Platform
 from backfill_assets.records import records_of, vouched_for
 from backfill_assets.report import report_beside

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from backfill_assets import faults
 from backfill_assets.chunk_changes import CHANGES_FILE, VISIBLE, changes_of_run
+from backfill_assets.diff_records import no_diff
 from backfill_assets.events import (
     ACTIONS,
     ADOPTED,
@@ -259,7 +260,7 @@ def last_diff(platform: Platform, run_id: str) -> Any:
     """Return the last diff that was put on record of a run (`diff`, `diff-2`, ...), or None; what was planted is none."""
     records = records_of(platform, run_id)
     named = ((one, _DIFFS.fullmatch(one.name)) for one in vouched_for(platform, run_id, records))
-    numbered = {int(name[1] or 1): one for one, name in named if name}
+    numbered = {int(name[1] or 1): one for one, name in named if name and not no_diff(one.name, one.content)}
     return numbered[max(numbered)].content if numbered else None
 
 
@@ -438,6 +439,8 @@ def harmed(platform: Platform, links: Iterable[Mapping[str, Any]]) -> list[Harme
             if why := wrong_as_linked(one, before.get(run_id)):
                 wrong.append(Harmed(run_id, name, file, expected, found, why))
             before[run_id] = one.number
+        elif why := no_diff(name, _record_of(file, run_id, read_kept(file)).content):
+            wrong.append(Harmed(run_id, name, file, expected, found, why))
     return wrong
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from backfill_assets.chunk_changes import CHANGES_FILE
+from backfill_assets.diff_records import no_diff
 from backfill_assets.events import ADOPTED, REFUSED
 from backfill_assets.garbage import GC, tables_of
 from backfill_assets.links import misnamed, strange_links
@@ -460,7 +461,7 @@ class _Check:
                 )
             elif one.hash != expected:
                 found.add(where, "was changed after it was written", f"SHA-256 {expected}", _hash_or_kind(one.hash))
-            elif "rows" in link.content and (what := wrong_as_linked(one, before)):
+            elif what := wrong_as_linked(one, before) if "rows" in link.content else no_diff(name, one.content):
                 found.add(where, what)
             else:
                 beside |= one.content.get("beside", {}) if one.number else {}

@@ -23,8 +23,10 @@ from backfill_assets.commands.base import EXIT_FAILED
 from backfill_assets.diff import diff_here, put_diff
 from backfill_assets.doctor import examine
 from backfill_assets.publication import publish
+from backfill_assets.verification import verify
 from benchmarks.changed_bytes import overwrite
-from manifests.errors import EnvironmentRefused, TransitionRefused
+from manifests.canonical import plain
+from manifests.errors import EnvironmentRefused, Refused, TransitionRefused
 from manifests.lifecycle import RunState
 from resources.evidence import _index_text
 
@@ -173,6 +175,35 @@ def test_nothing_is_published_past_a_record_that_is_missing(world: World) -> Non
     assert world.platform.ledger.run("validated").state is RunState.VALIDATED
     record.write_bytes(raw)
     assert publish(world.platform, "validated").new
+
+
+OF_NO_FORM: list[Any] = [
+    [],
+    {},
+    {"diff_id": 5},
+    *({name: [5]} for name in ("chunks", "columns", "largest", "sample")),
+    {"largest": [{"column": "state", "kind": "CHANGED"}]},
+    {"added": "many"},
+]
+
+
+@pytest.mark.parametrize("odd", OF_NO_FORM, ids=str)
+@pytest.mark.parametrize("run_id", ["fixed", "validated"])
+def test_a_recorded_diff_of_no_form_is_named_shown_nowhere_and_sealed_by_nobody(
+    world: World, run_id: str, odd: Any
+) -> None:
+    """Its link is one that this project makes: whoever writes to the evidence can make it."""
+    honest = plain(diff_here(world.platform, run_id))
+    world.platform.evidence.append(run_id, "diff-9", honest | odd if odd else odd)
+    wrong = [one for one in verify(world.platform).everything if one.where.endswith(f"{run_id}/records/diff-9.json")]
+    assert [one.what.partition(":")[0] for one in wrong] == ["it has not the form of a diff"]
+    assert "record-damaged" in {one.kind for one in examine(world.platform) if "diff-9" in f"{one.where} {one.what}"}
+    for command in (["diff", run_id, "--recorded"], ["report", run_id], ["status", run_id], ["runbook", run_id]):
+        done = CliRunner().invoke(cli, command)
+        assert done.exception is None or isinstance(done.exception, (SystemExit, Refused)), done.exception
+    if run_id == "validated":
+        with pytest.raises(Refused, match="diff-9"):
+            publish(world.platform, run_id)
 
 
 def test_the_doctor_looks_on_where_a_link_cannot_be_read_and_a_record_was_planted(world: World) -> None:

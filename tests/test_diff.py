@@ -29,7 +29,8 @@ from backfill_assets import compare as compare_module
 from backfill_assets import diff_view
 from backfill_assets.cli import cli
 from backfill_assets.compare import CompareSpec, CompareTask, Concealed, compare, spread
-from backfill_assets.diff import ChunkDiff, Made, RunDiff, diff_run, diff_summary, recorded_diff, stale_chunks
+from backfill_assets.diff import Made, diff_run, diff_summary, recorded_diff, stale_chunks
+from backfill_assets.diff_records import ChunkDiff, RunDiff
 from backfill_assets.garbage import find
 from backfill_assets.publication import cancel, publish, rollback
 from manifests.errors import InputRefused
