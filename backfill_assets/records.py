@@ -14,8 +14,9 @@ import logging
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -786,10 +787,12 @@ def _record(
     }
     name = name or f"{event}-{number}"
     _require_free(store.records(run_id) / f"{name}.json")
-    file = store.append(run_id, name, content)
+    # a server ends a transaction that stands still, and others record in its place then
+    still = partial(connection.execute, sa.select(sa.literal(1)))
+    file = store.append(run_id, name, content, still)
     faults.reach("recording.written")
     raw = read_kept(file)
-    _link(platform, run_id, Record(file.stem, hashlib.sha256(raw).hexdigest(), json_of(raw)))
+    _link(platform, run_id, Record(file.stem, hashlib.sha256(raw).hexdigest(), json_of(raw)), still)
     return True
 
 
@@ -1027,8 +1030,8 @@ def _newest(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     return max((cell for cell in cells if isinstance(cell, str)), default="")
 
 
-def _link(platform: Platform, run_id: str, record: Record) -> Link:
-    """Append the link of a record, if it has none."""
+def _link(platform: Platform, run_id: str, record: Record, still: Callable[[], object] | None = None) -> Link:
+    """Append the link of a record, if it has none; `still` as in `Chain.append`."""
     said = record.content
     content = {
         "event": said.get("event"),
@@ -1043,7 +1046,7 @@ def _link(platform: Platform, run_id: str, record: Record) -> Link:
     def same(link: Mapping[str, Any]) -> bool:
         return _is_about(link, run_id, record)
 
-    return platform.evidence.chain.append(content, since=int(said.get("follows", 0)), same=same)
+    return platform.evidence.chain.append(content, since=int(said.get("follows", 0)), same=same, still=still)
 
 
 def _is_linked(platform: Platform, run_id: str, record: Record) -> bool:

@@ -114,8 +114,17 @@ class Chain:
             raw = read_kept(self._file(number))
             yield Link(number, hashlib.sha256(raw).hexdigest(), _content(raw))
 
-    def append(self, content: Mapping[str, Any], *, since: int, same: Callable[[Mapping[str, Any]], bool]) -> Link:
+    def append(
+        self,
+        content: Mapping[str, Any],
+        *,
+        since: int,
+        same: Callable[[Mapping[str, Any]], bool],
+        still: Callable[[], object] | None = None,
+    ) -> Link:
         """Append a link, or return the one that says the same already (`same`), if it came after number `since`.
+
+        `still` is asked last of all, and raises if the link may not be made any more.
 
         Whatever other processes append meanwhile: a number is taken only after every link before it was looked at.
 
@@ -138,7 +147,7 @@ class Chain:
             said = {"number": looked_at + 1, "previous": previous, **content}
             said |= {"hash": sha256_of(said)}
             raw = (canonical_json(said) + "\n").encode()
-            if create(self._file(looked_at + 1), raw):
+            if create(self._file(looked_at + 1), raw, still):
                 return Link(looked_at + 1, hashlib.sha256(raw).hexdigest(), said)
 
     def _length_without_a_gap(self) -> int:
@@ -266,8 +275,11 @@ def _wrong_in(content: Mapping[str, Any], number: int, raw: bytes) -> str:
     return "" if content.get("number") == number else "has the number of another link"
 
 
-def create(file: Path, raw: bytes) -> bool:
-    """Make a file of that content, all of it or none, if none of that name exists; return whether it was made."""
+def create(file: Path, raw: bytes, still: Callable[[], object] | None = None) -> bool:
+    """Make a file of that content, all of it or none, if none of that name exists; return whether it was made.
+
+    `still` is asked once all is written but the name, and raises if the file may not be made any more.
+    """
     partial = file.with_name(f".partial-{uuid4().hex}")
     try:
         with partial.open("xb") as stream:
@@ -275,6 +287,8 @@ def create(file: Path, raw: bytes) -> bool:
             stream.flush()
             os.fsync(stream.fileno())
         partial.chmod(0o444)
+        if still is not None:
+            still()
         try:
             os.link(partial, file)
         except FileExistsError:

@@ -228,8 +228,12 @@ class EvidenceStore:
                     )
                 )
 
-    def append(self, run_id: str, name: str, content: Mapping[str, Any]) -> Path:
+    def append(
+        self, run_id: str, name: str, content: Mapping[str, Any], still: Callable[[], object] | None = None
+    ) -> Path:
         """Add a record beside the bundle; the same record again is not written twice.
+
+        `still` is asked last of all, and raises if the record may not be made any more.
 
         Raises:
             EnvironmentRefused: if something else lies in the place of the run's folder, or of that of its records.
@@ -241,7 +245,7 @@ class EvidenceStore:
         raw = (canonical_json(dict(content)) + "\n").encode()
         before = self.chain.length()
         # nor is it, if somebody else makes it meanwhile: the first one stays
-        if not file.exists() and create(file, raw) and "follows" not in content:
+        if not file.exists() and create(file, raw, still) and "follows" not in content:
             self.vouch_for(run_id, file, since=before)
         return file
 

@@ -15,6 +15,8 @@ from unittest import mock
 
 import pytest
 import sqlalchemy as sa
+import table_world
+from servers import Postgres
 from table_model import File, Killed, Row, Run
 from table_world import DAYS, EVENTS, MONTHS, NOBODY, Installation, day_of, only_this_table
 
@@ -22,6 +24,7 @@ from backfill_assets import decisions, faults, publication
 from backfill_assets.doctor import Disagreement, examine
 from backfill_assets.leasing import collecting_lease, leases_of
 from backfill_assets.links import strange_links
+from backfill_assets.platform import Platform
 from backfill_assets.recording import record_landed, tell_again
 from backfill_assets.records import damaged_files
 from backfill_assets.verification import verify
@@ -39,12 +42,13 @@ from manifests.lifecycle import RunState
 from manifests.model import Corrections, OnConflict, PublishMode
 from resources import lakehouse
 from resources.chain import Chain
-from resources.evidence import SEALED
+from resources.evidence import SEALED, EvidenceStore
 from resources.history import forget
 from resources.lakehouse import local_path
 from resources.leases import Leases
 from resources.ledger import OBSOLETE, ChunkState
 from resources.processes import name_of
+from resources.settings import load_settings
 
 
 @pytest.fixture
@@ -750,3 +754,43 @@ def test_a_bundle_that_each_init_of_an_earlier_version_has_adopted_is_no_alarm(i
 
     assert strange(set()) == [f"chain link {repeated.number}"]
     assert strange({"run"}) == []
+
+
+def test_a_session_that_the_server_ends_puts_no_record_in_the_place_of_others(
+    tmp_path: Path, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL ends a transaction that stands still for a minute; here it is told to."""
+    url = postgres_server.database()
+    monkeypatch.setattr(table_world, "load_settings", lambda home: load_settings(home=home, ledger_url=url))
+    idle = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+    with only_this_table():
+        it = Installation(tmp_path / "home")
+        publish(it, staged(it, "one"))
+        two = staged(it, "two", value=2)
+        other = Platform.of(load_settings(home=tmp_path / "home", ledger_url=url))
+        real, ended = EvidenceStore.append, []
+
+        def append(store: EvidenceStore, run_id: str, *said: Any) -> Path:
+            if run_id == "one" and not ended:
+                engine = sa.create_engine(url)
+                with engine.connect() as connection:
+                    ended.append(connection.execute(sa.text(idle)).scalar_one())
+                engine.dispose()
+                publication.rollback(other, "two")
+            return real(store, run_id, *said)
+
+        monkeypatch.setattr(EvidenceStore, "append", append)
+        with pytest.raises(sa.exc.OperationalError):
+            publish(it, two)
+        assert ended == [1]
+        assert sorted(one.name for one in it.platform.evidence.records("one").iterdir()) == [
+            "publish.json",
+            "restored-2.json",
+        ]
+        assert verify(it.platform).everything == []
+        assert examine(it.platform) == []
+        publication.rollback(it.platform, "one")
+        assert names(it) == []
+        for platform in (it.platform, other):
+            platform.ledger.engine.dispose()
+    postgres_server.drop(url)
