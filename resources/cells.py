@@ -28,15 +28,26 @@ class IllegibleRow(EnvironmentRefused):
     """A row has cells that this project has not written so: what it says, nobody can say."""
 
 
+class IllegibleCell(IllegibleRow):
+    """A cell is not of its column's kind; whoever reads it knows of which row it is."""
+
+    def __init__(self, place: str, why: str) -> None:
+        """Name the column, or what else is known of the place."""
+        super().__init__(_problem(place, why))
+        self.why = f"{place}: {why}"
+
+
 def illegible(where: str, why: str) -> IllegibleRow:
     """Return the refusal of cells that cannot be read."""
-    return IllegibleRow(
-        Problem(
-            f"{where} has cells that cannot be read: {why}",
-            "a cell holds what this project has written there",
-            "`backfill verify --all` and `backfill doctor` name the row; find out who has changed it, and put back what was "
-            "there, or the ledger from its backup",
-        )
+    return IllegibleRow(_problem(where, why))
+
+
+def _problem(where: str, why: str) -> Problem:
+    return Problem(
+        f"{where} has cells that cannot be read: {why}",
+        "a cell holds what this project has written there",
+        "`backfill verify --all` and `backfill doctor` name the row; find out who has changed it, and put back what was "
+        "there, or the ledger from its backup",
     )
 
 
@@ -49,6 +60,8 @@ def legible(where: str) -> Iterator[None]:
     """
     try:
         yield
+    except IllegibleCell as error:
+        raise illegible(where, error.why) from error
     except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
         raise illegible(where, f"{type(error).__name__}: {str(error)[: 5 * _SHOWN]}") from error
 
@@ -81,15 +94,22 @@ def _place_of(column: sa.Column[Any]) -> str:
     return f"ledger {column.table.name}.{column.name}"
 
 
-def _wrong(place: str, value: object) -> IllegibleRow:
+def _wrong(place: str, value: object) -> IllegibleCell:
     shown = repr(value)
-    return illegible(place, shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…")
+    return IllegibleCell(place, shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…")
 
 
 class _Checked:
     """What the kinds below share. `place` names the column; a server checks its own columns."""
 
     place = "ledger"
+
+    def adapt(self, cls: type[Any], **named: Any) -> Any:
+        """Let the kind that a database reads with know the column, too."""
+        adapted = super().adapt(cls, **named)  # type: ignore[misc]
+        if isinstance(adapted, _Checked):
+            adapted.place = self.place
+        return adapted
 
     def result_processor(self, dialect: sa.Dialect, coltype: object) -> _Process | None:
         """Check before the database's own conversion, if it has one."""

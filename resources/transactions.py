@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.errors import LedgerLocked, Problem
-from resources.cells import illegible
+from resources.cells import IllegibleCell
 from resources.locks import bound_waiting
 from resources.space import refusal
 
@@ -112,7 +112,7 @@ def _refuse_known(context: sa.engine.ExceptionContext) -> None:
     if (full := refusal(error, file)) is not None:
         raise full from error
     if _OF_A_CELL.search(str(error)):
-        raise illegible("the ledger", str(error.args[0])) from error
+        raise IllegibleCell("the ledger", str(error.args[0])) from error
     code = getattr(error, "sqlite_errorcode", 0)  # the driver itself raises some: of a text that is no UTF-8, ...
     if code & 0xFF != sqlite3.SQLITE_BUSY:
         return

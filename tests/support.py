@@ -370,3 +370,12 @@ def lost_once_recorded(point: str) -> None:
     """Fail, in the place of `faults.reach`, where the ledger knows of a publication and the evidence does not."""
     if point == "publishing.recorded":
         raise ConnectionError("the store of the evidence is away")
+
+
+def diff_record(**said: Any) -> dict[str, Any]:
+    """Return what a record of a diff says, of a run that changes nothing but for what is `said`."""
+    counts = {"added": 0, "removed": 0, "changed": 0, "unchanged": 0}
+    shown = {"columns": [], "chunks": [], "largest": [], "sample": [], "kept": {}}
+    names = {"diff_id": "d" * 64, "run_id": "run", "target": "silver.table", "publish_mode": "REPLACE_PARTITIONS"}
+    made = {"base_snapshot_id": None, "key": ["id"], "made_at": "2024-01-01T00:00:00Z", "made_by": "ann"}
+    return {**names, **made, **counts, **shown, **said}

@@ -23,7 +23,7 @@ from worlds import World, killed_at, make_world
 from backfill_assets import decisions, live
 from backfill_assets.cli import cli
 from backfill_assets.decision_jobs import BREAK_GLASS_TAG, approve_run, review_run
-from backfill_assets.doctor import examine
+from backfill_assets.doctor import examine, mend
 from backfill_assets.executor import require_computable
 from backfill_assets.launch import initialise_instance, instance_at
 from backfill_assets.launched_by import SOMEBODY, USER_TAG, actor_of, sensor
@@ -262,6 +262,12 @@ def test_an_interrupted_undoing_lets_nobody_pass_and_a_version_is_accepted_once(
             ("one", "REINSTATE", "ops"),
             ("two", "ACCEPT", "ops"),
         ]
+        # neither the evidence nor a sink was told of what was interrupted: it is named, and the doctor tells them
+        (problem,) = verify(platform).everything
+        assert "is a reinstate that no record tells of" in problem.what
+        assert [(one.kind, one.where) for one in examine(platform)] == [("evidence-not-told", "one")]
+        mend(platform)
+        assert examine(platform) == []
         assert verify(platform).everything == []
         small_table.closed(platform)
 

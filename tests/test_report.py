@@ -22,11 +22,12 @@ from backfill_assets import decisions
 from backfill_assets import report as report_module
 from backfill_assets.cli import cli
 from backfill_assets.commands.base import EXIT_FAILED
-from backfill_assets.diff import recorded_diff
+from backfill_assets.diff import diff_here, recorded_diff
 from backfill_assets.kept_diffs import after_publication
 from backfill_assets.publication import publish, reinstate, rollback
 from backfill_assets.report import report, report_beside
 from benchmarks.changed_bytes import overwrite
+from manifests.canonical import plain
 from manifests.errors import InputRefused
 from resources.evidence import REPORT
 from resources.lakehouse import local_path
@@ -292,11 +293,14 @@ def test_a_version_that_main_does_not_show_has_a_report(world: World) -> None:
 
 
 def test_a_diff_on_record_is_shown(world: World) -> None:
-    record = {"added": 3, "removed": 1, "changed": 2, "unchanged": 1200, "key": ["case_id", "clock"]}
-    largest = [{"column": "amount", "by": "12.00", "key": {"case_id": HOSTILE}}]
-    world.platform.evidence.append("fixed", "diff-2", record | {"largest": largest, "number": 2})
+    moved = {"chunk": "2010-03", "kind": "ADDED", "key": {"case_id": HOSTILE}, "old": None, "new": {"amount": "12.00"}}
+    largest = [moved | {"column": "amount", "by": "12.00", "unit": ""}]
+    record = plain(diff_here(world.platform, "fixed")) | {"largest": largest}
+    world.platform.evidence.append("fixed", "diff-2", record)
     page = Page(report(world.platform, "fixed"))
-    assert "3 rows added, 1 removed, 2 changed, 1,200 as before; compared by case_id, clock." in page.text
+    counts = [f"{record[name]:,}" for name in ("added", "removed", "changed", "unchanged")]
+    said = "Rows: {} added, {} removed, {} changed, {} as before; compared by {}."
+    assert said.format(*counts, ", ".join(record["key"])) in page.text
     assert "12.00" in page.text
     assert "script" not in {tag for tag, _ in page.elements}
 
@@ -318,7 +322,9 @@ def test_the_commands_write_it_beside_the_bundle_and_where_they_are_told(
     assert "It was rolled back. That can be undone, too: backfill reinstate waiting" in text
     assert "rolled back under the name" in text
     assert isinstance(run(cli, ["report", "nobody-knows"]).exception, InputRefused)
-    assert run(cli, ["verify", "--all"]).exit_code == 0  # a page is no evidence, and in nobody's way
+    assert (done := run(cli, ["verify", "--all"])).exit_code == 0, (
+        done.output
+    )  # a page is no evidence, and in nobody's way
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support import moved
+from support import diff_record, moved
 from worlds import TARGET, World, keep, killed_at, make_world
 
 from backfill_assets import decisions, publication, records
@@ -114,9 +114,10 @@ def test_a_bundle_has_the_same_bytes_whenever_it_is_sealed(world: World) -> None
 
 def test_a_diff_on_record_is_sealed_with_the_bundle_and_its_change_is_found(world: World) -> None:
     store = world.platform.evidence
-    file = store.append("waiting", "diff", {"changed": 12})
+    said = diff_record(changed=12)
+    file = store.append("waiting", "diff", said)
     publish(world.platform, "waiting")
-    assert json.loads((store.path("waiting") / "diff.json").read_text()) == {"changed": 12}
+    assert json.loads((store.path("waiting") / "diff.json").read_text()) == said
     assert verify(world.platform, ["waiting"]).everything == []
     overwrite(file, file.read_bytes().replace(b"12", b"13"))
     assert places(verify(world.platform, ["waiting"])) == ["waiting/records/diff.json"]
