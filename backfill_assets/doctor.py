@@ -1059,8 +1059,10 @@ def _leases(platform: Platform) -> Iterator[Disagreement]:
                 f"{held['expires_at'].isoformat(timespec='seconds')} ({held['host']}, process {held['pid']}); a lease lasts "
                 f"{platform.settings.lease_seconds} s, unless its holder asks for more",
                 Sure.LIKELY,
-                f"find out who has written it, and that no such process lives; {_END_LEASE}",
-                partial(_lose_lease, platform, held["id"]),
+                "its process lives, and ends it; where a clock was ahead and was put right, leases last until then"
+                if is_busy(held)
+                else f"find out who has written it, and that no such process lives; {_END_LEASE}",
+                None if is_busy(held) else partial(_lose_lease, platform, held["id"]),
             )
         if held["expires_at"] < now():
             yield Disagreement(

@@ -33,7 +33,7 @@ def keep_offers(platform: Platform, instance: dg.DagsterInstance) -> tuple[list[
             if record.run_id in offered and not _worked_for(instance, record.run_id):
                 instance.delete_dynamic_partition(name, record.run_id)
                 withdrawn.append(record.run_id)
-        seen = set(platform.ledger.accepted(target.name).values())
+        seen = {one.run_id for one in platform.ledger.runs(target=target.name, states=(RunState.PUBLISHED,))}
         missing = sorted(seen - offered)
         if missing:
             instance.add_dynamic_partitions(name, missing)

@@ -594,7 +594,8 @@ def accept(platform: Platform, run_id: str) -> Published:
         faults.reach("accepting.committed")
         platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
     done = Published(run_id, commit.snapshot_id, record.plan.base_snapshot_id, 0, 0, root, new=True)
-    _tell_the_world(platform, record, done, ACCEPT)
+    number = sum(one["state"] == "COMMITTED" for one in platform.ledger.publications(run_id))
+    _tell_the_world(platform, record, done, ACCEPT, number)
     return done
 
 

@@ -585,13 +585,15 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
     due.append((number, {**facts, "action": action}))
     records = records_of(platform, record.run_id)
     linked = [one for one in records if one.number and _is_linked(platform, record.run_id, one)]
+    done = _committed(platform, record.run_id)
     for place, said in due:
-        if not _tells_of(linked, said):  # before anybody waits for the ledger
+        if not _tells_of(linked, done, place):  # before anybody waits for the ledger
             said[COMMITTED] = commits_of(platform, record, said["action"], place, int(said["snapshot_id"]))
     with platform.ledger.engine.begin() as connection:
         lock_target(connection, record.target)
         for place, said in due:
-            _record(platform, connection, record.run_id, said["action"], said, name_of(said["action"], place))
+            is_told = partial(_tells_of, done=done, place=place)
+            _record(platform, connection, record.run_id, said["action"], said, name_of(said["action"], place), is_told)
         for run_id in _moved_by(connection, record):
             try:
                 _record(platform, connection, run_id, MOVED, {"by": record.run_id, "action": action})
@@ -622,15 +624,33 @@ def untold(platform: Platform, record: RunRecord) -> list[tuple[int, dict[str, A
     is_of_ours = has_rows and not any(one.number and one.content["event"] == ADOPTED for one in records)
     if not is_of_ours or _is_adopted(platform, run_id):
         return []
-    done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    done = _committed(platform, run_id)
     said = [(number, {name: one[name] for name in (*_PUBLISHED, "action")}) for number, one in enumerate(done, start=1)]
-    return [(number, facts | {"run_id": run_id}) for number, facts in said if not _tells_of(records, facts)]
+    return [(number, facts | {"run_id": run_id}) for number, facts in said if not _tells_of(records, done, number)]
 
 
-def _tells_of(records: Sequence[Record], said: Mapping[str, Any]) -> bool:
-    """Whether one of a run's records that change rows is that of a change: its name alone says nothing."""
-    what = (said["action"], said["snapshot_id"])
-    return any(one.number and (one.content.get("action"), one.content.get("snapshot_id")) == what for one in records)
+def _committed(platform: Platform, run_id: str) -> list[dict[str, Any]]:
+    """Return the entries of a run's changes, in their order."""
+    return [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
+
+
+def _tells_of(records: Sequence[Record], done: Sequence[Mapping[str, Any]], place: int) -> bool:
+    """Whether one of a run's records that change rows is that of its change of this place, which counts from 1.
+
+    Its name alone says nothing. Nor does the snapshot: a version that is renamed back and forth has one and the same, and
+    as many records as changes.
+    """
+
+    def what(said: Mapping[str, Any]) -> tuple[Any, Any]:
+        return said.get("action"), said.get("snapshot_id")
+
+    if place > len(done):
+        return False
+    entry = done[place - 1]
+    about = [one for one in records if one.number and what(one.content) == what(entry)]
+    names = {name_of(entry["action"], place), f"{entry['action']}-{place}"}
+    times = sum(what(one) == what(entry) for one in done[:place])
+    return len(about) >= times or any(one.name in names for one in about)
 
 
 def catch_up(platform: Platform, run_id: str, event: str, facts: Mapping[str, Any]) -> bool:
@@ -723,8 +743,12 @@ def _record(
     event: str,
     facts: Mapping[str, Any],
     name: str | None = None,
+    is_told: Callable[[Sequence[Record]], bool] = lambda _records: False,
 ) -> bool:
-    """Write a record of what has changed of a run's rows, and its link; return whether anything was missing."""
+    """Write a record of what has changed of a run's rows, and its link; return whether anything was missing.
+
+    `is_told` says whether one of those that are there is the one of that name.
+    """
     store = platform.evidence
     if not store.bundles(run_id):
         return False
@@ -745,7 +769,7 @@ def _record(
     numbered = [*linked, *late]
     bundle = bundle_in_use(platform, run_id)
     beside = vouched_for(platform, run_id, records)
-    if name is not None and (_tells_of(numbered, facts) or any(one.name == name for one in beside)):
+    if name is not None and (is_told(numbered) or any(one.name == name for one in beside)):
         event, facts, name = MOVED, {}, None  # told before: what is left is what came after it
     # the first record has the hash of every table; only those that may move are read again
     read = MOVING if numbered else frozenset({*_TABLES, "runs"})
@@ -986,7 +1010,8 @@ def _says_what_was_committed(
     else:
         entries = [entry for entry in after["publications"].values() if entry["state"] == "COMMITTED"]
         told_of = (event, said["snapshot_id"])
-        number = [(entry["action"], entry["snapshot_id"]) for entry in entries].index(told_of) + 1
+        places = [at for at, one in enumerate(entries, 1) if (one["action"], one["snapshot_id"]) == told_of]
+        number = next((at for at in places if one.name in {name_of(event, at), f"{event}-{at}"}), places[0])
         there = commits_of(platform, platform.ledger.run(run_id), event, number, said["snapshot_id"])
     known = {(facts["table"], facts["snapshotId"]) for facts in there}
     told = [facts for facts in said[COMMITTED] if (facts["table"], facts["snapshotId"]) in known]

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -574,9 +575,14 @@ class _Check:
         told = [one.content for one in records if one.number]
         if any(one["event"] == ADOPTED for one in told):
             return
-        known = {(one.get("action"), one.get("snapshot_id")) for one in told if COMMITTED in one}
-        for key, entry in kept.get("publications", {}).items():
-            if entry["state"] == "COMMITTED" and (entry["action"], entry["snapshot_id"]) not in known:
+        known = Counter((one.get("action"), one.get("snapshot_id")) for one in told if COMMITTED in one)
+        done = Counter[
+            tuple[Any, Any]
+        ]()  # a version that is renamed back and forth has one snapshot, and each renaming a record
+        for key, entry in sorted(kept.get("publications", {}).items(), key=lambda one: int(one[0])):
+            what_of = (entry["action"], entry["snapshot_id"])
+            done[what_of] += entry["state"] == "COMMITTED"
+            if entry["state"] == "COMMITTED" and done[what_of] > known[what_of]:
                 found.is_behind = True
                 what = f"is a {entry['action']} that no record tells of, with what it has committed; {_REPAIR}"
                 found.add(f"ledger publications {key}", what)

@@ -451,12 +451,12 @@ class Change:
         Nothing but the run's own files comes and goes: what others have added meanwhile is no reason to leave it half done.
         """
         assert last is not None
-        own = {file.path for file in self.files(table)}
+        own = self.files(table)
         return self.platform.lakehouse.exchange(
             table,
             [scope for scope, _ in self.scopes(table)],
-            going=own if action == ROLLBACK else set(),
-            coming=set() if action == ROLLBACK else own,
+            going={file.path for file in own} if action == ROLLBACK else set(),
+            coming=() if action == ROLLBACK else own,
             at_snapshot_id=last.parent_snapshot_id,
             properties=self.properties(action, sequence, root),
             token=self.token,

@@ -761,17 +761,21 @@ class Lakehouse:
         scopes: Sequence[Scope],
         *,
         going: AbstractSet[str],
-        coming: AbstractSet[str],
+        coming: Sequence[StagedFile],
         at_snapshot_id: int | None,
         properties: Mapping[str, str],
         token: int | None = None,
     ) -> Commit:
         """Take files out of scopes, and bring others back as they were at a snapshot, whatever else is in the scopes by now.
 
+        What comes back of a snapshot that has expired is made of the file itself, which must be as it was gated.
+
         Raises:
             LeaseLost: if the token is fenced.
-            PublicationRefused: if one that is to go is not there; nothing has changed then.
+            PublicationRefused: if one that is to go is not there, or one that is to come is not as it was; nothing has changed
+                then.
         """
+        wanted = {file.path: file for file in coming}
         give_up = time.monotonic() + _CONTENTION_SECONDS
         while True:
             table = self.table(name)
@@ -781,15 +785,9 @@ class Lakehouse:
             then = {file.file_path: file for scope in scopes for file in _files_at(table, at_snapshot_id, scope)}
             old = [present[path] for path in sorted(going & present.keys())]
             _require_present(name, going, old)
-            if lost := sorted(coming - then.keys() - present.keys()):
-                raise PublicationRefused(
-                    Problem(
-                        f"{len(lost)} file(s) are to come back and were not in {name} before they went: {'; '.join(lost[:10])}",
-                        "what comes back is what was there",
-                        "make the change again, as a new run",
-                    )
-                )
-            new = [then[path] for path in sorted(coming & then.keys() - present.keys())]
+            missing = wanted.keys() - present.keys()
+            expired = _as_gated(table, [wanted[path] for path in sorted(missing - then.keys())])
+            new = [then[path] for path in sorted(missing & then.keys())] + expired
             try:
                 self._commit(table, scopes, old, new, properties, MAIN_BRANCH, token, list(present.values()))
             except ScopeChanged:  # others have added files between the look and the commit: they are no reason

@@ -21,12 +21,12 @@ from table_model import File, Killed, Row, Run
 from table_world import DAYS, EVENTS, MONTHS, NOBODY, Installation, day_of, only_this_table
 
 from backfill_assets import decisions, faults, publication
-from backfill_assets.doctor import Disagreement, examine
+from backfill_assets.doctor import Disagreement, examine, mend
 from backfill_assets.leasing import collecting_lease, leases_of
 from backfill_assets.links import strange_links
 from backfill_assets.platform import Platform
 from backfill_assets.recording import record_landed, tell_again
-from backfill_assets.records import damaged_files
+from backfill_assets.records import damaged_files, records_of
 from backfill_assets.verification import verify
 from backfill_assets.ways import Change
 from manifests.errors import (
@@ -537,6 +537,52 @@ def test_a_change_that_was_undone_halfway_is_completed_before_another_one(it: In
     cancel(it, staged(it, "another"))
     assert state(it, run) is (RunState.ROLLED_BACK if back else RunState.PUBLISHED)
     assert (names(it), issued(it)) == (([], []) if back else (["run"], ["run"]))
+
+
+def test_each_renaming_of_a_version_has_a_record_of_its_own(it: Installation) -> None:
+    """None of them commits anything: each entry has the snapshot of the candidate."""
+    run = staged(it, "version", mode=PublishMode.VERSIONED, version="v2", later=True)
+    publish(it, run)
+    for act in (publication.rollback, publication.reinstate) * 2:
+        act(it.platform, run.run_id)
+        assert not act(it.platform, run.run_id).new
+        assert [one for one in examine(it.platform) if one.where == run.run_id] == []
+        assert verify(it.platform).everything == []
+    told = [one.name for one in records_of(it.platform, run.run_id)]
+    assert told == ["publish", "rollback", "reinstate-3", "rollback-4", "reinstate-5"]
+    untold = mock.patch.object(publication, "_tell_the_world", side_effect=Killed)
+    with untold, pytest.raises(Killed):
+        publication.rollback(it.platform, run.run_id)
+    assert [one.kind for one in examine(it.platform)] == ["evidence-not-told"]
+    mend(it.platform)
+    assert examine(it.platform) == []
+    assert [one.name for one in records_of(it.platform, run.run_id)] == [*told, "rollback-6"]
+
+
+def test_a_publication_that_nobody_told_of_is_recorded_before_its_acceptance(it: Installation) -> None:
+    run = staged(it, "version", mode=PublishMode.VERSIONED, version="v2", later=True)
+    with killed_at(it, "publishing.recorded"):
+        publish(it, run)
+    publication.accept(it.platform, run.run_id)
+    assert [one.name for one in records_of(it.platform, run.run_id)] == ["publish", "accept"]
+    assert verify(it.platform).everything == []
+
+
+def test_corrections_come_back_though_what_they_were_in_has_expired(it: Installation) -> None:
+    run = beside(it, "run")
+    publish(it, run)
+    publication.rollback(it.platform, run.run_id)
+    with killed_at(it, "undoing.halfway"):
+        publication.reinstate(it.platform, run.run_id)
+    table = it.platform.lakehouse.table(EVENTS)
+    kept = {table.current_snapshot().snapshot_id, *(one.snapshot_id for one in table.refs().values())}
+    gone = [one.snapshot_id for one in table.snapshots() if one.snapshot_id not in kept]
+    assert gone
+    table.maintenance.expire_snapshots().by_ids(gone).commit()  # another program: gc keeps them
+    publication.reinstate(it.platform, run.run_id)
+    assert (state(it, run), names(it), issued(it)) == (RunState.PUBLISHED, ["run"], ["run"])
+    publication.rollback(it.platform, run.run_id)
+    assert (state(it, run), names(it), issued(it)) == (RunState.ROLLED_BACK, [], [])
 
 
 @pytest.mark.parametrize("act", ["publish", "rollback", "reinstate"])

@@ -26,6 +26,7 @@ from benchmarks.odd_cells import ODD, Cell, World
 from manifests.errors import LeaseHeld
 from manifests.lifecycle import RunState
 from resources.cells import Day, IllegibleRow, Utc
+from resources.leases import Leases
 from resources.ledger import Ledger
 from resources.repairs import newest_instants
 from resources.tables import journal, metadata
@@ -187,6 +188,15 @@ def test_a_lease_that_lasts_longer_than_leases_do_is_named_and_can_be_ended(plat
     assert left == []
     publish(platform, "waiting")
     assert platform.ledger.run("waiting").state is RunState.PUBLISHED
+
+
+def test_a_lease_of_a_living_process_is_not_ended_whatever_the_clock_was_when_it_was_taken(platform: Platform) -> None:
+    lease = Leases(platform.ledger.engine, 60).acquire("silver.readings", date.min, date.max, "waiting", "publish")
+    change(platform, f"UPDATE leases SET expires_at = '2099-01-01 00:00:00.000000' WHERE id = {lease.token}")
+    repaired, left = mend(platform)
+    assert (repaired, [one.kind for one in left]) == ([], ["lease-too-long"])
+    Leases(platform.ledger.engine, 60).release(lease)
+    assert examine(platform) == []
 
 
 def test_an_open_lease_that_cannot_be_read_is_refused_by_name_and_can_be_ended(platform: Platform) -> None:

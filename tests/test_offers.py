@@ -62,4 +62,13 @@ def test_runs_that_are_over_are_offered_no_more_and_lose_no_record(
             assert offered() == {"approved", "published"}  # which readers see again
             publication.reinstate(platform, "next")
             assert offered() == {"approved", "next"}
+            version = {"version": "v2", "acceptance": "LATER"}
+            small_table.planned(platform, small_table.manifest("version", "VERSIONED", small_table.SCOPE, **version))
+            announce_approval(instance, platform.ledger.run("version"))
+            small_table.staged(platform, "version")
+            for act in (publication.publish, publication.rollback):
+                act(platform, "version")
+            assert offered() == {"approved", "next"}
+            publication.reinstate(platform, "version")
+            assert offered() == {"approved", "next", "version"}  # which readers see by its name
         small_table.closed(platform)
