@@ -46,6 +46,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, LedgerLocked, Ref
 from manifests.lifecycle import WAS_PUBLISHED, RunState
 from manifests.model import Acceptance
 from manifests.planner import StagedFile
+from manifests.text import visible
 from resources import journal as journals
 from resources import logs
 from resources.cells import IllegibleRow, illegible
@@ -80,6 +81,7 @@ from resources.repairs import (
     plan_again,
 )
 from resources.rows import run_ids
+from resources.snapshots import redirected_access
 from resources.storage import Storage, place_of
 
 _log = logging.getLogger(__name__)
@@ -362,6 +364,7 @@ def _examine_target(
         views[name] = _View(platform, target, name, table, storage, lineage_of(table), runs, known, at_it)
         yield from _as_far_as_possible(platform, name, partial(_strangers, views[name]))
         yield from _columns(views[name])
+        yield from _file_access(views[name])
     open_ends: list[Disagreement] = []
     for record in runs:
         if record.was_planned_anew:
@@ -391,6 +394,19 @@ def _columns(view: _View) -> Iterator[Disagreement]:
     if problems := column_problems(view.table, iceberg_schema(model)):
         what, way_out = ("; ".join(said) for said in zip(*((one.what, one.fix) for one in problems), strict=True))
         yield Disagreement("columns-differ", view.name, what, Sure.CERTAIN, way_out)
+
+
+def _file_access(view: _View) -> Iterator[Disagreement]:
+    """Find properties by which others open a table's files otherwise than this project: they may read something else."""
+    if found := redirected_access(view.table):
+        yield Disagreement(
+            "file-access-redirected",
+            view.name,
+            f"its metadata says how its files are opened ({', '.join(map(visible, found))}): other programs that go by it may "
+            "read other bytes, or run other code; this project goes by the catalog's properties alone",
+            Sure.CERTAIN,
+            "find out who has set them, put what is meant into the properties of the catalog, and remove them from the table",
+        )
 
 
 def _strangers(view: _View) -> Iterator[Disagreement]:

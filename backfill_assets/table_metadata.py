@@ -16,7 +16,7 @@ from backfill_assets.ways import ACCEPT, ON_BRANCH, withdrawn
 from manifests.model import Acceptance
 from resources.lakehouse import is_fence
 from resources.lineage import is_past
-from resources.snapshots import Seen, writing_facts
+from resources.snapshots import Seen, redirected_access, writing_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +30,13 @@ _SKEW_MS = 60_000
 
 def check_writing(seen: Seen, facts: Mapping[str, Any], add: Callable[[str, str, Any, Any], None]) -> None:
     """Hold what says where and how the next files are written against what was sealed, where it was."""
-    now = writing_facts(seen.table)
-    for name, then in facts.get("writing", {}).items():
+    now, sealed = writing_facts(seen.table), facts.get("writing", {})
+    of_access = {f"property {name}" for name in redirected_access(seen.table)}
+    for name in [*sealed, *sorted(of_access - sealed.keys())]:
+        then = sealed.get(name)
         if now.get(name) != then:
-            what = "is not the one that was sealed: who writes next follows it"
+            follows = "other programs open its files by it" if name in of_access else "who writes next follows it"
+            what = f"is not the one that was sealed: {follows}"
             add(f"{seen.name} {name}", what, "nothing" if then is None else then, now.get(name) or "nothing")
 
 

@@ -98,6 +98,7 @@ from resources.loads import (
     undoing,
 )
 from resources.local_files import NAME as TABLE_FILE_IO
+from resources.local_files import open_as_the_catalog_says
 from resources.locks import lost
 from resources.metadata import (
     column_of,
@@ -198,10 +199,8 @@ class Lakehouse:
             self._require_database()
             try:
                 # its own tables are made by `backfill init` only: a refused command leaves nothing behind
-                self._catalog = load_catalog(
-                    self._name,
-                    **({"init_catalog_tables": "false", PY_IO_IMPL: TABLE_FILE_IO} | _patient(self._properties)),
-                )
+                properties = {"init_catalog_tables": "false", PY_IO_IMPL: TABLE_FILE_IO} | _patient(self._properties)
+                self._catalog = open_as_the_catalog_says(load_catalog(self._name, **properties))
             except Exception as error:
                 raise EnvironmentRefused(
                     Problem(

@@ -31,6 +31,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import DateType
 
+from resources.local_files import says_how_files_are_opened
 from resources.storage import place_of
 
 Facts = dict[str, Any]
@@ -76,11 +77,19 @@ def table_facts(table: Table) -> Facts:
 
 
 def writing_facts(table: Table) -> dict[str, str | None]:
-    """Return what says where the next files of a table go and how they are laid out; None for a property that is not set."""
-    properties = {f"property {name}": table.properties.get(name) for name in _REDIRECTS}
+    """Return what says where the next files of a table go and how they are laid out; None for a property that is not set.
+
+    And what has others open its files by other code, or elsewhere, if it is set (see `redirected_access`).
+    """
+    properties = {f"property {name}": table.properties.get(name) for name in (*_REDIRECTS, *redirected_access(table))}
     spec = table.spec()
     laid_out = [[one.source_id, str(one.transform), one.name] for one in spec.fields]
     return {"location": table.location(), "default partition spec": str(laid_out), **properties}
+
+
+def redirected_access(table: Table) -> list[str]:
+    """Return the properties of a table that say how its files are opened: who goes by the table reads by them, this project does not."""
+    return sorted(filter(says_how_files_are_opened, table.properties))
 
 
 def summary_facts(snapshot: Snapshot) -> dict[str, str]:

@@ -10,14 +10,16 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyarrow import ArrowInvalid, BufferReader
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
+from manifests.errors import EnvironmentRefused, Problem
 from resources.fingerprints import read_footer
 from resources.lakehouse import local_path
 from resources.metadata import readable_place
@@ -47,7 +49,15 @@ def place_of(uri: str) -> str:
 def filesystem_of(table: Table, uri: str) -> tuple[pafs.FileSystem, str, str]:
     """Return the file system of a URI with the catalog's own credentials, the place in it, and the scheme to restore."""
     parts = urlsplit(uri)
-    io: Any = table.io
+    io = table.io
+    if not isinstance(io, PyArrowFileIO):
+        raise EnvironmentRefused(
+            Problem(
+                f"the catalog's property {PY_IO_IMPL} names {type(io).__module__}.{type(io).__qualname__}",
+                "files are listed and looked at through PyArrow",
+                f"remove {PY_IO_IMPL} from the properties of the catalog (see `backfill config`)",
+            )
+        )
     with readable_place(table, uri):
         filesystem = io.fs_by_scheme(parts.scheme or "file", parts.netloc or None)
     if parts.scheme in {"", "file"}:

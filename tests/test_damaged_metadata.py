@@ -11,10 +11,12 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from threading import Timer
 from typing import Any
+from unittest import mock
 
 import pyarrow as arrow
 import pytest
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.manifest import clear_manifest_cache
 from support import put_back, set_aside
 
@@ -43,7 +45,8 @@ from benchmarks.small_table import (
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import RunState
-from resources.lakehouse import LOAD_PROPERTY
+from resources.lakehouse import LOAD_PROPERTY, Lakehouse
+from resources.local_files import open_as_the_catalog_says
 from resources.storage import Storage, place_of
 
 KEY = ["meter=m1", "day=2020-02-04"]
@@ -462,6 +465,102 @@ def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(
         if of is not data_file:  # a rollback is metadata only
             with pytest.raises(EnvironmentRefused, match="is a pipe, not a file"):
                 rollback(platform, "fixed")
+
+
+class Planted(PyArrowFileIO):
+    """Code that nobody has told this project to read files with."""
+
+    made = 0
+
+    def __init__(self, *arguments: Any) -> None:
+        Planted.made += 1
+        super().__init__(*arguments)
+
+
+def says(name: str, value: str) -> Callable[[Platform, str], None]:
+    return edited(lambda said: said["properties"].update({name: value}))
+
+
+READERS_OF_OTHERS = {
+    "pyarrow": "pyiceberg.io.pyarrow.PyArrowFileIO",
+    "planted": f"{Planted.__module__}.{Planted.__qualname__}",
+    "fsspec": "pyiceberg.io.fsspec.FsspecFileIO",
+    "nobody's": "nobody.has.It",
+    "no name": "x",
+}
+
+
+@pytest.mark.parametrize("implementation", READERS_OF_OTHERS.values(), ids=READERS_OF_OTHERS)
+def test_a_table_does_not_say_by_which_code_its_files_are_read_and_one_that_does_is_named(
+    platform: Platform, implementation: str
+) -> None:
+    for table in (READINGS, SOURCE, CORRECTIONS):
+        says("py-io-impl", implementation)(platform, table)
+    Planted.made = 0
+    where = {one.where for one in verify(platform, data=True).everything}
+    assert f"{READINGS} property py-io-impl" in where
+    assert not [one for one in where if "not everything could be checked" in one]
+    named = [one for one in examine(platform) if one.where == READINGS]
+    assert [(one.kind, "py-io-impl" in one.what) for one in named] == [("file-access-redirected", True)]
+    assert publish(platform, "waiting").new
+    assert rollback(platform, "waiting").new
+    append(platform)
+    with a_pipe(file := data_file(platform)):
+        assert any(file.name in one.where or file.name in one.what for one in verify(platform, data=True).everything)
+    assert Planted.made == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["s3.endpoint", "gcs.service.host", "adls.dfs-storage-authority", "hdfs.host", "client.region", "hf.endpoint"],
+)
+def test_a_table_does_not_say_where_its_files_are_asked_for_and_one_that_does_is_named(
+    platform: Platform, name: str
+) -> None:
+    says(name, "evil.example")(platform, READINGS)
+    assert name not in platform.lakehouse.table(READINGS).io.properties
+    assert f"{READINGS} property {name}" in {one.where for one in verify(platform).everything}
+    assert [(one.kind, name in one.what) for one in examine(platform)] == [("file-access-redirected", True)]
+
+
+@pytest.mark.parametrize("name", ["DEFAULT_SCHEME", "DEFAULT_NETLOC"])
+def test_a_table_does_not_say_where_places_without_a_scheme_are(platform: Platform, name: str) -> None:
+    says(name, "s3")(platform, READINGS)
+    assert name not in platform.lakehouse.table(READINGS).io.properties
+    assert f"{READINGS} property {name}" in {one.where for one in verify(platform).everything}
+
+
+def test_a_catalog_whose_files_are_not_read_through_pyarrow_is_refused_where_files_are_looked_at(
+    platform: Platform,
+) -> None:
+    closed(platform)
+    catalog = {**platform.settings.catalog, "py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
+    with pytest.raises(EnvironmentRefused, match=r"py-io-impl names pyiceberg\.io\.fsspec\.FsspecFileIO"):
+        Storage(Lakehouse("lake", catalog).table(READINGS))
+
+
+def test_a_rest_server_hands_out_how_files_are_opened_and_the_metadata_does_not(platform: Platform) -> None:
+    says("s3.endpoint", "evil.example")(platform, READINGS)
+    loaded = platform.lakehouse.table(READINGS)
+    with mock.patch.object(RestCatalog, "__init__", return_value=None):
+        catalog = RestCatalog("rest")
+    catalog.name, catalog.properties, catalog._auth_manager = "rest", {"s3.region": "eu"}, None
+    response = TableResponse(
+        **{"metadata-location": loaded.metadata_location}, metadata=loaded.metadata, config={"s3.access-key-id": "lent"}
+    )
+    open_as_the_catalog_says(catalog)
+    table = catalog._response_to_table(("silver", "readings"), response)
+    assert table.io.properties == {"s3.region": "eu", "s3.access-key-id": "lent"}
+    assert table.properties["s3.endpoint"] == "evil.example"
+
+
+@pytest.mark.parametrize(
+    "name", ["write.parquet.compression-codec", "history.expire.max-snapshot-age-ms", "s3", "owner"]
+)
+def test_a_property_that_says_nothing_of_reading_files_is_named_by_nobody(platform: Platform, name: str) -> None:
+    says(name, "1")(platform, READINGS)
+    assert examine(platform) == []
+    assert not [one for one in verify(platform).everything if name in one.where]
 
 
 def test_a_folder_in_the_place_of_a_metadata_file_is_that_tables_damage_and_the_doctor_looks_on(
