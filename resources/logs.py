@@ -125,6 +125,17 @@ def configure(settings: Settings) -> None:
         log.addHandler(handler)
     log.setLevel(min(handler.level for handler in handlers))
     log.propagate = False  # or a library that configures the root logger would write every line a second time
+    logging.getLogger().addFilter(_is_no_interruption)
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Leave out what Py4J logs, with its traceback, of an interruption that it passes on: whoever gets it says what came of it."""
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return False
+        error = error.__cause__ or error.__context__
+    return True
 
 
 class JsonFormatter(logging.Formatter):

@@ -224,6 +224,18 @@ def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
         configure(load_settings(log_file=tmp_path / "absent" / "log"))
 
 
+def test_py4j_writes_no_traceback_of_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    configured(monkeypatch)
+    root, broken, interrupted = logging.getLogger(), BrokenPipeError(32, "Broken pipe"), KeyboardInterrupt()
+    root.error("Exception while sending command.", exc_info=broken)
+    root.error("KeyboardInterrupt while sending command.", exc_info=interrupted)
+    broken.__context__ = interrupted
+    root.error("Exception while sending command.", exc_info=broken)
+    assert [one.message for one in caplog.records] == ["Exception while sending command."]
+
+
 def test_configuring_again_writes_no_line_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     configured(monkeypatch)
     stderr = configured(monkeypatch)
