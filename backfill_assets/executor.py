@@ -378,7 +378,7 @@ def _refused(platform: Platform, plan: Plan, batch: Sequence[PlannedChunk], atte
     Raises:
         StateMoved: if its chunks were planned anew meanwhile: it was computed in vain, and that is no failure.
     """
-    run_id, why = plan.run_id, refusal.problems[0].what
+    run_id, why = plan.run_id, "; ".join(one.what for one in refusal.problems)[:_ERROR_LENGTH]
     ended = platform.ledger.fail_attempt(run_id, attempt, str(refusal), fails_run=why, actor=operator())
     _refuse_obsolete(plan, batch, attempt, ended, refusal)
     _say_attempt(plan, batch, attempt, "refused", logging.ERROR, why=why)

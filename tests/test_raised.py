@@ -23,6 +23,7 @@ from backfill_assets.reconciling import manifest_of, plan_reconciliation, reconc
 from backfill_assets.runbook import StepState, steps
 from backfill_assets.target import EXCEPTION_COLUMNS, Finding, Level, Reconciliation
 from benchmarks import small_table
+from manifests.errors import Problem, TransformRefused
 from manifests.lifecycle import RunState
 from resources.ledger import RunRecord, Verdict
 
@@ -220,4 +221,27 @@ def test_of_what_a_task_of_spark_raises_the_error_and_its_line_are_said_first(
         shown = page(platform, run_path("run"))
         assert said in html.unescape(shown)
         assert "see the gates below" not in shown
+        small_table.closed(platform)
+
+
+def test_each_reason_why_a_transform_is_refused_stays_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = [f"column {name} is a string" for name in ("exits", "fare", "plate")]
+
+    def refuses(*_: Any) -> Any:
+        raise TransformRefused(
+            [Problem(reason, "types are not bent", "return the declared type") for reason in reasons]
+        )
+
+    with small_table.declared():
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        small_table.planned(platform, small_table.manifest("run", "REPLACE_PARTITIONS", small_table.SCOPE))
+        monkeypatch.setattr(executor, "compute_batch", refuses)
+        with pytest.raises(TransformRefused):
+            executor.stage_chunks(platform, "run", ["2020-02", "2020-03"])
+        record = platform.ledger.run("run")
+        assert (record.state, record.state_reason) == (RunState.FAILED, "; ".join(reasons))
+        assert all(reason in page(platform, run_path("run")) for reason in reasons)
         small_table.closed(platform)
