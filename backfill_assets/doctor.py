@@ -55,6 +55,7 @@ from resources.declared_tables import column_problems
 from resources.history import referenced
 from resources.instants import CLOCK_TOLERANCE
 from resources.journal import INSTALLATION, explain, of_nobody, unexplained
+from resources.kept_files import open_kept
 from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.ledger import BEFORE, STAGED, ChunkRecord, RunRecord, now, operator
 from resources.lineage import lineage_of
@@ -975,9 +976,26 @@ def _records(platform: Platform) -> Iterator[Disagreement]:
     chain = platform.evidence.chain.read()
     damaged = {one.name for one in chain.damages}
     links = (link.content for link in chain.links if f"{link.number:08}.json" not in damaged)
-    for one in harmed(platform, links):
+    found = harmed(platform, links)
+    for one in found:
         where = f"{one.run_id} record {one.name}"
         yield Disagreement("record-damaged", where, one.what, Sure.CERTAIN, one.fix)
+    named = {one.file for one in found}
+    for record in _runs(platform):
+        for file in sorted(set(platform.evidence.records(record.run_id).glob("*.json")) - named):
+            try:
+                open_kept(file).close()
+            except FileNotFoundError:
+                continue
+            except EnvironmentRefused as refusal:
+                where = f"{record.run_id} record {visible(file.stem)}"
+                yield Disagreement("record-damaged", where, refusal.problems[0].what, Sure.CERTAIN, _UNREADABLE)
+
+
+_UNREADABLE = (
+    "nothing is recorded of the run past it: find out who has put it there, move it out of the folder if no link of the chain "
+    "vouches for it, and put back the file that belongs there"
+)
 
 
 def _diffs(platform: Platform) -> Iterator[Disagreement]:

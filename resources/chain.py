@@ -23,7 +23,7 @@ from uuid import uuid4
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.text import visible
-from resources.kept_files import json_of, not_a_file, read_kept
+from resources.kept_files import MOST_OF_A_LINK, json_of, not_a_file, read_kept
 
 START = "0" * 64
 """What the first link names as the one before it."""
@@ -101,7 +101,7 @@ class Chain:
         """
         number = since
         while self._is_there(number := number + 1):
-            yield _content(read_kept(self._file(number)))
+            yield _content(read_kept(self._file(number), MOST_OF_A_LINK))
 
     def links(self, *, since: int = 0) -> Iterator[Link]:
         """Yield the links after a number, as long as one follows the other; each only as it says of itself.
@@ -111,7 +111,7 @@ class Chain:
         """
         number = since
         while self._is_there(number := number + 1):
-            raw = read_kept(self._file(number))
+            raw = read_kept(self._file(number), MOST_OF_A_LINK)
             yield Link(number, hashlib.sha256(raw).hexdigest(), _content(raw))
 
     def append(
@@ -140,7 +140,7 @@ class Chain:
         previous = self._hash(looked_at)
         while True:
             while self._is_there(looked_at + 1):
-                raw = read_kept(self._file(looked_at + 1))
+                raw = read_kept(self._file(looked_at + 1), MOST_OF_A_LINK)
                 looked_at, previous = looked_at + 1, hashlib.sha256(raw).hexdigest()
                 if same(found := _content(raw)):
                     return Link(looked_at, previous, found)
@@ -194,7 +194,7 @@ class Chain:
                     Damage(self._file(follows).name, "is missing", f"links {follows} to {number - 1}", "nothing")
                 )
             try:
-                raw = read_kept(self._file(number))
+                raw = read_kept(self._file(number), MOST_OF_A_LINK)
             except (FileNotFoundError, EnvironmentRefused):
                 damages.append(Damage(name, "cannot be read as a link", "a file of one link", self._instead(number)))
                 links.append(Link(number, "", {}))
@@ -252,7 +252,7 @@ class Chain:
         return self.folder / f"{number:08}.json"
 
     def _hash(self, number: int) -> str:
-        return START if number == 0 else hashlib.sha256(read_kept(self._file(number))).hexdigest()
+        return START if number == 0 else hashlib.sha256(read_kept(self._file(number), MOST_OF_A_LINK)).hexdigest()
 
 
 def _content(raw: bytes) -> Mapping[str, Any]:

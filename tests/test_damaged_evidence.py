@@ -7,9 +7,11 @@ import json
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import date
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,15 @@ from backfill_assets.cli import cli
 from backfill_assets.commands.base import EXIT_FAILED
 from backfill_assets.diff import diff_here, put_diff
 from backfill_assets.doctor import examine
-from backfill_assets.publication import publish
+from backfill_assets.publication import publish, rollback
 from backfill_assets.verification import verify
 from benchmarks.changed_bytes import overwrite
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Refused, TransitionRefused
 from manifests.lifecycle import RunState
+from resources import kept_files
 from resources.evidence import _index_text
+from resources.kept_files import read_kept
 
 FORGER = "mallory"
 
@@ -155,6 +159,89 @@ def test_a_report_shows_nothing_forged_as_true_and_names_what_was_changed(
     text = page.read_text()
     assert "The evidence is not what was sealed" in text
     assert FORGER not in text
+
+
+BEYOND = 1 << 43
+"""Bytes that nobody's memory holds."""
+
+
+def too_large(file: Path) -> Path:
+    """Make a file that has no content and says that it is larger than any memory; one that is there grows."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists():
+        file.chmod(0o644)
+    file.touch()
+    os.truncate(file, BEYOND)
+    return file
+
+
+TOO_LARGE: dict[str, Callable[[World], Path]] = {
+    "the next link": lambda world: (
+        world.platform.evidence.chain.folder / f"{world.platform.evidence.chain.length() + 1:08}.json"
+    ),
+    "the last link": lambda world: (
+        world.platform.evidence.chain.folder / f"{world.platform.evidence.chain.length():08}.json"
+    ),
+    "the first link": lambda world: world.platform.evidence.chain.folder / "00000001.json",
+    "a record": lambda world: world.platform.evidence.records("fixed") / "publish.json",
+    "a planted record": lambda world: world.platform.evidence.records("fixed") / "x.json",
+    "a planted change": lambda world: world.platform.evidence.records("fixed") / "publish-9.json",
+    "a record of what waits": lambda world: world.platform.evidence.records("validated") / "x.json",
+    "an index": lambda world: world.platform.evidence.path("fixed") / "index.json",
+    "chunks": lambda world: world.platform.evidence.path("fixed") / "chunks.json",
+    "the run": lambda world: world.platform.evidence.path("fixed") / "run.json",
+    "changes": lambda world: world.platform.evidence.path("fixed") / "changes.json",
+    "a planted file": lambda world: world.platform.evidence.path("fixed") / "x.json",
+}
+
+
+@pytest.mark.parametrize("of", TOO_LARGE.values(), ids=TOO_LARGE)
+def test_a_file_too_large_to_be_evidence_is_named_and_nobody_reads_it(
+    world: World, tmp_path: Path, of: Callable[[World], Path]
+) -> None:
+    file = too_large(of(world))
+    begun = time.monotonic()
+    named = [f"{one.where} {one.what} {one.found}" for one in verify(world.platform).everything]
+    place = file.stem.lstrip("0") if file.parent == world.platform.evidence.chain.folder else file.name
+    assert [one for one in named if place in one], named
+    assert examine(world.platform)
+    diff = ["diff", "fixed", "--recorded"]
+    for command in (["report", "fixed", "--output", str(tmp_path / "x.html")], ["status", "fixed"], ["gc"], diff):
+        done = CliRunner().invoke(cli, command)
+        assert done.exception is None or isinstance(done.exception, (SystemExit, Refused)), done.exception
+    for act in (publish, rollback):
+        with suppress(Refused):
+            act(world.platform, "validated" if act is publish else "fixed")
+    assert time.monotonic() - begun < 60
+
+
+def test_a_file_too_large_among_the_records_of_collections_stops_nobody(world: World) -> None:
+    too_large(world.platform.evidence.records("gc") / "x-done.json")
+    verify(world.platform)
+    examine(world.platform)
+    assert CliRunner().invoke(cli, ["gc"]).exit_code == 0
+
+
+def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"1" * 100)
+    assert read_kept(file, 100) == b"1" * 100
+    with pytest.raises(EnvironmentRefused, match="has 100 bytes, and at most 99 are read"):
+        read_kept(file, 99)
+
+
+def test_a_file_that_memory_does_not_hold_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(BytesIO):
+        def fileno(self) -> int:
+            return 0
+
+        def read(self, _: int | None = None) -> bytes:
+            raise MemoryError
+
+    monkeypatch.setattr(kept_files, "open_kept", lambda *_: Full())
+    file = tmp_path / "file"
+    with pytest.raises(EnvironmentRefused, match=rf"{file} cannot be read: it is larger than the memory that is left"):
+        read_kept(file)
 
 
 def test_a_report_of_what_nobody_changed_names_nothing(world: World, tmp_path: Path) -> None:
