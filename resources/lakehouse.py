@@ -112,6 +112,7 @@ from resources.metadata import (
     require_countable,
     wrong_type,
 )
+from resources.sqlite_files import require_files
 
 RUN_PROPERTY = "backfill.run-id"
 """Snapshot summary key of the run that a publication belongs to."""
@@ -212,7 +213,9 @@ class Lakehouse:
         return self._catalog
 
     def _require_database(self) -> None:
-        """Refuse a SQLite catalog whose file is missing: opening it would create it."""
+        """Refuse a SQLite catalog whose file is missing (opening it would create it), or whose files are none."""
+        if self._properties.get("uri", "").startswith("sqlite"):
+            require_files(self._properties["uri"], f"the catalog '{self._name}'")
         file = self._properties.get("uri", "").partition("sqlite:///")[2]
         if file and self._properties.get("init_catalog_tables") != "true" and not Path(file).exists():
             raise EnvironmentRefused(

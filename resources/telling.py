@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from manifests.errors import EnvironmentRefused, Problem
+from resources.space import refusal
 
 WAIT = 30
 """Seconds that a teller waits for the one before it."""
@@ -28,7 +30,8 @@ def telling(engine: sa.Engine, target: str) -> Iterator[None]:
     """Let nobody else tell of a target's changes meanwhile.
 
     Raises:
-        EnvironmentRefused: if somebody else has been telling for longer than a teller waits.
+        EnvironmentRefused: if somebody else has been telling for longer than a teller waits; or something else lies in the
+            place of the file that is locked.
     """
     with (_session if engine.dialect.name == "postgresql" else _file)(engine, target):
         yield
@@ -36,8 +39,7 @@ def telling(engine: sa.Engine, target: str) -> Iterator[None]:
 
 @contextmanager
 def _file(engine: sa.Engine, target: str) -> Iterator[None]:
-    # opened for reading: whoever may read the ledger's folder can lock it, whoever made the file
-    opened = os.open(f"{engine.url.database}.telling-{target}", os.O_RDONLY | os.O_CREAT, 0o644)
+    opened = _opened(f"{engine.url.database}.telling-{target}", target)
     try:
 
         def take() -> bool:
@@ -54,6 +56,30 @@ def _file(engine: sa.Engine, target: str) -> Iterator[None]:
             fcntl.flock(opened, fcntl.LOCK_UN)  # at once, even if a process forked meanwhile has the file open as well
     finally:
         os.close(opened)
+
+
+def _opened(file: str, target: str) -> int:
+    # for reading: whoever may read the ledger's folder can lock it, whoever made the file; a pipe is not waited for
+    flags = os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        opened = os.open(file, flags, 0o644)
+    except OSError as error:
+        raise refusal(error, file) or _no_lock(file, target, error.strerror or str(error)) from error
+    if stat.S_ISREG(os.fstat(opened).st_mode):
+        return opened
+    os.close(opened)
+    raise _no_lock(file, target, "it is no regular file")
+
+
+def _no_lock(file: str, target: str, why: str) -> EnvironmentRefused:
+    return EnvironmentRefused(
+        Problem(
+            f"{file} cannot be locked: {why}",
+            f"one process at a time tells Dagster of changes of {target}: the one that has locked that file",
+            "find out who has put it there and move it away: it is made anew; the sensor tell_changes or `backfill doctor "
+            "--repair` tells the changes then",
+        )
+    )
 
 
 @contextmanager

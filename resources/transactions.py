@@ -22,6 +22,7 @@ from manifests.errors import LedgerLocked, Problem
 from resources.cells import IllegibleCell
 from resources.locks import bound_waiting
 from resources.space import refusal
+from resources.sqlite_files import requiring_files
 
 READ_WAIT = 5
 """Seconds that a reader of a SQLite ledger waits where the whole file is locked: copied over, or opened exclusively."""
@@ -64,6 +65,7 @@ def make_engine(url: str) -> LedgerEngine:
     made = sa.create_engine(url, **options)
     engine = LedgerEngine(made.pool, made.dialect, made.url)
     if is_sqlite:
+        sa.event.listen(engine, "do_connect", requiring_files(url, "the ledger"))
         sa.event.listen(engine, "connect", _sqlite_connect)
         sa.event.listen(engine, "begin", _sqlite_begin)
         sa.event.listen(engine, "handle_error", _refuse_known)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -54,3 +59,51 @@ def test_the_ledger_is_read_and_written_while_somebody_tells(ledger: Ledger, oth
         planned(other, "meanwhile")
         planned(ledger, "own")
     assert {record.run_id for record in ledger.runs()} == {"meanwhile", "own"}
+
+
+def pipe(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def loop(file: Path) -> None:
+    file.symlink_to(file)
+
+
+def elsewhere(file: Path) -> None:
+    file.symlink_to(file.with_name("made-elsewhere"))
+
+
+@pytest.mark.parametrize("put", [pipe, Path.mkdir, loop, elsewhere])
+def test_what_lies_in_the_place_of_the_lock_is_refused_by_name_and_not_waited_for(
+    ledger: Ledger, put: Callable[[Path], None]
+) -> None:
+    if ledger.engine.dialect.name == "postgresql":
+        pytest.skip("its lock is no file")
+    file = Path(f"{ledger.engine.url.database}.telling-silver.one")
+    put(file)
+    with (
+        not_for_ever(),
+        pytest.raises(EnvironmentRefused, match=rf"{re.escape(str(file))} cannot be locked"),
+        telling(ledger.engine, "silver.one"),
+    ):
+        pytest.fail("it tells without a lock")
+    assert not file.with_name("made-elsewhere").exists()
+    file.rmdir() if put is Path.mkdir else file.unlink()
+    with telling(ledger.engine, "silver.one"):
+        pass
+
+
+@contextmanager
+def not_for_ever() -> Iterator[None]:
+    """Fail where something waits, as for a pipe that nobody writes to."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError("it waits")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(10)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
