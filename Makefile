@@ -27,7 +27,7 @@ demo: $(READY)
 
 # Spark starts a third sooner, and the tests start it often
 $(ARCHIVE): $(READY)
-	@$(BIN)/python -m resources.class_archive >/dev/null 2>&1 || echo "no archive of Spark's classes could be made: the tests take longer"
+	@$(BIN)/python -m resources.spark.class_archive >/dev/null 2>&1 || echo "no archive of Spark's classes could be made: the tests take longer"
 	@touch $(ARCHIVE)
 
 test: $(READY) $(ARCHIVE)
@@ -36,6 +36,7 @@ test: $(READY) $(ARCHIVE)
 lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
 
 types: $(READY)
 	@$(BIN)/mypy

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from backfill_assets.quarantine import Quarantine
-    from backfill_assets.reconciliation import (
+    from backfill_assets.declarations.quarantine import Quarantine
+    from backfill_assets.declarations.reconciliations import (
         Comparison,
         Entities,
         Wrong,
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
         record_level,
         state_level,
     )
-    from backfill_assets.schema import Corrections, Instant, Published, row_rule
-    from backfill_assets.standard_gates import change_gate, duplicate_gate, record_gate
-    from backfill_assets.target import (
+    from backfill_assets.declarations.schema import Corrections, Instant, Published, row_rule
+    from backfill_assets.declarations.standard_gates import change_gate, duplicate_gate, record_gate
+    from backfill_assets.declarations.target import (
         ColumnOrigin,
         CorrectionsTable,
         Finding,
@@ -77,8 +77,8 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "backfill_assets.quarantine": ("Quarantine",),
-    "backfill_assets.reconciliation": (
+    "backfill_assets.declarations.quarantine": ("Quarantine",),
+    "backfill_assets.declarations.reconciliations": (
         "Comparison",
         "Entities",
         "Wrong",
@@ -87,9 +87,9 @@ _ROOMS = {
         "record_level",
         "state_level",
     ),
-    "backfill_assets.schema": ("Corrections", "Instant", "Published", "row_rule"),
-    "backfill_assets.standard_gates": ("change_gate", "duplicate_gate", "record_gate"),
-    "backfill_assets.target": (
+    "backfill_assets.declarations.schema": ("Corrections", "Instant", "Published", "row_rule"),
+    "backfill_assets.declarations.standard_gates": ("change_gate", "duplicate_gate", "record_gate"),
+    "backfill_assets.declarations.target": (
         "ColumnOrigin",
         "CorrectionsTable",
         "Finding",

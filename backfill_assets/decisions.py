@@ -12,23 +12,22 @@ from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-from backfill_assets import publication
-from backfill_assets.events import REFUSED
-from backfill_assets.executor import require_young
-from backfill_assets.kept import keep
-from backfill_assets.launched_by import SOMEBODY
-from backfill_assets.live_names import name_problems
-from backfill_assets.platform import Platform, target_named
-from backfill_assets.records import catch_up
-from backfill_assets.ways import REINSTATE, ROLLBACK
+from backfill_assets.evidence.events import REFUSED
+from backfill_assets.evidence.records import catch_up
+from backfill_assets.installation import Platform, target_named
+from backfill_assets.planning.live_names import name_problems
+from backfill_assets.publication import publisher as publication
+from backfill_assets.publication.heads import keep
+from backfill_assets.staging.executor import require_young
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
-from manifests.lifecycle import RunState, check_transition
+from manifests.lifecycle import REINSTATE, ROLLBACK, RunState, check_transition
 from manifests.model import Mode
 from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
-from resources import actors, approvals, policy_in_force, stops, ticks
-from resources.actors import Actor, Proof
-from resources.ledger import RunRecord, Verdict
-from resources.stops import Stop
+from resources import actors
+from resources.actors import SOMEBODY, Actor, Proof
+from resources.ledger import approvals, policy_in_force, stops, ticks
+from resources.ledger.facade import RunRecord, Verdict
+from resources.ledger.stops import Stop
 
 SHORTEST_HASH = 12
 """Characters of a plan's hash that name it well enough, as `status` and the launch dialog show it."""

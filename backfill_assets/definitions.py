@@ -1,74 +1,16 @@
-"""What Dagster loads: one Definitions, built from the products and the platform. No logic."""
+"""What Dagster loads: the definitions of the installation that the settings name."""
 
 from __future__ import annotations
 
 import gc
-import os
-import warnings
 
-import dagster as dg
-
-# partitioned checks, multi-run policies and partition mappings are marked so; tests/test_upstream.py pins what is used
-warnings.filterwarnings("ignore", category=dg.BetaWarning)
-warnings.filterwarnings("ignore", category=dg.PreviewWarning)
-
-from backfill_assets.changes import changes_sensor
-from backfill_assets.checks import gate_checks
-from backfill_assets.decision_jobs import DECISION_JOBS
-from backfill_assets.inputs import input_asset, observe_inputs
-from backfill_assets.live_triggers import live_schedule, live_sensor
-from backfill_assets.lost_runs import lost_runs_sensor
-from backfill_assets.offers import offers_sensor
-from backfill_assets.platform import Platform, input_tables
-from backfill_assets.products.registry import PRODUCTS
-from backfill_assets.publish import publish_asset, publish_job, publish_sensor, recomputation_sensor
-from backfill_assets.reconciliation_job import reconciled_asset, reconciliation_job, reconciliation_schedule
-from backfill_assets.staging import staging_asset, staging_job
-from backfill_assets.target import TargetTable
-from backfill_assets.terminated import terminated_sensor
+from backfill_assets.defs.build import build_definitions
+from backfill_assets.installation import Platform
 from resources import logs
 from resources.settings import load_settings
 
-# the materialisations of a range run are written together, not 25 ms one by one
-os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", "500")
-
-
 _YOUNG_OBJECTS = 50_000
 """New objects before the youngest are collected; Python's 700 are few where one table's metadata has tens of thousands."""
-
-
-def _of_target(target: TargetTable) -> dg.Definitions:
-    job, staging, live = publish_job(target), staging_job(target), target.live
-    reconciling = reconciliation_job(target)
-    return dg.Definitions(
-        assets=[staging_asset(target), publish_asset(target), reconciled_asset(target)],
-        asset_checks=[gate_checks(target)],
-        jobs=[staging, job, reconciling],
-        sensors=[
-            publish_sensor(target, job),
-            recomputation_sensor(target, staging),
-            *([live_sensor(target, live, staging)] if live else []),
-        ],
-        schedules=[
-            *([live_schedule(target, live, staging)] if live else []),
-            *([reconciliation_schedule(target, reconciling)] if target.reconciled else []),
-        ],
-    )
-
-
-def build_definitions(platform: Platform) -> dg.Definitions:
-    """Return the definitions of an installation."""
-    parts = [_of_target(target) for product in PRODUCTS for target in product.targets]
-    shared = dg.Definitions(
-        assets=[input_asset(table) for table in input_tables()],
-        jobs=list(DECISION_JOBS),
-        sensors=[observe_inputs, lost_runs_sensor, terminated_sensor, changes_sensor, offers_sensor],
-        resources={"platform": platform},
-        # a step in a process of its own would start a JVM of its own
-        executor=dg.in_process_executor,
-    )
-    return dg.Definitions.merge(shared, *parts)
-
 
 _settings = load_settings()
 logs.configure(_settings)

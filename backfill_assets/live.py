@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from backfill_assets import decisions
-from backfill_assets.live_names import ATTEMPTS, is_live_id, prefix_of
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.target import LivePolicy, TargetTable
-from backfill_assets.ways import PUBLISH
+from backfill_assets.declarations.target import LivePolicy, TargetTable
+from backfill_assets.installation import Platform
+from backfill_assets.planning.live_names import ATTEMPTS, is_live_id, prefix_of
+from backfill_assets.planning.resolve import plan_run
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
-from manifests.lifecycle import RunState
+from manifests.lifecycle import PUBLISH, RunState
 from manifests.model import Kind, Mode, RunManifest, manifest_from
 from manifests.planner import SourceState
-from resources import logs, stops, ticks, watermarks
-from resources.ledger import RunRecord, now
-from resources.watermarks import Watermark
+from resources import logs
+from resources.ledger import stops, ticks, watermarks
+from resources.ledger.facade import RunRecord, now
+from resources.ledger.watermarks import Watermark
 
 _log = logging.getLogger(__name__)
 LAUNCHABLE = frozenset({RunState.APPROVED, RunState.RUNNING, RunState.STAGED})

@@ -13,10 +13,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from backfill_assets.platform import Platform
-from backfill_assets.verification import Problem, verify
-from resources.chain import Chain
-from resources.rows import tables_of_runs
+from backfill_assets.audit.verification import Problem, verify
+from backfill_assets.installation import Platform
+from resources.evidence.chain import Chain
+from resources.ledger.rows import tables_of_runs
 
 KINDS = ("bundle", "records", "chain", "manifest", "ledger", "ledger")
 """What is drawn from: a third of the changes are of the ledger, published runs or not, and its journal; a sixth of each of the others."""

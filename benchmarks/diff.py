@@ -27,21 +27,23 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
 
-from backfill_assets import demo
-from backfill_assets.chunk_changes import sides_of
-from backfill_assets.compute import read
-from backfill_assets.diff import _require_staged, diff_run
-from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
-from backfill_assets.loading import initialise, load_case_events
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform, open_platform, target_named
+from backfill_assets.cli import demo
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.gates.chunk_changes import sides_of
+from backfill_assets.gates.judging import gate_chunks, gate_run
+from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.installation import Platform, open_platform, target_named
+from backfill_assets.operations.initialise import initialise
+from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import loading as enforcement
-from backfill_assets.publication import publish
-from backfill_assets.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.publication.publisher import publish
+from backfill_assets.review.diff import _require_staged, diff_run
+from backfill_assets.staging.compute import read
+from backfill_assets.staging.executor import stage_chunks
 from manifests.canonical import plain
 from manifests.lifecycle import RunState
 from manifests.model import manifest_from
-from resources.lakehouse import PinnedRead
+from resources.lakehouse.facade import PinnedRead
 from resources.settings import load_settings
 
 RUN, FEW = "restatement", "few-chunks"

@@ -17,16 +17,16 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from backfill_assets.doctor import mend
-from backfill_assets.platform import Platform
-from backfill_assets.publication import rollback
-from backfill_assets.records import records_of
+from backfill_assets.evidence.records import records_of
+from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor import mend
+from backfill_assets.publication.publisher import rollback
 from benchmarks.forgeries import Forged
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import Refused
-from resources.chain import create
-from resources.evidence import INDEX, KEPT, SEALED, EvidenceStore
-from resources.rows import tables_of_runs
+from resources.evidence.chain import create
+from resources.evidence.store import INDEX, KEPT, SEALED, EvidenceStore
+from resources.ledger.rows import tables_of_runs
 
 
 class Hand:

@@ -35,11 +35,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets import faults
-from backfill_assets.platform import Platform
-from backfill_assets.publication import change_of, publish
+from backfill_assets.installation import Platform
+from backfill_assets.publication.publisher import change_of, publish
 from benchmarks.small_table import CORRECTIONS, READINGS
-from resources.lakehouse import RUN_PROPERTY, commit_replacement, local_path
-from resources.snapshots import Entry, Seen, manifests_of
+from resources.lakehouse.facade import RUN_PROPERTY, commit_replacement, local_path
+from resources.lakehouse.snapshots import Entry, Seen, manifests_of
 
 _PARTITION, _RECORDS, _BYTES, _NULLS, _LOWER, _UPPER = 3, 4, 5, 8, 10, 11
 """Places of a data file's facts in its manifest's record."""

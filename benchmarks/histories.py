@@ -23,16 +23,16 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
 from backfill_assets import faults
-from backfill_assets.doctor import mend
-from backfill_assets.garbage import collect, find
-from backfill_assets.platform import Platform
-from backfill_assets.publication import accept, publish, reinstate, rollback
+from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor import mend
+from backfill_assets.operations.garbage import collect, find
+from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
 from benchmarks import small_table
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
-from resources.lakehouse import commit_replacement, local_path
-from resources.ledger import now
-from resources.snapshots import Seen
+from resources.lakehouse.facade import commit_replacement, local_path
+from resources.lakehouse.snapshots import Seen
+from resources.ledger.facade import now
 
 MONTHS = [(date(2020, month, 1), date(2020, month + 1, 1) - timedelta(days=1)) for month in range(1, 9)]
 FOREIGN = "2020-12-03"
@@ -196,7 +196,7 @@ class History:
     def collected(self) -> None:
         """Everything that policy does not keep is removed."""
         at = now() + timedelta(days=4000)
-        with mock.patch("backfill_assets.garbage._require_clock"):
+        with mock.patch("backfill_assets.operations.garbage._require_clock"):
             collect(self.platform, find(self.platform, at=at), by="ops", at=at)
 
     def mended(self) -> None:

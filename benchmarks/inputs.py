@@ -30,7 +30,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from backfill_assets.cli import main
+from backfill_assets.cli.command import main
 from backfill_assets.products.enforcement import generator
 from resources.policies import SHIPPED
 from resources.settings import Settings

@@ -19,16 +19,17 @@ from typing import Any
 
 from dagster import DagsterInstance
 
-from backfill_assets import demo
-from backfill_assets.cli import execute
-from backfill_assets.launch import announce_approval, initialise_instance, instance_at
-from backfill_assets.loading import initialise, load_case_events
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform, open_platform
+from backfill_assets.cli import demo
+from backfill_assets.cli.command import execute
+from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at
+from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.installation import Platform, open_platform
+from backfill_assets.operations.initialise import initialise
+from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import loading as enforcement
 from manifests.canonical import plain
 from manifests.model import RunManifest, manifest_from
-from resources.ledger import RunRecord
+from resources.ledger.facade import RunRecord
 from resources.settings import load_settings
 
 

@@ -55,11 +55,15 @@ from rich.table import Table
 ROOT = str(Path(__file__).resolve().parent.parent)
 sys.path.insert(0, ROOT)
 
-from backfill_assets import decisions, doctor, executor, faults, garbage, publication
-from backfill_assets.doctor import examine, mend
-from backfill_assets.platform import Platform
-from backfill_assets.schema import dtypes
-from backfill_assets.verification import verify
+from backfill_assets import decisions, faults
+from backfill_assets.audit.verification import verify
+from backfill_assets.declarations.schema import dtypes
+from backfill_assets.gates import judging
+from backfill_assets.installation import Platform
+from backfill_assets.operations import doctor, garbage
+from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.publication import publisher as publication
+from backfill_assets.staging import executor
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES, Case
 from benchmarks.small_table import (
@@ -77,11 +81,11 @@ from benchmarks.small_table import (
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
-from resources.lakehouse import LOAD_PROPERTY, Scope, commit_replacement, local_path
-from resources.leases import Leases
+from resources.lakehouse.facade import LOAD_PROPERTY, Scope, commit_replacement, local_path
+from resources.ledger.leases import Leases
+from resources.ledger.tables import leases as leases_table
+from resources.ledger.tables import publications
 from resources.processes import name_of
-from resources.tables import leases as leases_table
-from resources.tables import publications
 
 NOBODY = 2**22 + 1
 """A process id above every real one."""
@@ -170,8 +174,8 @@ def _collect(_: World, platform: Platform, *, later: timedelta) -> None:
 
 def _judge(world: World, platform: Platform) -> None:
     """Do what a launch does once all is staged: gate, judge, prepare."""
-    executor.gate_chunks(platform, world.run)
-    executor.gate_run(platform, world.run)
+    judging.gate_chunks(platform, world.run)
+    judging.gate_run(platform, world.run)
 
 
 def _judged_published_in_vain_and_staged_again(world: World, platform: Platform) -> None:
@@ -183,7 +187,7 @@ def _judged_published_in_vain_and_staged_again(world: World, platform: Platform)
     with mock.patch.object(executor, "compute_batch", _twice_as_many):
         record = platform.ledger.run(world.run)
         executor.stage_chunks(platform, world.run, [chunk.key for chunk in record.plan.chunks])
-    executor.gate_chunks(platform, world.run)
+    judging.gate_chunks(platform, world.run)
 
 
 def _judged_and_landed(world: World, platform: Platform) -> None:
@@ -403,13 +407,13 @@ class Site:
             contract = contract.model_copy(update={"conflict": replans, "limits": limits})
         record = planned(platform, contract)
         executor.stage_chunks(platform, world.run, [chunk.key for chunk in record.plan.chunks])
-        executor.gate_chunks(platform, world.run)
+        judging.gate_chunks(platform, world.run)
         self._keep(world, "staged")
         if case.mode in {"REPLACE_PARTITIONS", "MERGE_BY_KEY"}:
             for shape in SHAPES:
                 self._shape(case, shape)
             world = self.world(case, self.kept(case, "staged"))
-        executor.gate_run(platform, world.run)
+        judging.gate_run(platform, world.run)
         assert platform.ledger.run(world.run).state is RunState.VALIDATED, platform.ledger.run(world.run).state_reason
         self._keep(world, "validated")
         self._learn(case)
@@ -975,7 +979,6 @@ def staged_world() -> Iterator[None]:
 
     with (
         declared(),
-        mock.patch.object(garbage, "PRODUCTS", (small_table.Product("readings", (), (small_table.TARGET,)),)),
         mock.patch.object(FromInputFile, "table_metadata", staticmethod(parsed)),
         mock.patch.object(ManifestFile, "fetch_manifest_entry", fetched),
         mock.patch.object(ExecutorFactory, "get_or_create", staticmethod(_InTurn)),

@@ -38,10 +38,10 @@ ROOT = str(Path(__file__).resolve().parent.parent)
 sys.path.insert(0, ROOT)
 
 from backfill_assets import faults
-from backfill_assets.doctor import examine
-from backfill_assets.platform import Platform
-from backfill_assets.publication import accept, prepare, publish, reinstate, rollback
-from backfill_assets.verification import verify
+from backfill_assets.audit.verification import verify
+from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor import examine
+from backfill_assets.publication.publisher import accept, prepare, publish, reinstate, rollback
 from benchmarks.small_table import (
     CORRECTIONS,
     EMPTY,
@@ -60,9 +60,9 @@ from benchmarks.small_table import (
 )
 from manifests.canonical import plain
 from manifests.errors import Refused
-from resources.code import code_identity
-from resources.lakehouse import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY
-from resources.tables import leases
+from resources.code.identity import code_identity
+from resources.lakehouse.facade import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY
+from resources.ledger.tables import leases
 
 CONTEXT = multiprocessing.get_context("forkserver")
 HERTZ = 20

@@ -17,11 +17,11 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
 
-from backfill_assets import demo
-from backfill_assets.derivation import chunk_scopes
-from backfill_assets.platform import Platform, target_named
-from backfill_assets.publication import rollback
-from resources.ledger import RunRecord
+from backfill_assets.cli import demo
+from backfill_assets.installation import Platform, target_named
+from backfill_assets.publication.publisher import rollback
+from backfill_assets.staging.derivation import chunk_scopes
+from resources.ledger.facade import RunRecord
 
 
 def bare(platform: Platform, record: RunRecord) -> None:

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from backfill_assets.cli import main
-from backfill_assets.publication import publish
+from backfill_assets.cli.command import main
+from backfill_assets.publication.publisher import publish
 from benchmarks import small_table
 from benchmarks.small_table import EMPTY, HISTORY, SCOPE, closed, declared, manifest, planned, staged
-from resources.tables import metadata
+from resources.ledger.tables import metadata
 
 ODD = (
     "x'ff'", "CAST(x'ff41' AS TEXT)", "'zzz'", "5", "-1", "1e999", "9223372036854775807", "''", "'{'", "'[5]'", "'5'", "'{\"a\": 5}'",

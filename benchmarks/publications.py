@@ -17,8 +17,8 @@ from installation import installed, log_options, timed
 from rich.console import Console
 from rich.table import Table
 
-from backfill_assets import demo
-from backfill_assets.publication import accept, publish, reinstate, rollback
+from backfill_assets.cli import demo
+from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
 
 LIMIT_SECONDS = 1.0
 

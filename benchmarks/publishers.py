@@ -35,24 +35,24 @@ from pyiceberg.types import NestedField, StringType, TimestamptzType
 from rich.console import Console
 from rich.table import Table
 
-from backfill_assets import platform as platform_module
-from backfill_assets.digest import RowDigest
-from backfill_assets.executor import CHUNK_GATE
-from backfill_assets.loading import _spec, make_ledger
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish
-from backfill_assets.schema import TABLE_PROPERTIES, Published, iceberg_schema
-from backfill_assets.target import Product, TargetTable, TransformVersion
+from backfill_assets import installation as platform_module
+from backfill_assets.declarations.schema import TABLE_PROPERTIES, Published, iceberg_schema
+from backfill_assets.declarations.target import Product, TargetTable, TransformVersion
+from backfill_assets.gates.judging import CHUNK_GATE
+from backfill_assets.installation import Platform
+from backfill_assets.operations.initialise import _spec, make_ledger
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication.publisher import publish
+from backfill_assets.worker.digest import RowDigest
 from manifests.chunks import Chunking, cut
 from manifests.errors import LeaseHeld, PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.model import manifest_from
 from manifests.planner import StagedFile
-from resources.lakehouse import LOAD_PROPERTY, RUN_PROPERTY, local_path
-from resources.ledger import GatedChunk, RunRecord, Verdict
+from resources.lakehouse.facade import LOAD_PROPERTY, RUN_PROPERTY, local_path
+from resources.ledger.facade import GatedChunk, RunRecord, Verdict
+from resources.ledger.tables import leases, publications
 from resources.settings import load_settings
-from resources.tables import leases, publications
 
 DAYS = "silver.days"
 SOURCE = "bronze.day_events"

@@ -23,12 +23,15 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
 
-from backfill_assets import demo, executor, publication
-from backfill_assets.compute import pinned_inputs, transform_context
-from backfill_assets.planning import preview
-from backfill_assets.platform import Platform, target_named
+from backfill_assets.cli import demo
+from backfill_assets.gates import judging
+from backfill_assets.installation import Platform, target_named
+from backfill_assets.planning.resolve import preview
+from backfill_assets.publication import publisher as publication
+from backfill_assets.staging import executor
+from backfill_assets.staging.compute import pinned_inputs, transform_context
 from manifests.planner import Plan
-from resources.ledger import now
+from resources.ledger.facade import now
 
 
 def bare(platform: Platform, plan: Plan) -> None:
@@ -111,8 +114,8 @@ def _parts(wanted: bool) -> Iterator[None]:
         return
     named = [
         (executor, "compute_batch"),
-        (executor, "run_gates"),
-        (executor, "_run_verdicts"),
+        (judging, "run_gates"),
+        (judging, "_run_verdicts"),
         (publication, "bundle_files"),
     ]
     kept = [getattr(module, name) for module, name in named]

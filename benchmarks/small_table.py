@@ -23,21 +23,22 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 
-from backfill_assets import derivation, doctor, executor
-from backfill_assets import platform as platform_module
-from backfill_assets.compute import CHUNK_FOLDER, entities_folder, lineage, staged_files
-from backfill_assets.loading import _spec, make_ledger
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.schema import TABLE_PROPERTIES, Corrections, Published, dtypes, iceberg_schema
-from backfill_assets.target import CorrectionsTable, Product, TargetTable, TransformVersion
+from backfill_assets import installation as platform_module
+from backfill_assets.declarations.schema import TABLE_PROPERTIES, Corrections, Published, dtypes, iceberg_schema
+from backfill_assets.declarations.target import CorrectionsTable, Product, TargetTable, TransformVersion
+from backfill_assets.gates import judging
+from backfill_assets.installation import Platform
+from backfill_assets.operations.initialise import _spec, make_ledger
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.staging import derivation, executor
+from backfill_assets.staging.compute import CHUNK_FOLDER, entities_folder, lineage, staged_files
 from manifests.chunks import Chunking
 from manifests.lifecycle import RunState
 from manifests.model import manifest_from
 from manifests.planner import Plan, PlannedChunk, StagedFile
-from resources.code import code_identity
-from resources.lakehouse import LOAD_PROPERTY, Lakehouse, local_path
-from resources.ledger import RunRecord
+from resources.code.identity import code_identity
+from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse, local_path
+from resources.ledger.facade import RunRecord
 from resources.settings import load_settings
 
 READINGS = "silver.readings"
@@ -151,9 +152,8 @@ def declared() -> Iterator[None]:
     products = (Product("readings", (), (TARGET,)),)
     with (
         mock.patch.object(platform_module, "PRODUCTS", products),
-        mock.patch.object(doctor, "PRODUCTS", products),
         mock.patch.object(executor, "compute_batch", compute),
-        mock.patch.object(executor, "in_workers", here),
+        mock.patch.object(judging, "in_workers", here),
         mock.patch.object(derivation, "in_workers", here),
     ):
         yield
@@ -235,8 +235,8 @@ def staged(platform: Platform, run_id: str) -> RunRecord:
     record = platform.ledger.run(run_id)
     if record.state in executor.COMPUTABLE:
         executor.stage_chunks(platform, run_id, [chunk.key for chunk in record.plan.chunks])
-        executor.gate_chunks(platform, run_id)
-        executor.gate_run(platform, run_id)
+        judging.gate_chunks(platform, run_id)
+        judging.gate_run(platform, run_id)
     return platform.ledger.run(run_id)
 
 

@@ -43,24 +43,26 @@ from rich.table import Table
 ROOT = str(Path(__file__).resolve().parent.parent)
 sys.path.insert(0, ROOT)
 
-from backfill_assets import cli, decisions
-from backfill_assets import platform as platform_module
-from backfill_assets.definitions import build_definitions
-from backfill_assets.launch import announce_approval, initialise_instance, instance_at
-from backfill_assets.launched_by import RUN_TAG
-from backfill_assets.loading import initialise, load_case_events
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
+from backfill_assets import decisions
+from backfill_assets import installation as platform_module
+from backfill_assets.cli import command as cli
+from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext, TransformVersion
+from backfill_assets.defs.build import build_definitions
+from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at
+from backfill_assets.defs.launched_by import RUN_TAG
+from backfill_assets.defs.publish import publication_requests
+from backfill_assets.defs.staging import range_tags, staging_job_name
+from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.installation import Platform
+from backfill_assets.operations.initialise import initialise
+from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT
 from backfill_assets.products.enforcement import loading as enforcement
-from backfill_assets.publish import publication_requests
-from backfill_assets.staging import range_tags, staging_job_name
-from backfill_assets.target import Inputs, TargetTable, TransformContext, TransformVersion
 from manifests.lifecycle import RunState
 from manifests.model import manifest_from
-from resources import stops
-from resources.code import code_identity
-from resources.ledger import RunRecord
+from resources.code.identity import code_identity
+from resources.ledger import stops
+from resources.ledger.facade import RunRecord
 from resources.settings import load_settings
 
 CONTEXT = multiprocessing.get_context("forkserver")

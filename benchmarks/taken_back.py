@@ -81,7 +81,11 @@ class NotFoundOnce(Exception):  # noqa: N818 - what was found, not what went wro
 
 DERIVE, DERIVATION, COMPUTE = (f"backfill_assets/{name}.py" for name in ("derive", "derivation", "compute"))
 DOCTOR, WAYS, LEASING = (f"backfill_assets/{name}.py" for name in ("doctor", "ways", "leasing"))
-GARBAGE, LAKEHOUSE, LEDGER = "backfill_assets/garbage.py", "resources/lakehouse.py", "resources/ledger.py"
+GARBAGE, LAKEHOUSE, LEDGER = (
+    "backfill_assets/operations/garbage.py",
+    "resources/lakehouse/facade.py",
+    "resources/ledger/facade.py",
+)
 
 MENDS = (
     Mend(
@@ -123,7 +127,7 @@ MENDS = (
                 "",
             ),
             Edit(
-                "backfill_assets/planning.py",
+                "backfill_assets/planning/resolve.py",
                 "files_beyond=tuple(lakehouse.files_beyond(target.name, scope, chunk_of)) if changes else (),",
                 "files_beyond=(),",
             ),
@@ -137,8 +141,8 @@ MENDS = (
         (
             Edit(
                 DOCTOR,
-                "from backfill_assets.publication import change_of\n",
-                "from backfill_assets import publication\nfrom backfill_assets.publication import change_of\n",
+                "from backfill_assets.publication.publisher import change_of\n",
+                "from backfill_assets import publication\nfrom backfill_assets.publication.publisher import change_of\n",
             ),
             Edit(
                 DOCTOR,

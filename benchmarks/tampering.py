@@ -30,10 +30,10 @@ from typing import Any
 from pyiceberg.manifest import clear_manifest_cache
 
 from backfill_assets import decisions
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish, rollback
-from backfill_assets.verification import Problem, verify
+from backfill_assets.audit.verification import Problem, verify
+from backfill_assets.installation import Platform
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication.publisher import publish, rollback
 from benchmarks import small_table
 from benchmarks.changed_bytes import Tamperer, problems_of
 from benchmarks.forged_records import FORGED_RECORDS, Hand

@@ -1,7 +1,7 @@
 """One canonical text for data, and its hash.
 
 Whatever is hashed in this project (manifest, plan, configuration, evidence) is hashed through here, so that two
-hashes are comparable. Hashes of table rows are not: see `backfill_assets.digest`.
+hashes are comparable. Hashes of table rows are not: see `backfill_assets.worker.digest`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The states of a run and the transitions allowed between them.
+"""The states of a run, the transitions allowed between them, and the actions that change what readers see.
 
 The rules only; who holds the state and moves it by compare-and-set is the ledger.
 """
@@ -8,6 +8,14 @@ from __future__ import annotations
 from enum import StrEnum
 
 from manifests.errors import Problem, TransitionRefused
+
+PUBLISH, ROLLBACK, REINSTATE, ACCEPT = "publish", "rollback", "reinstate", "accept"
+WITHDRAW = "withdraw"
+"""What takes back corrections that were announced before the target's change, which never came."""
+CANCEL = "cancel"
+"""What a lease is taken for that keeps publishers away and commits nothing."""
+PREPARE = "prepare"
+"""What a lease is taken for under which a candidate is committed to its branch: readers of main see nothing of it."""
 
 
 class RunState(StrEnum):

@@ -92,6 +92,10 @@ class PublishMode(StrEnum):
     """Differences to the accepted rows are appended to the corrections table."""
 
 
+ON_BRANCH = frozenset({PublishMode.SHADOW_SWAP, PublishMode.VERSIONED})
+"""Modes whose candidate is committed to a branch before readers of main see it."""
+
+
 class OlderVersion(StrEnum):
     """What becomes of a row that a merge would replace by one of an older version."""
 

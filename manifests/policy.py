@@ -1,7 +1,7 @@
 """The policy: who may decide about a run, how old it may become, and which old data it may use.
 
 Put here the vocabulary of the policy file and what can be judged from it and plain facts. Where the file lies is
-`resources.policies`'; who has decided what is the ledger's; how rows are left out is `backfill_assets.old_data`'s.
+`resources.policies`'; who has decided what is the ledger's; how rows are left out is `backfill_assets.planning.old_data`'s.
 Unknown keys are refused everywhere. Of rules and sources, the first that fits is the one that counts.
 """
 

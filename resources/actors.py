@@ -23,6 +23,8 @@ from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text
 
 _SECONDS = 10.0
 OPERATOR_VARIABLE = "BACKFILL_OPERATOR"
+SOMEBODY = "somebody in Dagster"
+"""Who launches where no proxy asks people who they are."""
 
 
 class Channel(StrEnum):

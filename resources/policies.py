@@ -1,6 +1,6 @@
 """Files with a policy, and files with erased subjects.
 
-Put here the reading. Which policy counts is `resources.policy_in_force`'s, what one says and means `manifests.policy`'s.
+Put here the reading. Which policy counts is `resources.ledger.policy_in_force`'s, what one says and means `manifests.policy`'s.
 """
 
 from __future__ import annotations

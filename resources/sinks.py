@@ -25,10 +25,10 @@ from pyiceberg.types import NestedField, StringType, TimestamptzType
 from manifests.canonical import canonical_json
 from manifests.errors import Problem, SinkRefused
 from manifests.model import Mode, RunManifest
-from resources import ticks
-from resources.lakehouse import Lakehouse
-from resources.ledger import Ledger, RunRecord
-from resources.loads import LOAD_PROPERTY
+from resources.lakehouse.facade import Lakehouse
+from resources.lakehouse.loads import LOAD_PROPERTY
+from resources.ledger import ticks
+from resources.ledger.facade import Ledger, RunRecord
 from resources.settings import load_settings
 
 AUDIT_TABLE = "audit.run_audit"

@@ -18,9 +18,9 @@ os.environ.pop("COLUMNS", None)
 # there is one server in a test process that others are forked from, whoever asks for it first: what it has imported
 CONTEXT.set_forkserver_preload(
     [
-        "backfill_assets.cli",
-        "backfill_assets.executor",
-        "backfill_assets.launch",
+        "backfill_assets.cli.command",
+        "backfill_assets.gates.judging",
+        "backfill_assets.defs.launch",
         "benchmarks.kills",
         "benchmarks.publishers",
     ]

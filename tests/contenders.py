@@ -19,7 +19,7 @@ from support import REQUESTER, a_manifest, a_plan, moved, publishing, staged_fil
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
 from manifests.planner import StagedFile
-from resources.ledger import Ledger
+from resources.ledger.facade import Ledger
 
 _barrier: Any = None
 
@@ -94,7 +94,7 @@ def publish_month(
     catalog: dict[str, str], table: str, run_id: str, base: int, month: tuple[date, date], file: StagedFile
 ) -> int | None:
     """Replace a month of a table by one file; return the snapshot, or None where somebody else was there first."""
-    from resources.lakehouse import Lakehouse, Scope
+    from resources.lakehouse.facade import Lakehouse, Scope
 
     lakehouse = Lakehouse("lake", catalog)
     lakehouse.table(table)
@@ -121,7 +121,7 @@ def migrate(url: str) -> str:
 
 def take_a_lease(url: str) -> int | None:
     """Try for a month that every process wants; return the token, or None where it is held."""
-    from resources.leases import Leases
+    from resources.ledger.leases import Leases
 
     leases = Leases(Ledger(url).engine, 60)
     together()
@@ -133,7 +133,7 @@ def publish_a_run(settings: dict[str, Any], run_id: str, stop_in_the_catalog: bo
     """Publish a run of `benchmarks.publishers`; if so wished, stop where only the swap of the catalog's pointer is left."""
     from pyiceberg.catalog.sql import SqlCatalog
 
-    from backfill_assets.publication import publish
+    from backfill_assets.publication.publisher import publish
     from benchmarks.publishers import opened
 
     if stop_in_the_catalog:

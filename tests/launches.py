@@ -94,6 +94,6 @@ def _become(
 
 def _command(*arguments: str) -> None:
     sys.argv = ["backfill", *arguments]
-    from backfill_assets.cli import main
+    from backfill_assets.cli.command import main
 
     main()

@@ -24,7 +24,7 @@ from typing import Any
 from browserless import free_port
 from worlds import SPARK, World
 
-from backfill_assets.serving import descendants
+from backfill_assets.ui.serving import descendants
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 SCREENSHOTS = "BACKFILL_SCREENSHOTS"
@@ -78,7 +78,7 @@ class Server:
         self.messages = world.home / "server.log"
         self.log = self.messages.open("ab")  # of the server before it, too
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "backfill_assets.cli", "ui", "--port", str(self.port)],
+            [sys.executable, "-m", "backfill_assets.cli.command", "ui", "--port", str(self.port)],
             env=environment,
             stdout=self.log,
             stderr=subprocess.STDOUT,

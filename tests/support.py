@@ -27,7 +27,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
-from backfill_assets.platform import Platform
+from backfill_assets.installation import Platform
 from benchmarks import small_table
 from manifests.chunks import Chunking
 from manifests.lifecycle import RunState
@@ -43,9 +43,9 @@ from manifests.planner import (
     make_plan,
 )
 from manifests.policy import parse_policy
-from resources import policy_in_force, ticks
-from resources.lakehouse import ACTION_PROPERTY, RUN_PROPERTY, Lakehouse, Scope
-from resources.ledger import GatedChunk, Ledger, RunRecord, Verdict, now
+from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, Lakehouse, Scope
+from resources.ledger import policy_in_force, ticks
+from resources.ledger.facade import GatedChunk, Ledger, RunRecord, Verdict, now
 
 TARGET = "silver.case_sla_daily"
 SOURCE = "bronze.case_events"

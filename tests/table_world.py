@@ -28,24 +28,26 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 from table_model import Event, File, Row, Run
 
-from backfill_assets import derivation, doctor, faults
-from backfill_assets import platform as platform_module
-from backfill_assets.compute import entities_folder, lineage
-from backfill_assets.executor import CHUNK_GATE, by_plan
-from backfill_assets.loading import _spec, make_ledger
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.schema import TABLE_PROPERTIES, Published, iceberg_schema
-from backfill_assets.schema import Corrections as CorrectionsModel
-from backfill_assets.target import CorrectionsTable, Product, TargetTable, TransformVersion
+from backfill_assets import faults
+from backfill_assets import installation as platform_module
+from backfill_assets.declarations.schema import TABLE_PROPERTIES, Published, iceberg_schema
+from backfill_assets.declarations.schema import Corrections as CorrectionsModel
+from backfill_assets.declarations.target import CorrectionsTable, Product, TargetTable, TransformVersion
+from backfill_assets.gates.judging import CHUNK_GATE
+from backfill_assets.installation import Platform
+from backfill_assets.operations.initialise import _spec, make_ledger
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.staging import derivation
+from backfill_assets.staging.compute import entities_folder, lineage
+from backfill_assets.staging.executor import by_plan
 from manifests.chunks import Chunking
 from manifests.model import Acceptance, PublishMode, manifest_from
 from manifests.planner import PlannedChunk, StagedFile
-from resources import judged
-from resources.lakehouse import LOAD_PROPERTY, Scope, commit_replacement, local_path
-from resources.ledger import GatedChunk, Verdict
+from resources.lakehouse.facade import LOAD_PROPERTY, Scope, commit_replacement, local_path
+from resources.ledger import judged
+from resources.ledger.facade import GatedChunk, Verdict
+from resources.ledger.tables import leases as leases_table
 from resources.settings import load_settings
-from resources.tables import leases as leases_table
 
 DAYS, EVENTS, SOURCE = "silver.days", "silver.days_corrections", "bronze.day_events"
 MONTHS = ("2020-01", "2020-02", "2020-03", "2020-04")
@@ -351,7 +353,6 @@ def only_this_table() -> Iterator[None]:
     products = (Product("days", (), (TARGET,)),)
     with (
         mock.patch.object(platform_module, "PRODUCTS", products),
-        mock.patch.object(doctor, "PRODUCTS", products),
         mock.patch.object(derivation, "in_workers", here),
         mock.patch.dict(os.environ, {"BACKFILL_OPERATOR": "ada"}),
     ):

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backfill_assets.cli import main
+from backfill_assets.cli.command import main
 
 REQUESTER, APPROVER = "ada", "grace"
 PLANNED, APPROVED, REJECTED, SPARE = "planned-run", "approved-run", "rejected-run", "spare-run"
@@ -937,7 +937,7 @@ def test_a_process_of_its_own_ends_with_the_refusal_and_no_traceback(
     # the settings are also read when Dagster's definitions are imported: here no earlier test has done that
     own_environment(monkeypatch, installation.home, tmp_path, BACKFILL_LEDGER_URL="no url")
     before = everything(installation, tmp_path)
-    arguments = [sys.executable, "-m", "backfill_assets.cli", "init"]
+    arguments = [sys.executable, "-m", "backfill_assets.cli.command", "init"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == REFUSED
     assert squeezed("not an SQLAlchemy URL") in squeezed(done.stderr)

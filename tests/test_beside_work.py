@@ -12,18 +12,21 @@ from typing import Any
 import pytest
 from support import put_back, set_aside
 
-from backfill_assets import doctor, faults, garbage, publication, verification
-from backfill_assets.kept_diffs import keep_diff
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish, rollback
-from backfill_assets.records import damaged_files
-from backfill_assets.verification import verify
+from backfill_assets import faults
+from backfill_assets.audit import verification
+from backfill_assets.audit.verification import verify
+from backfill_assets.evidence.records import damaged_files
+from backfill_assets.installation import Platform
+from backfill_assets.operations import doctor, garbage
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication import publisher as publication
+from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.review.kept_diffs import keep_diff
 from benchmarks import small_table
 from benchmarks.small_table import closed, declared, manifest, planned, staged
-from resources import approvals, stops, transactions
-from resources.evidence import KEPT, EvidenceStore
-from resources.lakehouse import local_path
+from resources.evidence.store import KEPT, EvidenceStore
+from resources.lakehouse.facade import local_path
+from resources.ledger import approvals, stops, transactions
 
 WINTER = ("2020-01-01", "2020-02-29")
 
@@ -277,7 +280,6 @@ def test_the_doctor_takes_no_collection_for_lost_data(platform: Platform, monkey
         done = garbage.collect(platform, garbage.find(platform, at=at), by="ops", at=at)
         collected.extend(one.files for one in done)
 
-    monkeypatch.setattr(garbage, "PRODUCTS", doctor.PRODUCTS)
     late(monkeypatch, "_lost_files", collect)
     assert doctor.examine(platform) == []
     assert sum(collected) > 0

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from backfill_assets.cli import cli
-from backfill_assets.console import make_console
+from backfill_assets.cli.command import cli
+from backfill_assets.cli.console import make_console
 from benchmarks import small_table
 from benchmarks.small_table import SCOPE, TARGET, manifest, manifest_data, planned, staged
 from manifests.errors import Refused

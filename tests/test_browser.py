@@ -22,15 +22,15 @@ import pytest
 from operators import Eyes, Server, browser, missing_for_a_browser, until
 from worlds import FEW_GATES, World, make_world
 
-from backfill_assets.launch import initialise_instance
-from backfill_assets.launched_by import RUN_TAG
-from backfill_assets.loading import initialise
-from backfill_assets.platform import Platform
-from backfill_assets.publish import SENSOR_SECONDS
-from backfill_assets.serving import descendants
-from backfill_assets.staging import partition_key
+from backfill_assets.defs.launch import initialise_instance
+from backfill_assets.defs.launched_by import RUN_TAG
+from backfill_assets.defs.publish import SENSOR_SECONDS
+from backfill_assets.defs.staging import partition_key
+from backfill_assets.installation import Platform
+from backfill_assets.operations.initialise import initialise
+from backfill_assets.ui.serving import descendants
 from manifests.lifecycle import RunState
-from resources import stops
+from resources.ledger import stops
 from resources.processes import is_alive
 from resources.settings import load_settings
 
@@ -275,7 +275,7 @@ def test_a_team_is_served_on_sockets_and_everything_ends_with_the_server(tmp_pat
     settings = load_settings(home=home)
     initialise(Platform.of(settings))
     initialise_instance(settings)
-    command = [sys.executable, "-m", "backfill_assets.cli", "ui", "--behind", "https://backfill.example.com"]
+    command = [sys.executable, "-m", "backfill_assets.cli.command", "ui", "--behind", "https://backfill.example.com"]
     process = subprocess.Popen(
         command, env=os.environ | {"BACKFILL_HOME": str(home)}, stdout=subprocess.PIPE, text=True
     )

@@ -13,11 +13,10 @@ from unittest import mock
 import dagster as dg
 import pytest
 
-from backfill_assets import definitions
-from backfill_assets import platform as platform_module
-from backfill_assets.launch import announce_approval, initialise_instance, instance_at, run_chunks
-from backfill_assets.platform import Platform
-from backfill_assets.staging import asset_key
+from backfill_assets.defs import build as definitions
+from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, run_chunks
+from backfill_assets.defs.staging import asset_key
+from backfill_assets.installation import Platform
 from benchmarks import small_table
 from manifests.model import manifest_from
 
@@ -28,7 +27,6 @@ PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
 @pytest.fixture
 def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     with small_table.declared():
-        monkeypatch.setattr(definitions, "PRODUCTS", platform_module.PRODUCTS)
         platform = small_table.opened(tmp_path / "home")
         small_table.initialise(platform)
         initialise_instance(platform.settings)

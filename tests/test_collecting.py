@@ -17,27 +17,26 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from backfill_assets import clock, faults
-from backfill_assets import doctor as doctor_module
-from backfill_assets import garbage as garbage_module
-from backfill_assets import platform as platform_module
-from backfill_assets.cli import cli
-from backfill_assets.doctor import examine
-from backfill_assets.explain import explain
-from backfill_assets.garbage import collect, find
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish, reinstate, rollback
-from backfill_assets.verification import verify
+from backfill_assets import faults
+from backfill_assets import installation as platform_module
+from backfill_assets.audit.explain import explain
+from backfill_assets.audit.verification import verify
+from backfill_assets.cli.command import cli
+from backfill_assets.installation import Platform
+from backfill_assets.operations import clock
+from backfill_assets.operations.doctor import examine
+from backfill_assets.operations.garbage import collect, find
+from backfill_assets.publication.publisher import publish, reinstate, rollback
 from benchmarks.publishers import DAYS, initialise, opened, validated
 from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, PublicationRefused
 from manifests.lifecycle import RunState
-from resources import ledger as ledger_module
-from resources.history import forget
-from resources.lakehouse import LOAD_PROPERTY, _ensure_snapshot, fence_of, require_unfenced
-from resources.ledger import now
-from resources.lineage import is_past, lineage_of
-from resources.storage import place_of
-from resources.tables import leases as leases_table
+from resources.lakehouse.facade import LOAD_PROPERTY, _ensure_snapshot, fence_of, require_unfenced
+from resources.lakehouse.history import forget
+from resources.lakehouse.lineage import is_past, lineage_of
+from resources.lakehouse.storage import place_of
+from resources.ledger import facade as ledger_module
+from resources.ledger.facade import now
+from resources.ledger.tables import leases as leases_table
 
 JANUARY, FEBRUARY = ("2020-01-01", "2020-01-31"), ("2020-02-01", "2020-02-29")
 YEAR = ("2020-01-01", "2020-12-31")
@@ -50,8 +49,6 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platfo
     """An installation that keeps nothing longer than it must, with one table that has no rows."""
     monkeypatch.setattr(platform_module, "PRODUCTS", ())
     platform = opened({"home": tmp_path / "home"} | NO_RETENTION)
-    for module in (garbage_module, doctor_module):
-        monkeypatch.setattr(module, "PRODUCTS", platform_module.PRODUCTS)
     initialise(platform)
     yield platform
     platform.ledger.engine.dispose()

@@ -19,19 +19,19 @@ from pyspark.sql import DataFrame
 from support import a_lakehouse
 from worlds import FEW_GATES, make_world
 
-from backfill_assets import compute
-from backfill_assets.compute import compute_batch, require_arrived, slots_of, staged_files
-from backfill_assets.platform import Platform
+from backfill_assets.declarations.schema import iceberg_schema
+from backfill_assets.declarations.target import TransformVersion
+from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
-from backfill_assets.schema import iceberg_schema
-from backfill_assets.target import TransformVersion
+from backfill_assets.staging import compute
+from backfill_assets.staging.compute import compute_batch, require_arrived, slots_of, staged_files
 from benchmarks.small_table import TARGET
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, TransformRefused
 from manifests.planner import Estimate, PlannedChunk, StagedFile
-from resources.lakehouse import local_path
-from resources.spark import OPEN_FILES
-from resources.storage import place_of
+from resources.lakehouse.facade import local_path
+from resources.lakehouse.storage import place_of
+from resources.spark.sessions import OPEN_FILES
 
 DAY = date(2012, 1, 1)
 

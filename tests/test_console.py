@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from backfill_assets import console
-from backfill_assets.checks import _rows_table as check_rows
-from backfill_assets.exception_words import worded
-from backfill_assets.pages import _rows_table as page_rows
-from resources.ledger import ChunkRecord, ChunkState, Verdict
+from backfill_assets.cli import console
+from backfill_assets.defs.checks import _rows_table as check_rows
+from backfill_assets.gates.exception_words import worded
+from backfill_assets.ui.pages import _rows_table as page_rows
+from resources.ledger.facade import ChunkRecord, ChunkState, Verdict
 
 
 def printed(what: Any) -> str:

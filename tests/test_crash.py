@@ -16,12 +16,12 @@ from launches import Launch, launch
 from worlds import END, FEW_GATES, SPARK, TARGET, World, make_world
 
 from backfill_assets import faults
-from backfill_assets.diff import recorded_diff
-from backfill_assets.launched_by import RUN_TAG
-from backfill_assets.publication import publish
+from backfill_assets.defs.launched_by import RUN_TAG
+from backfill_assets.publication.publisher import publish
+from backfill_assets.review.diff import recorded_diff
 from manifests.lifecycle import RunState
-from resources import stops
-from resources.lakehouse import local_path
+from resources.lakehouse.facade import local_path
+from resources.ledger import stops
 
 KILLED = -9
 CHUNKS = (date(2010, 2, 1), date(2010, 7, 31))

@@ -13,17 +13,16 @@ from dagster._core.run_coordinator.base import SubmitRunContext
 from dagster._core.run_coordinator.queued_run_coordinator import QueuedRunCoordinator
 from worlds import World, make_world
 
-from backfill_assets.checks import CHUNK_GATE
-from backfill_assets.cli import execute
+from backfill_assets.cli.command import execute
 from backfill_assets.coordination import AT_ONCE, DecisionsFirst
-from backfill_assets.decision_jobs import DECISION_JOBS, stop_run
-from backfill_assets.definitions import build_definitions
-from backfill_assets.inputs import observations
-from backfill_assets.launch import report_inputs, run_chunks, run_publication
-from backfill_assets.lost_runs import end_lost_runs
-from backfill_assets.products.enforcement import CASE_SLA_DAILY
-from backfill_assets.publish import publication_requests
-from backfill_assets.staging import (
+from backfill_assets.defs.build import build_definitions
+from backfill_assets.defs.checks import CHUNK_GATE
+from backfill_assets.defs.decision_jobs import DECISION_JOBS, stop_run
+from backfill_assets.defs.inputs import observations
+from backfill_assets.defs.launch import report_inputs, run_chunks, run_publication
+from backfill_assets.defs.lost_runs import end_lost_runs
+from backfill_assets.defs.publish import publication_requests
+from backfill_assets.defs.staging import (
     PROCESS_TAG,
     asset_key,
     backfill_partitions,
@@ -32,9 +31,10 @@ from backfill_assets.staging import (
     partition_key,
     stretches,
 )
+from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
-from resources.ledger import now
+from resources.ledger.facade import now
 from resources.processes import this_process
 
 MONTHS = ("2010-01", "2011-12")
@@ -92,7 +92,7 @@ def test_months_that_are_not_adjacent_are_launched_each_by_itself_and_a_launch_s
         assert world.platform.ledger.run("sample").state is RunState.VALIDATED
         early = world.announced(world.manifest("refused"))
         with monkeypatch.context() as patch:
-            patch.setattr("backfill_assets.staging.require_computable", _refused)
+            patch.setattr("backfill_assets.defs.staging.require_computable", _refused)
             assert not run_chunks(world.platform, instance, early, ["2010-01", "2010-02"], failed=failed.append)
     (why,) = failed
     assert why.startswith("2010-01 to 2010-02: ")

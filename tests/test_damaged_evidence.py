@@ -20,19 +20,19 @@ from click.testing import CliRunner
 from worlds import FEW_GATES, World, keep, make_world
 
 from backfill_assets import decisions
-from backfill_assets.cli import cli
-from backfill_assets.commands.base import EXIT_FAILED
-from backfill_assets.diff import diff_here, put_diff
-from backfill_assets.doctor import examine
-from backfill_assets.publication import publish, rollback
-from backfill_assets.verification import verify
+from backfill_assets.audit.verification import verify
+from backfill_assets.cli.base import EXIT_FAILED
+from backfill_assets.cli.command import cli
+from backfill_assets.operations.doctor import examine
+from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.review.diff import diff_here, put_diff
 from benchmarks.changed_bytes import overwrite
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Refused, TransitionRefused
 from manifests.lifecycle import RunState
-from resources import kept_files
-from resources.evidence import _index_text
-from resources.kept_files import read_kept
+from resources.evidence.store import _index_text
+from resources.files import kept_files
+from resources.files.kept_files import read_kept
 
 FORGER = "mallory"
 

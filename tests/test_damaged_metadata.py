@@ -20,14 +20,14 @@ from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.manifest import clear_manifest_cache
 from support import put_back, set_aside
 
-from backfill_assets.clock import recorded_instants
-from backfill_assets.doctor import _Chunks, examine
-from backfill_assets.explain import explain
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish, rollback
-from backfill_assets.reproduce import conditions_of
-from backfill_assets.verification import verify
+from backfill_assets.audit.explain import explain
+from backfill_assets.audit.reproduce import conditions_of
+from backfill_assets.audit.verification import verify
+from backfill_assets.installation import Platform
+from backfill_assets.operations.clock import recorded_instants
+from backfill_assets.operations.doctor import _Chunks, examine
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication.publisher import publish, rollback
 from benchmarks import small_table
 from benchmarks.changed_bytes import overwrite
 from benchmarks.small_table import (
@@ -45,9 +45,9 @@ from benchmarks.small_table import (
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import RunState
-from resources.lakehouse import LOAD_PROPERTY, Lakehouse
-from resources.local_files import open_as_the_catalog_says
-from resources.storage import Storage, place_of
+from resources.files.local_files import open_as_the_catalog_says
+from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse
+from resources.lakehouse.storage import Storage, place_of
 
 KEY = ["meter=m1", "day=2020-02-04"]
 

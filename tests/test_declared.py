@@ -18,8 +18,8 @@ import polars as pl
 import pytest
 
 import backfill_assets as ba
-from backfill_assets import declared
-from backfill_assets.declared import problems_of
+from backfill_assets.declarations import checking as declared
+from backfill_assets.declarations.checking import problems_of
 from backfill_assets.products.registry import PRODUCTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -131,7 +131,7 @@ def test_what_is_exported_is_there_and_is_imported_when_it_is_asked_for() -> Non
     assert [name for name in ba.__all__ if getattr(ba, name, None) is None] == []
     with pytest.raises(AttributeError, match="has no attribute 'TargetTabel'"):
         getattr(ba, "TargetTabel")  # noqa: B009 - mypy knows that it is not there
-    asked = "import sys, backfill_assets.cli; print(sorted({'pandera', 'polars', 'dagster', 'pyiceberg'} & set(sys.modules)))"
+    asked = "import sys, backfill_assets.cli.command; print(sorted({'pandera', 'polars', 'dagster', 'pyiceberg'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -441,7 +441,7 @@ def said_by(checkout: Path, text: str, command: str) -> str:
     (checkout / "backfill_assets" / "products" / "metering.py").write_text(text, encoding="utf-8")
     (checkout / "home").mkdir(exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "backfill_assets.cli", command],
+        [sys.executable, "-m", "backfill_assets.cli.command", command],
         cwd=checkout, capture_output=True, text=True, timeout=100, check=False,
         env=os.environ | {"PYTHONPATH": str(checkout), "BACKFILL_HOME": str(checkout / "home")},
     )  # fmt: skip

@@ -12,12 +12,12 @@ import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 
-from backfill_assets import executor
-from backfill_assets.explain import explain
-from backfill_assets.gates import READ_RULE
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish, rollback
-from backfill_assets.report import report
+from backfill_assets.audit.explain import explain
+from backfill_assets.audit.report import report
+from backfill_assets.installation import Platform
+from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.staging import executor
+from backfill_assets.worker.chunk_gate import READ_RULE
 from benchmarks.small_table import (
     CORRECTIONS,
     HISTORY,
@@ -34,7 +34,7 @@ from benchmarks.small_table import (
 )
 from manifests.errors import EnvironmentRefused, PublicationRefused
 from manifests.lifecycle import RunState
-from resources.lakehouse import Scope, commit_replacement, local_path
+from resources.lakehouse.facade import Scope, commit_replacement, local_path
 
 
 @contextmanager

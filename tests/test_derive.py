@@ -25,8 +25,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from backfill_assets import derive
-from backfill_assets.derive import (
+from backfill_assets.worker import chunk_merge as derive
+from backfill_assets.worker.chunk_merge import (
     MERGED_KEY_RULE,
     MERGED_RULE,
     OLDER_RULE,

@@ -25,17 +25,17 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from rich.console import Console
 from worlds import FEW_GATES, KEY, NUMBERS, TARGET, VALUES, World, killed_at, make_world
 
-from backfill_assets import compare as compare_module
-from backfill_assets import diff_view
-from backfill_assets.cli import cli
-from backfill_assets.compare import CompareSpec, CompareTask, Concealed, compare, spread
-from backfill_assets.diff import Made, diff_run, diff_summary, recorded_diff, stale_chunks
-from backfill_assets.diff_records import ChunkDiff, RunDiff
-from backfill_assets.garbage import find
-from backfill_assets.publication import cancel, publish, rollback
+from backfill_assets.cli import diff_view
+from backfill_assets.cli.command import cli
+from backfill_assets.evidence.diff_records import ChunkDiff, RunDiff
+from backfill_assets.operations.garbage import find
+from backfill_assets.publication.publisher import cancel, publish, rollback
+from backfill_assets.review.diff import Made, diff_run, diff_summary, recorded_diff, stale_chunks
+from backfill_assets.worker import chunk_diff as compare_module
+from backfill_assets.worker.chunk_diff import CompareSpec, CompareTask, Concealed, compare, spread
 from manifests.errors import InputRefused
-from resources.lakehouse import commit_replacement, data_files
-from resources.ledger import now
+from resources.lakehouse.facade import commit_replacement, data_files
+from resources.ledger.facade import now
 
 SCOPE = (date(2010, 3, 1), date(2010, 5, 31))
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from backfill_assets.digest import BLOCK_ROWS, RowDigest
+from backfill_assets.worker.digest import BLOCK_ROWS, RowDigest
 
 # How long an example takes says nothing about the domain, only about the machine.
 unhurried = settings(deadline=None, max_examples=50)

@@ -19,8 +19,8 @@ import click
 import pytest
 from pydantic import BaseModel
 
-from backfill_assets.cli import cli
-from backfill_assets.target import TargetTable, TransformContext
+from backfill_assets.cli.command import cli
+from backfill_assets.declarations.target import TargetTable, TransformContext
 from manifests.model import Evidence, Limits, RunManifest, Safety, Target, Validation, parse_manifest
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,20 +20,21 @@ from pyiceberg.manifest import clear_manifest_cache
 from support import moved
 from worlds import FEW_GATES, TARGET, World, keep, killed_at, make_world
 
-from backfill_assets.cli import cli
-from backfill_assets.commands.base import EXIT_FAILED
-from backfill_assets.doctor import Disagreement, Sure, examine, mend
-from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
-from backfill_assets.publication import publish, reinstate, rollback
-from backfill_assets.verification import verify
+from backfill_assets.audit.verification import verify
+from backfill_assets.cli.base import EXIT_FAILED
+from backfill_assets.cli.command import cli
+from backfill_assets.gates.judging import gate_chunks, gate_run
+from backfill_assets.operations.doctor import Disagreement, Sure, examine, mend
+from backfill_assets.publication.publisher import publish, reinstate, rollback
+from backfill_assets.staging.executor import stage_chunks
 from benchmarks.changed_bytes import overwrite
 from manifests.errors import PublicationRefused, Refused, TransitionRefused
 from manifests.lifecycle import RunState
-from resources.lakehouse import RUN_PROPERTY, local_path
-from resources.ledger import ChunkState, now
+from resources.lakehouse.facade import RUN_PROPERTY, local_path
+from resources.lakehouse.storage import Storage, place_of
+from resources.ledger.facade import ChunkState, now
+from resources.ledger.tables import attempts, freezes, leases, publications, runs
 from resources.processes import name_of
-from resources.storage import Storage, place_of
-from resources.tables import attempts, freezes, leases, publications, runs
 
 YEAR = (date(2010, 1, 1), date(2010, 12, 31))
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from test_pages import page
 
-from backfill_assets import garbage, publication
-from backfill_assets.doctor import examine
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.target import Product
+from backfill_assets.installation import Platform
+from backfill_assets.operations import garbage
+from backfill_assets.operations.doctor import examine
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication import publisher as publication
 from benchmarks import small_table
-from resources import plans
+from resources.ledger import plans
 
 APRIL = ("2020-04-01", "2020-04-30")
 
@@ -41,7 +41,6 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platfo
             return fetch(engine, run_id, plan_hash)
 
         monkeypatch.setattr(plans, "fetch", late)
-        monkeypatch.setattr(garbage, "PRODUCTS", (Product("readings", (), (small_table.TARGET,)),))
         yield platform
         small_table.closed(platform)
     assert not todo, "nobody has asked for the plan"

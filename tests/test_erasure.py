@@ -13,12 +13,12 @@ from support import put_in_force
 from table_model import File, Row, Run
 from table_world import MONTHS, SOURCE, Installation, day_of, only_this_table
 
-from backfill_assets import publication
+from backfill_assets.publication import publisher as publication
 from manifests.errors import PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, PublishMode
 from manifests.policy import shown
-from resources.lakehouse import MAIN_BRANCH
+from resources.lakehouse.facade import MAIN_BRANCH
 
 MONTH = MONTHS[0]
 MODES = {

@@ -14,14 +14,14 @@ import polars as pl
 import pytest
 from pyiceberg.types import IntegerType, StringType
 
-from backfill_assets import diff as diff_module
-from backfill_assets import doctor
-from backfill_assets import platform as platform_module
-from backfill_assets.explain import explain
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish
-from backfill_assets.target import Product
-from backfill_assets.verification import verify
+from backfill_assets import installation as platform_module
+from backfill_assets.audit.explain import explain
+from backfill_assets.audit.verification import verify
+from backfill_assets.declarations.target import Product
+from backfill_assets.installation import Platform
+from backfill_assets.operations import doctor
+from backfill_assets.publication.publisher import publish
+from backfill_assets.review import diff as diff_module
 from benchmarks import small_table
 from benchmarks.small_table import HISTORY, READINGS, SCOPE, TARGET, Reading, manifest, planned, staged
 from manifests.errors import PlanRefused
@@ -122,7 +122,6 @@ def test_a_plan_is_refused_where_table_and_model_differ_and_names_the_column(
     with pytest.raises(PlanRefused) as refused:
         planned(platform, contract)
     said = [problem.what for problem in refused.value.problems]
-    monkeypatch.setattr(doctor, "PRODUCTS", platform_module.PRODUCTS)
     assert [text.partition("column ")[2].split()[0].rstrip(",") for text in said] == ["quality", "status"]
     assert [(one.kind, one.where, one.what) for one in doctor.examine(platform)] == [
         ("columns-differ", READINGS, "; ".join(said))

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 from worlds import FEW_GATES, KEY, TARGET, VALUES, World, make_world
 
-from backfill_assets.cli import cli
-from backfill_assets.explain import Explanation, explain, parse_key
-from backfill_assets.platform import target_named
-from backfill_assets.publication import publish, rollback
+from backfill_assets.audit.explain import Explanation, explain, parse_key
+from backfill_assets.cli.command import cli
+from backfill_assets.installation import target_named
+from backfill_assets.publication.publisher import publish, rollback
 from manifests.errors import InputRefused
 
 

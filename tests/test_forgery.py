@@ -23,17 +23,20 @@ from pyiceberg.table import update
 from servers import Postgres
 from support import at_once, put_back, put_folder, put_link, put_link_to_nothing, put_pipe, put_socket, set_aside
 
-from backfill_assets import decisions, diff, faults, publication, records
-from backfill_assets.diff import diff_here, diff_run, recorded_diff
-from backfill_assets.doctor import examine, mend
-from backfill_assets.events import MOVED
-from backfill_assets.kept_diffs import keep_diff
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.publication import prepare, publish, rollback
-from backfill_assets.records import bundle_files, catch_up
-from backfill_assets.report import report
-from backfill_assets.verification import verify
+from backfill_assets import decisions, faults
+from backfill_assets.audit.report import report
+from backfill_assets.audit.verification import verify
+from backfill_assets.evidence import records
+from backfill_assets.evidence.events import MOVED
+from backfill_assets.evidence.records import bundle_files, catch_up
+from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication import publisher as publication
+from backfill_assets.publication.publisher import prepare, publish, rollback
+from backfill_assets.review import diff
+from backfill_assets.review.diff import diff_here, diff_run, recorded_diff
+from backfill_assets.review.kept_diffs import keep_diff
 from benchmarks import small_table
 from benchmarks.forged_records import FORGED_RECORDS
 from benchmarks.small_table import HISTORY, SCOPE, closed, declared, manifest, planned, staged
@@ -41,9 +44,9 @@ from benchmarks.tampering import Copies, Outcome, forge_records, installation
 from manifests.canonical import plain, sha256_of
 from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefused
 from manifests.lifecycle import RunState
-from resources import journal, stops
-from resources.evidence import SEALED, EvidenceStore, sha256_of_file
-from resources.lakehouse import local_path
+from resources.evidence.store import SEALED, EvidenceStore, sha256_of_file
+from resources.lakehouse.facade import local_path
+from resources.ledger import journal, stops
 
 FORGED_REVIEW = """
     INSERT INTO approvals (run_id, decision, decided_by, comment, plan_hash, self_approved, role, at)

@@ -20,14 +20,14 @@ import pytest
 import sqlalchemy as sa
 from test_bad_inputs import APPROVER, base_manifest, own_environment, run_command, squeezed
 
-from backfill_assets import executor
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish, rollback
+from backfill_assets.installation import Platform
+from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.staging import executor
 from benchmarks import small_table
 from benchmarks.small_table import HISTORY, READINGS, SCOPE
 from manifests.errors import EnvironmentRefused, Refused
-from resources import space
-from resources.ledger import Ledger
+from resources.files import space
+from resources.ledger.facade import Ledger
 
 RUN = "bad-run"
 REPLACE = "REPLACE_PARTITIONS"

@@ -19,8 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import LINEAGE, RUN_CLOCK, sla_row
 
-from backfill_assets import gates
-from backfill_assets.gates import (
+from backfill_assets.declarations.schema import Published, dtypes, false_row_rules, row_rule
+from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
+from backfill_assets.worker import chunk_gate as gates
+from backfill_assets.worker.chunk_gate import (
     CHUNK_RULE,
     FILES_RULE,
     KEY_RULE,
@@ -42,8 +44,6 @@ from backfill_assets.gates import (
     task_from_json,
     task_to_json,
 )
-from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
-from backfill_assets.schema import Published, dtypes, false_row_rules, row_rule
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused
 

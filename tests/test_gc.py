@@ -21,19 +21,20 @@ from support import moved
 from worlds import FEW_GATES, TARGET, Killed, World, keep, killed_at, make_world
 
 from backfill_assets import faults
-from backfill_assets import garbage as garbage_module
-from backfill_assets.cli import cli, main
-from backfill_assets.commands.base import EXIT_REFUSED
-from backfill_assets.doctor import examine, mend
-from backfill_assets.garbage import GC, MANIFEST, OUTLINE, STAGED, TableGarbage, collect, find
-from backfill_assets.publication import accept, prepare, publish, reinstate, rollback
+from backfill_assets.cli.base import EXIT_REFUSED
+from backfill_assets.cli.command import cli, main
+from backfill_assets.evidence.events import GC
+from backfill_assets.operations import garbage as garbage_module
+from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.operations.garbage import MANIFEST, OUTLINE, STAGED, TableGarbage, collect, find
+from backfill_assets.publication.publisher import accept, prepare, publish, reinstate, rollback
 from manifests.errors import EnvironmentRefused, PublicationRefused
 from manifests.lifecycle import RunState
-from resources import history
-from resources.lakehouse import local_path
-from resources.ledger import now
-from resources.storage import Storage, place_of
-from resources.tables import attempts, chunks, runs
+from resources.lakehouse import history
+from resources.lakehouse.facade import local_path
+from resources.lakehouse.storage import Storage, place_of
+from resources.ledger.facade import now
+from resources.ledger.tables import attempts, chunks, runs
 
 YEAR = (date(2010, 1, 1), date(2010, 12, 31))
 SPRING = (date(2010, 3, 1), date(2010, 5, 31))

@@ -34,7 +34,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect as websocket
 from worlds import World, make_world
 
-from backfill_assets.guard import (
+from backfill_assets.defs.launch import instance_at
+from backfill_assets.defs.launched_by import RUN_TAG, STOP_TAG
+from backfill_assets.defs.staging import backfill_partitions
+from backfill_assets.products.enforcement import CASE_SLA_DAILY
+from backfill_assets.ui.guard import (
     FORBIDDEN_MUTATIONS,
     MAX_BODY,
     OPERATOR_MUTATIONS,
@@ -47,11 +51,8 @@ from backfill_assets.guard import (
     Send,
     mutations_of,
 )
-from backfill_assets.launch import instance_at
-from backfill_assets.launched_by import RUN_TAG, STOP_TAG
-from backfill_assets.pages import make_pages
-from backfill_assets.products.enforcement import CASE_SLA_DAILY
-from backfill_assets.serving import (
+from backfill_assets.ui.pages import make_pages
+from backfill_assets.ui.serving import (  # fmt: skip
     USER_TAG,
     Listener,
     _run,
@@ -61,9 +62,8 @@ from backfill_assets.serving import (
     listeners_of,
     noted_in,
     socket_folder,
-)  # fmt: skip
-from backfill_assets.staging import backfill_partitions
-from resources import stops
+)
+from resources.ledger import stops
 
 ADDRESS = f"https://{NAME}"
 USERS = {"olga": "an operator's", "victor": "a viewer's"}

@@ -20,15 +20,16 @@ from servers import Postgres
 from table_model import File, Killed, Row, Run
 from table_world import DAYS, EVENTS, MONTHS, NOBODY, Installation, day_of, only_this_table
 
-from backfill_assets import decisions, faults, publication
-from backfill_assets.doctor import Disagreement, examine, mend
-from backfill_assets.leasing import collecting_lease, leases_of
-from backfill_assets.links import strange_links
-from backfill_assets.platform import Platform
-from backfill_assets.recording import record_landed, tell_again
-from backfill_assets.records import damaged_files, records_of
-from backfill_assets.verification import verify
-from backfill_assets.ways import Change
+from backfill_assets import decisions, faults
+from backfill_assets.audit.verification import verify
+from backfill_assets.evidence.links import strange_links
+from backfill_assets.evidence.records import damaged_files, records_of
+from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor import Disagreement, examine, mend
+from backfill_assets.publication import publisher as publication
+from backfill_assets.publication.changes_by_mode import Change
+from backfill_assets.publication.leasing import collecting_lease, leases_of
+from backfill_assets.publication.recording import record_landed, tell_again
 from manifests.errors import (
     EnvironmentRefused,
     InputRefused,
@@ -40,13 +41,13 @@ from manifests.errors import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OnConflict, PublishMode
-from resources import lakehouse
-from resources.chain import Chain
-from resources.evidence import SEALED, EvidenceStore
-from resources.history import forget
-from resources.lakehouse import local_path
-from resources.leases import Leases
-from resources.ledger import OBSOLETE, ChunkState
+from resources.evidence.chain import Chain
+from resources.evidence.store import SEALED, EvidenceStore
+from resources.lakehouse import facade as lakehouse
+from resources.lakehouse.facade import local_path
+from resources.lakehouse.history import forget
+from resources.ledger.facade import OBSOLETE, ChunkState
+from resources.ledger.leases import Leases
 from resources.processes import name_of
 from resources.settings import load_settings
 

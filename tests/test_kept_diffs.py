@@ -16,16 +16,16 @@ import pytest
 from click.testing import CliRunner
 from worlds import FEW_GATES, KEY, NUMBERS, TARGET, VALUES, World, killed_at, make_world
 
-from backfill_assets import doctor
-from backfill_assets.cli import cli
-from backfill_assets.diff import diff_here, diff_run, recorded_diff
-from backfill_assets.kept_diffs import after_publication, due, keep_diff, sealed_changes
-from backfill_assets.publication import accept, publish, rollback
-from backfill_assets.report import report
-from backfill_assets.verification import verify
+from backfill_assets.audit.report import report
+from backfill_assets.audit.verification import verify
+from backfill_assets.cli.command import cli
+from backfill_assets.operations import doctor
+from backfill_assets.publication.publisher import accept, publish, rollback
+from backfill_assets.review.diff import diff_here, diff_run, recorded_diff
+from backfill_assets.review.kept_diffs import after_publication, due, keep_diff, sealed_changes
 from manifests.canonical import plain
 from manifests.errors import InputRefused
-from resources.evidence import sha256_of_file
+from resources.evidence.store import sha256_of_file
 
 SCOPE = (date(2010, 3, 1), date(2010, 4, 30))
 

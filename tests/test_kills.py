@@ -15,22 +15,26 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from servers import Postgres
 
-from backfill_assets import decisions, executor, faults, planning, publication
-from backfill_assets.doctor import examine, mend
-from backfill_assets.platform import Platform
-from backfill_assets.publication import accept, publish, reinstate, rollback
+from backfill_assets import decisions, faults
+from backfill_assets.gates import judging
+from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.planning import resolve as planning
+from backfill_assets.publication import publisher as publication
+from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
+from backfill_assets.staging import executor
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES, RUN, STEPS, Case
 from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, manifest, planned, rows, staged
 from manifests.errors import EnvironmentRefused, PublicationDeferred, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
-from resources import approvals, judged, repairs
-from resources import lakehouse as lakehouse_module
-from resources import leases as leases_module
-from resources import ledger as ledger_module
-from resources.lakehouse import local_path
-from resources.ledger import ChunkState, Verdict
+from resources.lakehouse import facade as lakehouse_module
+from resources.lakehouse.facade import local_path
+from resources.ledger import approvals, judged, repairs
+from resources.ledger import facade as ledger_module
+from resources.ledger import leases as leases_module
+from resources.ledger.facade import ChunkState, Verdict
 
 BY_NAME = {case.name: case for case in CASES}
 REPLACE = BY_NAME["REPLACE_PARTITIONS"]
@@ -380,16 +384,16 @@ def test_a_launch_whose_run_another_one_has_judged_meanwhile_has_nothing_left_to
     case = only(REPLACE, RUN)
     record = planned(platform, manifest(case.run_id, case.mode, case.scope))
     executor.stage_chunks(platform, case.run_id, [chunk.key for chunk in record.plan.chunks])
-    executor.gate_chunks(platform, case.run_id)
-    judge = executor._run_verdicts
+    judging.gate_chunks(platform, case.run_id)
+    judge = judging._run_verdicts
 
     def overtaken(*arguments: Any) -> Any:
-        monkeypatch.setattr(executor, "_run_verdicts", judge)
-        assert executor.gate_run(platform, case.run_id)
+        monkeypatch.setattr(judging, "_run_verdicts", judge)
+        assert judging.gate_run(platform, case.run_id)
         return judge(*arguments)
 
-    monkeypatch.setattr(executor, "_run_verdicts", overtaken)
-    assert executor.gate_run(platform, case.run_id) is None
+    monkeypatch.setattr(judging, "_run_verdicts", overtaken)
+    assert judging.gate_run(platform, case.run_id) is None
     assert platform.ledger.run(case.run_id).state is RunState.VALIDATED
     moves = [one["to_state"] for one in platform.ledger.history(case.run_id)]
     assert moves.count("VALIDATED") == 1
@@ -416,24 +420,24 @@ def test_verdicts_of_files_that_another_launch_has_replaced_meanwhile_validate_n
     record = planned(platform, limited)
     keys = [chunk.key for chunk in record.plan.chunks]
     executor.stage_chunks(platform, case.run_id, keys)
-    executor.gate_chunks(platform, case.run_id)
-    judge = executor._run_verdicts
+    judging.gate_chunks(platform, case.run_id)
+    judge = judging._run_verdicts
 
     def overtaken(*arguments: Any) -> Any:
         verdicts = judge(*arguments)
-        monkeypatch.setattr(executor, "_run_verdicts", judge)
-        assert executor.gate_run(platform, case.run_id)
+        monkeypatch.setattr(judging, "_run_verdicts", judge)
+        assert judging.gate_run(platform, case.run_id)
         platform.ledger.replan(case.run_id, record.plan, keys, actor="grace", reason="changed since")
         executor.stage_chunks(platform, case.run_id, keys)
-        executor.gate_chunks(platform, case.run_id)
+        judging.gate_chunks(platform, case.run_id)
         return verdicts
 
-    monkeypatch.setattr(executor, "_run_verdicts", overtaken)
-    assert executor.gate_run(platform, case.run_id) is None
+    monkeypatch.setattr(judging, "_run_verdicts", overtaken)
+    assert judging.gate_run(platform, case.run_id) is None
     assert platform.ledger.run(case.run_id).state is RunState.STAGED
     with pytest.raises(PublicationRefused, match=r"(?s)STAGED.*judged other files"):
         publish(platform, case.run_id)
-    assert executor.gate_run(platform, case.run_id)  # whoever staged them judges them
+    assert judging.gate_run(platform, case.run_id)  # whoever staged them judges them
     publish(platform, case.run_id)
 
 
@@ -441,7 +445,7 @@ def test_an_owner_accepts_numbers_of_the_files_that_are_staged_and_of_no_others(
     record = planned(platform, manifest("unusual", REPLACE.mode, REPLACE.scope))
     keys, ledger = [chunk.key for chunk in record.plan.chunks], platform.ledger
     executor.stage_chunks(platform, "unusual", keys)
-    executor.gate_chunks(platform, "unusual")
+    judging.gate_chunks(platform, "unusual")
     first, *others = record.plan.gates
     found = [Verdict(first, passed=False, summary="down by 80%", details={}, asks=True)]
     found += [Verdict(gate, passed=True, summary="fine", details={}) for gate in others]
@@ -449,7 +453,7 @@ def test_an_owner_accepts_numbers_of_the_files_that_are_staged_and_of_no_others(
     (seen,) = approvals.asking(ledger, "unusual")
     assert repairs.plan_again(ledger, "unusual", ledger.chunks("unusual")[0], "its file is damaged", "doctor")
     executor.stage_chunks(platform, "unusual", keys)
-    executor.gate_chunks(platform, "unusual")
+    judging.gate_chunks(platform, "unusual")
 
     def accept(verdict: Verdict) -> RunState:
         return approvals.accept_change(

@@ -22,22 +22,23 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 from support import BY_MONTH, DAYS_SCHEMA, a_lakehouse, day_rows, of_run, scope, stage_file
 from support import DAYS as SMALL
 
-from backfill_assets import faults, publication
-from backfill_assets import platform as platform_module
-from backfill_assets.leasing import leases_of, publishing_lease
-from backfill_assets.platform import Platform
-from backfill_assets.publication import PUBLISH, ROLLBACK, publish, rollback
+from backfill_assets import faults
+from backfill_assets import installation as platform_module
+from backfill_assets.installation import Platform
+from backfill_assets.publication import publisher as publication
+from backfill_assets.publication.leasing import leases_of, publishing_lease
+from backfill_assets.publication.publisher import PUBLISH, ROLLBACK, publish, rollback
 from benchmarks import publishers
 from benchmarks.publishers import DAYS, initialise, opened, validated
 from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, PublicationRefused
 from manifests.lifecycle import RunState
-from resources import lakehouse as lakehouse_module
-from resources import leases as leases_module
 from resources import processes as processes_module
-from resources.lakehouse import Lakehouse, fence_of
-from resources.leases import Lease, Leases
-from resources.ledger import Ledger
-from resources.tables import leases as leases_table
+from resources.lakehouse import facade as lakehouse_module
+from resources.lakehouse.facade import Lakehouse, fence_of
+from resources.ledger import leases as leases_module
+from resources.ledger.facade import Ledger
+from resources.ledger.leases import Lease, Leases
+from resources.ledger.tables import leases as leases_table
 
 TARGET = "silver.table"
 JANUARY = (date(2020, 1, 1), date(2020, 1, 31))

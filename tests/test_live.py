@@ -21,22 +21,23 @@ from click.testing import CliRunner
 from worlds import SPARK, TARGET, World, declare
 
 from backfill_assets import decisions
-from backfill_assets.cli import cli
-from backfill_assets.declared import problems_of
-from backfill_assets.definitions import build_definitions
-from backfill_assets.executor import require_computable
-from backfill_assets.launch import initialise_instance, run_publication
+from backfill_assets.cli.command import cli
+from backfill_assets.declarations.checking import problems_of
+from backfill_assets.declarations.target import LivePolicy, TargetTable
+from backfill_assets.defs.build import build_definitions
+from backfill_assets.defs.launch import initialise_instance, run_publication
+from backfill_assets.defs.live_triggers import live_schedule, live_sensor
+from backfill_assets.defs.publish import publication_requests, publish_job, publish_sensor
+from backfill_assets.defs.staging import backfill_partitions, staging_job, staging_job_name
+from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.installation import Platform, target_named
 from backfill_assets.live import Tick, approve_by_policy, live_manifest, tick
-from backfill_assets.live_triggers import live_schedule, live_sensor
-from backfill_assets.loading import initialise, load_case_events
-from backfill_assets.planning import plan_run, preview
-from backfill_assets.platform import Platform, target_named
+from backfill_assets.operations.initialise import initialise
+from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, generator, raw
 from backfill_assets.products.enforcement.loading import RawLoad
-from backfill_assets.publication import policy_problems, publish, rollback
-from backfill_assets.publish import publication_requests, publish_job, publish_sensor
-from backfill_assets.staging import backfill_partitions, staging_job, staging_job_name
-from backfill_assets.target import LivePolicy, TargetTable
+from backfill_assets.publication.publisher import policy_problems, publish, rollback
+from backfill_assets.staging.executor import require_computable
 from manifests.errors import (
     InputRefused,
     PlanRefused,
@@ -47,10 +48,10 @@ from manifests.errors import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Mode
-from resources import freezes, ticks, watermarks
-from resources.ledger import RunRecord, now
+from resources.ledger import freezes, ticks, watermarks
+from resources.ledger.facade import RunRecord, now
+from resources.ledger.tables import waits
 from resources.settings import load_settings
-from resources.tables import waits
 
 FIRST, LAST = date(2011, 1, 1), date(2011, 6, 30)
 MARCH, APRIL, MAY = date(2011, 3, 1), date(2011, 4, 1), date(2011, 5, 1)

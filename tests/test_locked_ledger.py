@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from support import planned
 from test_bad_inputs import own_environment, run_command, squeezed
 
-from resources import transactions
-from resources.cells import IllegibleRow
-from resources.ledger import Ledger
+from resources.ledger import transactions
+from resources.ledger.cells import IllegibleRow
+from resources.ledger.facade import Ledger
 
 RUN = "planned-run"
 HOLDER = """

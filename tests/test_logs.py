@@ -18,15 +18,15 @@ from click.testing import CliRunner
 from support import lost_once_recorded
 from test_metrics import misplaced
 
-from backfill_assets import executor, faults, garbage
-from backfill_assets import platform as platform_module
-from backfill_assets.cli import cli
-from backfill_assets.doctor import mend
-from backfill_assets.garbage import collect, find
+from backfill_assets import faults
+from backfill_assets.cli.command import cli
+from backfill_assets.installation import Platform
 from backfill_assets.live import tick
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.publication import cancel, publish, rollback
+from backfill_assets.operations.doctor import mend
+from backfill_assets.operations.garbage import collect, find
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication.publisher import cancel, publish, rollback
+from backfill_assets.staging import executor
 from benchmarks.small_table import (
     HISTORY,
     READINGS,
@@ -42,7 +42,7 @@ from benchmarks.small_table import (
 )
 from manifests.errors import EnvironmentRefused, InputRefused, PlanRefused, PublicationRefused
 from resources import logs
-from resources.ledger import now
+from resources.ledger.facade import now
 from resources.logs import FIELDS, ROOT, bound, configure, event, without_passwords
 from resources.settings import load_settings
 
@@ -76,7 +76,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("logs")
     log = logging.getLogger(ROOT)
     before = (list(log.handlers), log.level, log.propagate)
-    with declared(), mock.patch.object(garbage, "PRODUCTS", (platform_module.PRODUCTS[0],)):
+    with declared():
         platform = opened(
             folder / "home", log_file=folder / "log.jsonl", log_format="json", log_level="DEBUG", keep_dead_runs_days=0
         )

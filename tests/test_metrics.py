@@ -19,15 +19,26 @@ import yaml
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from backfill_assets import executor, metrics
-from backfill_assets import platform as platform_module
-from backfill_assets.cli import cli
-from backfill_assets.gates import rule_name
-from backfill_assets.metrics import MOST_RULES, OTHER, address, families, is_loopback, registry, serve, text, write
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish, rollback
-from backfill_assets.target import InputTable, Product
+from backfill_assets import installation as platform_module
+from backfill_assets.cli.command import cli
+from backfill_assets.declarations.target import InputTable, Product
+from backfill_assets.installation import Platform
+from backfill_assets.operations import metrics
+from backfill_assets.operations.metrics import (
+    MOST_RULES,
+    OTHER,
+    address,
+    families,
+    is_loopback,
+    registry,
+    serve,
+    text,
+    write,
+)
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.staging import executor
+from backfill_assets.worker.chunk_gate import rule_name
 from benchmarks import small_table
 from benchmarks.small_table import (
     HISTORY,
@@ -46,10 +57,10 @@ from benchmarks.small_table import (
     staged,
 )
 from manifests.errors import EnvironmentRefused, InputRefused
-from resources.figures import figures
-from resources.lakehouse import Lakehouse, PinnedRead
-from resources.ledger import now
-from resources.tables import attempts, leases, publications, verdicts, watermarks
+from resources.lakehouse.facade import Lakehouse, PinnedRead
+from resources.ledger.facade import now
+from resources.ledger.figures import figures
+from resources.ledger.tables import attempts, leases, publications, verdicts, watermarks
 
 ROOT = Path(__file__).resolve().parent.parent
 MONITORING = ROOT / "docs" / "monitoring"

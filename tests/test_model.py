@@ -26,14 +26,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from table_model import File, Killed, Launch, Model, Row, Run
 from table_world import DAYS, MONTHS, NAMES, NOBODY, Installation, day_of, only_this_table
 
-from backfill_assets import doctor, publication, ways
+from backfill_assets.operations import doctor
+from backfill_assets.publication import changes_by_mode as ways
+from backfill_assets.publication import publisher as publication
 from manifests.errors import LeaseHeld, PlanRefused, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, OnConflict, PublishMode
-from resources import stops
-from resources.leases import Leases
+from resources.ledger import stops
+from resources.ledger.leases import Leases
+from resources.ledger.tables import leases as leases_table
 from resources.processes import name_of
-from resources.tables import leases as leases_table
 
 PUBLISHING = ("sealed", "tagged", "prepared", "leased", "committed", "recorded")
 

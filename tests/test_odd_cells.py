@@ -16,20 +16,20 @@ import pytest
 import sqlalchemy as sa
 from support import put_back, set_aside
 
-from backfill_assets.doctor import examine, mend
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish, rollback
-from backfill_assets.untold import dagster_disagreements
-from backfill_assets.verification import verify
+from backfill_assets.audit.verification import verify
+from backfill_assets.defs.untold import dagster_disagreements
+from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.publication.publisher import publish, rollback
 from benchmarks import odd_cells
 from benchmarks.odd_cells import ODD, Cell, World
 from manifests.errors import LeaseHeld
 from manifests.lifecycle import RunState
-from resources.cells import Day, IllegibleRow, Utc
-from resources.leases import Leases
-from resources.ledger import Ledger
-from resources.repairs import newest_instants
-from resources.tables import journal, metadata
+from resources.ledger.cells import Day, IllegibleRow, Utc
+from resources.ledger.facade import Ledger
+from resources.ledger.leases import Leases
+from resources.ledger.repairs import newest_instants
+from resources.ledger.tables import journal, metadata
 
 # one of each way in which a command reads: a row as it is, JSON, an instant that is compared, the newest one, what is in force
 CELLS = (
@@ -84,7 +84,7 @@ def test_a_cell_of_any_column_is_of_its_kind_or_refused(tmp_path: Path) -> None:
     ledger.migrate()
     refused = 0
     for table in metadata.sorted_tables:
-        for column in table.c if table is not journal else ():  # whose cells `resources.journal` judges itself
+        for column in table.c if table is not journal else ():  # whose cells `resources.ledger.journal` judges itself
             kind = _KINDS.get(type(column.type)) or column.type.python_type
             with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
                 connection.execute("PRAGMA synchronous=OFF")

@@ -7,12 +7,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from backfill_assets import definitions, publication
-from backfill_assets import platform as platform_module
 from backfill_assets.decisions import reject
-from backfill_assets.launch import announce_approval, initialise_instance, instance_at, run_chunks
-from backfill_assets.launched_by import RUN_TAG
-from backfill_assets.staging import asset_key, backfill_partitions
+from backfill_assets.defs import build as definitions
+from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, run_chunks
+from backfill_assets.defs.launched_by import RUN_TAG
+from backfill_assets.defs.staging import asset_key, backfill_partitions
+from backfill_assets.publication import publisher as publication
 from benchmarks import small_table
 from manifests.lifecycle import RunState
 
@@ -21,7 +21,6 @@ def test_runs_that_are_over_are_offered_no_more_and_lose_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_table.declared():
-        monkeypatch.setattr(definitions, "PRODUCTS", platform_module.PRODUCTS)
         platform = small_table.opened(tmp_path / "home")
         small_table.initialise(platform)
         initialise_instance(platform.settings)

@@ -17,17 +17,17 @@ from support import put_in_force
 from worlds import World, make_world, with_version
 
 from backfill_assets import decisions
-from backfill_assets.diff import diff_run
-from backfill_assets.executor import gate_run
-from backfill_assets.launch import run_chunks
+from backfill_assets.audit.reproduce import Outcome, reproduce
+from backfill_assets.defs.launch import run_chunks
+from backfill_assets.evidence.records import bundle_files
+from backfill_assets.gates.judging import gate_run
 from backfill_assets.products.enforcement.transforms import case_sla_daily
-from backfill_assets.publication import publish, reinstate, rollback
-from backfill_assets.records import bundle_files
-from backfill_assets.reproduce import Outcome, reproduce
+from backfill_assets.publication.publisher import publish, reinstate, rollback
+from backfill_assets.review.diff import diff_run
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import OLD_DATA_GATE
-from resources import approvals
+from resources.ledger import approvals
 
 SOURCE = "bronze.case_events"
 FIRST = "first-history"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
-from backfill_assets.output_types import fits, way_out
+from backfill_assets.declarations.output_types import fits, way_out
 
 BOUNDS = {
     spark.ByteType(): (-(2**7), 2**7 - 1),

@@ -18,18 +18,22 @@ import pytest
 from click.testing import CliRunner
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
-from backfill_assets import decisions, definitions, executor, publication
-from backfill_assets import platform as platform_module
-from backfill_assets.cli import cli
-from backfill_assets.launched_by import RUN_TAG, USER_TAG
-from backfill_assets.pages import make_pages
-from backfill_assets.platform import Platform, group_of
+from backfill_assets import decisions
+from backfill_assets import installation as platform_module
+from backfill_assets.cli.command import cli
+from backfill_assets.defs import build as definitions
+from backfill_assets.defs.launched_by import RUN_TAG, USER_TAG
+from backfill_assets.defs.starting import Starting, starting
+from backfill_assets.gates import judging
+from backfill_assets.installation import Platform, group_of
 from backfill_assets.products.enforcement import PRODUCT
-from backfill_assets.starting import Starting, starting
+from backfill_assets.publication import publisher as publication
+from backfill_assets.staging import executor
+from backfill_assets.ui.pages import make_pages
 from benchmarks import small_table
 from manifests.errors import PublicationRefused
 from manifests.model import manifest_from
-from resources import stops
+from resources.ledger import stops
 
 TIME = re.compile(r"<time>20\d\d-\d\d-\d\d \d\d:\d\d:\d\d</time> UTC")
 ASSET = "/assets/silver/readings"
@@ -157,7 +161,8 @@ def test_a_file_whose_name_is_no_text_takes_no_page_away(platform: Platform) -> 
 
 def test_a_run_that_waits_for_a_launch_says_so_in_the_list(platform: Platform) -> None:
     planned(platform, "part")
-    from backfill_assets.executor import gate_chunks, stage_chunks
+    from backfill_assets.gates.judging import gate_chunks
+    from backfill_assets.staging.executor import stage_chunks
 
     stage_chunks(platform, "part", ["2020-02"])
     gate_chunks(platform, "part")
@@ -203,7 +208,6 @@ def test_a_page_asks_again_only_while_something_is_under_way(platform: Platform)
 
 def test_each_product_has_its_group(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform_module, "PRODUCTS", (PRODUCT, *platform_module.PRODUCTS))
-    monkeypatch.setattr(definitions, "PRODUCTS", platform_module.PRODUCTS)
     graph = definitions.build_definitions(platform).resolve_asset_graph()
     groups = {key.to_user_string(): graph.get(key).group_name for key in graph.get_all_asset_keys()}
     assert {groups[f"silver/readings{suffix}"] for suffix in ("", "_published", "_reconciled")} == {"readings"}
@@ -292,7 +296,7 @@ def test_what_waits_for_a_launch_is_named_with_its_gaps_and_gates_are_in_order(p
     with mock.patch.object(small_table, "rows_of", twice):
         for chunk in ("2020-04", "2020-01", "2020-03"):
             executor.stage_chunks(platform, "gaps", [chunk])
-            executor.gate_chunks(platform, "gaps")
+            judging.gate_chunks(platform, "gaps")
     shown = page(platform, "/backfill/gaps")
     gates = re.findall(r"checkDetail=chunk_rules'>chunk_rules</a><td>([^<]*)<", shown)
     assert gates == ["2020-01", "2020-03", "2020-04"]

@@ -16,17 +16,17 @@ import pytest
 from click.testing import CliRunner
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from backfill_assets.cli import cli
-from backfill_assets.pages import make_pages
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish
-from backfill_assets.report import report, report_beside
-from backfill_assets.verification import COVERED, NOT_COVERED, verify
+from backfill_assets.audit.report import report, report_beside
+from backfill_assets.audit.verification import COVERED, NOT_COVERED, verify
+from backfill_assets.cli.command import cli
+from backfill_assets.installation import Platform
+from backfill_assets.publication.publisher import publish
+from backfill_assets.ui.pages import make_pages
 from benchmarks import small_table
 from benchmarks.small_table import HISTORY, SOURCE, manifest_data, planned, staged
 from manifests.model import manifest_from
-from resources.lakehouse import local_path
-from resources.snapshots import Seen
+from resources.lakehouse.facade import local_path
+from resources.lakehouse.snapshots import Seen
 
 
 @pytest.fixture

@@ -21,33 +21,33 @@ from support import moved, pass_all, put_in_force, stage_all
 from worlds import World, killed_at, make_world
 
 from backfill_assets import decisions, live
-from backfill_assets.cli import cli
-from backfill_assets.decision_jobs import BREAK_GLASS_TAG, approve_run, review_run
-from backfill_assets.doctor import examine, mend
-from backfill_assets.executor import require_computable
-from backfill_assets.launch import initialise_instance, instance_at
-from backfill_assets.launched_by import SOMEBODY, USER_TAG, actor_of, sensor
-from backfill_assets.planning import plan_run, preview
-from backfill_assets.platform import Platform, target_named
-from backfill_assets.publication import policy_problems
-from backfill_assets.publication import publish as publish_body
-from backfill_assets.publish import publication_requests
-from backfill_assets.records import bundle_files
-from backfill_assets.verification import verify
+from backfill_assets.audit.verification import verify
+from backfill_assets.cli.command import cli
+from backfill_assets.defs.decision_jobs import BREAK_GLASS_TAG, approve_run, review_run
+from backfill_assets.defs.launch import initialise_instance, instance_at
+from backfill_assets.defs.launched_by import USER_TAG, actor_of, sensor
+from backfill_assets.defs.publish import publication_requests
+from backfill_assets.evidence.records import bundle_files
+from backfill_assets.installation import Platform, target_named
+from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.planning.resolve import plan_run, preview
+from backfill_assets.publication.publisher import policy_problems
+from backfill_assets.publication.publisher import publish as publish_body
+from backfill_assets.staging.executor import require_computable
 from benchmarks import small_table
 from manifests.errors import EnvironmentRefused, InputRefused, PlanRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Kind, OnConflict
 from manifests.planner import plan_from_json
 from manifests.policy import Role, hash_of_subjects
-from resources import approvals, ticks
-from resources import ledger as ledger_module
-from resources.actors import Actor, Channel, Proof, acting
-from resources.lakehouse import LOAD_PROPERTY
-from resources.ledger import Ledger, RunRecord
+from resources.actors import SOMEBODY, Actor, Channel, Proof, acting
+from resources.lakehouse.facade import LOAD_PROPERTY
+from resources.ledger import approvals, ticks
+from resources.ledger import facade as ledger_module
+from resources.ledger.facade import Ledger, RunRecord
+from resources.ledger.tables import policy_decisions, runs
 from resources.policies import hashes_of
 from resources.settings import load_settings
-from resources.tables import policy_decisions, runs
 
 FOUR_EYES = {"name": "four eyes", "rules": [{}]}
 TABLE, SOURCE = "silver.case_sla_daily", "bronze.case_events"
@@ -782,7 +782,7 @@ def test_the_plan_on_the_terminal_says_what_is_not_used(world: World, monkeypatc
 def test_a_ledger_of_before_keeps_its_approvals_and_is_upgraded(tmp_path: Path):
     from alembic import command as alembic
 
-    from resources.ledger import _alembic_config
+    from resources.ledger.facade import _alembic_config
 
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     with ledger.engine.begin() as connection:

@@ -17,10 +17,10 @@ from launches import launch
 from servers import Postgres, copied, packaged
 from worlds import TARGET, World, make_world
 
-from backfill_assets.cli import execute
-from backfill_assets.launch import initialise_instance, instance_at
-from backfill_assets.publication import publish, rollback
-from backfill_assets.staging import asset_key
+from backfill_assets.cli.command import execute
+from backfill_assets.defs.launch import initialise_instance, instance_at
+from backfill_assets.defs.staging import asset_key
+from backfill_assets.publication.publisher import publish, rollback
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import RunState
 from resources.settings import DAGSTER_STORAGE_VARIABLE, load_settings

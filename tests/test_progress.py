@@ -12,8 +12,8 @@ from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib import font_manager
 
-from backfill_assets.charts import as_markdown, before_and_after, heat_map
-from backfill_assets.progress import Progress, span, written_chunks
+from backfill_assets.audit.charts import as_markdown, before_and_after, heat_map
+from backfill_assets.staging.progress import Progress, span, written_chunks
 
 CHUNKS = ("2010-01", "2010-02", "2010-03")
 

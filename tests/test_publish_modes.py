@@ -11,14 +11,14 @@ import pytest
 from support import moved
 from worlds import FEW_GATES, KEY, TARGET, World, generated, make_world
 
-from backfill_assets.loading import load_case_events
-from backfill_assets.planning import plan_run, plan_series, preview
-from backfill_assets.publication import accept, prepare, publish, reinstate, rollback
-from backfill_assets.verification import verify
+from backfill_assets.audit.verification import verify
+from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.planning.resolve import plan_run, plan_series, preview
+from backfill_assets.publication.publisher import accept, prepare, publish, reinstate, rollback
 from manifests.errors import PlanRefused, PublicationDeferred, PublicationRefused
 from manifests.kinds import FIRST_OUTPUT
 from manifests.lifecycle import RunState
-from resources.tables import amendments
+from resources.ledger.tables import amendments
 
 CORRECTIONS = "silver.case_sla_daily_corrections"
 SCOPE = (date(2010, 3, 1), date(2010, 6, 30))

@@ -16,16 +16,17 @@ from pyspark.sql.types import IntegerType
 from test_pages import page
 from worlds import World, declare, make_world
 
-from backfill_assets import exception_table, executor
-from backfill_assets.pages import run_path
+from backfill_assets.declarations.target import EXCEPTION_COLUMNS, Finding, Level, Reconciliation
+from backfill_assets.defs.addresses import run_path
+from backfill_assets.gates import exception_table
+from backfill_assets.operations.runbook import StepState, steps
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
-from backfill_assets.reconciling import manifest_of, plan_reconciliation, reconcile
-from backfill_assets.runbook import StepState, steps
-from backfill_assets.target import EXCEPTION_COLUMNS, Finding, Level, Reconciliation
+from backfill_assets.reconciliation.reconcile import manifest_of, plan_reconciliation, reconcile
+from backfill_assets.staging import executor
 from benchmarks import small_table
 from manifests.errors import Problem, TransformRefused
 from manifests.lifecycle import RunState
-from resources.ledger import RunRecord, Verdict
+from resources.ledger.facade import RunRecord, Verdict
 
 GATE = "meters_agree"
 UNKNOWN = "AnalysisException: [UNRESOLVED_COLUMN"

@@ -17,18 +17,19 @@ import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 
-from backfill_assets import faults, records
-from backfill_assets.doctor import mend
-from backfill_assets.platform import Platform
-from backfill_assets.publication import accept, change_of, publish, reinstate, rollback
-from backfill_assets.verification import verify
+from backfill_assets import faults
+from backfill_assets.audit.verification import verify
+from backfill_assets.evidence import records
+from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor import mend
+from backfill_assets.publication.publisher import accept, change_of, publish, reinstate, rollback
 from benchmarks import small_table
 from benchmarks.forgeries import FORGERIES, Forged, Forger
 from benchmarks.histories import History
 from benchmarks.small_table import HISTORY, READINGS, manifest, planned, staged
 from benchmarks.tampering import Copies, change_tables, installation, lawful_histories
-from resources.lakehouse import EVIDENCE_PROPERTY, RUN_PROPERTY, commit_replacement, local_path
-from resources.tables import publications
+from resources.lakehouse.facade import EVIDENCE_PROPERTY, RUN_PROPERTY, commit_replacement, local_path
+from resources.ledger.tables import publications
 
 SEED = 20120131
 
@@ -61,7 +62,7 @@ def unsealed(tmp_path: Path) -> Iterator[Platform]:
         planned(found, manifest("old", "REPLACE_PARTITIONS", HISTORY))
         staged(found, "old")
         with (
-            mock.patch("backfill_assets.publication.bundle_files", files),
+            mock.patch("backfill_assets.publication.publisher.bundle_files", files),
             mock.patch.object(records, "commits_of", return_value=[]),
         ):
             publish(found, "old")

@@ -21,24 +21,11 @@ from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, 
 from pyspark.sql import functions as F
 from worlds import SPARK, TARGET, World, declare, killed_at, make_world, with_version
 
-from backfill_assets import exception_table
-from backfill_assets.cli import cli
-from backfill_assets.commands.reconciliation import sparkline
-from backfill_assets.compare import Concealed
-from backfill_assets.definitions import build_definitions
-from backfill_assets.drift import readings, series
-from backfill_assets.exception_table import EXCEPTIONS_TABLE
-from backfill_assets.executor import reconciliation_context
-from backfill_assets.products.enforcement import CASE_SLA_DAILY, reconciliations
-from backfill_assets.products.enforcement.reconciliations import CLOCKS
-from backfill_assets.products.enforcement.transforms import case_sla_daily
-from backfill_assets.publication import publish
-from backfill_assets.reconciliation import Entities, keys, record_level, state_level
-from backfill_assets.reconciliation_job import reconciled_asset, reconciliation_job
-from backfill_assets.reconciling import manifest_of, plan_reconciliation, reconcile
-from backfill_assets.staging import asset_key
-from backfill_assets.standard_gates import change_gate, duplicate_gate, record_gate
-from backfill_assets.target import (
+from backfill_assets.cli.command import cli
+from backfill_assets.cli.reconciliation import sparkline
+from backfill_assets.declarations.reconciliations import Entities, keys, record_level, state_level
+from backfill_assets.declarations.standard_gates import change_gate, duplicate_gate, record_gate
+from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     EXCEPTION_COLUMNS,
     PUBLISHED_RULES_GATE,
@@ -46,10 +33,23 @@ from backfill_assets.target import (
     ReconciliationContext,
     ReconciliationPolicy,
 )
+from backfill_assets.defs.build import build_definitions
+from backfill_assets.defs.reconciliation_job import reconciled_asset, reconciliation_job
+from backfill_assets.defs.staging import asset_key
+from backfill_assets.gates import exception_table
+from backfill_assets.gates.exception_table import EXCEPTIONS_TABLE
+from backfill_assets.gates.judging import reconciliation_context
+from backfill_assets.products.enforcement import CASE_SLA_DAILY, reconciliations
+from backfill_assets.products.enforcement.reconciliations import CLOCKS
+from backfill_assets.products.enforcement.transforms import case_sla_daily
+from backfill_assets.publication.publisher import publish
+from backfill_assets.reconciliation.drift import readings, series
+from backfill_assets.reconciliation.reconcile import manifest_of, plan_reconciliation, reconcile
+from backfill_assets.worker.chunk_diff import Concealed
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode
-from resources.ledger import ChunkState, RunRecord, Verdict
+from resources.ledger.facade import ChunkState, RunRecord, Verdict
 from resources.policies import hashes_of
 
 START, END = date(2010, 1, 1), date(2010, 4, 30)

@@ -16,16 +16,18 @@ import pyarrow as arrow
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from backfill_assets import executor, planning, publication
-from backfill_assets.platform import Platform
-from backfill_assets.verification import verify
+from backfill_assets.audit.verification import verify
+from backfill_assets.installation import Platform
+from backfill_assets.planning import resolve as planning
+from backfill_assets.publication import publisher as publication
+from backfill_assets.staging import executor
 from benchmarks import small_table
 from benchmarks.small_table import SOURCE, manifest_data
 from manifests.errors import EnvironmentRefused, Problem, PublicationDeferred, StateMoved
 from manifests.lifecycle import RunState
 from manifests.model import manifest_from
-from resources.lakehouse import LOAD_PROPERTY
-from resources.ledger import OBSOLETE, ChunkState, now
+from resources.lakehouse.facade import LOAD_PROPERTY
+from resources.ledger.facade import OBSOLETE, ChunkState, now
 
 SCOPE, MARCH = ("2020-02-01", "2020-03-31"), ("2020-03-01", "2020-03-31")
 KEYS = ["2020-02", "2020-03"]

@@ -19,18 +19,18 @@ from click.testing import CliRunner
 from worlds import World, make_world
 
 from backfill_assets import decisions
-from backfill_assets import report as report_module
-from backfill_assets.cli import cli
-from backfill_assets.commands.base import EXIT_FAILED
-from backfill_assets.diff import diff_here, recorded_diff
-from backfill_assets.kept_diffs import after_publication
-from backfill_assets.publication import publish, reinstate, rollback
-from backfill_assets.report import report, report_beside
+from backfill_assets.audit import report as report_module
+from backfill_assets.audit.report import report, report_beside
+from backfill_assets.cli.base import EXIT_FAILED
+from backfill_assets.cli.command import cli
+from backfill_assets.publication.publisher import publish, reinstate, rollback
+from backfill_assets.review.diff import diff_here, recorded_diff
+from backfill_assets.review.kept_diffs import after_publication
 from benchmarks.changed_bytes import overwrite
 from manifests.canonical import plain
 from manifests.errors import InputRefused
-from resources.evidence import REPORT
-from resources.lakehouse import local_path
+from resources.evidence.store import REPORT
+from resources.lakehouse.facade import local_path
 
 HOSTILE = '<script>alert("x")</script> & $\\frac{1}{2}$ <img src=http://example.org/x.png onerror=alert(1)>'
 MARCH = (date(2010, 3, 1), date(2010, 3, 31))

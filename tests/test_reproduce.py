@@ -21,22 +21,22 @@ from launches import launch
 from pyspark.sql import functions as F
 from worlds import END, FEW_GATES, SPARK, START, World, generated, with_version
 
-from backfill_assets import planning
-from backfill_assets import reproduce as module
-from backfill_assets.loading import load_case_events
+from backfill_assets.audit import reproduce as module
+from backfill_assets.audit.reproduce import Cause, Outcome, first_differing_row, reproduce
+from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.planning import resolve as planning
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.enforcement import transforms
-from backfill_assets.reproduce import Cause, Outcome, first_differing_row, reproduce
 from manifests.canonical import plain
 from manifests.errors import InputRefused
 from manifests.model import Mode
-from resources import ledger as ledger_module
-from resources import ticks
-from resources.code import code_identity
-from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY, local_path
-from resources.ledger import ChunkState, RunRecord
-from resources.spark import WEBHOOK_VARIABLE, ModeSpark
-from resources.tables import metadata
+from resources.code.identity import code_identity
+from resources.lakehouse.facade import DATA_VERSION_PROPERTY, LOAD_PROPERTY, local_path
+from resources.ledger import facade as ledger_module
+from resources.ledger import ticks
+from resources.ledger.facade import ChunkState, RunRecord
+from resources.ledger.tables import metadata
+from resources.spark.sessions import WEBHOOK_VARIABLE, ModeSpark
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("backfill_assets", "resources", "manifests")
@@ -97,7 +97,7 @@ def command(world: World, *arguments: str) -> tuple[int, Any, str]:
 def elsewhere(world: World, *arguments: str, code: Path, zone: str) -> tuple[int, Any, str]:
     """Run `backfill reproduce … --json` with the code of a folder, in a time zone."""
     done = subprocess.run(
-        [sys.executable, "-m", "backfill_assets.cli", "reproduce", *arguments, "--json"],
+        [sys.executable, "-m", "backfill_assets.cli.command", "reproduce", *arguments, "--json"],
         env=os.environ | installation(world) | {"PYTHONPATH": str(code), "TZ": zone},
         cwd=code,
         capture_output=True,

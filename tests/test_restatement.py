@@ -26,19 +26,19 @@ import pytest
 from pyspark.sql import functions as F
 from worlds import END, SPARK, START, TARGET, World, declare, generated, real_world, with_version
 
-from backfill_assets.executor import CHUNK_GATE
-from backfill_assets.loading import load_case_events
-from backfill_assets.planning import plan_run
+from backfill_assets.declarations.schema import row_rule
+from backfill_assets.gates.judging import CHUNK_GATE
+from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, reference, transforms
 from backfill_assets.products.enforcement.schemas import CaseSlaDaily
-from backfill_assets.publication import publish, rollback
-from backfill_assets.schema import row_rule
+from backfill_assets.publication.publisher import publish, rollback
 from manifests.errors import InputRefused, PlanRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Mode
-from resources.lakehouse import DATA_VERSION_PROPERTY, LOAD_PROPERTY
-from resources.ledger import ChunkState
-from resources.worker_daemon import MODULES_VARIABLE, without_own_archives
+from resources.lakehouse.facade import DATA_VERSION_PROPERTY, LOAD_PROPERTY
+from resources.ledger.facade import ChunkState
+from resources.spark.worker_daemon import MODULES_VARIABLE, without_own_archives
 
 SPRING = (date(2010, 3, 1), date(2010, 5, 31))
 
@@ -143,8 +143,9 @@ def test_the_time_zone_of_the_machine_changes_nothing(shared_world: World) -> No
     there = world.approved(world.manifest("zone-there", target=world.scope(*SPRING)))
     script = (
         "from resources.settings import load_settings\n"
-        "from backfill_assets.platform import Platform\n"
-        "from backfill_assets.executor import gate_chunks, stage_chunks\n"
+        "from backfill_assets.installation import Platform\n"
+        "from backfill_assets.gates.judging import gate_chunks\n"
+        "from backfill_assets.staging.executor import stage_chunks\n"
         "import time; assert time.tzname != ('UTC', 'UTC'), time.tzname\n"
         f"platform = Platform.of(load_settings(home={str(world.home)!r}, spark={SPARK!r}))\n"
         f"keys = {[chunk.key for chunk in there.plan.chunks]!r}\n"
@@ -373,7 +374,7 @@ def test_workers_have_everything_imported_and_no_archive_to_read_again(shared_wo
             told = {
                 "archives": archives,
                 "pyspark": sys.modules["pyspark"].__file__,
-                "gates": "backfill_assets.gates" in sys.modules,
+                "gates": "backfill_assets.worker.chunk_gate" in sys.modules,
                 "frozen": gc.get_freeze_count() > 100_000,
             }
             yield pa.RecordBatch.from_pydict({"told": [json.dumps(told)]})
@@ -401,7 +402,7 @@ def test_a_product_that_computes_while_it_is_imported_leaves_no_worker_waiting(t
     )
     paths = os.pathsep.join([str(Path(__file__).resolve().parent.parent), str(tmp_path)])
     daemon = subprocess.Popen(
-        [sys.executable, "-m", "resources.worker_daemon", "pyspark.worker"],
+        [sys.executable, "-m", "resources.spark.worker_daemon", "pyspark.worker"],
         env=os.environ | {MODULES_VARIABLE: "computing", "PYTHONPATH": paths},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

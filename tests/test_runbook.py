@@ -17,16 +17,17 @@ from click.testing import CliRunner
 from support import lost_once_recorded
 from test_docs import ROOT, read_page
 
-from backfill_assets import executor, faults, garbage
-from backfill_assets import platform as platform_module
-from backfill_assets.cli import cli
+from backfill_assets import faults
+from backfill_assets.cli.command import cli
 from backfill_assets.decisions import reject
-from backfill_assets.executor import gate_chunks, stage_chunks
-from backfill_assets.garbage import collect, find
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.publication import cancel, publish, rollback
-from backfill_assets.runbook import TITLES, Step, StepState, markdown, steps
+from backfill_assets.gates.judging import gate_chunks
+from backfill_assets.installation import Platform
+from backfill_assets.operations.garbage import collect, find
+from backfill_assets.operations.runbook import TITLES, Step, StepState, markdown, steps
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication.publisher import cancel, publish, rollback
+from backfill_assets.staging import executor
+from backfill_assets.staging.executor import stage_chunks
 from benchmarks import small_table
 from benchmarks.small_table import (
     HISTORY,
@@ -42,10 +43,10 @@ from benchmarks.small_table import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, Freeze, Mode, OnConflict, RunManifest, Safety, Series
-from resources import judged
-from resources.code import code_identity
-from resources.ledger import Verdict, now
-from resources.tables import waits
+from resources.code.identity import code_identity
+from resources.ledger import judged
+from resources.ledger.facade import Verdict, now
+from resources.ledger.tables import waits
 
 DONE, NOW, LATER, NEVER = StepState.DONE, StepState.NOW, StepState.LATER, StepState.NEVER
 MAY, JUNE, JULY, AUGUST, SEPTEMBER = [
@@ -342,8 +343,7 @@ def test_what_is_kept_long_enough_is_archived(platform: Platform) -> None:
         step = steps(later, "rejected-late")[-1]
         assert (step.state, step.commands) == (NOW, ("backfill gc", "backfill gc --delete"))
         assert steps(later, "rejected")[-1].state is DONE, "it never had a file"
-        with mock.patch.object(garbage, "PRODUCTS", platform_module.PRODUCTS):
-            collect(later, find(later, at=now()), by="ada", at=now())
+        collect(later, find(later, at=now()), by="ada", at=now())
         assert steps(later, "rejected-late")[-1].state is DONE
     finally:
         closed(later)
@@ -403,7 +403,7 @@ def test_a_run_that_was_planned_with_other_code_than_is_installed_is_not_told_to
     step = steps(platform, record.run_id)[launch]
     assert (step.state, step.commands) == (NOW, (f"backfill run {record.run_id}",))
     installed = dataclasses.replace(code_identity(), content_hash="0" * 64)
-    monkeypatch.setattr("backfill_assets.runbook.code_identity", lambda: installed)
+    monkeypatch.setattr("backfill_assets.operations.runbook.code_identity", lambda: installed)
     step = steps(platform, record.run_id)[launch]
     assert step.commands == ()
     assert any("a launch is refused" in fact and "installed is 000000000000" in fact for fact in step.facts)

@@ -9,11 +9,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from backfill_assets.decision_jobs import DECISION_JOBS
+from backfill_assets.defs.decision_jobs import DECISION_JOBS
 
 ADOPTING = """
 import ctypes, os, subprocess, sys, time
-from backfill_assets.serving import Adopted, _processes
+from backfill_assets.ui.serving import Adopted, _processes
 ctypes.CDLL(None).prctl(36, 1)  # orphans come to this process
 own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
 between = "import subprocess, time; subprocess.Popen(['sleep', '2']); time.sleep(1)"

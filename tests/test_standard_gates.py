@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import backfill_assets as ba
-from backfill_assets.executor import rows_by_chunk
-from backfill_assets.publication import publish
-from backfill_assets.target import ChunkRows, Finding
+from backfill_assets.declarations.target import ChunkRows, Finding
+from backfill_assets.gates.judging import rows_by_chunk
+from backfill_assets.publication.publisher import publish
 from benchmarks.small_table import (
     HISTORY,
     SCOPE,

@@ -21,25 +21,28 @@ from table_model import Killed
 from table_world import NOBODY
 from test_pages import page
 
-from backfill_assets import decisions, executor, faults, staging, stopping
-from backfill_assets.cli import cli
-from backfill_assets.launch import initialise_instance
-from backfill_assets.launched_by import RUN_TAG, STOP_TAG
-from backfill_assets.platform import Platform
-from backfill_assets.publication import publish
-from backfill_assets.publish import publication_requests, recomputation_requests
-from backfill_assets.runbook import steps
-from backfill_assets.staging import launched_by_dagster
-from backfill_assets.terminated import note_terminated
+from backfill_assets import decisions, faults
+from backfill_assets.cli.command import cli
+from backfill_assets.defs import staging
+from backfill_assets.defs.launch import initialise_instance
+from backfill_assets.defs.launched_by import RUN_TAG, STOP_TAG
+from backfill_assets.defs.publish import publication_requests, recomputation_requests
+from backfill_assets.defs.staging import launched_by_dagster
+from backfill_assets.defs.terminated import note_terminated
+from backfill_assets.installation import Platform
+from backfill_assets.operations.runbook import steps
+from backfill_assets.publication.publisher import publish
+from backfill_assets.gates import judging
+from backfill_assets.staging import executor, stopping
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES
 from benchmarks.small_table import closed, declared, manifest, planned, staged
 from manifests.errors import PublicationRefused, RunStopped
 from manifests.lifecycle import RunState
-from resources import launches, stops
-from resources.leases import Leases
+from resources.ledger import launches, stops
+from resources.ledger.leases import Leases
+from resources.ledger.tables import leases
 from resources.processes import name_of
-from resources.tables import leases
 
 REPLACE = next(case for case in CASES if case.name == "REPLACE_PARTITIONS")
 RUN = "stopped"
@@ -206,14 +209,14 @@ def test_a_second_ctrl_c_does_not_wait_for_the_jvm(platform: Platform, monkeypat
 def test_a_stop_while_gates_judge_leaves_what_is_staged_and_judges_nothing(
     platform: Platform, monkeypatch: pytest.MonkeyPatch, gate: str
 ) -> None:
-    usual = getattr(executor, gate)
+    usual = getattr(judging, gate)
     work = for_ever_then(ValueError("cancelled"))
-    monkeypatch.setattr(executor, gate, disturbed(platform, by_signal(signal.SIGINT), work))
+    monkeypatch.setattr(judging, gate, disturbed(platform, by_signal(signal.SIGINT), work))
     stopped(platform, lambda: staged(platform, RUN))
     require_stopped(platform)
     assert platform.ledger.run(RUN).state is RunState.STAGED
     assert not [one for one in platform.ledger.verdicts(RUN) if not one.chunk]
-    monkeypatch.setattr(executor, gate, usual)
+    monkeypatch.setattr(judging, gate, usual)
     with stopping.launched(platform, RUN):
         assert staged(platform, RUN).state is RunState.VALIDATED
     assert [one["state"] for one in platform.ledger.attempts(RUN)] == ["STAGED"], "nothing staged is computed again"
@@ -274,7 +277,7 @@ def test_a_command_whose_run_is_stopped_before_its_publication_does_not_say_that
             yield
         elsewhere(platform)
 
-    monkeypatch.setattr("backfill_assets.publish.publication_requests", requests)
+    monkeypatch.setattr("backfill_assets.defs.publish.publication_requests", requests)
     if not is_seen:
         monkeypatch.setattr(stopping.Launch, "ending", ended)
     done = CliRunner().invoke(cli, ["run", RUN])
@@ -294,7 +297,7 @@ def test_a_command_that_ends_while_another_process_publishes_its_run_says_that(
         elsewhere(platform)
         return []
 
-    monkeypatch.setattr("backfill_assets.publish.publication_requests", requests)
+    monkeypatch.setattr("backfill_assets.defs.publish.publication_requests", requests)
     done = CliRunner().invoke(cli, ["run", RUN])
     assert done.exit_code == 0, done.output
     assert "its publication by sensor was under way and is not interrupted" in " ".join(done.output.split())
@@ -326,7 +329,7 @@ def test_a_command_whose_run_is_stopped_beside_a_publication_of_which_nothing_co
             platform.ledger.close_refused(entry, "the lease is lost")
         return publication_requests(*arguments)
 
-    monkeypatch.setattr("backfill_assets.publish.publication_requests", requests)
+    monkeypatch.setattr("backfill_assets.defs.publish.publication_requests", requests)
     done = CliRunner().invoke(cli, ["run", RUN])
     assert done.exit_code != 0, done.output
     assert "nothing more is computed or published" in " ".join(done.output.split())
@@ -343,7 +346,7 @@ def test_what_failed_is_said_also_of_a_run_that_was_stopped_then(
         failed("the ledger is away")
         return False
 
-    monkeypatch.setattr("backfill_assets.launch.run_publication", fails)
+    monkeypatch.setattr("backfill_assets.defs.launch.run_publication", fails)
     done = CliRunner().invoke(cli, ["run", RUN])
     assert done.exit_code != 0
     assert "the cluster is needed" in done.output

@@ -21,13 +21,13 @@ from click.testing import CliRunner
 from support import put_in_force
 
 import backfill_assets as ba
-from backfill_assets import loading, table_loads
-from backfill_assets import platform as platform_module
-from backfill_assets.cli import cli, main
-from backfill_assets.input_files import InputFile
-from backfill_assets.loading import initialise
-from backfill_assets.platform import Platform
-from backfill_assets.table_loads import load_file, undo_load
+from backfill_assets import installation as platform_module
+from backfill_assets.cli.command import cli, main
+from backfill_assets.ingestion import table_loads
+from backfill_assets.ingestion.input_files import InputFile
+from backfill_assets.ingestion.table_loads import load_file, undo_load
+from backfill_assets.installation import Platform
+from backfill_assets.operations.initialise import initialise
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.model import ReferenceData
 from manifests.planner import pin_reference
@@ -69,8 +69,7 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
         ba.InputTable(READINGS, "readings", Readings, ("team:x",), partition_by="read_at"),
         ba.InputTable(TARIFFS, "tariffs", Tariffs, ("team:x",), is_reference=True),
     )
-    for module in (platform_module, loading):
-        monkeypatch.setattr(module, "PRODUCTS", (ba.Product("metering", inputs, ()),))
+    monkeypatch.setattr(platform_module, "PRODUCTS", (ba.Product("metering", inputs, ()),))
     opened = Platform.of(load_settings(home=tmp_path / "home", quarantine_limit=0.5))
     initialise(opened)
     return opened
@@ -208,7 +207,7 @@ def with_rejected_rows(path: Path) -> Path:
 def test_a_command_shows_the_rows_of_a_quarantine(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from backfill_assets.launch import initialise_instance
+    from backfill_assets.defs.launch import initialise_instance
 
     initialise_instance(platform.settings)
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
@@ -235,7 +234,7 @@ def test_a_command_shows_the_rows_of_a_quarantine(
 def test_values_of_a_table_that_the_policy_protects_are_in_no_message_and_no_listing(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from backfill_assets.launch import initialise_instance
+    from backfill_assets.defs.launch import initialise_instance
 
     initialise_instance(platform.settings)
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
@@ -269,7 +268,7 @@ def test_values_of_a_table_that_the_policy_protects_are_in_no_message_and_no_lis
 def test_rows_that_share_a_unique_key_are_all_quarantined_wherever_in_the_file_they_are(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backfill_assets.table_loads._KEYS_AT_ONCE", 3)
+    monkeypatch.setattr("backfill_assets.ingestion.table_loads._KEYS_AT_ONCE", 3)
     file = parquet(tmp_path / "a.parquet", [*rows(number=6), *rows(meter="m2"), *rows(number=1)])
     monkeypatch.setattr(InputFile.batches, "__defaults__", (2,))
     done = load_file(platform, READINGS, file)
@@ -498,7 +497,7 @@ def test_the_whole_id_of_a_load_is_that_loads_also_where_another_id_begins_with_
 def test_the_command_that_a_refused_load_names_takes_the_load_back(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from backfill_assets.launch import initialise_instance
+    from backfill_assets.defs.launch import initialise_instance
 
     initialise_instance(platform.settings)
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
@@ -667,7 +666,7 @@ def test_tables_that_are_not_loaded_into_are_refused_by_name(platform: Platform,
 def test_the_commands_load_list_and_take_back(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from backfill_assets.launch import initialise_instance
+    from backfill_assets.defs.launch import initialise_instance
 
     initialise_instance(platform.settings)
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))

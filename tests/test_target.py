@@ -7,8 +7,8 @@ from dataclasses import replace
 import pandera.polars as pa
 import pytest
 
-from backfill_assets.declared import problems_of
-from backfill_assets.target import Product, TargetTable
+from backfill_assets.declarations.checking import problems_of
+from backfill_assets.declarations.target import Product, TargetTable
 from benchmarks.small_table import TARGET, Reading
 
 

@@ -12,16 +12,16 @@ import pytest
 from markdown_it import MarkdownIt
 from support import planned
 
-from backfill_assets.checks import verdict_metadata
-from backfill_assets.diff_view import metadata
-from backfill_assets.markup import block, escaped, table
-from backfill_assets.runbook import Step, StepState, markdown
+from backfill_assets.defs.checks import verdict_metadata
+from backfill_assets.defs.diff_events import metadata
+from backfill_assets.operations.runbook import Step, StepState, markdown
+from backfill_assets.review.markdown import block, escaped, table
 from manifests.errors import EnvironmentRefused, ManifestRefused
 from manifests.policy import Erasure
 from manifests.text import not_a_name, not_text, read_text, same_text, visible
-from resources.ledger import Ledger, Verdict
+from resources.files.whole_files import write_whole
+from resources.ledger.facade import Ledger, Verdict
 from resources.policies import erased_in_file, read_policy
-from resources.whole_files import write_whole
 
 
 @pytest.mark.parametrize("text", ["", "Ünïcödé, 日本語", "a\tb\r\nc", "👩\u200d🚀", "نمی\u200cبینم", "\u2028"])

@@ -13,21 +13,23 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
-from backfill_assets import changes, decisions, definitions, faults, publication
-from backfill_assets import platform as platform_module
-from backfill_assets import publish as publish_module
-from backfill_assets.changes import tell_changes, untold
-from backfill_assets.cli import cli
-from backfill_assets.launch import announce_approval, initialise_instance, instance_at, run_publication
-from backfill_assets.launched_by import RUN_TAG
-from backfill_assets.platform import Platform
-from backfill_assets.staging import asset_key, backfill_partitions
-from backfill_assets.untold import dagster_disagreements
+from backfill_assets import decisions, faults
+from backfill_assets.cli.command import cli
+from backfill_assets.defs import build as definitions
+from backfill_assets.defs import changes
+from backfill_assets.defs import publish as publish_module
+from backfill_assets.defs.changes import tell_changes, untold
+from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, run_publication
+from backfill_assets.defs.launched_by import RUN_TAG
+from backfill_assets.defs.staging import asset_key, backfill_partitions
+from backfill_assets.defs.untold import dagster_disagreements
+from backfill_assets.installation import Platform
+from backfill_assets.publication import publisher as publication
 from benchmarks import small_table
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import RunState
-from resources import telling
-from resources.ledger import Ledger
+from resources.ledger import telling
+from resources.ledger.facade import Ledger
 
 KEY = asset_key(f"{small_table.READINGS}_published")
 SPRING, MARCH = ("2020-01-01", "2020-04-30"), ("2020-03-01", "2020-03-31")
@@ -38,7 +40,6 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platfo
     home = tmp_path / "home"
     monkeypatch.setenv("BACKFILL_HOME", str(home))
     with small_table.declared():
-        monkeypatch.setattr(definitions, "PRODUCTS", platform_module.PRODUCTS)
         platform = small_table.opened(home)
         small_table.initialise(platform)
         initialise_instance(platform.settings)

@@ -18,7 +18,7 @@ TUTORIAL = ROOT / "docs" / "tutorial"
 RUN = "meter-daily-2024-q1"
 COMMANDS = """
 import contextlib, io, json, runpy, sys
-from backfill_assets.cli import cli
+from backfill_assets.cli.command import cli
 
 def run(*words):
     said = io.StringIO()
@@ -35,7 +35,7 @@ run("approve", "meter-daily-2024-q1", "--by", "data owner")
 run("run", "meter-daily-2024-q1", "--json")
 print("STATUS " + json.dumps(json.loads(run("status", "meter-daily-2024-q1", "--json"))))
 
-from backfill_assets.platform import open_platform
+from backfill_assets.installation import open_platform
 from resources.settings import load_settings
 with open_platform(load_settings()) as platform:
     rows = platform.lakehouse.table("silver.meter_daily").scan().to_arrow()

@@ -14,11 +14,11 @@ from alembic import command
 from launches import launch
 
 from backfill_assets import faults
-from backfill_assets.platform import Platform
-from backfill_assets.verification import verify
-from resources.evidence import CHAIN, EvidenceStore
-from resources.ledger import Ledger, _alembic_config
-from resources.policy_in_force import history
+from backfill_assets.audit.verification import verify
+from backfill_assets.installation import Platform
+from resources.evidence.store import CHAIN, EvidenceStore
+from resources.ledger.facade import Ledger, _alembic_config
+from resources.ledger.policy_in_force import history
 from resources.settings import load_settings
 
 BEFORE_THE_JOURNAL = "0004"

@@ -46,12 +46,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
 
-from backfill_assets.staging import RANGE_END, RANGE_START
+from backfill_assets.defs.staging import RANGE_END, RANGE_START
 from manifests.model import Mode
 from resources.settings import load_settings
-from resources.spark import OPEN_FILES, ModeSpark
+from resources.spark.sessions import OPEN_FILES, ModeSpark
 
-# --- PyIceberg: resources/lakehouse.py --------------------------------------------------------------------------------
+# --- PyIceberg: resources/lakehouse/facade.py --------------------------------------------------------------------------------
 
 NAME = "test.days"
 SCHEMA = Schema(NestedField(1, "day", DateType(), required=False), NestedField(2, "value", LongType(), required=False))
@@ -267,7 +267,7 @@ def test_dagster_finds_dynamic_partitions_of_the_instance_in_a_loading_context()
             assert list(runs.get_partition_keys()) == ["restate-2012"]
 
 
-# --- pandera: backfill_assets/gates.py --------------------------------------------------------------------------------
+# --- pandera: backfill_assets/worker/chunk_gate.py --------------------------------------------------------------------------------
 
 
 class Readings(pa.DataFrameModel):
@@ -328,7 +328,7 @@ def test_pandera_validates_a_shallow_copy_of_a_schema_and_leaves_the_original() 
     assert set(failures(base, twice)["check"]) == {"multiple_fields_uniqueness"}
 
 
-# --- Spark, and Polars on what it writes: resources/spark.py, backfill_assets/{compute,executor,gates}.py -------------
+# --- Spark, and Polars on what it writes: resources/spark/sessions.py, backfill_assets/{compute,executor,gates}.py -------------
 
 
 @pytest.fixture(scope="module")

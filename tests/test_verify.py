@@ -14,23 +14,25 @@ from click.testing import CliRunner
 from support import diff_record, moved
 from worlds import TARGET, World, keep, killed_at, make_world
 
-from backfill_assets import decisions, publication, records
-from backfill_assets.cli import cli
-from backfill_assets.commands.base import EXIT_FAILED, EXIT_REFUSED
-from backfill_assets.doctor import examine, mend
-from backfill_assets.garbage import GC
-from backfill_assets.publication import publish, reinstate, rollback
-from backfill_assets.records import bundle_files
-from backfill_assets.verification import Verification, verify
+from backfill_assets import decisions
+from backfill_assets.audit.verification import Verification, verify
+from backfill_assets.cli.base import EXIT_FAILED, EXIT_REFUSED
+from backfill_assets.cli.command import cli
+from backfill_assets.evidence import records
+from backfill_assets.evidence.events import GC
+from backfill_assets.evidence.records import bundle_files
+from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.publication import publisher as publication
+from backfill_assets.publication.publisher import publish, reinstate, rollback
 from benchmarks.changed_bytes import missed, overwrite
 from manifests.canonical import canonical_json
 from manifests.errors import InputRefused, Problem, PublicationRefused
 from manifests.lifecycle import RunState
-from resources import journal
-from resources.chain import START
-from resources.history import forget
-from resources.lakehouse import local_path
-from resources.ledger import RunRecord
+from resources.evidence.chain import START
+from resources.lakehouse.facade import local_path
+from resources.lakehouse.history import forget
+from resources.ledger import journal
+from resources.ledger.facade import RunRecord
 from resources.settings import load_settings
 
 HALF_A_YEAR = (date(2010, 1, 1), date(2010, 6, 30))
@@ -228,7 +230,7 @@ def test_undone_and_reinstated_runs_stay_verified(world: World) -> None:
 
 
 def test_a_refused_rollback_leaves_nothing_unrecorded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from backfill_assets.ways import Change
+    from backfill_assets.publication.changes_by_mode import Change
 
     def refuse(*_arguments: object) -> None:
         raise PublicationRefused(Problem("somebody wrote there", "nobody else has", "look"))

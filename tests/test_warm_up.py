@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from backfill_assets import platform as platform_module
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
-from backfill_assets.target import Product
+from backfill_assets import installation as platform_module
+from backfill_assets.declarations.target import Product
+from backfill_assets.installation import Platform
+from backfill_assets.planning.resolve import plan_run
 from benchmarks import small_table
 from manifests.errors import PlanRefused
 

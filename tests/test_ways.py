@@ -14,9 +14,9 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.transforms import MonthTransform
 
-from backfill_assets.platform import Platform
-from backfill_assets.publication import prepare, publish, rollback
-from backfill_assets.schema import TABLE_PROPERTIES, iceberg_schema
+from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
+from backfill_assets.installation import Platform
+from backfill_assets.publication.publisher import prepare, publish, rollback
 from benchmarks import small_table
 from benchmarks.small_table import (
     READINGS,
@@ -32,8 +32,8 @@ from benchmarks.small_table import (
 )
 from manifests.errors import PlanRefused, PublicationRefused
 from manifests.lifecycle import RunState
-from resources.lakehouse import LOAD_PROPERTY, Lakehouse, local_path
-from resources.ledger import now
+from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse, local_path
+from resources.ledger.facade import now
 
 FEBRUARY = ("2020-02-01", "2020-02-29")
 QUARTER = ("2020-01-01", "2020-03-31")
@@ -106,7 +106,7 @@ def test_a_rollback_is_the_way_back_to_days_that_a_publication_took_along(platfo
     with mock.patch.object(Lakehouse, "files_beyond", return_value=[]):
         record = planned(platform, manifest("run", "REPLACE_PARTITIONS", FEBRUARY))
     staged(platform, record.run_id)
-    with mock.patch("resources.lakehouse.require_inside"):  # as publications were made once
+    with mock.patch("resources.lakehouse.facade.require_inside"):  # as publications were made once
         publish(platform, "run")
     assert {row[1].month for row in rows(platform)} == {2}
     rollback(platform, "run")

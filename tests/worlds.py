@@ -14,20 +14,22 @@ import polars as pl
 import pytest
 
 from backfill_assets import faults
-from backfill_assets import platform as platform_module
-from backfill_assets.executor import gate_chunks, gate_run, stage_chunks
-from backfill_assets.launch import announce_approval, initialise_instance, instance_at
-from backfill_assets.loading import initialise, load_case_events
-from backfill_assets.planning import plan_run
-from backfill_assets.platform import Platform
+from backfill_assets import installation as platform_module
+from backfill_assets.declarations.target import TargetTable, TransformVersion
+from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at
+from backfill_assets.gates.judging import gate_chunks, gate_run
+from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.installation import Platform
+from backfill_assets.operations.initialise import initialise
+from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, generator, raw
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.enforcement.loading import RawLoad
-from backfill_assets.publication import Published, publish
-from backfill_assets.target import TargetTable, TransformVersion
+from backfill_assets.publication.publisher import Published, publish
+from backfill_assets.staging.executor import stage_chunks
 from manifests.lifecycle import RunState
 from manifests.model import RunManifest, manifest_from
-from resources.ledger import RunRecord
+from resources.ledger.facade import RunRecord
 from resources.settings import load_settings
 
 # a test's data are small: the JVM's optimising compiler would cost more than it saves. Without it the JVM would also have

@@ -10,6 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backfill_assets.declarations.schema import dtypes
 from backfill_assets.products.enforcement.clocks import (
     CLOCK,
     PAYMENT,
@@ -21,7 +22,6 @@ from backfill_assets.products.enforcement.clocks import (
     terms_of,
 )
 from backfill_assets.products.enforcement.schemas import JurisdictionCalendar, SlaRules
-from backfill_assets.schema import dtypes
 
 START = date(2012, 1, 2)
 DAYS = [START + timedelta(days=number) for number in range(14)]

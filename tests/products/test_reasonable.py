@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from backfill_assets.declarations.target import Finding, ReconciliationContext
 from backfill_assets.products.enforcement.reconciliations import TOLERANCES, breaches_look_reasonable
-from backfill_assets.target import Finding, ReconciliationContext
 
 MONTHS = [f"2011-{month:02}" for month in range(1, 13)]
 USUAL = [100, 110, 90, 105, 95, 100, 120, 80, 100, 110, 90, 100]

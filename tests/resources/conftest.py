@@ -9,8 +9,8 @@ import pytest
 from servers import Postgres
 from support import catalog_properties
 
-from resources.lakehouse import Lakehouse
-from resources.ledger import Ledger
+from resources.lakehouse.facade import Lakehouse
+from resources.ledger.facade import Ledger
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -14,8 +14,8 @@ from manifests.errors import EnvironmentRefused, TransitionRefused
 from manifests.policy import Identity
 from resources import actors
 from resources.actors import Actor, Channel, Proof, acting, current, identified
-from resources.ledger import Ledger, operator
-from resources.stops import stop
+from resources.ledger.facade import Ledger, operator
+from resources.ledger.stops import stop
 
 OLGA = Actor("olga", Channel.UI, Proof.PROXY)
 

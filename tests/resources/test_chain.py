@@ -14,7 +14,7 @@ import pytest
 from support import NO_FILES, at_once, put_folder, put_pipe, put_socket
 
 from manifests.errors import EnvironmentRefused
-from resources.chain import START, Chain
+from resources.evidence.chain import START, Chain
 
 PROCESSES, EACH = 4, 25
 

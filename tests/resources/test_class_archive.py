@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from resources import class_archive
+from resources.spark import class_archive
 
 
 def test_without_an_archive_a_jvm_is_told_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

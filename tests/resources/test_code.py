@@ -14,8 +14,8 @@ import pytest
 
 from manifests.errors import EnvironmentRefused
 from manifests.planner import CodeIdentity
-from resources import code as module
-from resources.code import code_identity
+from resources.code import identity as module
+from resources.code.identity import code_identity
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -15,8 +15,8 @@ from support import BY_MONTH, DAYS, DAYS_SCHEMA, a_lakehouse, day_rows, of_run, 
 
 from manifests.errors import EnvironmentRefused, PublicationRefused
 from manifests.planner import StagedFile
-from resources.containment import reaching_beyond
-from resources.lakehouse import DIFF_PROPERTY, LOAD_PROPERTY, Commit, Lakehouse
+from resources.lakehouse.containment import reaching_beyond
+from resources.lakehouse.facade import DIFF_PROPERTY, LOAD_PROPERTY, Commit, Lakehouse
 
 JANUARY, FEBRUARY, MARCH = "2012-01-05", "2012-02-05", "2012-03-05"
 SPEC = {"write.delete.isolation-level": "serializable"}
@@ -126,7 +126,7 @@ def test_it_is_not_brought_back_beside_what_was_written_since(lakehouse: Lakehou
 
 def _unguarded(lakehouse: Lakehouse, staged: list[StagedFile]) -> Commit:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("resources.lakehouse.require_inside", lambda *_: None)
+        patch.setattr("resources.lakehouse.facade.require_inside", lambda *_: None)
         return publish(lakehouse, staged, "2012-02-01", "2012-02-29")
 
 

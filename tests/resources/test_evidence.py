@@ -14,8 +14,8 @@ import pytest
 from support import NO_FILES, a_plan, at_once, put_folder
 
 from manifests.errors import EnvironmentRefused, PublicationRefused
-from resources import evidence
-from resources.evidence import INDEX, EvidenceStore, examine
+from resources.evidence import store as evidence
+from resources.evidence.store import INDEX, EvidenceStore, examine
 
 RUN = "restate-2012"
 FILES: dict[str, Any] = {

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from support import APPROVER, REQUESTER, a_manifest, a_plan, moved, pass_all, planned, stage_all
 
 from manifests.lifecycle import RunState
-from resources import freezes
-from resources.ledger import Ledger, RunRecord, now
-from resources.tables import freezes as freezes_table
+from resources.ledger import freezes
+from resources.ledger.facade import Ledger, RunRecord, now
+from resources.ledger.tables import freezes as freezes_table
 
 YEAR = ("2012-01-01", "2012-12-31")
 

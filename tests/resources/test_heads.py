@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from resources.chain import Chain
-from resources.heads import keep_head, kept_heads, not_extended, shown
+from resources.evidence.chain import Chain
+from resources.evidence.heads import keep_head, kept_heads, not_extended, shown
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from support import APPROVER, approved, planned
 from manifests.errors import TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import Role
-from resources import approvals
-from resources import ledger as ledger_module
-from resources.ledger import Ledger
+from resources.ledger import approvals
+from resources.ledger import facade as ledger_module
+from resources.ledger.facade import Ledger
 
 RUN = "restate-2012"
 Clock = Callable[[timedelta], None]

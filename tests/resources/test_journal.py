@@ -12,11 +12,11 @@ from alembic import command
 from support import APPROVER, approved, moved, pass_all, planned, stage_all
 
 from manifests.lifecycle import RunState
-from resources import stops
-from resources.chain import Chain
-from resources.journal import INSTALLATION, Explained, explain, unexplained
-from resources.ledger import Ledger, _alembic_config
-from resources.tables import approvals, journal, runs, transitions
+from resources.evidence.chain import Chain
+from resources.ledger import stops
+from resources.ledger.facade import Ledger, _alembic_config
+from resources.ledger.journal import INSTALLATION, Explained, explain, unexplained
+from resources.ledger.tables import approvals, journal, runs, transitions
 
 
 @pytest.fixture

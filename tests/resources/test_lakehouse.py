@@ -25,8 +25,8 @@ from support import BY_MONTH, DAYS, DAYS_SCHEMA, a_lakehouse, catalog_properties
 
 from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefused
 from manifests.planner import SourceFile, StagedFile
-from resources import lakehouse as lakehouse_module
-from resources.lakehouse import (
+from resources.lakehouse import facade as lakehouse_module
+from resources.lakehouse.facade import (
     DATA_VERSION_PROPERTY,
     LOAD_PROPERTY,
     Commit,

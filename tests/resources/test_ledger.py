@@ -35,11 +35,11 @@ from support import (
 from manifests.errors import EnvironmentRefused, InputRefused, Refused, StateMoved, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.planner import Plan, StagedFile
-from resources import ledger as ledger_module
-from resources.ledger import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
-from resources.ledger import runs as runs_table
-from resources.repairs import end_attempt
-from resources.tables import chunks, metadata, publications
+from resources.ledger import facade as ledger_module
+from resources.ledger.facade import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
+from resources.ledger.facade import runs as runs_table
+from resources.ledger.repairs import end_attempt
+from resources.ledger.tables import chunks, metadata, publications
 
 RUN = "restate-2012"
 CHUNKS = ["2012-01", "2012-02", "2012-03"]

@@ -13,8 +13,8 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from support import DAYS_SCHEMA, at_once
 
-from resources.lakehouse import RUN_PROPERTY, _with_property
-from resources.lineage import lineage_of, past_of
+from resources.lakehouse.facade import RUN_PROPERTY, _with_property
+from resources.lakehouse.lineage import lineage_of, past_of
 
 
 def a_table(parents: dict[int, int | None], refs: dict[str, int]) -> Table:

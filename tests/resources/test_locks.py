@@ -27,8 +27,8 @@ from support import (
 
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import RunState
-from resources import repairs
-from resources.ledger import ChunkState, Ledger, RunRecord
+from resources.ledger import repairs
+from resources.ledger.facade import ChunkState, Ledger, RunRecord
 
 RUN = "restate-2012"
 CHUNKS = ["2012-01", "2012-02", "2012-03"]

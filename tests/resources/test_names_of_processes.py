@@ -13,9 +13,9 @@ import pytest
 from support import approved, staged_files
 
 from resources import processes
-from resources.ledger import Ledger
+from resources.ledger.facade import Ledger
+from resources.ledger.tables import attempts
 from resources.processes import has_ended, is_at_work, is_busy, is_gone, name_of, this_process
-from resources.tables import attempts
 
 RUN = "restate-2012"
 CHUNKS = ["2012-01", "2012-02", "2012-03"]

@@ -12,12 +12,12 @@ import yaml
 
 from manifests.errors import EnvironmentRefused, InputRefused, TransitionRefused
 from manifests.policy import parse_policy
-from resources import policy_in_force
-from resources.ledger import Ledger
+from resources.ledger import policy_in_force
+from resources.ledger.facade import Ledger
+from resources.ledger.policy_in_force import adopt, disagreement, history, in_force, install, propose
+from resources.ledger.tables import policies, policy_decisions
 from resources.policies import SHIPPED
-from resources.policy_in_force import adopt, disagreement, history, in_force, install, propose
 from resources.settings import Settings, load_settings
-from resources.tables import policies, policy_decisions
 
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
 LATER = AT + timedelta(hours=1)

@@ -12,8 +12,8 @@ from servers import Postgres
 from support import BY_MONTH, DAYS, DAYS_SCHEMA, TARGET, day_rows, stage_file
 
 from manifests.lifecycle import RunState
-from resources.lakehouse import LOAD_PROPERTY, Lakehouse
-from resources.ledger import Ledger
+from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse
+from resources.ledger.facade import Ledger
 
 NAMES = ("bob", "eve", "grace", "mia")
 SHARED = ("shared-1", "shared-2", "shared-3")

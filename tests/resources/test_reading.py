@@ -36,10 +36,10 @@ from manifests import planner
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, StateMoved
 from manifests.lifecycle import RunState
-from resources import freezes, launches, watermarks
-from resources.figures import figures
-from resources.ledger import Ledger, now
-from resources.tables import runs
+from resources.ledger import freezes, launches, watermarks
+from resources.ledger.facade import Ledger, now
+from resources.ledger.figures import figures
+from resources.ledger.tables import runs
 
 RUN = "restate-2012"
 SOON = 2.0

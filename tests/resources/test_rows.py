@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from support import approved, moved, pass_all, planned, stage_all
 
 from manifests.lifecycle import RunState
-from resources.cells import Utc
-from resources.leases import Leases
-from resources.ledger import Ledger
-from resources.rows import Difference, Rows, changes_of, differences, fold, rows_of, tables_of_runs
-from resources.tables import metadata
+from resources.ledger.cells import Utc
+from resources.ledger.facade import Ledger
+from resources.ledger.leases import Leases
+from resources.ledger.rows import Difference, Rows, changes_of, differences, fold, rows_of, tables_of_runs
+from resources.ledger.tables import metadata
 
 RUN = "restate-2012"
 KEYS = {"run_id", "id", "chunk"}

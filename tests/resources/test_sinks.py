@@ -18,9 +18,9 @@ from support import a_manifest, planned
 from manifests.errors import SinkRefused
 from manifests.model import Mode, RunManifest
 from resources import sinks as module
-from resources import ticks
-from resources.lakehouse import Lakehouse
-from resources.ledger import Ledger
+from resources.lakehouse.facade import Lakehouse
+from resources.ledger import ticks
+from resources.ledger.facade import Ledger
 from resources.sinks import (
     AUDIT_TABLE,
     DECLARED,

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from manifests.errors import EnvironmentRefused
-from resources.lakehouse import Lakehouse
-from resources.ledger import Ledger
-from resources.sqlite_files import require_files
+from resources.files.sqlite_files import require_files
+from resources.lakehouse.facade import Lakehouse
+from resources.ledger.facade import Ledger
 
 OPEN = """
 import sys
 from manifests.errors import EnvironmentRefused
-from resources.lakehouse import Lakehouse
-from resources.ledger import Ledger
+from resources.lakehouse.facade import Lakehouse
+from resources.ledger.facade import Ledger
 try:
     if sys.argv[1] == "ledger":
         Ledger(sys.argv[2]).require_current()

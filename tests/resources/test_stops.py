@@ -10,9 +10,9 @@ from support import REQUESTER, approved, pass_all, planned, stage_all, staged_fi
 
 from manifests.errors import RunStopped, TransitionRefused
 from manifests.lifecycle import RunState
-from resources import stops
-from resources.instants import CLOCK_TOLERANCE
-from resources.ledger import Ledger, RunRecord, now
+from resources.ledger import stops
+from resources.ledger.facade import Ledger, RunRecord, now
+from resources.ledger.instants import CLOCK_TOLERANCE
 
 
 def stop(ledger: Ledger, run_id: str = "run", by: str = "olga") -> stops.Stop:

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from support import planned
 
 from manifests.errors import EnvironmentRefused
-from resources import telling as telling_module
-from resources import transactions
-from resources.ledger import Ledger
-from resources.telling import telling
+from resources.ledger import telling as telling_module
+from resources.ledger import transactions
+from resources.ledger.facade import Ledger
+from resources.ledger.telling import telling
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from support import (
 
 from manifests.lifecycle import RunState
 from manifests.planner import SourceFile
-from resources import watermarks
-from resources.ledger import Ledger
+from resources.ledger import watermarks
+from resources.ledger.facade import Ledger
 
 OLDER, NEWER = datetime(2024, 4, 29, tzinfo=UTC), datetime(2024, 4, 30, tzinfo=UTC)
 HISTORY = monthly_files(date(2010, 1, 1), 48)

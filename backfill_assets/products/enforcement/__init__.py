@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from backfill_assets.products.enforcement import reconciliations, schemas, transforms
-from backfill_assets.target import (
+from backfill_assets.declarations.target import (
     ColumnOrigin,
     CorrectionsTable,
     InputTable,
@@ -13,6 +12,7 @@ from backfill_assets.target import (
     ReconciliationPolicy,
     TargetTable,
 )
+from backfill_assets.products.enforcement import reconciliations, schemas, transforms
 from manifests.chunks import Chunking
 
 OWNERS = ("team:enforcement-data",)

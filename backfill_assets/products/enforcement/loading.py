@@ -14,9 +14,9 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
+from backfill_assets.declarations.quarantine import FirstRow, Rejections
+from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.products.enforcement import generator, raw, reference, schemas, transforms
-from backfill_assets.quarantine import FirstRow, Rejections
-from backfill_assets.schema import iceberg_schema
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused, Problem
 

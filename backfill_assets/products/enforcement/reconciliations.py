@@ -17,10 +17,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from backfill_assets.declarations.reconciliations import (
+    Comparison,
+    Entities,
+    Wrong,
+    outcome_level,
+    record_level,
+    state_level,
+)
+from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
 from backfill_assets.products.enforcement import clocks
 from backfill_assets.products.enforcement.transforms import CALENDAR, DAY_OF, RULES, local_date
-from backfill_assets.reconciliation import Comparison, Entities, Wrong, outcome_level, record_level, state_level
-from backfill_assets.target import Finding, Level, Reconciliation, ReconciliationContext
 
 SAMPLE = 20
 ROW_CHANGE = "row_change_percent"

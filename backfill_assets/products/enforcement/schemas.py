@@ -11,8 +11,8 @@ from typing import Annotated
 import pandera.polars as pa
 import polars as pl
 
-from backfill_assets.quarantine import Quarantine
-from backfill_assets.schema import Corrections, Instant, Published, row_rule
+from backfill_assets.declarations.quarantine import Quarantine
+from backfill_assets.declarations.schema import Corrections, Instant, Published, row_rule
 
 Money = Annotated[pl.Decimal, 12, 2]
 

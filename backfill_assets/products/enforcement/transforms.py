@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
-from backfill_assets.target import Inputs, TransformContext, TransformVersion
+from backfill_assets.declarations.target import Inputs, TransformContext, TransformVersion
 from manifests.errors import PlanRefused, Problem
 
 RULES = "reference.sla_rules"

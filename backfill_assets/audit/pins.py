@@ -1,0 +1,173 @@
+"""What a run has read, and what it left beside its tables, held against the hashes in its evidence.
+
+Put here sources, references, outlines, rows of the exception and audit tables, and the text of the policy. What readers get of
+the published tables is `readers`'s. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+
+from backfill_assets.audit.readers import Report, World
+from backfill_assets.evidence.seals import Sealed
+from backfill_assets.installation import Platform
+from resources.lakehouse.contents import hash_of, said_of, sha256_at
+from resources.lakehouse.facade import before
+from resources.lakehouse.snapshots import Entry, Seen, lineage_from, schema_facts, summary_facts
+from resources.ledger import approvals
+from resources.sinks import AUDIT_TABLE
+
+
+class Inputs:
+    """What is read once for all runs: two of them read the same files as a rule."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._hashes: dict[tuple[str, str], tuple[int, str] | None] = {}
+        self._audit: dict[tuple[str, str], list[Mapping[str, Any]]] | None = None
+
+    # --- by metadata --------------------------------------------------------------------------------------------
+
+    def check(self, world: World, sealed: Sealed, report: Report) -> None:
+        """Hold the metadata of the pinned inputs, and the policy in the ledger, against what was sealed."""
+        for facts in sealed.inputs or ():
+            if facts.get("expired") or (seen := world.seen(facts["table"])) is None:
+                continue
+            where = f"{seen.name} snapshot {facts['snapshotId']}"
+            if str(seen.table.metadata.table_uuid) != facts["uuid"]:
+                found = seen.table.metadata.table_uuid
+                report.add(f"{seen.name} uuid", "is another table than the one that was read", facts["uuid"], found)
+            snapshot = seen.by_id.get(facts["snapshotId"])
+            if snapshot is None:
+                report.notes.append(f"{where}, which it has read, has expired: its input cannot be read again")
+                continue
+            _same_input(seen, where, facts, report)
+        self._policy(sealed, report)
+
+    def _policy(self, sealed: Sealed, report: Report) -> None:
+        kept = approvals.policy_text(self._platform.ledger, sealed.plan.get("policy"))
+        if sealed.policy is not None and kept != sealed.policy:
+            where = f"ledger policies {sealed.plan.get('policy')}"
+            report.add(where, "is not the text of the policy that decided", sealed.policy, kept or "nothing")
+
+    # --- by content -----------------------------------------------------------------------------------------------
+
+    def read(self, world: World, sealed: Sealed, report: Report) -> None:
+        """Read the inputs, and what lies beside the tables, and hold every file against its hash."""
+        for facts in sealed.inputs or ():
+            if not facts.get("expired") and (seen := world.seen(facts["table"])) is not None:
+                self._read_input(seen, sealed, facts, report)
+        for facts in sealed.beside:
+            self._read_beside(world, sealed, facts, report)
+        self._read_audit(world, sealed, report)
+
+    def _read_input(self, seen: Seen, sealed: Sealed, facts: Mapping[str, Any], report: Report) -> None:
+        is_source = facts["table"] == sealed.plan.get("source")
+        wanted = _read_by(sealed) if is_source else AlwaysTrue()
+        entries = seen.entries_at(facts["snapshotId"], wanted)
+        unknown = 0
+        for entry in (entries or {}).values():
+            unknown += not self._is_hashed(seen, entry, facts["loads"], report)
+        if unknown:
+            report.notes.append(
+                f"{unknown} of {len(entries or ())} file(s) of {seen.name} that it has read were loaded by another program: "
+                "of them the length alone is checked"
+            )
+
+    def _is_hashed(self, seen: Seen, entry: Entry, loads: Mapping[str, str], report: Report) -> bool:
+        """Hold a file against its length and, where its load has hashed it, its hash; return whether it has."""
+        where = f"{seen.name} {entry.place}"
+        known = (
+            hash_of(entry.place, seen.by_id.get(entry.snapshot_id or 0)) if str(entry.snapshot_id) in loads else None
+        )
+        found = self._hash(seen, entry.file.file_path)
+        if found is None:
+            report.add(where, "was read by it, and is missing", "a file", "nothing")
+        elif found[0] != entry.file.file_size_in_bytes:
+            report.add(where, "was read by it, and has another length", entry.file.file_size_in_bytes, found[0])
+        elif known is not None and found[1] != known:
+            report.add(where, "was read by it, and was changed", f"SHA-256 {known}", f"SHA-256 {found[1]}")
+        return known is not None
+
+    def _hash(self, seen: Seen, path: str) -> tuple[int, str] | None:
+        if (seen.name, path) not in self._hashes:
+            try:
+                found = len(seen.table.io.new_input(path)), sha256_at(seen.table, path)
+            except FileNotFoundError:
+                found = None
+            self._hashes[seen.name, path] = found
+        return self._hashes[seen.name, path]
+
+    def _read_beside(self, world: World, sealed: Sealed, facts: Mapping[str, Any], report: Report) -> None:
+        seen = world.seen(str(facts.get("table", sealed.target.name)))
+        found = None if seen is None else self._hash(seen, facts["path"])
+        if found is not None and found[1] != facts["sha256"]:
+            where = f"{facts['kind']} {facts['path']}"
+            report.add(where, "was changed after it was sealed", f"SHA-256 {facts['sha256']}", f"SHA-256 {found[1]}")
+        elif found is None and seen is not None and facts["kind"] == "exceptions":
+            report.add(f"exceptions {facts['path']}", "is missing", f"SHA-256 {facts['sha256']}", "nothing")
+
+    def _read_audit(self, world: World, sealed: Sealed, report: Report) -> None:
+        """Require that the audit table has a row of each action that it was told of, which says what was committed."""
+        sent = {
+            str(one["action"])
+            for one in sealed.rows.get("sink_attempts", {}).values()
+            if one["sink"] == _SINK and one["decision"] == "SENT"
+        }
+        if not sent or (seen := world.seen(AUDIT_TABLE)) is None:
+            return
+        done = [{name: one[name] for name in _AUDITED} for one in sealed.changes]
+        for action in sorted(sent):
+            rows = self._audited(seen).get((sealed.run_id, action), [])
+            where = f"{AUDIT_TABLE} {sealed.run_id} {action}"
+            if len(rows) != 1:
+                report.add(where, "is not told of once", 1, len(rows))
+                continue
+            found = {name: rows[0].get(name) for name in _AUDITED}
+            if found not in done:
+                report.add(where, "says something else than was committed", done, found)
+
+    def _audited(self, seen: Seen) -> Mapping[tuple[str, str], list[Mapping[str, Any]]]:
+        if self._audit is None:
+            self._audit = {}
+            for row in seen.table.scan(selected_fields=("run_id", "action", "details")).to_arrow().to_pylist():
+                self._audit.setdefault((row["run_id"], row["action"]), []).append(json.loads(row["details"]))
+        return self._audit
+
+
+_SINK = "run_audit"
+_AUDITED = ("snapshot_id", "files_added", "files_removed", "evidence_root")
+
+
+def _same_input(seen: Seen, where: str, facts: Mapping[str, Any], report: Report) -> None:
+    snapshot = seen.by_id[facts["snapshotId"]]
+    if snapshot.timestamp_ms != facts["at"]:
+        report.add(f"{where} time", "is not when it was committed", facts["at"], snapshot.timestamp_ms)
+    if summary_facts(snapshot) != facts["summary"]:
+        report.add(f"{where} summary", "is not what it was when it was read", facts["summary"], summary_facts(snapshot))
+    if snapshot.manifest_list != facts["manifestList"]["path"]:
+        report.add(f"{where} manifest list", "is another file", facts["manifestList"]["path"], snapshot.manifest_list)
+    schema = next((one for one in seen.table.metadata.schemas if one.schema_id == facts["schemaId"]), None)
+    if schema is not None and schema_facts(schema) != facts["fields"]:
+        what = "is not the one that it was read with"
+        report.add(f"{seen.name} schema {facts['schemaId']}", what, facts["fields"], schema_facts(schema))
+    for file in [facts["manifestList"], *facts["manifests"]]:
+        if (found := seen.sha256(file["path"])) != file["sha256"]:
+            what = "was changed after it was read" if found else "is missing, and the metadata needs it"
+            report.add(f"{seen.name} metadata {file['path']}", what, f"SHA-256 {file['sha256']}", f"SHA-256 {found}")
+    loads = said_of(lineage_from(seen.table, snapshot))
+    for number in sorted(facts["loads"].keys() & loads.keys()):
+        if facts["loads"][number] != loads[number]:
+            report.add(f"{seen.name} snapshot {number}", "gives other hashes of its files than when it was read")
+
+
+def _read_by(sealed: Sealed) -> BooleanExpression:
+    """Return a filter that finds every source file that the run may have read."""
+    if sealed.plan.get("merge"):
+        return AlwaysTrue()
+    return before(sealed.target.source_time_column, datetime.fromisoformat(str(sealed.plan["read_until"])))

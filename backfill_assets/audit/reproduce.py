@@ -1,0 +1,626 @@
+"""Proving a run again: from its recorded plan into scratch, and each chunk's digest against the recorded one.
+
+Put here what decides whether a recorded run can be computed again, the comparison, and the naming of the first
+difference and of its cause. How a batch is computed is `compute`'s, how a chunk is judged `gates`'s: the very functions
+that made the record. Nothing here writes to the ledger, to a table or to an attempt's folder, and no sink is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from itertools import count, pairwise
+from typing import Any
+from uuid import uuid4
+
+import polars as pl
+import pyarrow.fs as pafs
+from pyspark.sql import SparkSession
+
+from backfill_assets.declarations.schema import dtypes
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.gates.judging import run_gates
+from backfill_assets.installation import WORKER_MODULES, Platform, target_named
+from backfill_assets.staging.compute import compute_batch
+from backfill_assets.staging.executor import by_plan
+from backfill_assets.worker.chunk_gate import digest_columns
+from backfill_assets.worker.digest import ALGORITHM, RowDigest
+from manifests.errors import InputRefused, Problem, Refused
+from manifests.model import Mode
+from manifests.planner import CodeIdentity, Plan, PlannedChunk, StagedFile
+from resources.code.identity import code_identity
+from resources.lakehouse.facade import before, local_path
+from resources.lakehouse.metadata import UnreadableMetadata
+from resources.lakehouse.storage import filesystem_of
+from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord
+from resources.settings import Settings
+from resources.spark.sessions import ModeSpark
+
+_SHORT_HASH = 12
+_SHOWN = 3
+_ERROR_LENGTH = 2_000
+
+
+class Cause(StrEnum):
+    """Why a run does not come out as it did."""
+
+    CODE = "code"
+    CONFIGURATION = "configuration"
+    REFERENCE_DATA = "reference data"
+    SOURCE_DATA = "source data"
+    RETIRED_SNAPSHOT = "retired snapshot"
+    NOT_DETERMINISTIC = "not deterministic"
+
+
+class Outcome(StrEnum):
+    """What became of a chunk, or of the whole reproduction."""
+
+    EQUAL = "EQUAL"
+    DIFFERENT = "DIFFERENT"
+    NOT_COMPUTED = "NOT_COMPUTED"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that decides the output: as the plan recorded it, and as it is now.
+
+    `blocks`: without it nothing can be computed. `fix` says how to get the recorded state back.
+    """
+
+    name: str
+    recorded: str
+    present: str
+    same: bool
+    cause: Cause
+    fix: str = ""
+    blocks: bool = False
+
+
+@dataclass(frozen=True)
+class ChunkComparison:
+    """One chunk: what the ledger holds of it and what was computed now; `note` says why it has no digest now."""
+
+    chunk: str
+    outcome: Outcome
+    recorded_rows: int
+    rows: int | None
+    recorded_digest: str
+    digest: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """The first row in key order that differs: changed, or there on one side only (the other is None)."""
+
+    key: dict[str, Any]
+    recorded: dict[str, Any] | None
+    reproduced: dict[str, Any] | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns whose values differ."""
+        one, other = self.recorded, self.reproduced
+        if one is None or other is None:
+            return [*(one or other or {})]
+        return [name for name in one if one[name] != other[name]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first chunk that differs. `row` is None where no row can be named; `note` says why, or what else was seen."""
+
+    chunk: str
+    row: RowDifference | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What a reproduction found. `causes` is empty where the run is equal, or nothing is known to be the cause."""
+
+    run_id: str
+    outcome: Outcome
+    summary: str
+    causes: tuple[Cause, ...]
+    what_to_do: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+    chunks: tuple[ChunkComparison, ...]
+    difference: Difference | None
+    scratch: str | None
+    """Folder of what was computed, where it was to be kept."""
+
+
+Listener = Callable[[str, Sequence[str], str], None]
+"""Told what happens: an event (`computing`, `computed`, `compared`), the chunks, and a folder or nothing."""
+
+
+def _silent(_event: str, _chunks: Sequence[str], _text: str) -> None:
+    """Hear nothing."""
+
+
+def reproduce(
+    platform: Platform, run_id: str, keys: Sequence[str] | None = None, *, keep: bool = False, tell: Listener = _silent
+) -> Reproduction:
+    """Compute chunks of a recorded run (all of them by default) again from its plan, and compare their digests.
+
+    What is computed goes to a folder of this call beside the attempts' folders, a batch at a time, and is removed
+    afterwards, also after a failure, unless `keep`. Disk and memory are one batch's.
+
+    Raises:
+        InputRefused: if the run is unknown, its recorded plan was altered, or a chunk has no recorded digest.
+    """
+    record = platform.ledger.run(run_id)
+    _require_unaltered(record)
+    plan = record.plan
+    recorded = _recorded(platform, record, keys)
+    groups = by_plan(platform.ledger.plans(record), recorded)
+    conditions = conditions_of(platform, plan, recorded)
+    for own, _ in groups:  # chunks that were planned anew after a conflict have pins of their own
+        if own.hash != plan.hash:
+            conditions += tuple(_pins(platform, own))
+    obstacles = [condition for condition in conditions if condition.blocks]
+    if obstacles:
+        return _cannot_be_computed(run_id, conditions, obstacles)
+    target = target_named(plan.target)
+    platform = _holding_nothing_of_live(platform, plan)
+    scratch = f"{platform.lakehouse.location(target.name)}/reproduce={run_id}-{uuid4().hex[:_SHORT_HASH]}"
+    numbers = count(1)
+    found: list[ChunkComparison] = []
+    difference: Difference | None = None
+    for bench, batch in (
+        (_Bench(platform, target, own, recorded, scratch, tell, numbers), batch)
+        for own, chunks in groups
+        for batch in own.batches(chunks)
+    ):
+        try:
+            computed, errors = _compute(bench, batch)
+            compared = _compare(bench, batch, computed, errors)
+            different = next((one for one in compared if one.outcome is Outcome.DIFFERENT), None)
+            if different is not None and difference is None:
+                difference = _difference(bench, different, computed[different.chunk])
+                if all(condition.same for condition in conditions):
+                    difference = replace(difference, note=f"{difference.note} {_once_more(bench, different)}".strip())
+        finally:
+            if not keep:
+                _remove(platform, target, scratch)
+        tell("compared", [one.chunk for one in compared], "")
+        found += compared
+    return _judged(run_id, conditions, found, difference, scratch if keep else None)
+
+
+def _require_unaltered(record: RunRecord) -> None:
+    if record.plan.hash != record.plan_hash or record.manifest.hash != record.plan.manifest_hash:
+        raise InputRefused(
+            Problem(
+                f"the recorded plan or manifest of '{record.run_id}' does not match its hash",
+                "a run is reproduced from the plan that was approved",
+                "the ledger was changed by hand; the evidence bundle of a published run has the plan",
+            )
+        )
+
+
+def _recorded(platform: Platform, record: RunRecord, keys: Sequence[str] | None) -> dict[str, ChunkRecord]:
+    """Return the ledger's record of each wanted chunk.
+
+    Raises:
+        InputRefused: if one of them was never digested: a proof covers all that was asked for.
+    """
+    chunks = {chunk.chunk: chunk for chunk in platform.ledger.chunks(record.run_id)}
+    wanted = {key: chunks[key] for key in (chunks if keys is None else keys)}
+    without = [chunk for chunk in wanted.values() if not chunk.digest]
+    if without:
+        shown = ", ".join(f"{chunk.chunk} ({chunk.state})" for chunk in without[:_SHOWN])
+        more = f" and {len(without) - _SHOWN} more" if len(without) > _SHOWN else ""
+        raise InputRefused(
+            Problem(
+                f"{len(without)} of {len(wanted)} chunks of '{record.run_id}' have no recorded digest: {shown}{more}",
+                "a chunk is reproduced against the digest that its gate recorded when it was staged",
+                "run it first (`backfill run`)"
+                if len(without) == len(chunks)
+                else "name chunks that have passed with --chunks; `backfill status` shows them",
+            )
+        )
+    return wanted
+
+
+# --- what can be checked without computing ----------------------------------------------------------------------------
+
+
+def conditions_of(platform: Platform, plan: Plan, recorded: Mapping[str, ChunkRecord]) -> tuple[Condition, ...]:
+    """Compare everything that the plan pins with what is here now; computes nothing."""
+    return (*_code_conditions(platform, plan, recorded), *_pins(platform, plan))
+
+
+def _code_conditions(platform: Platform, plan: Plan, recorded: Mapping[str, ChunkRecord]) -> list[Condition]:
+    then, now = plan.code, code_identity()
+    fix = _get_back(then)
+    found = [
+        Condition("code", _shown_code(then), _shown_code(now), then.content_hash == now.content_hash, Cause.CODE, fix),
+        Condition(
+            "lock file",
+            (then.lock_hash or "none")[:_SHORT_HASH],
+            (now.lock_hash or "none")[:_SHORT_HASH],
+            then.lock_hash == now.lock_hash,
+            Cause.CODE,
+            f"{fix}, and install what its requirements.lock names",
+        ),
+    ]
+    configuration = platform.settings.output_hash()
+    found.append(
+        Condition(
+            "configuration",
+            plan.configuration_hash[:_SHORT_HASH],
+            configuration[:_SHORT_HASH],
+            plan.configuration_hash == configuration,
+            Cause.CONFIGURATION,
+            "restore the Spark settings that the run was planned with (`backfill config` shows today's)",
+        )
+    )
+    try:
+        versions = tuple(target_named(plan.target).versions)
+        wanting = "" if plan.transform_version in versions else f"it has {', '.join(versions)}"
+    except Refused as refusal:
+        wanting = refusal.problems[0].what
+    if wanting:
+        wanted = f"{plan.transform} {plan.transform_version}"
+        found.append(Condition("transform", wanted, wanting, False, Cause.CODE, fix, blocks=True))
+    algorithms = sorted({(chunk.digest or "").partition(":")[0] for chunk in recorded.values()} - {ALGORITHM})
+    if algorithms:
+        found.append(Condition("digest", ", ".join(algorithms), ALGORITHM, False, Cause.CODE, fix, blocks=True))
+    return found
+
+
+def _shown_code(code: CodeIdentity) -> str:
+    commit = f"git {code.git_commit[:_SHORT_HASH]}" if code.git_commit else f"package {code.package_version}, no git"
+    return f"{code.content_hash[:_SHORT_HASH]} ({commit}{', uncommitted changes' if code.dirty else ''})"
+
+
+def _get_back(code: CodeIdentity) -> str:
+    """Say how to get the code of a plan."""
+    if code.git_commit is None:
+        return f"install the package {code.package_version} whose content hash is {code.content_hash}"
+    if code.dirty:
+        return (
+            f"check out git commit {code.git_commit} with the uncommitted changes that it then had: only whoever "
+            f"made them has them; the content hash is {code.content_hash}"
+        )
+    return f"check out git commit {code.git_commit}"
+
+
+def _pins(platform: Platform, plan: Plan) -> list[Condition]:
+    """Return whether each pinned snapshot can be read as it was; of a reference also what it says today, to inform."""
+    found = [_pin(platform, plan.source, plan.source_snapshot_id, Cause.SOURCE_DATA, plan)]
+    if plan.merge is not None and plan.merge.changed_since is not None:  # what has changed is read from both
+        found.append(_pin(platform, plan.source, plan.merge.changed_since, Cause.SOURCE_DATA, plan))
+    for pin in plan.references:
+        version = f" ({pin.version})" if pin.version else ""
+        condition = _pin(platform, pin.table, pin.snapshot_id, Cause.REFERENCE_DATA, None, version)
+        if condition.same:
+            state = platform.lakehouse.reference_state(pin.table, frozenset())
+            condition = replace(
+                condition, present=_present(pin.snapshot_id, pin.version, state.current, state.versions)
+            )
+        found.append(condition)
+    return found
+
+
+def _pin(
+    platform: Platform, table: str, snapshot_id: int, changed: Cause, source_of: Plan | None, version: str = ""
+) -> Condition:
+    pinned = f"snapshot {snapshot_id}{version}"
+    retired = partial(
+        Condition, table, pinned, same=False, cause=Cause.RETIRED_SNAPSHOT, blocks=True, fix=_keep(table, snapshot_id)
+    )
+    try:
+        if platform.lakehouse.table(table).snapshot_by_id(snapshot_id) is None:
+            return retired(f"there is no snapshot {snapshot_id} of {table} any more: it has expired")
+    except (InputRefused, UnreadableMetadata) as refusal:  # the whole table is gone, or nothing says what is in it
+        return retired(refusal.problems[0].what)
+    rows = None
+    if source_of is not None:
+        target = target_named(source_of.target) if _declared(source_of.target) else None
+        rows = None if target is None else before(target.source_time_column, source_of.read_until)
+    try:
+        gone, other = platform.lakehouse.unread(table, snapshot_id, rows)
+    except UnreadableMetadata as refusal:
+        return retired(refusal.problems[0].what)
+    if gone:
+        return retired(f"{len(gone)} file(s) of snapshot {snapshot_id} of {table} are gone, the first is {gone[0]}")
+    if other:
+        present = f"{len(other)} file(s) of the snapshot were changed in place, the first is {other[0]}"
+        fix = f"restore the data files of {table} from a backup: files of a table are never changed in place"
+        return Condition(table, pinned, present, same=False, cause=changed, fix=fix)
+    return Condition(table, pinned, "can be read", same=True, cause=changed)
+
+
+def _declared(target: str) -> bool:
+    try:
+        target_named(target)
+    except InputRefused:  # reported with the code
+        return False
+    return True
+
+
+def _keep(table: str, snapshot_id: int) -> str:
+    return (
+        f"restore snapshot {snapshot_id} of {table} from a backup of the catalog and the warehouse; until then only the "
+        "evidence proves this run. Snapshots that runs pin are kept by a tag"
+    )
+
+
+def _present(pinned: int, version: str | None, current: int | None, versions: Mapping[str, int]) -> str:
+    """Say how a pinned reference stands to the table of today: for information, since the pinned snapshot is read."""
+    if version is not None and versions.get(version) not in {None, pinned}:
+        return f"can be read; version {version} is now snapshot {versions[version]}, which is not read"
+    if current == pinned:
+        return "can be read; it is still the newest"
+    name = next((name for name, snapshot in versions.items() if snapshot == current), None)
+    return f"can be read; the newest is snapshot {current}{f' ({name})' if name else ''}, which is not read"
+
+
+def _cannot_be_computed(run_id: str, conditions: tuple[Condition, ...], obstacles: Sequence[Condition]) -> Reproduction:
+    causes = tuple(dict.fromkeys(one.cause for one in obstacles))
+    return Reproduction(
+        run_id,
+        Outcome.NOT_COMPUTED,
+        "it cannot be computed again: " + "; ".join(f"{one.name}: {one.present}" for one in obstacles),
+        causes,
+        tuple(dict.fromkeys(one.fix for one in obstacles)),
+        conditions,
+        (),
+        None,
+        None,
+    )
+
+
+# --- computing again --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Bench:
+    """One reproduction under way."""
+
+    platform: Platform
+    target: TargetTable
+    plan: Plan
+    recorded: Mapping[str, ChunkRecord]
+    scratch: str
+    tell: Listener
+    numbers: Iterator[int]
+
+
+class _AsReplay(ModeSpark):
+    """Spark for the reproduction of a LIVE run: LIVE's settings in a session that holds nothing of LIVE."""
+
+    def __init__(self, settings: Settings, mode: Mode) -> None:
+        by_mode = {Mode.REPLAY: settings.spark_by_mode.get(mode, {})}
+        super().__init__(settings.model_copy(update={"spark_by_mode": by_mode}), WORKER_MODULES)
+
+    def session(self, mode: Mode) -> SparkSession:  # noqa: ARG002 - whatever the plan's mode
+        return super().session(Mode.REPLAY)
+
+
+def _holding_nothing_of_live(platform: Platform, plan: Plan) -> Platform:
+    """Return the platform, for a LIVE run with Spark confined as a replay's: computing again must reach no sink."""
+    return platform if plan.mode is not Mode.LIVE else replace(platform, spark=_AsReplay(platform.settings, plan.mode))
+
+
+def _compute(bench: _Bench, batch: Sequence[PlannedChunk]) -> tuple[dict[str, ChunkRecord], dict[str, str]]:
+    """Compute a batch into scratch; return the chunks, and the error of each that cannot be computed.
+
+    A batch that fails is halved until the chunks that fail stand alone, as when the run was staged.
+    """
+    keys = [chunk.key for chunk in batch]
+    prefix = f"{bench.scratch}/batch-{next(bench.numbers)}"
+    bench.tell("computing", keys, prefix)
+    try:
+        files = compute_batch(bench.platform, bench.target, bench.plan, batch, prefix)
+    except Refused as refusal:  # every chunk would be refused for the same reason
+        return {}, dict.fromkeys(keys, refusal.problems[0].what)
+    except Exception as error:  # noqa: BLE001 - whatever a transform raises is reported as the chunk's
+        if len(batch) == 1:
+            return {}, {keys[0]: f"{type(error).__name__}: {str(error)[:_ERROR_LENGTH]}"}
+        middle = len(batch) // 2
+        (computed, errors), (others, more) = (_compute(bench, half) for half in (batch[:middle], batch[middle:]))
+        return computed | others, errors | more
+    bench.tell("computed", keys, "")
+    return {chunk.key: _as_staged(bench, chunk, files[chunk.key]) for chunk in batch}, {}
+
+
+def _as_staged(bench: _Bench, chunk: PlannedChunk, files: Sequence[StagedFile]) -> ChunkRecord:
+    """Return what the ledger would hold of a chunk that was staged: the form in which the gates take it."""
+    return ChunkRecord(
+        chunk=chunk.key,
+        index=chunk.index,
+        state=ChunkState.STAGED,
+        attempt=bench.recorded[chunk.key].attempt,
+        rows=sum(file.rows for file in files),
+        bytes=sum(file.bytes for file in files),
+        files=tuple(files),
+        digest=None,
+        measures={},
+        error="",
+    )
+
+
+def _compare(
+    bench: _Bench, batch: Sequence[PlannedChunk], computed: Mapping[str, ChunkRecord], errors: Mapping[str, str]
+) -> list[ChunkComparison]:
+    """Gate what was computed, and put each digest beside the recorded one."""
+    results = {}
+    if computed:
+        # no measures and no outline: the gate would keep the outline beside the run's own
+        bare = replace(bench.target, measure=None, outline=None)
+        gated = run_gates(bench.platform, bare, bench.plan, list(computed.values()))
+        results = {result.chunk: result for result in gated}
+    found = []
+    for key in (chunk.key for chunk in batch):
+        was = bench.recorded[key]
+        compared = partial(ChunkComparison, key, recorded_rows=was.rows or 0, recorded_digest=was.digest or "")
+        if key in errors:
+            found.append(compared(Outcome.NOT_COMPUTED, rows=None, digest="", note=errors[key]))
+            continue
+        result = results[key]
+        equal = result.passed and (result.digest, result.rows) == (was.digest, was.rows)
+        note = "" if result.passed else f"does not pass its gate: {result.summary}"
+        outcome = Outcome.EQUAL if equal else Outcome.DIFFERENT
+        found.append(compared(outcome, rows=result.rows, digest=result.digest, note=note))
+    return found
+
+
+def _once_more(bench: _Bench, different: ChunkComparison) -> str:
+    """Compute a chunk that differs for no known reason a second time, alone, and say what that tells."""
+    batch = [bench.plan.chunk(different.chunk)]
+    computed, errors = _compute(bench, batch)
+    (again,) = _compare(bench, batch, computed, errors)
+    if again.digest == different.digest and again.rows == different.rows:
+        return (
+            "Computed once more it comes out as it did a moment ago: the output depends on something that the plan does "
+            "not pin (a clock, a live lookup, the machine, installed libraries that are not those of the lock file)."
+        )
+    return (
+        "Computed once more, alone, it comes out differently again: the output depends on chance, or on which chunks are "
+        "computed together."
+    )
+
+
+def _remove(platform: Platform, target: TargetTable, scratch: str) -> None:
+    filesystem, folder, _ = filesystem_of(platform.lakehouse.table(target.name), scratch)
+    if filesystem.get_file_info(folder).type is not pafs.FileType.NotFound:
+        filesystem.delete_dir(folder)
+
+
+def _judged(
+    run_id: str,
+    conditions: tuple[Condition, ...],
+    chunks: Sequence[ChunkComparison],
+    difference: Difference | None,
+    scratch: str | None,
+) -> Reproduction:
+    changed = [condition for condition in conditions if not condition.same]
+    causes = tuple(dict.fromkeys(condition.cause for condition in changed))
+    what_to_do = tuple(dict.fromkeys(condition.fix for condition in changed))
+    names = " and ".join(dict.fromkeys(condition.name for condition in changed))
+    equal = [one for one in chunks if one.outcome is Outcome.EQUAL]
+    different = [one for one in chunks if one.outcome is Outcome.DIFFERENT]
+    failed = [one for one in chunks if one.outcome is Outcome.NOT_COMPUTED]
+    judged = partial(
+        Reproduction, run_id, conditions=conditions, chunks=tuple(chunks), difference=difference, scratch=scratch
+    )
+    if not different and not failed:
+        rows = sum(one.recorded_rows for one in equal)
+        summary = f"all {len(equal)} chunks have the recorded digest ({rows:,} rows)"
+        if changed:
+            summary = f"equal, although the {names} {'differs' if len(changed) == 1 else 'differ'}: {summary}"
+        return judged(Outcome.EQUAL, summary, (), ())
+    parts = [f"{len(equal)} of {len(chunks)} chunks have the recorded digest"]
+    if different:
+        parts.append(f"{len(different)} have another, the first is {different[0].chunk}")
+    if failed:
+        parts.append(f"{len(failed)} cannot be computed, the first is {failed[0].chunk}: {failed[0].note}")
+    if changed:
+        one_of = " (which of them it is, the digests cannot tell)" if len(causes) > 1 else ""
+        parts.append(f"the {names} {'is not' if len(changed) == 1 else 'are not'} as the plan recorded{one_of}")
+    elif different:
+        causes = (Cause.NOT_DETERMINISTIC,)
+        parts.append("code, configuration and pinned data are those of the plan: the transform is not deterministic")
+        what_to_do = ("take clocks, randomness and lookups out of the transform: same plan, same output",)
+    else:
+        what_to_do = ("remove the cause of the error, then the same command again",)
+    outcome = Outcome.DIFFERENT if different else Outcome.NOT_COMPUTED
+    return judged(outcome, "; ".join(parts), causes, what_to_do)
+
+
+# --- the first row that differs ---------------------------------------------------------------------------------------
+
+
+def _difference(bench: _Bench, different: ChunkComparison, computed: ChunkRecord) -> Difference:
+    """Name the first row in which a chunk differs from its recorded staged files, if those are still what was digested."""
+    files = bench.recorded[different.chunk].files
+    kinds = {name: dtypes(bench.target.model)[name] for name in digest_columns(bench.target.model)}
+    key = bench.target.key
+    notes = [different.note] if different.note else []
+    row = None
+    try:
+        if _digest_of([file.path for file in files], kinds, key) != different.recorded_digest:
+            notes.append("the recorded files no longer give the recorded digest: the row is only what they hold today")
+        row = first_differing_row(
+            [file.path for file in files], [file.path for file in computed.files], list(kinds), key
+        )
+        if row is None:
+            notes.append("no row differs from the recorded files, only from their digest")
+    except (OSError, pl.exceptions.PolarsError) as error:
+        notes.append(f"the row cannot be named, the files cannot be compared: {type(error).__name__}: {error}"[:500])
+    return Difference(different.chunk, row, ". ".join(notes) + ("." if notes else ""))
+
+
+def _digest_of(paths: Sequence[str], kinds: Mapping[str, pl.DataType], key: Sequence[str]) -> str:
+    digest = RowDigest(kinds)
+    for frame in _in_key_order(paths, list(kinds), key):
+        digest.update(frame)
+    return digest.result()
+
+
+def first_differing_row(
+    recorded: Sequence[str], reproduced: Sequence[str], columns: Sequence[str], key: Sequence[str]
+) -> RowDifference | None:
+    """Compare the rows of two sets of Parquet files in key order, a file at a time; return the first difference.
+
+    Raises:
+        OSError: if a file cannot be read.
+        PolarsError: if a file does not have the columns, or has them in other types.
+    """
+    sides = [_in_key_order(paths, columns, key) for paths in (recorded, reproduced)]
+    one, other = (next(side, None) for side in sides)
+    while one is not None and other is not None:
+        if one.schema != other.schema:
+            differing = sorted({name for name, _ in set(one.schema.items()) ^ set(other.schema.items())})
+            raise pl.exceptions.SchemaError(f"the type of {', '.join(differing)} is not the recorded one")
+        length = min(one.height, other.height)
+        if not one.head(length).equals(other.head(length)):
+            unequal = pl.DataFrame([one[name][:length].ne_missing(other[name][:length]) for name in columns])
+            at = unequal.select(pl.any_horizontal(pl.all())).to_series().arg_true()[0]
+            left, right = one.row(at, named=True), other.row(at, named=True)
+            ranks = [_rank(row[name] for name in key) for row in (left, right)]
+            return _row_difference(left if ranks[0] <= ranks[1] else None, right if ranks[1] <= ranks[0] else None, key)
+        one = one[length:] if one.height > length else next(sides[0], None)
+        other = other[length:] if other.height > length else next(sides[1], None)
+    rest = [None if frame is None else frame.row(0, named=True) for frame in (one, other)]
+    return None if rest == [None, None] else _row_difference(rest[0], rest[1], key)
+
+
+def _row_difference(
+    recorded: dict[str, Any] | None, reproduced: dict[str, Any] | None, key: Sequence[str]
+) -> RowDifference:
+    one, other = (
+        None
+        if row is None
+        else {name: value if isinstance(value, (int, type(None))) else str(value) for name, value in row.items()}
+        for row in (recorded, reproduced)
+    )
+    present = one if one is not None else other
+    assert present is not None
+    return RowDifference({name: present[name] for name in key}, one, other)
+
+
+def _in_key_order(paths: Sequence[str], columns: Sequence[str], key: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Yield the rows of files in key order, a file at a time; all at once where their key ranges overlap."""
+    bounds = []
+    for path in map(local_path, paths):
+        keys = pl.scan_parquet(path, hive_partitioning=False).select(key).sort(key)
+        ends = pl.concat([keys.head(1), keys.tail(1)]).collect()
+        if ends.height:
+            bounds.append((_rank(ends.row(0)), _rank(ends.row(-1)), path))
+    bounds.sort()
+    apart = all(later[0] > earlier[1] for earlier, later in pairwise(bounds))
+    ordered = [path for *_, path in bounds]
+    for group in ([path] for path in ordered) if apart else [ordered]:
+        yield pl.scan_parquet(group, hive_partitioning=False).select(columns).sort(key).collect()
+
+
+def _rank(values: Any) -> list[tuple[bool, Any]]:
+    """Make a key comparable where one of its values is null: nulls come first, as Polars sorts them."""
+    return [(value is not None, value) for value in values]

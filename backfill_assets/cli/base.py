@@ -1,0 +1,121 @@
+"""What the commands share: options, output, exit codes, and how an installation is opened.
+
+Put here what two commands need. Nothing here knows what a command does.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from manifests.canonical import plain
+from manifests.errors import EnvironmentRefused, Problem
+from resources import logs
+from resources.actors import Channel, acting, identified
+from resources.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
+    from backfill_assets.installation import Platform
+
+# Dagster, Spark and PyIceberg take seconds to import: commands that do not need them import them where they do.
+
+F = TypeVar("F", bound=Callable[..., Any])
+EXIT_FAILED, EXIT_REFUSED = 1, 2
+POLL_SECONDS = 0.5
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+def json_option(command: F) -> F:
+    """Give a command `--json`, as its argument `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for a script.")(command)
+
+
+def say(value: Any) -> None:
+    """Print a value as JSON, for a script."""
+    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+def show(*renderables: Any) -> None:
+    """Print tables, panels and plots for a person."""
+    from backfill_assets.cli.console import make_console
+
+    console = make_console()
+    for renderable in renderables:
+        console.print(renderable)
+
+
+@contextmanager
+def opened_platform() -> Iterator[Platform]:
+    """Open the installation that the settings name; Ctrl-C and SIGTERM end what is done with it at once.
+
+    Raises:
+        EnvironmentRefused: if it was never initialised.
+    """
+    from backfill_assets.installation import open_platform
+    from backfill_assets.staging.stopping import interruptible
+
+    settings = load_settings()
+    if not settings.home.is_dir():
+        raise EnvironmentRefused(
+            Problem(
+                f"{settings.home} {'is not a folder' if settings.home.exists() else 'does not exist'}",
+                "the installation is initialised first",
+                "run `backfill init`",
+            )
+        )
+    logs.configure(settings)
+    with (
+        open_platform(settings) as platform,
+        acting(lambda: identified(platform.policy.identity, Channel.CLI)),
+        interruptible(platform),
+    ):
+        yield platform
+
+
+@contextmanager
+def opened_instance(settings: Settings) -> Iterator[DagsterInstance]:
+    """Open the installation's Dagster instance."""
+    from backfill_assets.defs.launch import instance_at
+
+    with instance_at(settings) as instance:
+        yield instance
+
+
+@contextmanager
+def bars(total: int, look: Callable[[], tuple[int, int] | None]) -> Iterator[None]:
+    """Show how many of `total` chunks are computed and gated while the body runs: what `look` says, in another thread.
+
+    Nothing is shown before `look` says anything.
+    """
+    from backfill_assets.cli.console import make_console
+
+    columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    stop = threading.Event()
+    with Progress(*columns, console=make_console(stderr=True)) as bars:
+        tasks = [bars.add_task(name, total=total, visible=False) for name in ("computing", "gating")]
+
+        def update() -> None:
+            for task, done in zip(tasks, look() or (), strict=False):
+                bars.update(task, completed=min(total, done), visible=True)
+
+        def watch() -> None:
+            while not stop.wait(POLL_SECONDS):
+                update()
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            watcher.join()
+            update()

@@ -1,0 +1,451 @@
+"""What the command prints for people: tables, the chunk grid, bars. No decisions, and nothing a script should read."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import table as rich_table
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from backfill_assets.gates.exception_words import worded
+from backfill_assets.review.wording import failed_chunks, of_kind
+from manifests.errors import Refused
+from manifests.planner import Plan
+from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, Verdict
+from resources.ledger.launches import STOPPED
+
+if TYPE_CHECKING:  # a refusal is shown also where a product, which these import, cannot be imported
+    from backfill_assets.audit.reproduce import ChunkComparison, Reproduction, RowDifference
+    from backfill_assets.operations.doctor import Disagreement, Repaired
+    from backfill_assets.operations.garbage import TableGarbage
+    from backfill_assets.operations.runbook import Step
+    from backfill_assets.publication.publisher import Published
+
+STATE_STYLE = {
+    "PUBLISHED": "green",
+    "VALIDATED": "green",
+    "STAGED": "cyan",
+    "RUNNING": "cyan",
+    "APPROVED": "blue",
+    "PLANNED": "blue",
+    "FAILED": "red",
+    "REJECTED": "red",
+    "ROLLED_BACK": "yellow",
+    "SUPERSEDED": "dim",
+    "CANCELLED": "dim",
+    "DRAFT": "dim",
+}
+_CELL = {
+    ChunkState.PLANNED: ("·", "dim"),
+    ChunkState.STAGED: ("▢", "cyan"),
+    ChunkState.PASSED: ("■", "green"),
+    ChunkState.FAILED: ("✗", "bold red"),
+}
+_BAR = 40
+_WIDTH, _LEAST_WIDTH, _MOST_WIDTH = 140, 40, 1000
+_SLICES_SHOWN = 5
+_KEYS_SHOWN = 6
+
+
+class Table(rich_table.Table):
+    """A table that never cuts what it shows: what is too wide for its column goes on in the next line."""
+
+    def add_column(self, *arguments: Any, **options: Any) -> None:
+        """Add a column, folded unless something else is asked for."""
+        super().add_column(*arguments, **{"overflow": "fold"} | options)
+
+
+def refusal(error: Refused) -> RenderableType:
+    """Show every reason of a refusal: what, which rule, what to do."""
+    lines = Text()
+    for problem in error.problems:
+        lines.append(f"{problem.where}: " if problem.where else "", "bold")
+        lines.append(f"{problem.what}\n")
+        if problem.rule:
+            lines.append("  rule        ", "dim")
+            lines.append(f"{problem.rule}\n")
+        if problem.fix:
+            lines.append("  what to do  ", "dim")
+            lines.append(f"{problem.fix}\n")
+    lines.rstrip()
+    return Panel(lines, title=error.headline, border_style="red", title_align="left")
+
+
+def facts(pairs: Iterable[tuple[str, object]], title: str) -> Table:
+    """Show pairs of names and values."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        table.add_row(name, value if isinstance(value, Text) else Text(str(value)))
+    return table
+
+
+def _may_change(planned: Plan) -> str:
+    if not planned.mode.publishes:
+        chunks = f"{len(planned.chunks)} chunk(s)"
+        return f"nothing that readers of {planned.target} see: a {planned.mode} run stages {chunks} and publishes none"
+    return f"{planned.target}, {planned.publish_range.start} to {planned.publish_range.end} ({planned.publish_mode})"
+
+
+def plan(planned: Plan, state: str) -> RenderableType:
+    """Show a plan: what it reads, with which code, what it may change, and its stages."""
+    code = planned.code
+    who = (
+        f"git {code.git_commit[:12]}{' with uncommitted changes' if code.dirty else ''}"
+        if code.git_commit
+        else "no git"
+    )
+    references = [
+        (
+            f"reference {pin.table}",
+            f"snapshot {pin.snapshot_id}{f' ({pin.version})' if pin.version else ''}, {pin.semantics}",
+        )
+        for pin in planned.references
+    ]
+    look_back = planned.look_back
+    pairs: list[tuple[str, object]] = [
+        ("state", Text(state, STATE_STYLE.get(state, ""))),
+        ("may change", _may_change(planned)),
+        (
+            "base",
+            f"snapshot {planned.base_snapshot_id}" if planned.base_snapshot_id else "the target has no snapshot yet",
+        ),
+        ("reads", f"{planned.source}, snapshot {planned.source_snapshot_id}"),
+        (
+            "input range",
+            f"{planned.input_range.start} to {planned.input_range.end} ({planned.warm_up_days} days of warm-up)",
+        ),
+        ("to read", f"{planned.reads.rows:,} rows, {planned.reads.bytes / 1e6:,.1f} MB, {planned.reads.files:,} files"),
+        *(
+            [("look-back", f"{look_back.rows:,} earlier rows, {look_back.files:,} files, few columns")]
+            if look_back
+            else []
+        ),
+        *references,
+        ("transform", f"{planned.transform} {planned.transform_version}, mode {planned.mode}"),
+        ("code", f"{who}, package {code.package_version}, content {code.content_hash[:12]}"),
+        ("run clock", planned.run_clock.isoformat()),
+        ("run gates", ", ".join(planned.gates)),
+        *(planned.data.describe() if planned.data is not None else []),
+        *([("policy", planned.policy)] if planned.policy is not None else []),
+        ("plan hash", planned.hash),
+    ]
+    stages = Table(title="stages", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    stages.add_column(justify="right", style="dim")
+    stages.add_column()
+    for number, stage in enumerate(planned.stages, start=1):
+        stages.add_row(str(number), stage.describe())
+    return Group(facts(pairs, f"plan of {planned.run_id}"), Text(), stages)
+
+
+def grid(chunks: Sequence[ChunkRecord]) -> RenderableType:
+    """Show every chunk as a cell: a row a year (months) or a month (days)."""
+    rows: dict[str, list[ChunkRecord]] = defaultdict(list)
+    for chunk in chunks:
+        rows[chunk.chunk.rsplit("-", 1)[0]].append(chunk)
+    text = Text()
+    for name, members in rows.items():
+        text.append(f"{name}  ", "dim")
+        text.append(" " * 2 * (int(members[0].chunk.rsplit("-", 1)[1]) - 1))
+        for chunk in members:
+            symbol, style = _CELL[chunk.state]
+            text.append(f"{symbol} ", style)
+        text.append("\n")
+    counts = Counter(chunk.state for chunk in chunks)
+    for state, (symbol, style) in _CELL.items():
+        text.append(f"{symbol} ", style)
+        text.append(f"{state.value.lower()} {counts[state]}   ")
+    return text
+
+
+def _waits(why: str) -> str:
+    """A stop, and what a run waits for a launch of, say themselves that it waits."""
+    return why if "waits for a launch" in why else f"waits: {why}"
+
+
+def failures(chunks: Sequence[ChunkRecord]) -> Table:
+    """Show why chunks failed: the first line of each error once, with the chunks that have it."""
+    by_error: dict[str, list[str]] = defaultdict(list)
+    for chunk in chunks:
+        if chunk.error:
+            by_error[chunk.error.strip().partition("\n")[0]].append(chunk.chunk)
+    pairs = [
+        (keys[0] if len(keys) == 1 else f"{len(keys)} chunks", error if len(keys) == 1 else f"{_some(keys)}: {error}")
+        for error, keys in by_error.items()
+    ]
+    return facts(pairs, "failed chunks")
+
+
+def _some(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:_KEYS_SHOWN]) + (" …" if len(keys) > _KEYS_SHOWN else "")
+
+
+def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table:
+    """Show runs, newest last; a run id is never cut, since it is what the next command takes.
+
+    `waiting` has what a run waits for, which is then its reason.
+    """
+    table = Table(title="runs", title_justify="left")
+    table.add_column("run", no_wrap=True, min_width=max((len(record.run_id) for record in records), default=3))
+    table.add_column("state", no_wrap=True)
+    table.add_column("what")
+    table.add_column("why")
+    for record in records:
+        scope = record.manifest.target.publish_range
+        table.add_row(
+            record.run_id,
+            Text(f"{record.state}{_stopped(waiting.get(record.run_id, ''))}", STATE_STYLE.get(record.state, "")),
+            f"{of_kind(record)} of {record.target}\n{scope.start} to {scope.end}, {record.manifest.transform.version}",
+            _waits(waiting[record.run_id]) if record.run_id in waiting else record.state_reason,
+        )
+    return table
+
+
+def _stopped(why: str) -> str:
+    return f", {STOPPED}" if why.startswith(f"{STOPPED} ") else ""
+
+
+def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str] = ()) -> RenderableType:
+    """Show the gates of a run: one line for all chunks, one a run-level gate, what disagrees, and where.
+
+    `accepted` are those whose change an owner has accepted.
+    """
+    table = Table("gate", "verdict", "found", title="gates", title_justify="left")
+    chunked = [verdict for verdict in verdicts if verdict.chunk]
+    failed = failed_chunks(verdicts)
+    if chunked:
+        table.add_row(
+            chunk_gate, _mark(not failed), f"{len(chunked) - len(failed)} of {len(chunked)} chunks pass every rule"
+        )
+    for verdict in failed[:10]:
+        table.add_row(f"  {verdict.chunk}", _mark(passed=False), verdict.summary)
+    for verdict in verdicts:
+        if verdict.chunk:
+            continue
+        mark = _mark(verdict.passed)
+        if verdict.asks and not verdict.passed:
+            owned = verdict.gate in accepted
+            mark = Text("accepted", "green") if owned else Text("asks for an owner", "bold yellow")
+        table.add_row(verdict.gate, mark, verdict.summary)
+        failing = list(verdict.details.get("slices", []))
+        for row in failing[:_SLICES_SHOWN]:
+            table.add_row("", "slice", Text(_named(row), "red"))
+        more = int(verdict.details.get("failing_slices", len(failing))) - len(failing[:_SLICES_SHOWN])
+        if more > 0:
+            table.add_row("", "", Text(f"and {more:,} more slice(s)", "dim"))
+        for row in list(verdict.details.get("sample", []))[:3]:
+            table.add_row("", "", Text("  " + _named(worded(row)), "dim", overflow="ellipsis", no_wrap=True))
+    return Group(table, *_exceptions(verdicts))
+
+
+def _exceptions(verdicts: Sequence[Verdict]) -> list[Text]:
+    """Say where the rows that disagree are: a command a line, never broken, so that it can be copied."""
+    lines = []
+    for verdict in verdicts:
+        if kept := verdict.details.get("exceptions"):
+            cut = f" of {kept['disagree']:,}" if kept["cut"] else ""
+            lines.append(Text(f"{verdict.gate}: {kept['rows']:,}{cut} row(s) that disagree", no_wrap=True))
+            lines.append(Text(f"  {kept['command']}", "bold", no_wrap=True, overflow="ignore"))
+    return lines
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    words = {"expected", "found"} if "what" in row else set()
+    shown = {name: value for name, value in row.items() if name not in words or value != ""}
+    return ", ".join(
+        f"{name} {_bracketed(value)}" if name in words else f"{name}={value}" for name, value in shown.items()
+    )
+
+
+def _bracketed(value: object) -> str:
+    return f"({value})" if "=" in str(value) else str(value)
+
+
+def _mark(passed: bool) -> Text:
+    return Text("passed", "green") if passed else Text("NOT PASSED", "bold red")
+
+
+def published(done: Published, verb: str) -> Table:
+    """Show what a publication or rollback did."""
+    return facts(
+        [
+            ("snapshot", f"{done.base_snapshot_id or 'none'} -> {done.snapshot_id}"),
+            ("files", f"{done.files_added:,} added, {done.files_removed:,} removed, in one snapshot"),
+            ("evidence root", done.evidence_root),
+        ],
+        f"{done.run_id}: {verb}" + ("" if done.new else " before; nothing was done again"),
+    )
+
+
+def reproduction(done: Reproduction) -> RenderableType:
+    """Show a reproduction: what the plan pinned and what is here, the chunks that differ, the first row, the cause."""
+    from backfill_assets.audit.reproduce import Outcome
+
+    conditions = Table("decides the output", "in the plan", "now", title="conditions", title_justify="left")
+    for condition in done.conditions:
+        present = Text(condition.present, "" if condition.same else "yellow")
+        conditions.add_row(condition.name, condition.recorded, present)
+    parts: list[RenderableType] = [conditions, *_unequal([one for one in done.chunks if one.outcome != Outcome.EQUAL])]
+    if done.difference is not None and done.difference.row is not None:
+        parts += [Text(), _row(done.difference.chunk, done.difference.row)]
+    if done.difference is not None and done.difference.note:
+        parts.append(Text(done.difference.note))
+    pairs: list[tuple[str, object]] = [
+        ("outcome", Text(done.outcome, "green" if done.outcome is Outcome.EQUAL else "bold red")),
+        ("found", done.summary),
+        *([("cause", Text(", ".join(done.causes), "bold"))] if done.causes else []),
+        *(("what to do", text) for text in done.what_to_do),
+        *([] if done.scratch is None else [("kept", done.scratch)]),
+    ]
+    return Group(*parts, Text(), facts(pairs, f"{done.run_id}: reproduction"))
+
+
+def _unequal(chunks: Sequence[ChunkComparison]) -> list[RenderableType]:
+    if not chunks:
+        return []
+    table = Table(title="chunks that are not equal", title_justify="left")
+    for name in ("chunk", "rows then", "rows now", "digest then", "digest now", "found"):
+        table.add_column(name, justify="right" if name.startswith("rows") else "left")
+    for one in chunks[:10]:
+        rows = "" if one.rows is None else f"{one.rows:,}"
+        digests = (digest.rpartition(":")[2][:12] for digest in (one.recorded_digest, one.digest))
+        table.add_row(one.chunk, f"{one.recorded_rows:,}", rows, *digests, one.note or one.outcome)
+    rest = [Text(f"… and {len(chunks) - 10} more; --json has all of them", "dim")] if len(chunks) > 10 else []  # noqa: PLR2004
+    return [Text(), table, *rest]
+
+
+def _row(chunk: str, row: RowDifference) -> RenderableType:
+    if row.recorded is None:
+        what = "a row that the record does not have"
+    else:
+        what = "a row that is missing now" if row.reproduced is None else "the first row that differs"
+    key = ", ".join(f"{name}={value}" for name, value in row.key.items())
+    table = Table("column", "then", "now")
+    for name in row.columns:
+        values = ("" if side is None else side[name] for side in (row.recorded, row.reproduced))
+        table.add_row(name, *("null" if value is None else str(value) for value in values))
+    return Group(Text(f"{chunk}, {what}: {key}"), table)
+
+
+def by_year(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]) -> Table:
+    """Show rows and breaches by year before and after, with a bar a year of the breaches that moved."""
+    table = Table(title="what changed", title_justify="left")
+    for name in ("year", "rows before", "rows after", "breaches before", "breaches after", "change"):
+        table.add_column(name, justify="left" if name == "year" else "right", no_wrap=True)
+    table.add_column("breaches after (bar)", no_wrap=True)
+    nothing = {"rows": 0, "breaches": 0}
+    years = sorted(before.keys() | after.keys())
+    most = max((after.get(year, nothing)["breaches"] for year in years), default=0) or 1
+    for year in years:
+        old, new = before.get(year, nothing), after.get(year, nothing)
+        change = new["breaches"] - old["breaches"]
+        table.add_row(
+            year,
+            f"{old['rows']:,}",
+            f"{new['rows']:,}",
+            f"{old['breaches']:,}",
+            f"{new['breaches']:,}",
+            Text(f"{change:+,}", "yellow" if change else "dim"),
+            Text("█" * round(_BAR * new["breaches"] / most), "cyan"),
+        )
+    sums = {
+        name: [sum(side.get(year, nothing)[name] for year in years) for side in (before, after)] for name in nothing
+    }
+    table.add_section()
+    table.add_row(
+        "all",
+        *(f"{value:,}" for value in sums["rows"]),
+        *(f"{value:,}" for value in sums["breaches"]),
+        f"{sums['breaches'][1] - sums['breaches'][0]:+,}",
+        "",
+    )
+    return table
+
+
+def disagreements(found: Sequence[Disagreement], repaired: Sequence[Repaired]) -> RenderableType:
+    """Show what the doctor repaired, and what disagrees."""
+    parts: list[RenderableType] = []
+    if repaired:
+        table = Table("where", "what disagreed", "repaired", title="repaired", title_justify="left")
+        for item in repaired:
+            table.add_row(item.found.where, item.found.what, Text(item.done, "green"))
+        parts.append(table)
+    if found:
+        title = "what disagrees" if not repaired else "what is left"
+        table = Table(title=title, title_justify="left")
+        for name in ("where", "what", "sure", "what to do", "repair"):
+            table.add_column(name, overflow="fold")  # a path is never cut
+        for one in found:
+            loud = "bold red" if one.kind == "DATA-LOSS" else ""
+            can = Text("--repair", "cyan") if one.repair else Text("people", "dim")
+            table.add_row(Text(one.where, loud), Text(one.what, loud), one.sure.value, Text(one.fix), can)
+        parts.append(table)
+    else:
+        parts.append(Text("ledger, tables, staged files and evidence agree", "green"))
+    return Group(*parts)
+
+
+def garbage(found: Sequence[TableGarbage]) -> RenderableType:
+    """Show what nothing needs any more, by table, run and kind."""
+    table = Table(title="what nothing needs any more", title_justify="left")
+    for name in ("table", "of", "kind"):
+        table.add_column(name)
+    table.add_column("how many", justify="right")
+    table.add_column("MB", justify="right")
+    for item in found:
+        for kind, names in (("ref", item.refs), ("snapshot", item.snapshots)):
+            if names:
+                table.add_row(item.table, "its history", kind, f"{len(names):,}", "")
+        for (owner, kind), (files, size) in item.sums().items():
+            table.add_row(item.table, owner or "its history", kind, f"{files:,}", f"{size / 1e6:,.3f}")
+    files, size = sum(len(item.files) for item in found), sum(item.bytes for item in found)
+    parts: list[RenderableType] = [table] if table.row_count else []
+    parts.append(Text(f"{files:,} files, {size / 1e6:,.3f} MB"))
+    parts += [Text(f"left alone: {path}: {why}", "dim") for item in found for path, why in item.left.items()]
+    return Group(*parts)
+
+
+_STEP_STYLE = {"done": "green", "now": "bold yellow", "later": "dim", "does not apply": "dim"}
+
+
+def runbook(record: RunRecord, why: str, steps: Sequence[Step]) -> RenderableType:
+    """Show each step of a run's runbook: where it stands (`why` it is there), what is on record, the commands to go on with."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(justify="right", style="dim")
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, step in enumerate(steps, start=1):
+        style = _STEP_STYLE[step.state]
+        text = Text("\n".join(step.facts), "dim" if style == "dim" else "")
+        for command in step.commands:
+            text.append(f"\n$ {command}", "cyan")
+        table.add_row(str(number), Text(step.title, style), Text(step.state, style), text)
+    head = Text(f"{record.run_id}: ")
+    head.append(record.state, STATE_STYLE.get(record.state, ""))
+    head.append(f" ({why})" if why else "")
+    return Group(head, Text(), table)
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console; where the output is not a terminal, as wide as COLUMNS says, else wide enough for tables.
+
+    What people have typed is printed as it is: brackets are brackets, no markup.
+    """
+    console = Console(stderr=stderr, highlight=False, markup=False)
+    asked = os.environ.get("COLUMNS", "")
+    if console.is_terminal or (asked.isdecimal() and _LEAST_WIDTH <= int(asked) <= _MOST_WIDTH):
+        return console
+    return Console(stderr=stderr, highlight=False, markup=False, width=_WIDTH)
+
+
+def chunk_counts(chunks: Sequence[ChunkRecord]) -> dict[str, int]:
+    """Return how many chunks are in each state."""
+    counts: dict[str, Any] = Counter(chunk.state.value for chunk in chunks)
+    return {state.value: counts.get(state.value, 0) for state in ChunkState}

@@ -1,0 +1,210 @@
+"""The commands of those who decide: approve, reject, review, accept-change, decisions.
+
+Put here arguments and output; whether somebody may decide is `backfill_assets.decisions`'.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backfill_assets.cli.base import F, json_option, opened_instance, opened_platform, say, show
+from manifests.errors import InputRefused, Problem
+
+if TYPE_CHECKING:
+    from backfill_assets.installation import Platform
+
+
+def decision_options(command: F) -> F:
+    """Give a command `--by`, `--comment` and `--plan-hash`."""
+    command = click.option("--plan-hash", help="Decide only if this is still the plan (12 characters or all).")(command)
+    command = click.option("--comment", default="", help="Why.")(command)
+    return by_option(command)
+
+
+def by_option(command: F) -> F:
+    """Give a command `--by`."""
+    default = "who you are by the policy's `identity`, else BACKFILL_OPERATOR or the operating system's user"
+    return click.option(
+        "--by",
+        callback=_named,
+        help=f"Who decides, recorded as a claim if nothing else shows it; default: {default}.",
+    )(command)
+
+
+def _named(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+    """Refuse a blank name: a variable that a script has left empty must not decide as somebody else."""
+    if name is not None and not name.strip():
+        raise InputRefused(Problem("nobody is named", "a decision has a name", "give --by a name, or leave it out"))
+    return name
+
+
+def break_glass_option(command: F) -> F:
+    """Give a command `--break-glass REASON`."""
+    return click.option(
+        "--break-glass",
+        metavar="REASON",
+        default="",
+        help="In an emergency, for those whom the policy names: do not wait for roles and four eyes. Loud, and on record.",
+    )(command)
+
+
+def publisher_options(command: F) -> F:
+    """Give a command `--by`, `--comment` and `--break-glass`: it is a publisher's."""
+    command = click.option("--comment", default="", help="Why.")(break_glass_option(command))
+    return by_option(command)
+
+
+@click.command()
+@click.argument("run_id")
+@decision_options
+@break_glass_option
+def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, break_glass: str) -> None:
+    """Approve the plan of RUN_ID. The approver differs from the requester; manifest and plan are immutable from here.
+
+    The policy says who may (docs/policy.md), and how many reviews come first.
+    """
+    from backfill_assets import decisions
+    from backfill_assets.defs.decision_jobs import announce_break_glass
+    from backfill_assets.defs.launch import announce_approval
+    from resources.ledger.facade import operator
+
+    with opened_platform() as platform:
+        by = by or operator()
+        record = decisions.approve(
+            platform, run_id, by=by, comment=comment, plan_hash=plan_hash, break_glass=break_glass
+        )
+        with opened_instance(platform.settings) as instance:
+            announce_approval(instance, record)
+            if break_glass:
+                announce_break_glass(instance, record, by, break_glass)
+    if break_glass:
+        loud(run_id, by, break_glass)
+    click.echo(f"{run_id}: APPROVED by {by} (plan {record.plan_hash[:12]})")
+
+
+@click.command()
+@click.argument("run_id")
+@decision_options
+def reject(run_id: str, by: str | None, comment: str, plan_hash: str | None) -> None:
+    """Reject RUN_ID for good; the same change needs a new run id."""
+    from backfill_assets import decisions
+    from resources.ledger.facade import operator
+
+    with opened_platform() as platform:
+        by = by or operator()
+        record = decisions.reject(platform, run_id, by=by, comment=comment, plan_hash=plan_hash)
+    click.echo(f"{run_id}: REJECTED by {by} (plan {record.plan_hash[:12]})")
+
+
+@click.command()
+@click.argument("run_id")
+@decision_options
+def review(run_id: str, by: str | None, comment: str, plan_hash: str | None) -> None:
+    """Record that you have reviewed RUN_ID: its plan, or what it has computed. The policy may want reviews first."""
+    from backfill_assets import decisions
+    from resources.ledger.facade import operator
+
+    with opened_platform() as platform:
+        by = by or operator()
+        record = decisions.review(platform, run_id, by=by, comment=comment, plan_hash=plan_hash)
+    click.echo(f"{run_id}: REVIEWED by {by} (plan {record.plan_hash[:12]})")
+
+
+@click.command("accept-change")
+@click.argument("run_id")
+@click.option("--gate", required=True, help="The gate that asks for an owner (see `backfill status RUN`).")
+@by_option
+@click.option("--reason", required=True, help="Why the change is right.")
+@click.option("--plan-hash", help="Accept only if this is still the plan (12 characters or all).")
+def accept_change(run_id: str, gate: str, by: str | None, reason: str, plan_hash: str | None) -> None:
+    """Accept, as an owner, an unusual change that RUN_ID waits with; on record with the numbers, and void if they change."""
+    from backfill_assets import decisions
+    from resources.ledger.facade import operator
+
+    with opened_platform() as platform:
+        by = by or operator()
+        record = decisions.accept_change(platform, run_id, gate, by=by, reason=reason, plan_hash=plan_hash)
+        waiting = [verdict.gate for verdict in decisions.asking(platform, run_id)]
+    click.echo(f"{run_id}: {gate} accepted by {by} (plan {record.plan_hash[:12]}); the run is {record.state}")
+    if waiting:
+        click.echo(f"  still waits for an owner: {', '.join(waiting)}")
+
+
+@click.command()
+@click.argument("run_id", required=False)
+@click.option("--break-glass", is_flag=True, help="Only those for which somebody broke the glass.")
+@json_option
+def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
+    """Show every decision (of RUN_ID, if given): who, in which role, when, about which plan, and why.
+
+    A decision about a plan, or about numbers, that the run no longer has is void, and stays on record. Stops are decisions,
+    too, and so are the launches that ended them.
+    """
+    from rich.text import Text
+
+    from backfill_assets.cli.console import Table
+    from resources.ledger import approvals
+
+    with opened_platform() as platform:
+        if run_id is not None:
+            platform.ledger.run(run_id)
+        found = approvals.decisions(platform.ledger, run_id, break_glass=break_glass)
+        if not break_glass:
+            found = sorted([*found, *_of_stops(platform, run_id)], key=lambda one: (one["at"], one["runId"]))
+    if as_json:
+        say(found)
+        return
+    if not found:
+        click.echo("no decision is on record" if not break_glass else "nobody has broken the glass")
+        return
+    table = Table(title="decisions", title_justify="left")
+    table.add_column("run", no_wrap=True)
+    for name in ("decision", "role", "by", "through", "at", "plan", "why"):
+        table.add_column(name)
+    for one in found:
+        said = Text(one["decision"], "dim" if one["void"] else "")
+        if one["void"]:
+            said.append(" (void)", "yellow")
+        why = Text(one["comment"])
+        if one["breakGlass"]:
+            why = Text(f"BREAK-GLASS: {one['breakGlass']} {one['comment']}".strip(), "bold red")
+        if one["selfApproved"]:
+            why.append(" (own run)", "yellow")
+        at = f"{one['at']:%Y-%m-%d %H:%M:%S}"
+        by = shown_actor(one["by"], one["proof"])
+        table.add_row(one["runId"], said, one["role"], by, one["channel"], at, one["planHash"][:12], why)
+    show(table)
+
+
+def _of_stops(platform: Platform, run_id: str | None) -> list[dict[str, Any]]:
+    """Return the stops of runs, and the launches that ended them, as decisions; they are about no plan, and take no role."""
+    from resources.ledger import stops
+
+    found: list[dict[str, Any]] = []
+    same = {"role": "", "planHash": "", "breakGlass": "", "selfApproved": False, "policyHash": "", "proof": ""}
+    for one in stops.all_of(platform.ledger.engine, run_id):
+        why = ". ".join(text for text in (one.reason, one.note) if text)
+        stopped = {"decision": "STOPPED", "by": one.stopped_by, "at": one.at, "channel": one.through, "comment": why}
+        found.append({"runId": one.run_id, **stopped, **same, "void": False})
+        if one.resumed_at is not None:
+            resumed = {"decision": "LAUNCHED AGAIN", "by": one.resumed_by, "at": one.resumed_at, "channel": ""}
+            found.append({"runId": one.run_id, **resumed, "comment": "", **same, "void": False})
+    return found
+
+
+def shown_actor(name: str, proof: str) -> str:
+    """Return a name, and that nothing but the name shows who it was, where that is on record."""
+    return f"{name} (claimed)" if proof == "CLAIMED" else name
+
+
+def loud(run_id: str, by: str, reason: str) -> None:
+    """Say on the terminal that the glass is broken."""
+    from rich.panel import Panel
+
+    text = f"{by} broke the glass for {run_id}: {reason}\nIt is in the ledger, in the evidence and in Dagster; see `backfill decisions --break-glass`."
+    show(Panel(text, title="BREAK-GLASS", border_style="bold red", title_align="left"))
+
+
+COMMANDS = (approve, reject, review, accept_change, decisions)

@@ -1,0 +1,159 @@
+"""The demo: a time zone bug in published history, restated in front of you. It uses what every command uses."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.rule import Rule
+
+from backfill_assets import decisions
+from backfill_assets.cli import console
+from backfill_assets.cli.base import EXIT_FAILED
+from backfill_assets.cli.command import execute
+from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, report_inputs
+from backfill_assets.gates.judging import CHUNK_GATE
+from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.installation import Platform, open_platform
+from backfill_assets.operations.initialise import initialise
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.products.enforcement import loading as enforcement
+from manifests.canonical import plain
+from manifests.chunks import Chunking, aligned
+from manifests.errors import Refused
+from manifests.lifecycle import RunState
+from manifests.model import RunManifest, load_manifest, manifest_from
+from manifests.planner import ZONE_MARGIN
+from resources.code.identity import code_identity
+from resources.ledger.facade import RunRecord
+from resources.settings import load_settings
+
+MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
+HISTORY, RESTATEMENT, ASKS_FOR_WEBHOOK = "history-2-4-1", "restate-utc-dates", "refused-webhook"
+_APPROVER = "data owner on duty"
+
+
+def show(events: Path | None, cases: int, seed: int) -> None:
+    """Run the demo on a log, or on generated cases where none is given."""
+    settings = load_settings()
+    load = enforcement.from_file(events) if events else enforcement.generated(cases, seed)
+    out = console.make_console()
+    initialise(Platform.of(settings))
+    initialise_instance(settings)
+    with open_platform(settings) as platform, instance_at(settings) as instance:
+        with _chapter("1. Raw events"):
+            done = load_case_events(platform, load, settings.quarantine_limit)
+            report_inputs(platform, instance)
+            if events is None:
+                click.echo("no log was given: the events are generated (the real log's totals are not checked here)")
+            click.echo(
+                f"{load.source_file}: {done.counted.events:,} events, {done.counted.quarantined:,} quarantined with a reason"
+            )
+        scope = _months_of_source(platform)
+        for title, name in (
+            ("2. History, published by transform 2.4.1, which takes UTC dates for local ones", HISTORY),
+            (
+                "3. The restatement: transform 3.1.0, local dates; planned, approved, computed, gated, published",
+                RESTATEMENT,
+            ),
+        ):
+            with _chapter(title):
+                record = plan_run(platform, _manifest(platform, name, scope))
+                out.print(console.plan(record.plan, record.state.value))
+                if record.state is RunState.PLANNED:
+                    decisions.approve(platform, record.run_id, by=_APPROVER, comment="demo")
+                    announce_approval(instance, record)
+                if not execute(platform, instance, record.run_id, (), progress=True):
+                    _failed(platform, record.run_id)
+                out.print(console.gates(platform.ledger.verdicts(record.run_id), CHUNK_GATE))
+                _show_publication(platform, record.run_id)
+        with _chapter("4. What the restatement changed"):
+            runs = [platform.ledger.run(_run_id(name, scope)) for name in (HISTORY, RESTATEMENT)]
+            out.print(console.by_year(*(_by_year(platform, record) for record in runs)))
+        with _chapter("5. A refusal: a backfill that asks for the webhook"):
+            try:
+                plan_run(platform, _manifest(platform, ASKS_FOR_WEBHOOK, scope))
+            except Refused as refusal:
+                out.print(console.refusal(refusal))
+            else:
+                raise click.ClickException("the webhook was granted to a backfill")
+        with _chapter("Where to go on"):
+            restated = runs[1]
+            first, second = (_snapshot(platform, record) for record in runs)
+            click.echo(f"evidence      {platform.evidence.path(restated.run_id)}")
+            click.echo(f"report        {platform.evidence.report(restated.run_id)}")
+            click.echo(f"snapshots     {first} (history), {second} (restated)")
+            click.echo(f"look          backfill status {restated.run_id}; backfill diff {restated.run_id}")
+            click.echo(f"prove         backfill verify {restated.run_id} --data")
+            click.echo("Dagster       backfill ui")
+            click.echo(f"undo          backfill rollback {restated.run_id}")
+            click.echo("any engine    backfill config --json   # what pyiceberg.catalog.load_catalog takes")
+
+
+@contextmanager
+def _chapter(title: str) -> Iterator[None]:
+    out = console.make_console()
+    out.print(Rule(title, align="left", style="bold blue"))
+    yield
+    out.print()
+
+
+def _months_of_source(platform: Platform) -> tuple[date, date]:
+    source = platform.lakehouse.source_state(enforcement.EVENTS, "event_at", None)
+    # the first UTC day may be the local day before: the log begins on the next one
+    first = min(file.first_day for file in source.files) + ZONE_MARGIN
+    return aligned(Chunking.MONTH, first, max(file.last_day for file in source.files))
+
+
+def _run_id(name: str, scope: tuple[date, date]) -> str:
+    return f"{name}-{scope[0]:%Y%m}-{scope[1]:%Y%m}"
+
+
+def _manifest(platform: Platform, name: str, scope: tuple[date, date]) -> RunManifest:
+    """Return a shipped manifest for the range that the loaded log covers.
+
+    The demo may run on uncommitted code; it is then marked as development, and the record says so.
+    """
+    shipped = load_manifest(MANIFESTS / f"{name}.yaml")
+    text: dict[str, Any] = plain(shipped.model_dump(mode="json", by_alias=True))
+    text["runId"] = _run_id(name, scope)
+    text["target"]["publishRange"] = {"start": scope[0], "end": scope[1]}
+    recorded = platform.ledger.find(text["runId"])
+    text["development"] = recorded.manifest.development if recorded else code_identity().dirty
+    return manifest_from(text)
+
+
+def _by_year(platform: Platform, record: RunRecord) -> dict[str, dict[str, int]]:
+    years: dict[str, dict[str, int]] = defaultdict(lambda: {"rows": 0, "breaches": 0})
+    for chunk in platform.ledger.chunks(record.run_id):
+        for row in chunk.measures.get("slices", []):
+            year = years[chunk.chunk[:4]]
+            year["rows"] += row["rows"]
+            year["breaches"] += row["rows"] if row["sla_state"] == "BREACHED" else 0
+    return dict(years)
+
+
+def _snapshot(platform: Platform, record: RunRecord) -> int | None:
+    return next(
+        (one["snapshot_id"] for one in platform.ledger.publications(record.run_id) if one["state"] == "COMMITTED"), None
+    )
+
+
+def _show_publication(platform: Platform, run_id: str) -> None:
+    for one in platform.ledger.publications(run_id):
+        click.echo(
+            f"{one['action']} {one['state'].lower()}: snapshot {one['base_snapshot_id'] or 'none'} -> {one['snapshot_id']}, "
+            f"{one['files_added']} files added, {one['files_removed']} removed, evidence {one['evidence_root'][:12]}"
+        )
+
+
+def _failed(platform: Platform, run_id: str) -> None:
+    record = platform.ledger.run(run_id)
+    click.echo(f"{run_id} is {record.state}: {record.state_reason}", err=True)
+    sys.exit(EXIT_FAILED)

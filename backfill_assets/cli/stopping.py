@@ -1,0 +1,39 @@
+"""`backfill stop`: end what is being computed of a run, from wherever the ledger is reached.
+
+Put here arguments and output; what a stop is, is `resources.ledger.stops`', and what a computing process does, `stopping`'s.
+"""
+
+from __future__ import annotations
+
+import click
+
+from backfill_assets.cli.base import json_option, opened_platform, say
+
+
+@click.command()
+@click.argument("run_id")
+@click.option("--by", required=True, help="Who stops it.")
+@click.option("--reason", default="", help="Why.")
+@json_option
+def stop(run_id: str, by: str, reason: str, as_json: bool) -> None:
+    """Stop RUN_ID: whatever computes it, here or elsewhere, ends within seconds; what is staged stays.
+
+    Nothing of it is published until somebody launches it again (`backfill resume RUN_ID`, `backfill run`, or a launch in
+    Dagster). A commit that has begun is let finish, which is said. To end a run for good: `backfill cancel`.
+
+    \b
+      backfill stop restate-2012 --by ana --reason "the cluster is needed for the month's end"
+      backfill resume restate-2012
+    """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
+    from backfill_assets import decisions
+
+    with opened_platform() as platform:
+        done, record = decisions.stop(platform, run_id, by=by, reason=reason, through="backfill stop")
+    if as_json:
+        say({"runId": run_id, "state": record.state, "stop": done})
+        return
+    click.echo(f"{run_id}: {done}")
+    if done.note:
+        click.echo(f"  {done.note}; it is {record.state}")
+    else:
+        click.echo(f"  what is staged stays; `backfill resume {run_id}` goes on")

@@ -1,0 +1,86 @@
+"""What the command does with what no rule has foreseen, and with arguments that are no text.
+
+Put here the last net below every command. It takes no mend's place: what lands in it is a fault of the program.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from manifests.errors import InputRefused, Problem, Refused
+from manifests.text import TEXT_RULE, not_text
+
+PANIC = "PanicException"
+"""How native libraries raise what they have not foreseen: not as an `Exception`."""
+
+
+def require_text(arguments: Sequence[str]) -> None:
+    """Refuse arguments that cannot be shown, recorded or looked for.
+
+    Raises:
+        InputRefused: naming each of them, with what is no text written as escapes.
+    """
+    wrong = [(number, one) for number, one in enumerate(arguments, start=1) if not_text(one) is not None]
+    if wrong:
+        raise InputRefused(
+            Problem(
+                f"argument {number} is not text: {not_text(one)} of {one[:200]!a}",
+                f"an argument is UTF-8; {TEXT_RULE}",
+                "correct it; rename a file whose name is not UTF-8",
+            )
+            for number, one in wrong
+        )
+
+
+def all_missing(error: click.MissingParameter) -> click.UsageError:
+    """Return an error that names every argument and option that a command needs and was not given, not only the first."""
+    if error.ctx is None:
+        return error
+    # Click looks at what was given before what was not: whatever has no value yet was left out
+    missing = [one for one in error.ctx.command.params if one.required and error.ctx.params.get(str(one.name)) is None]
+    if len(missing) < 2:  # noqa: PLR2004 - then Click's own message says all
+        return error
+    words = ", ".join(
+        f"option {one.opts[0]}" if isinstance(one, click.Option) else f"argument {one.make_metavar(error.ctx)}"
+        for one in missing
+    )
+    return click.UsageError(f"Missing: {words}.", error.ctx)
+
+
+def is_unexpected(error: BaseException) -> bool:
+    """Return whether an error is a fault, and no way to end a process."""
+    return isinstance(error, Exception) or type(error).__name__ == PANIC
+
+
+def full_disk(error: BaseException) -> Refused | None:
+    """Return what is said where an error comes of a full disk, wherever it was met; see `resources.files.space`."""
+    from resources.files import space
+    from resources.settings import load_settings
+
+    try:
+        home = str(load_settings().home)
+    except Refused:
+        home = None
+    return space.refusal(error, home)
+
+
+def tell(error: BaseException) -> None:
+    """Say an unforeseen error in one line, and where its details were written."""
+    said = " ".join(str(error).split())[:300]
+    what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    details = "".join(traceback.format_exception(error))
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", errors="backslashreplace", prefix="backfill-error-", suffix=".txt", delete=False
+        ) as file:
+            file.write(f"{sys.argv!a}\n\n{details}")
+        where = f"details: {file.name}"
+    except OSError as trouble:
+        where = f"the details could not be written: {trouble.strerror or trouble}"
+    line = f"an error that nothing was prepared for: {what}; {where}; `backfill doctor` says whether anything is left to mend"
+    click.echo(line.encode("utf-8", "backslashreplace").decode(), err=True)

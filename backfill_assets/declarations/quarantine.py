@@ -1,0 +1,100 @@
+"""The quarantine of an input table: where the rows of its loads are kept that its model does not accept.
+
+Put here what such a table looks like, which input tables get one, and how rejected rows are told of in a line. What is wrong
+with a row is said by whatever read it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pandera.polars as pa
+import polars as pl
+
+from backfill_assets.declarations.schema import Instant
+from backfill_assets.declarations.target import InputTable
+from manifests.text import visible
+
+WITHHELD = "withheld, because the policy protects columns of this table"
+_SHOWN_REASONS = 5
+_DETAIL_LENGTH = 100
+
+
+class Quarantine(pa.DataFrameModel):
+    """A row of a delivered file that was not loaded, and why."""
+
+    source_file: str = pa.Field(description="Name of the delivered file.")
+    source_row: pl.Int64 = pa.Field(ge=0, description="Number of the row in it, from 0.")
+    reason: str = pa.Field(description="The rule that the row breaks, the first of several.")
+    detail: str = pa.Field(nullable=True, description="The offending value, in words.")
+    record: str = pa.Field(description="The row as it came, as JSON text.")
+    ingested_at: Instant = pa.Field(description="When the file was loaded.")
+
+
+@dataclass(frozen=True)
+class FirstRow:
+    """The first row of a file that breaks a rule: its number, from 0, and the offending value in words."""
+
+    row: int
+    detail: str
+
+    def in_words(self, reason: str) -> str:
+        """Say it in a line; a detail that is the reason over again is left out."""
+        detail = visible(self.detail)
+        shown = detail if len(detail) <= _DETAIL_LENGTH else f"{detail[:_DETAIL_LENGTH]}…"
+        return f"row {self.row:,}" if self.detail in {"", reason} else f"row {self.row:,}: {shown}"
+
+
+@dataclass
+class Rejections:
+    """How many rows of a file are rejected, by reason, and the first row of each."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    first: dict[str, FirstRow] = field(default_factory=dict)
+
+    def add(self, rows: pl.DataFrame, *, row: str, reason: str, detail: str) -> None:
+        """Count the rejected rows of a batch, given the names of three of its columns; batches come in file order."""
+        found = rows.sort(row).group_by(reason, maintain_order=True).agg(pl.len(), pl.first(row), pl.first(detail))
+        for why, number, where, what in found.iter_rows():
+            self.counts[why] += number
+            self.first.setdefault(why, FirstRow(where, what or ""))
+
+    @property
+    def total(self) -> int:
+        """How many rows are rejected."""
+        return self.counts.total()
+
+    def in_words(self, *, withheld: bool) -> str:
+        """Return the most frequent reasons, each with its number of rows and its first row; without values if `withheld`."""
+        told = [
+            f"{reason} ({number:,}, first in {(FirstRow(one.row, '') if withheld else one).in_words(reason)})"
+            for reason, number in self.counts.most_common(_SHOWN_REASONS)
+            for one in (self.first[reason],)
+        ]
+        more = f"; and {len(self.counts) - _SHOWN_REASONS} more reason(s)" if len(self.counts) > _SHOWN_REASONS else ""
+        return "; ".join(told) + more + "; rows are counted from 0"
+
+
+def with_quarantines(tables: Iterable[InputTable]) -> list[InputTable]:
+    """Return input tables, each followed by the quarantine that it needs and has not declared.
+
+    A reference table has none: it is replaced whole or not at all.
+    """
+    declared = list(tables)
+    served = {table.quarantine_of for table in declared}
+    found = []
+    for table in declared:
+        found.append(table)
+        if not (table.is_reference or table.quarantine_of or table.name in served):
+            found.append(
+                InputTable(
+                    f"{table.name}_quarantine",
+                    f"Rows of loads of {table.name} that its model does not accept, each with the rule it breaks.",
+                    Quarantine,
+                    table.owners,
+                    quarantine_of=table.name,
+                )
+            )
+    return found

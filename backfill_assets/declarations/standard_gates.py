@@ -1,0 +1,268 @@
+"""Gates that any target gets by naming them: of the change, of records, of rows that were loaded twice.
+
+Put here gates that need nothing of a product but the names of columns. What a product has to recompute is its own
+reconciliation, put together from `reconciliation`. Imported by Spark's Python workers with the products: keep it light.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial, wraps
+from inspect import Parameter, signature
+from typing import Any, ParamSpec
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+
+from backfill_assets.declarations.reconciliations import SLICES, Comparison, Entities, Wrong, off, record_level
+from backfill_assets.declarations.target import (
+    NAME,
+    Finding,
+    Level,
+    Needs,
+    Reconciliation,
+    ReconciliationContext,
+    WrongArgumentsError,
+    is_amount,
+    wrong_arguments,
+)
+from manifests.errors import Problem
+
+_ROWS = "rows"
+Arguments = ParamSpec("Arguments")
+
+
+# --- what their arguments cannot be -----------------------------------------------------------------------------------
+
+
+def _collected(make: Callable[Arguments, Reconciliation]) -> Callable[Arguments, Reconciliation]:
+    """Let a gate whose arguments are misspelt or missing be one with these mistakes: the declaration says all of its own."""
+    known = signature(make).parameters
+    required = {name for name, one in known.items() if one.default is Parameter.empty}
+    places = [name for name, one in known.items() if one.kind is not Parameter.KEYWORD_ONLY]
+    # what may be given by name only comes last
+    names = [*places, *(name for name in known if name not in places)]
+
+    @wraps(make)
+    def made(*given: Arguments.args, **named: Arguments.kwargs) -> Reconciliation:
+        reasons = wrong_arguments(make.__name__, names, required, given, named)
+        if not reasons and len(given) > len(places):
+            reasons = [f"{make.__name__} takes {', '.join(names[len(places) :])} by name"]
+        if not reasons:
+            return make(*given, **named)
+        at = places.index("name")
+        name: Any = named.get("name", given[at] if at < len(given) else known["name"].default)
+        rule = f"its arguments are {', '.join(names)}"
+        mistakes = tuple(Problem(one, rule, "correct the name, or take it out") for one in reasons)
+        return Reconciliation(name, Level.RECORD, "", partial(_unusable, reasons=reasons), mistakes=mistakes)
+
+    return made
+
+
+def _unusable(_context: ReconciliationContext, *, reasons: list[str]) -> Finding:
+    raise WrongArgumentsError(reasons)
+
+
+def _unless(holds: bool, name: str, value: Any, rule: str, fix: str) -> Iterator[Problem]:
+    if not holds:
+        yield Problem(f"{name} is {value!r}", rule, fix)
+
+
+def _flag(name: str, value: Any) -> Iterator[Problem]:
+    yield from _unless(isinstance(value, bool), name, value, f"{name} is True or False", "write it without quotes")
+
+
+def _columns(name: str, value: Any) -> tuple[tuple[str, ...], list[Problem]]:
+    """Return columns that are given, and what is wrong with them; of a single text the declaration says what it is."""
+    if isinstance(value, str) and value:
+        return value, []  # type: ignore[return-value]
+    if isinstance(value, (tuple, list)) and value and all(isinstance(one, str) for one in value):
+        return tuple(value), []
+    return (), [
+        Problem(f"{name} is {value!r}", f"{name} is a tuple of one column or more", 'for example ("meter_id",)')
+    ]
+
+
+# --- the gates --------------------------------------------------------------------------------------------------------
+
+
+@_collected
+def change_gate(
+    name: str = "change_within_tolerance",
+    *,
+    percent: float = 20.0,
+    tolerance: str = "change_percent",
+    asks: bool = False,
+) -> Reconciliation:
+    """Return a gate that no chunk changes by more than a tolerance against its accepted version.
+
+    What is compared are the chunk's rows, and the integer sums that the target's `measure` has of it, if it has one. A
+    chunk without an accepted version is not compared. It reads no row.
+
+    Args:
+        name: of the gate.
+        percent: what is tolerated, in percent of the accepted value; a manifest overrides it in its tolerances.
+        tolerance: the name of that tolerance.
+        asks: whether an owner may accept a larger change with a reason; otherwise the run has failed.
+    """
+    named = isinstance(tolerance, str) and re.fullmatch(NAME, tolerance) is not None
+    mistakes = [
+        *_unless(is_amount(percent), "percent", percent, "it is a number, 0 or more", "for example 20.0"),
+        *_unless(named, "tolerance", tolerance, "a tolerance has a name of letters, digits and _", "change_percent"),
+        *_flag("asks", asks),
+    ]
+    tolerance = tolerance if named else "change_percent"
+    return Reconciliation(
+        name,
+        Level.CHANGE,
+        "Rows and measured sums of each chunk changed against the accepted version by no more than is tolerated.",
+        partial(_change, tolerance=tolerance, asks=asks),
+        tolerances={tolerance: percent if is_amount(percent) else 0.0},
+        needs=Needs(tolerances=(tolerance,)),
+        mistakes=tuple(mistakes),
+    )
+
+
+def _change(context: ReconciliationContext, *, tolerance: str, asks: bool) -> Finding:
+    comparable = sorted(chunk for chunk, measures in context.accepted.items() if measures is not None)
+    if not comparable:
+        return Finding(True, "no accepted version to compare with", {"comparable_chunks": 0})
+    limit, rows = context.tolerances[tolerance], context.rows()
+    old = {chunk: _sums(context.accepted[chunk] or ()) | {_ROWS: rows[chunk].accepted} for chunk in comparable}
+    new = {
+        chunk: _sums(row for row in context.after if row["chunk"] == chunk) | {_ROWS: rows[chunk].after}
+        for chunk in comparable
+    }
+    # a sum that one of the two versions was not measured by says nothing of a change
+    names = sorted({name for sums in old.values() for name in sums} & {name for sums in new.values() for name in sums})
+    changed: list[dict[str, Any]] = []
+    for chunk in comparable:
+        for name in names:
+            before, now = old[chunk].get(name, 0), new[chunk].get(name, 0)
+            if off(before, now, relative=True) > limit:
+                changed.append(
+                    {
+                        "chunk": chunk,
+                        "measure": name,
+                        "accepted": before,
+                        "staged": now,
+                        "change": f"{(now - before) * 100.0 / abs(before):+.2f}%" if before else "from nothing",
+                    }
+                )
+    failing = {row["chunk"] for row in changed}
+    totals = {name: [sum(sums.get(name, 0) for sums in side.values()) for side in (old, new)] for name in names}
+    changed.sort(key=lambda row: (-abs(row["staged"] - row["accepted"]), str(row)))
+    said = "; ".join(f"{name} {before:,} -> {now:,}" for name, (before, now) in totals.items())
+    return Finding(
+        not changed,
+        f"{said}; {len(failing)} of {len(comparable)} chunks changed by more than {limit:g}%",
+        {
+            "comparable_chunks": len(comparable),
+            "limit": limit,
+            "totals": {name: {"accepted": before, "staged": now} for name, (before, now) in totals.items()},
+        },
+        asks=asks and bool(changed),
+        compared=len(comparable),
+        disagreeing=len(failing),
+        slices=changed[:SLICES],
+    )
+
+
+def _sums(measures: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Add up what was measured of one chunk: its integers are sums, everything else is a slice."""
+    found: dict[str, int] = {}
+    for row in measures:
+        for name, value in row.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                found[name] = found.get(name, 0) + value
+    return found
+
+
+@_collected
+def record_gate(
+    key: tuple[str, ...],
+    name: str = "every_entity_is_present",
+    *,
+    zone: str = "UTC",
+    carried: bool = False,
+) -> Reconciliation:
+    """Return a gate that each entity of the source's rows of the publish range is there, and no other is.
+
+    Args:
+        key: the columns, of source and target, that identify an entity. Where the target declares an outline, it has them.
+        name: of the gate.
+        zone: the time zone whose days the target has.
+        carried: whether the transform also has rows of entities whose source rows are all earlier.
+    """
+    key, mistakes = _columns("key", key)
+    entities = Entities(
+        Comparison(
+            name, partial(_present, key=key, zone=zone, carried=carried), key, (), ("eligible", "missing", "extra")
+        ),
+        wrong=(Wrong("missing", "missing"), Wrong("extra", "extra")),
+        expected=("in_source",),
+        found=("there",),
+        needs=Needs(source=key, target=key, zone=zone),
+    )
+    said = "Each {} of the source's rows of the range is there, and no other is."
+    gate = record_level(name, said.format(", ".join(key)), entities)
+    return replace(gate, mistakes=(*mistakes, *_flag("carried", carried)))
+
+
+def _present(context: ReconciliationContext, *, key: tuple[str, ...], zone: str, carried: bool) -> DataFrame:
+    day, scope = _day(context, zone), context.transform.publish_range
+    rows = context.source.where(day <= F.lit(scope.end))
+    in_source = rows.groupBy(*key).agg(F.bool_or(day >= F.lit(scope.start)).alias("in_source"))
+    there = context.staged.select(*key).distinct().withColumn("there", F.lit(True))
+    both = in_source.join(there, list(key), "full_outer")
+    known = F.col("in_source").isNotNull() if carried else F.coalesce("in_source", F.lit(False))
+    is_in_range, is_there = F.coalesce("in_source", F.lit(False)), F.col("there").isNotNull()
+    return both.withColumns(
+        {"eligible": is_in_range, "missing": is_in_range & ~is_there, "extra": is_there & ~known},
+    )
+
+
+@_collected
+def duplicate_gate(
+    columns: tuple[str, ...], name: str = "no_source_row_is_there_twice", *, zone: str = "UTC"
+) -> Reconciliation:
+    """Return a gate that no two source rows of the publish range have the same values: that nothing was loaded twice.
+
+    Args:
+        columns: the source's columns that two rows may not both have, NULL included.
+        name: of the gate.
+        zone: the time zone whose days the target has.
+    """
+    columns, mistakes = _columns("columns", columns)
+    entities = Entities(
+        Comparison(name, partial(_times, columns=columns, zone=zone), columns, (), ("compared", "twice")),
+        wrong=(Wrong("twice", "the source has it more than once"),),
+        expected=("expected",),
+        found=("found",),
+        needs=Needs(source=columns, zone=zone),
+    )
+    gate = record_level(
+        name,
+        f"No two source rows of the range have the same {', '.join(columns)}.",
+        entities,
+        compared="compared",
+        summary="{compared:,} different rows in the source's range; {wrong:,} of them are there more than once",
+    )
+    return replace(gate, mistakes=tuple(mistakes))
+
+
+def _times(context: ReconciliationContext, *, columns: tuple[str, ...], zone: str) -> DataFrame:
+    scope = context.transform.publish_range
+    rows = context.source.where(_day(context, zone).between(F.lit(scope.start), F.lit(scope.end)))
+    return (
+        rows.groupBy(*columns)
+        .agg(F.count("*").alias("found"))
+        .withColumns({"expected": F.lit(1), "compared": F.lit(True), "twice": F.col("found") > 1})
+    )
+
+
+def _day(context: ReconciliationContext, zone: str) -> Column:
+    """Return the day of a source row; the session's time zone is UTC."""
+    return F.to_date(F.from_utc_timestamp(context.source_time_column, zone))

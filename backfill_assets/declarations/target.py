@@ -1,0 +1,527 @@
+"""How a team declares a table: `TargetTable`, and the vocabulary of the pure functions it names.
+
+Put here what a product writes down. The asset, its checks, the publish asset and its sensor are made from the
+declaration elsewhere; nothing here imports Dagster or opens anything. Imported by Spark's Python workers: keep it light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from datetime import date, datetime
+from decimal import Decimal
+from difflib import get_close_matches
+from enum import StrEnum
+from functools import wraps
+from math import isfinite
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pandera.polars as pa
+import polars as pl
+
+from manifests.chunks import Chunk, Chunking
+from manifests.errors import Problem
+from manifests.model import DayRange, Mode, PublishMode
+from manifests.planner import TargetContract
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ALL_CHUNKS_GATE = "all_chunks_staged"
+"""Run-level gate that every target has: each planned chunk is staged and has passed its own gate."""
+EXPECTED_ROWS_GATE = "rows_within_expected"
+"""Run-level gate that every target has: the run wrote at most the manifest's maxRowsExpected."""
+
+PUBLISHED_RULES_GATE = "published_rows_pass_rules"
+"""Gate of a reconciliation that every target has: what readers see passes the target's own row rules."""
+ACCEPTED_ROWS_GATE = "published_rows_are_accepted"
+"""Gate of a reconciliation that every target has: what readers see is what was gated and accepted, row by row."""
+
+
+NAME = r"\w+"
+"""What a gate, or a tolerance, is named."""
+Declared = TypeVar("Declared")
+
+
+def is_amount(value: Any) -> bool:
+    """Return whether a value is a number that something can be tolerated by."""
+    is_number = isinstance(value, (Real, Decimal)) and not isinstance(value, bool)
+    return is_number and isfinite(value) and value >= 0
+
+
+class WrongArgumentsError(TypeError):
+    """Arguments of a declaration that it does not have, or lacks: all of them at once."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__("; ".join(reasons))
+
+
+def wrong_arguments(
+    name: str, names: Sequence[str], required: Container[str], given: Sequence[Any], named: Mapping[str, Any]
+) -> list[str]:
+    """Return every argument of a call that is misspelt, missing or one too many, with the name that was probably meant."""
+    left = names[len(given) :]
+    missing = [one for one in left if one in required and one not in named]
+    reasons = [f"{name} takes {len(names)} arguments, and {len(given)} are given"] if len(given) > len(names) else []
+    reasons += [f"{name} is given {one} twice" for one in names[: len(given)] if one in named]
+    for one in (one for one in named if one not in names):
+        close = get_close_matches(one, [other for other in left if other not in named], n=1)
+        reasons.append(f"{name} has no {one}" + (f"; did you mean {close[0]}?" if close else ""))
+        missing = [other for other in missing if other not in close]
+    return reasons + [f"{name} lacks {one}" for one in missing]
+
+
+def said_at_once(declared: type[Declared]) -> type[Declared]:
+    """Have a dataclass name every argument that is misspelt or missing, where Python stops at the first.
+
+    What is wrong with the gates that it is given is named with them: nothing else would load the declaration that has them.
+    """
+    init, name = declared.__init__, declared.__name__
+    known = [one for one in fields(declared) if one.init]  # type: ignore[arg-type]
+    required = {one.name for one in known if one.default is MISSING and one.default_factory is MISSING}
+    names = [one.name for one in known]
+
+    @wraps(init)
+    def checked(self: Declared, *given: Any, **named: Any) -> None:
+        if reasons := wrong_arguments(name, names, required, given, named):
+            raise WrongArgumentsError([*reasons, *_of_gates((*given, *named.values()))])
+        init(self, *given, **named)
+
+    declared.__init__ = checked  # type: ignore[method-assign, assignment]
+    return declared
+
+
+def _of_gates(values: Sequence[Any]) -> Iterator[str]:
+    """Yield what is wrong with the gates among the arguments of a declaration."""
+    for value in values:
+        for gate in value if isinstance(value, (tuple, list)) else ():
+            if isinstance(gate, Reconciliation):
+                yield from (f"gate {gate.name}: {one.what}" for one in gate.mistakes)
+
+
+@dataclass(frozen=True)
+class TransformContext:
+    """What a transform may know besides its input frames.
+
+    Attributes:
+        run_id: the run.
+        mode: the execution mode.
+        run_clock: the only "now" there is.
+        version: the transform version that was asked for.
+        references: the pinned reference frames, by table name.
+        publish_range: days that may change, both inclusive.
+        chunks: the chunks of this batch; rows of other days are dropped afterwards, or may be left out already.
+        slots: the Spark partition that each of these chunks is written from; small chunks share one.
+        configuration: what the product was configured with.
+    """
+
+    run_id: str
+    mode: Mode
+    run_clock: datetime
+    version: str
+    references: Mapping[str, DataFrame]
+    publish_range: DayRange
+    chunks: tuple[Chunk, ...]
+    slots: tuple[int, ...]
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The pinned input frames of a transform.
+
+    `source` holds the rows of the input range (warm-up included, with a margin of a day on both sides); `look_back`
+    holds the declared look-back columns of every earlier row, or is None where there is none to read.
+    """
+
+    source: DataFrame
+    look_back: DataFrame | None
+
+
+Transform = Callable[[Inputs, TransformContext], "DataFrame"]
+
+
+@said_at_once
+@dataclass(frozen=True)
+class TransformVersion:
+    """One version of a transform.
+
+    `clustered`: each chunk of the output comes in one Spark partition, that of the context's `slots`, sorted by the table's
+    key, so that it is written as it is. The gate would catch a lie.
+    """
+
+    function: Transform
+    clustered: bool = False
+
+
+EXCEPTION_COLUMNS = ("slice", "key", "expected", "found", "what")
+"""Columns of a frame of exceptions, all text: slice, key, expected and found are JSON, `what` is in words."""
+
+
+class Level(StrEnum):
+    """What a reconciliation compares."""
+
+    RECORD = "record"
+    STATE = "state"
+    OUTCOME = "outcome"
+    CHANGE = "change"
+
+
+@said_at_once
+@dataclass(frozen=True)
+class Finding:
+    """What a reconciliation found.
+
+    Attributes:
+        passed: whether it agrees.
+        summary: what was found, in one line.
+        details: more of it, JSON-ready and bounded.
+        sample: a few rows that disagree; taken from `exceptions` where those are given.
+        asks: not passed and not failed: an owner of the table has to accept what was found, with a reason.
+        compared: how many things were held against each other, and `disagreeing` how many of them do not agree; both in
+            the unit of the gate (entities, slices, chunks). None where it does not count.
+        slices: the failing slices, worst first: their columns, and what was expected and found there.
+        exceptions: every row that disagrees, as a frame with the columns of `EXCEPTION_COLUMNS`; asked for only if the
+            gate has not passed.
+    """
+
+    passed: bool
+    summary: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+    sample: Sequence[Mapping[str, Any]] = ()
+    asks: bool = False
+    compared: int | None = None
+    disagreeing: int | None = None
+    slices: Sequence[Mapping[str, Any]] = ()
+    exceptions: Callable[[], DataFrame] | None = None
+
+
+@dataclass(frozen=True)
+class ChunkRows:
+    """How many rows readers see of a chunk: at the plan's base, and once the run is published."""
+
+    accepted: int
+    after: int
+
+
+def _no_rows() -> Mapping[str, ChunkRows]:
+    return {}
+
+
+@dataclass(frozen=True)
+class ReconciliationContext:
+    """What a reconciliation may look at, once every chunk of a run is staged.
+
+    Attributes:
+        transform: the context the chunks were computed with (all chunks of the run).
+        source: every source row up to the end of the publish range, at the pinned snapshot; of a merge, those of the
+            merged entities.
+        source_rows: how many rows the source has at that snapshot, of which `source` has a part or all: for how many parts it takes.
+        source_last_day: the last day (UTC) the source knows.
+        staged: the outlines of the staged chunks, or all their rows where the target declares no outline.
+        measures: what the chunk gates measured: rows of slice columns and sums, each with its `chunk`.
+        after: the same of the chunks as readers would see them; differs from `measures` where only some entities are
+            computed and merged.
+        accepted: the same of the version accepted today; None for a chunk that has none.
+        tolerances: by name.
+        shared: returns what a function of the context found, under a name; gates that share it have it found once.
+        source_time_column: the source's column of the rows' instants.
+        rows: returns how many rows readers see of each chunk, before and after; looked up in metadata when called.
+    """
+
+    transform: TransformContext
+    source: DataFrame
+    source_rows: int
+    source_last_day: datetime
+    staged: DataFrame
+    measures: Sequence[Mapping[str, Any]]
+    after: Sequence[Mapping[str, Any]]
+    accepted: Mapping[str, Sequence[Mapping[str, Any]] | None]
+    tolerances: Mapping[str, float]
+    shared: Callable[[str, Callable[[ReconciliationContext], Any]], Any]
+    source_time_column: str = ""
+    rows: Callable[[], Mapping[str, ChunkRows]] = _no_rows
+
+
+@said_at_once
+@dataclass(frozen=True)
+class Needs:
+    """What a gate looks for by name, so that a name which is not there is refused when the declaration is loaded.
+
+    Attributes:
+        source: columns of the source's rows.
+        target: columns of the staged rows: of the target's outline where it declares one.
+        zone: a time zone.
+        tolerances: names of tolerances.
+    """
+
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    zone: str = "UTC"
+    tolerances: tuple[str, ...] = ()
+
+
+@said_at_once
+@dataclass(frozen=True)
+class Reconciliation:
+    """A run-level gate that a product declares.
+
+    `exceptions_limit`: the most rows that are kept of those that disagree; their number is kept whole. `tolerances` are
+    those that it brings along, by name with their defaults; the target's own come before them. `needs`: what its check
+    looks for by name. `mistakes`: what the arguments it was made of cannot be; they are refused with the declaration.
+    """
+
+    name: str
+    level: Level
+    description: str
+    check: Callable[[ReconciliationContext], Finding]
+    exceptions_limit: int = 10_000
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    needs: Needs = field(default_factory=Needs)
+    mistakes: tuple[Problem, ...] = ()
+
+
+@said_at_once
+@dataclass(frozen=True)
+class Outline:
+    """What the reconciliations look at of a chunk: `columns` of the rows that `rows` leaves of one of its files.
+
+    The chunk gate keeps it beside the staged files while it reads those, so that no run-level gate reads every row again.
+    """
+
+    columns: tuple[str, ...]
+    rows: Callable[[pl.DataFrame], pl.DataFrame]
+
+
+@said_at_once
+@dataclass(frozen=True)
+class CorrectionsTable:
+    """Where corrections to a target are appended: its name and its model, which inherits `schema.Corrections`."""
+
+    name: str
+    model: type[pa.DataFrameModel]
+
+
+@said_at_once
+@dataclass(frozen=True)
+class ColumnOrigin:
+    """From which upstream column a column is computed."""
+
+    table: str
+    column: str
+
+
+@said_at_once
+@dataclass(frozen=True)
+class LivePolicy:
+    """What LIVE may do to a target without asking anybody: the manifests of this form, and no others, it approves.
+
+    Attributes:
+        transform_version: the version it computes with.
+        rewind_days: how many complete days before the watermark it covers once more, for events that come late. Events
+            that come later than that are not covered: the run says so in its reason, and a repair takes them in.
+        begins_on: the first day LIVE owns, which is the cut line of the backfills before it and the first day of a chunk;
+            None where LIVE goes on from whatever is published first.
+        requested_by: who asks, and `approved_by` the name of the policy; they differ, as for everybody.
+        publish_mode: how it publishes.
+        gates: the run-level gates it runs besides those that every target has; None for all.
+        tolerances: by name, where they differ from the target's.
+        sinks: the sinks it is granted; `side_effects_allowed` if they may have side effects.
+        cron: when the daily form runs, in UTC.
+        purpose: what it uses the source for, where the policy asks.
+        development: whether it may run uncommitted code, on record.
+        late_after_hours: hours after its last publication for which the target counts as fresh in Dagster.
+    """
+
+    transform_version: str
+    rewind_days: int
+    begins_on: date | None = None
+    requested_by: str = "live schedule"
+    approved_by: str = "policy:live-daily"
+    publish_mode: PublishMode = PublishMode.REPLACE_PARTITIONS
+    gates: tuple[str, ...] | None = None
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    sinks: tuple[str, ...] = ()
+    side_effects_allowed: bool = False
+    cron: str = "15 2 * * *"
+    development: bool = False
+    purpose: str | None = None
+    late_after_hours: int = 36
+
+
+@said_at_once
+@dataclass(frozen=True)
+class ReconciliationPolicy:
+    """How the published rows of a target are held against its source, on a schedule that is off until it is turned on.
+
+    Attributes:
+        gates: what they are held against; None for all that a target has at the levels record, state and outcome.
+        days: how many days back from the last published one; None for all of them.
+        cron: when, in UTC.
+        requested_by: who asks.
+        approved_by: the name of the policy, which may approve it because it changes nothing.
+        purpose: what it uses the source for, where the policy asks.
+    """
+
+    gates: tuple[str, ...] | None = None
+    days: int | None = None
+    cron: str = "45 4 * * *"
+    requested_by: str = "reconciliation schedule"
+    approved_by: str = "policy:reconciliation"
+    purpose: str | None = None
+
+
+def no_warm_up(references: Mapping[str, list[dict[str, Any]]]) -> int:
+    """Return 0 days: a day's rows depend on that day's input alone."""
+    del references
+    return 0
+
+
+@said_at_once
+@dataclass(frozen=True)
+class TargetTable:
+    """A table whose history may be rewritten, as its product declares it.
+
+    Attributes:
+        name: `<namespace>.<table>` in the catalog.
+        description: what a row is, for people.
+        model: pandera model; the only declaration of the columns. Inherits `Published`.
+        key: columns that identify a row and order it within its chunk.
+        day_column: the date column by which rows belong to chunks.
+        chunking: how the table is partitioned.
+        chunks_from: the first day a chunk may begin with, for the launch dialog; `chunks_until` the last one.
+        source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz).
+        look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
+        references: reference tables read beside it.
+        warm_up_days: from the pinned rows of the references to the days needed before the publish range.
+        transform: its name; `versions` are those that can be run.
+        measure: from the rows of one file of a chunk to a small frame of slice columns and integer sums; those of
+            several files are added up.
+        outline: the few rows and columns of a chunk that the reconciliations look at; None if they need all of them.
+        reconciliations: run-level gates.
+        tolerances: names and default values of what the reconciliations tolerate.
+        owners: users or teams, as Dagster writes them.
+        column_origins: column lineage. A column of one origin is a copy of it to the policy: its mask is its, in what is shown.
+        configuration: constants of the product that its transform gets in its context.
+        chunks_per_run: the most chunks one Dagster run takes.
+        entity: the column, of source and target, whose values MERGE_BY_KEY recomputes whole; None: it cannot be merged into.
+            Neither it nor the key may be nullable.
+        version_column: which of two rows of a key is newer.
+        corrections: the table for CORRECTION_EVENTS; None: there are none.
+        live: what LIVE may do to it; None for a table that has no LIVE.
+        reconciled: how its published rows are held against the source on a schedule; None for no schedule.
+    """
+
+    name: str
+    description: str
+    model: type[pa.DataFrameModel]
+    key: tuple[str, ...]
+    day_column: str
+    chunking: Chunking
+    chunks_from: str
+    chunks_until: str
+    source: str
+    source_time_column: str
+    transform: str
+    versions: Mapping[str, TransformVersion]
+    owners: tuple[str, ...]
+    references: tuple[str, ...] = ()
+    warm_up_days: Callable[[Mapping[str, list[dict[str, Any]]]], int] = no_warm_up
+    look_back_columns: tuple[str, ...] = ()
+    measure: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    outline: Outline | None = None
+    reconciliations: tuple[Reconciliation, ...] = ()
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    column_origins: Mapping[str, tuple[ColumnOrigin, ...]] = field(default_factory=dict)
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    chunks_per_run: int = 240
+    entity: str | None = None
+    version_column: str = "produced_at"
+    corrections: CorrectionsTable | None = None
+    live: LivePolicy | None = None
+    reconciled: ReconciliationPolicy | None = None
+
+    @property
+    def published_gates(self) -> tuple[str, ...]:
+        """The gates that a reconciliation can hold published rows against: all but those about a change."""
+        own = (item.name for item in self.reconciliations if item.level is not Level.CHANGE)
+        return (PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, *own)
+
+    @property
+    def all_tolerances(self) -> dict[str, float]:
+        """The tolerances of its gates and its own, by name with their defaults; its own come first."""
+        of_gates = {name: value for item in self.reconciliations for name, value in item.tolerances.items()}
+        return of_gates | dict(self.tolerances)
+
+    @property
+    def changed_tables(self) -> list[str]:
+        """The tables that its runs change."""
+        return [name for name, _ in self.models]
+
+    @property
+    def models(self) -> list[tuple[str, type[pa.DataFrameModel]]]:
+        """The tables that its runs change, each with its model."""
+        own = (self.name, self.model)
+        return [own] if self.corrections is None else [own, (self.corrections.name, self.corrections.model)]
+
+    @property
+    def changes(self) -> str:
+        """The table that the changed rows of its runs are put into, if anybody asks for it."""
+        return f"{self.name}_changes"
+
+    def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
+        """Return what the planner must know, with the warm-up that the pinned references ask for."""
+        return TargetContract(
+            table=self.name,
+            chunking=self.chunking,
+            transform=self.transform,
+            versions=tuple(self.versions),
+            source=self.source,
+            references=self.references,
+            warm_up_days=self.warm_up_days(reference_rows),
+            reads_look_back=bool(self.look_back_columns),
+            gates=(ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *(item.name for item in self.reconciliations)),
+            tolerances=self.all_tolerances,
+            first_chunk=self.chunks_from,
+            last_chunk=self.chunks_until,
+            required_gates=(ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE),
+            entity=self.entity,
+            version_column=self.version_column,
+            has_corrections=self.corrections is not None,
+            published_gates=self.published_gates,
+        )
+
+
+@said_at_once
+@dataclass(frozen=True)
+class InputTable:
+    """A table that a product reads: raw or reference data, loaded rather than computed.
+
+    `partition_by` names a timestamptz column whose month the table is partitioned by, or is None. `quarantine_of` names
+    the table whose loads put the rows here that no rule can classify, and is empty for every other table.
+    """
+
+    name: str
+    description: str
+    model: type[pa.DataFrameModel]
+    owners: tuple[str, ...]
+    partition_by: str | None = None
+    is_reference: bool = False
+    quarantine_of: str = ""
+
+
+@said_at_once
+@dataclass(frozen=True)
+class Product:
+    """Everything one domain declares.
+
+    `references` names, as `module:function`, what yields the shipped reference tables: name, Arrow rows, version. It is
+    called when an installation is initialised, and imported only then: Spark's workers import products, too.
+    """
+
+    name: str
+    inputs: tuple[InputTable, ...]
+    targets: tuple[TargetTable, ...]
+    references: str | None = None

@@ -1,0 +1,62 @@
+"""One Definitions, built from the products and an installation: what a code location serves. No logic."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import dagster as dg
+
+# partitioned checks, multi-run policies and partition mappings are marked so; tests/test_upstream.py pins what is used
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
+warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.defs.changes import changes_sensor
+from backfill_assets.defs.checks import gate_checks
+from backfill_assets.defs.decision_jobs import DECISION_JOBS
+from backfill_assets.defs.inputs import input_asset, observe_inputs
+from backfill_assets.defs.live_triggers import live_schedule, live_sensor
+from backfill_assets.defs.lost_runs import lost_runs_sensor
+from backfill_assets.defs.offers import offers_sensor
+from backfill_assets.defs.publish import publish_asset, publish_job, publish_sensor, recomputation_sensor
+from backfill_assets.defs.reconciliation_job import reconciled_asset, reconciliation_job, reconciliation_schedule
+from backfill_assets.defs.staging import staging_asset, staging_job
+from backfill_assets.defs.terminated import terminated_sensor
+from backfill_assets.installation import Platform, declared_targets, input_tables
+
+# the materialisations of a range run are written together, not 25 ms one by one
+os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", "500")
+
+
+def _of_target(target: TargetTable) -> dg.Definitions:
+    job, staging, live = publish_job(target), staging_job(target), target.live
+    reconciling = reconciliation_job(target)
+    return dg.Definitions(
+        assets=[staging_asset(target), publish_asset(target), reconciled_asset(target)],
+        asset_checks=[gate_checks(target)],
+        jobs=[staging, job, reconciling],
+        sensors=[
+            publish_sensor(target, job),
+            recomputation_sensor(target, staging),
+            *([live_sensor(target, live, staging)] if live else []),
+        ],
+        schedules=[
+            *([live_schedule(target, live, staging)] if live else []),
+            *([reconciliation_schedule(target, reconciling)] if target.reconciled else []),
+        ],
+    )
+
+
+def build_definitions(platform: Platform) -> dg.Definitions:
+    """Return the definitions of an installation."""
+    parts = [_of_target(target) for target in declared_targets()]
+    shared = dg.Definitions(
+        assets=[input_asset(table) for table in input_tables()],
+        jobs=list(DECISION_JOBS),
+        sensors=[observe_inputs, lost_runs_sensor, terminated_sensor, changes_sensor, offers_sensor],
+        resources={"platform": platform},
+        # a step in a process of its own would start a JVM of its own
+        executor=dg.in_process_executor,
+    )
+    return dg.Definitions.merge(shared, *parts)

@@ -1,0 +1,233 @@
+"""The gates as asset checks: what people see of the verdicts that the ledger holds.
+
+One check a target judges chunks and is partitioned like it; the run-level gates are checks of the same asset that
+report once a run is complete. The judging is the executor's.
+"""
+
+from collections.abc import Container, Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+from dagster import AssetCheckExecutionContext
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluation,
+    AssetCheckEvaluationTargetMaterializationData,
+)
+
+from backfill_assets.declarations.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, TargetTable
+from backfill_assets.defs.addresses import run_path
+from backfill_assets.defs.launched_by import launched
+from backfill_assets.defs.staging import (
+    asset_key,
+    in_plain_words,
+    launched_by_dagster,
+    one_run,
+    partition_key,
+    partitions_of,
+    tie,
+)
+from backfill_assets.event_log import stored_together
+from backfill_assets.gates.exception_words import worded
+from backfill_assets.gates.judging import CHUNK_GATE, gate_chunks, gate_run
+from backfill_assets.installation import Platform
+from backfill_assets.publication.publisher import prepare
+from backfill_assets.review.markdown import block, code, escaped, table
+from backfill_assets.staging.progress import Progress
+from manifests.lifecycle import RunState
+from manifests.policy import OLD_DATA_GATE
+from resources.ledger import approvals
+from resources.ledger.facade import RunRecord, Verdict
+
+_PLATFORM_GATES = {
+    ALL_CHUNKS_GATE: "Every planned chunk is staged and has passed its own gate.",
+    EXPECTED_ROWS_GATE: "The run wrote at most the rows its manifest expects.",
+    OLD_DATA_GATE: "Rows that the policy forbids were left out, and counted; no erased subject was staged.",
+}
+
+
+def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
+    """Make the blocking checks of a target."""
+    key = asset_key(target.name)
+    described = _PLATFORM_GATES | {
+        item.name: f"{item.level.value}: {item.description}" for item in target.reconciliations
+    }
+    specs = [
+        dg.AssetCheckSpec(
+            CHUNK_GATE,
+            asset=key,
+            blocking=True,
+            partitions_def=partitions_of(target),
+            description="The pandera model on the chunk's staged files, read back: types, nulls, ranges, row rules, unique "
+            "key, days inside the chunk, constant lineage.",
+        ),
+        *(dg.AssetCheckSpec(name, asset=key, blocking=True, description=text) for name, text in described.items()),
+    ]
+
+    @dg.multi_asset_check(specs=specs, can_subset=True, name=f"{target.name.replace('.', '_')}_gates")
+    def gates(context: AssetCheckExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
+        op_context = context.op_execution_context
+        with in_plain_words(), launched(op_context):
+            run_id, keys = one_run(op_context.partition_keys, target)
+            tie(op_context.instance, op_context.run_id, platform, run_id)
+            with launched_by_dagster(op_context, platform, run_id):
+                gate_chunks(platform, run_id, tell=Progress(context.log.info))
+        wanted = set(keys)
+        chunk_verdicts = {
+            verdict.chunk: verdict
+            for verdict in platform.ledger.verdicts(run_id)
+            if verdict.gate == CHUNK_GATE and verdict.chunk in wanted
+        }
+        selected = {check.name for check in context.selected_asset_check_keys}
+        if CHUNK_GATE in selected:
+            evaluations = list(_chunk_evaluations(op_context, key, run_id, chunk_verdicts))
+            with stored_together(op_context.instance, op_context.run_id):
+                yield from evaluations
+            yield _without_evaluation(op_context, CHUNK_GATE)
+        with in_plain_words(), launched(op_context), launched_by_dagster(op_context, platform, run_id):
+            gate_run(platform, run_id)
+            branch = prepare(platform, run_id)
+        if branch:
+            context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
+        verdicts = platform.ledger.verdicts(run_id)
+        run_verdicts = [verdict for verdict in verdicts if not verdict.chunk]
+        accepted = approvals.accepted_gates(platform.ledger, run_id)
+        for verdict in verdicts:
+            if not verdict.passed and not verdict.asks:
+                where = f" of {verdict.chunk}" if verdict.chunk else ""
+                context.log.error("%s%s has not passed: %s", verdict.gate, where, verdict.summary)
+        if platform.ledger.run(run_id).state is RunState.FAILED:
+            context.log.error("'%s' is not published. Why, and what to do: %s", run_id, run_path(run_id))
+        results = [_result(key, verdict, accepted, run_id) for verdict in run_verdicts if verdict.gate in selected]
+        yield from results
+        fails = any(not one.passed for one in chunk_verdicts.values()) or any(
+            not one.passed and one.severity is dg.AssetCheckSeverity.ERROR for one in results
+        )
+        judged = {verdict.gate for verdict in run_verdicts} | {CHUNK_GATE}
+        for gate in sorted(selected - judged):
+            yield _unjudged(op_context, key, platform.ledger.run(run_id), gate, fails=fails)
+
+    return gates
+
+
+def _result(key: dg.AssetKey, verdict: Verdict, accepted: Container[str], run_id: str) -> dg.AssetCheckResult:
+    """Return what Dagster is told of the verdict of a run-level gate."""
+    asks = verdict.asks and not verdict.passed and verdict.gate not in accepted
+    return dg.AssetCheckResult(
+        passed=verdict.passed or verdict.gate in accepted,
+        # it waits for an owner, which is no failure of the launch
+        severity=dg.AssetCheckSeverity.WARN if asks else dg.AssetCheckSeverity.ERROR,
+        check_name=verdict.gate,
+        asset_key=key,
+        description=f"asks for an owner: {verdict.summary}" if asks else verdict.summary,
+        metadata=verdict_metadata(verdict, run_id),
+    )
+
+
+def _unjudged(
+    context: dg.OpExecutionContext, key: dg.AssetKey, record: RunRecord, gate: str, *, fails: bool
+) -> dg.AssetCheckResult | dg.Output[None]:
+    """Return what Dagster is told of a gate that has no verdict of the run.
+
+    It calls a check skipped of which it is told nothing, but failed where the Dagster run fails, whatever made it fail.
+    """
+    shown: dict[str, Any] = {"run": record.run_id, "run page": dg.MetadataValue.url(run_path(record.run_id))}
+    if gate == OLD_DATA_GATE and gate not in record.plan.gates:
+        why = "the plan leaves out no old data"
+        return dg.AssetCheckResult(passed=True, check_name=gate, asset_key=key, description=why, metadata=shown)
+    if not fails:
+        return _without_evaluation(context, gate)
+    why = (
+        "not every chunk has passed its rules" if gate in record.plan.gates else "the run's manifest names other gates"
+    )
+    return dg.AssetCheckResult(
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        check_name=gate,
+        asset_key=key,
+        description=f"not judged: {why}",
+        metadata=shown,
+    )
+
+
+def _without_evaluation(context: dg.OpExecutionContext, gate: str) -> dg.Output[None]:
+    """Return what says that a check's step has done its work, and evaluates nothing (more)."""
+    outputs = [output.name for output in context.op_def.output_defs]
+    return dg.Output(None, output_name=next(name for name in outputs if name.endswith(f"_{gate}")))
+
+
+def _chunk_evaluations(
+    context: Any, key: dg.AssetKey, run_id: str, verdicts: dict[str, Verdict]
+) -> Iterator[AssetCheckEvaluation]:
+    targets = _materializations(context.instance, key, [partition_key(run_id, chunk) for chunk in verdicts])
+    for chunk, verdict in sorted(verdicts.items()):
+        partition = partition_key(run_id, chunk)
+        yield AssetCheckEvaluation(
+            asset_key=key,
+            check_name=CHUNK_GATE,
+            passed=verdict.passed,
+            partition=partition,
+            blocking=True,
+            description=verdict.summary,
+            metadata=verdict_metadata(verdict),
+            target_materialization_data=targets.get(partition),
+        )
+
+
+def _materializations(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]
+) -> dict[str, AssetCheckEvaluationTargetMaterializationData]:
+    found: dict[str, AssetCheckEvaluationTargetMaterializationData] = {}
+    cursor = None
+    records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=list(partitions))
+    while len(found) < len(partitions):
+        page = instance.fetch_materializations(records_filter, limit=1000, cursor=cursor)
+        for record in page.records:
+            if record.partition_key is not None:  # newest first
+                found.setdefault(
+                    record.partition_key,
+                    AssetCheckEvaluationTargetMaterializationData(
+                        storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+                    ),
+                )
+        if not page.has_more:
+            break
+        cursor = page.cursor
+    return found
+
+
+def verdict_metadata(verdict: Verdict, run_id: str = "") -> dict[str, Any]:
+    """Return what Dagster shows of a verdict: numbers, failing slices, rows that disagree, and where all of them are."""
+    details = dict(verdict.details)
+    shown: dict[str, Any] = {"run": run_id, "run page": dg.MetadataValue.url(run_path(run_id))} if run_id else {}
+    if slices := details.pop("slices", []):
+        shown["failing slices"] = dg.MarkdownMetadataValue(_rows_table(slices))
+    if kept := details.pop("exceptions", None):
+        cut = f" of {kept['disagree']:,}, cut" if kept["cut"] else ""
+        text = f"{kept['rows']:,} row(s){cut} in {code(kept['table'])}: {code(kept['command'])}\n\n"
+        text += "\n".join(block(str(kept["query"]).splitlines(), "sql"))
+        shown["exceptions"] = dg.MarkdownMetadataValue(text)
+    for name in ("rows", "digest"):
+        if name in details and not isinstance(details[name], dict):
+            shown[name] = details.pop(name)
+    violations = details.pop("violations", [])
+    if violations:
+        shown["violations"] = dg.MarkdownMetadataValue(_violations_table(violations))
+    sample = details.pop("sample", [])
+    if sample:
+        shown["rows that disagree"] = dg.MarkdownMetadataValue(_rows_table(sample))
+    return shown | {name: value for name, value in details.items() if value is not None}
+
+
+def _violations_table(violations: Sequence[dict[str, Any]]) -> str:
+    parts = []
+    for violation in violations:
+        parts.append(f"**{escaped(violation['rule'])}**: {violation['count']:,} row(s)")
+        if violation["sample"]:
+            parts.append(_rows_table(violation["sample"]))
+    return "\n\n".join(parts)
+
+
+def _rows_table(rows: Sequence[dict[str, Any]]) -> str:
+    rows = [worded(row) for row in rows]
+    columns = list(rows[0])
+    return table(columns, ([row.get(column, "") for column in columns] for row in rows))

@@ -1,0 +1,246 @@
+"""The publish asset and its sensor: how Dagster asks for a publication.
+
+The sensor requests, the publisher decides: the body verifies everything from the ledger again, whoever asked.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+from dagster import AssetExecutionContext
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from backfill_assets.declarations.target import LivePolicy, TargetTable
+from backfill_assets.defs import changes, diff_events
+from backfill_assets.defs.addresses import run_path
+from backfill_assets.defs.launched_by import RUN_TAG, launched
+from backfill_assets.defs.staging import (
+    asset_key,
+    backfill_partitions,
+    column_schema,
+    in_plain_words,
+    launched_by_dagster,
+    range_tags,
+    staging_job_name,
+    stretches,
+    tell_of_broken_glass,
+    tie,
+)
+from backfill_assets.installation import Platform, group_of
+from backfill_assets.publication.publisher import publish, waits_for
+from backfill_assets.review.kept_diffs import after_publication
+from manifests.errors import LeaseHeld
+from manifests.lifecycle import PUBLISH, RunState
+from resources.ledger import freezes, stops
+from resources.ledger.facade import ChunkRecord, ChunkState, now
+from resources.logs import also_to
+
+SENSOR_SECONDS = 10
+_ATTEMPTS = 5
+"""Publications of one run that a sensor asks for before it leaves a failing one to people."""
+_LEASE_WAIT_SECONDS = 15
+
+
+def freshness(policy: LivePolicy) -> dg.FreshnessPolicy:
+    """Return when Dagster calls a target late that LIVE keeps up to date; unknown before its first publication."""
+    return dg.FreshnessPolicy.time_window(
+        fail_window=timedelta(hours=policy.late_after_hours),
+        warn_window=timedelta(hours=policy.late_after_hours * 0.75),
+    )
+
+
+def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
+    """Make the publish asset of a target."""
+
+    @dg.asset(
+        key=asset_key(f"{target.name}_published"),
+        deps=[
+            dg.AssetDep(asset_key(target.name), partition_mapping=dg.MultiToSingleDimensionPartitionMapping("backfill"))
+        ],
+        partitions_def=backfill_partitions(target),
+        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
+        group_name=group_of(target.name),
+        owners=list(target.owners),
+        kinds={"iceberg"},
+        description=(
+            f"What readers of {target.name} see. A partition is a backfill run; materialising it publishes the run as one "
+            "Iceberg snapshot, if the ledger has every chunk staged, every gate passed and the approval; else it is refused."
+        ),
+        metadata={"dagster/column_schema": column_schema(target), "dagster/table_name": target.name},
+        tags={"backfill/stage": "publication"},
+        freshness_policy=None if target.live is None else freshness(target.live),
+        output_required=False,  # a publication that Dagster knows of is not materialised again
+    )
+    def published(
+        context: AssetExecutionContext, platform: dg.ResourceParam[Platform]
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetObservation]:
+        run_id = context.partition_key
+        tie(context.instance, context.run_id, platform, run_id)
+        broken = tell_of_broken_glass(context, platform, run_id)
+        before = accepted_chunks(platform, target.name, run_id)
+        with in_plain_words(), launched(context):
+            try:
+                with also_to(context.log), launched_by_dagster(context, platform, run_id, resumes=False) as launch:
+                    done = publish(platform, run_id)
+            except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
+                retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
+                raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
+        if launch.stop is not None:
+            context.log.warning("'%s' is published all the same: %s", run_id, launch.stop)
+        chunks = platform.ledger.chunks(run_id)
+        more: dict[str, Any] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
+        more |= {"chunks": len(chunks), "what changed": dg.MetadataValue.md(change_charts(before, chunks))}
+        is_told = False
+        with also_to(context.log), changes.tolerant(target.name):  # at once: rows are compared for minutes
+            changes.tell_changes(platform, context.instance, target.name)  # what comes before: this one is told below
+            change, is_newest = changes.change_of_run(platform, target.name, run_id)
+            shown = changes.metadata(platform, change, is_newest=is_newest)
+            with changes.telling_of(platform, context.instance, change) as is_mine:
+                if is_mine:
+                    data_version = dg.DataVersion(change.data_version)
+                    yield dg.MaterializeResult(data_version=data_version, metadata=shown | more)
+                    is_told = True
+            # and what waited for this one
+            changes.tell_changes(platform, context.instance, target.name, own=context.run_id)
+        page = after_publication(platform, run_id)
+        if page is not None:
+            more["report"] = dg.MetadataValue.url(f"{run_path(run_id)}/evidence/{page.name}")
+        if not is_told:
+            why = "its publication is an event of its own" if done.new else "it was published before"
+            more["change"] = f"none: {why}"
+        change, is_newest = changes.change_of_run(platform, target.name, run_id)  # it may be rolled back by now
+        shown = changes.metadata(platform, change, is_newest=is_newest)
+        yield dg.AssetObservation(
+            context.asset_key,
+            partition=run_id,
+            description=f"what the publication of {run_id} changed, row by row",
+            metadata=shown | more | diff_events.of_run(platform, run_id),
+            tags={RUN_TAG: run_id},
+        )
+
+    return published
+
+
+def accepted_chunks(platform: Platform, target: str, run_id: str) -> list[ChunkRecord]:
+    """Return the chunks that readers see where a run will publish, as the runs recorded them that published them."""
+    record = platform.ledger.find(run_id)
+    wanted = [] if record is None else [chunk.key for chunk in record.plan.chunks]
+    holders = platform.ledger.accepted(target, wanted)
+    by_run = {one: {chunk.chunk: chunk for chunk in platform.ledger.chunks(one)} for one in set(holders.values())}
+    return [by_run[holder][key] for key, holder in holders.items() if holder != run_id and key in by_run[holder]]
+
+
+def change_charts(before: Sequence[ChunkRecord], after: Sequence[ChunkRecord]) -> str:
+    """Return a chart of the rows by chunk before and after, and one of each sum that the chunks' gates have measured."""
+    keys = [chunk.chunk for chunk in after]
+
+    def rows(chunks: Sequence[ChunkRecord]) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {"rows": {chunk.chunk: chunk.rows or 0 for chunk in chunks}}
+        for chunk in chunks:
+            for part in chunk.measures.get("slices", ()):
+                for name, value in part.items():
+                    if isinstance(value, int) and name != "rows":
+                        by_chunk = found.setdefault(name, {})
+                        by_chunk[chunk.chunk] = by_chunk.get(chunk.chunk, 0) + value
+        return found
+
+    old, new = rows(before), rows(after)
+    from backfill_assets.audit import charts  # noqa: PLC0415 - Matplotlib takes a moment
+
+    def line(values: Mapping[str, int]) -> list[float | None]:
+        return [values.get(key) for key in keys]
+
+    panels = {name: (line(old.get(name, {})), line(new[name])) for name in new}
+    return charts.as_markdown("by chunk, before and after", charts.before_and_after(panels, keys, "measures"))
+
+
+def publish_job(target: TargetTable) -> UnresolvedAssetJobDefinition:
+    """Make the job that the sensor runs."""
+    return dg.define_asset_job(
+        f"publish_{target.name.replace('.', '_')}",
+        selection=[asset_key(f"{target.name}_published")],
+        description=f"Publishes validated backfill runs of {target.name}.",
+    )
+
+
+def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg.RunRequest]:
+    """Yield a request for each validated run that may be published without anybody saying so, and need not wait.
+
+    A run key fires once: it carries the number of publications tried and of waits, so that one that failed, or that met a
+    freeze after all, is asked for again.
+    """
+    stopped = stops.all_held(platform.ledger.engine)
+    for record in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED]):
+        if record.run_id in stopped or not record.manifest.execution_mode.publishes or record.plan.manual_publish:
+            continue
+        if waits_for(platform, record):
+            continue
+        if freezes.ask(platform.ledger.engine, record.plan, now()):
+            continue
+        waited = freezes.waits_of(platform.ledger.engine, record.run_id)
+        tried = sum(entry["action"] == PUBLISH for entry in platform.ledger.publications(record.run_id))
+        if tried < _ATTEMPTS:
+            yield dg.RunRequest(
+                run_key=f"{record.run_id}:{tried}" + (f":{waited}" if waited else ""),
+                partition_key=record.run_id,
+                tags={RUN_TAG: record.run_id},
+            )
+
+
+def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+    """Make the sensor that asks for the publication of validated runs."""
+
+    @dg.sensor(
+        name=f"publish_{target.name.replace('.', '_')}_when_validated",
+        job=job,
+        minimum_interval_seconds=SENSOR_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Asks for the publication of each run whose chunks are staged and whose gates have passed.",
+    )
+    def when_validated(platform: dg.ResourceParam[Platform]) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        requests = list(publication_requests(platform, target))
+        if not requests:
+            waiting = freezes.waiting(platform.ledger.engine, target.name)
+            validated = [one.run_id for one in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED])]
+            waiting |= {one: str(stop) for one, stop in stops.all_held(platform.ledger.engine, validated).items()}
+            yield dg.SkipReason(
+                "; ".join(f"{run_id} waits: {why}" for run_id, why in waiting.items())
+                or f"no validated run of {target.name} waits for its publication"
+            )
+        yield from requests
+
+    return when_validated
+
+
+def recomputation_requests(platform: Platform, target: TargetTable) -> Iterator[dg.RunRequest]:
+    """Yield requests to compute the chunks of runs that were planned anew after a conflict."""
+    for record in platform.ledger.runs(target=target.name, states=[RunState.RUNNING]):
+        amendments = platform.ledger.amendments(record.run_id)
+        waiting = {chunk.chunk for chunk in platform.ledger.chunks(record.run_id) if chunk.state is ChunkState.PLANNED}
+        if not amendments or not waiting or stops.held(platform.ledger.engine, record.run_id) is not None:
+            continue
+        for first, last in stretches(record, waiting):
+            yield dg.RunRequest(
+                run_key=f"{record.run_id}:{len(amendments)}:{first}",
+                tags=range_tags(record.run_id, first, last),
+            )
+
+
+def recomputation_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+    """Make the sensor that has chunks computed again that were planned anew."""
+
+    @dg.sensor(
+        name=f"{staging_job_name(target)}_after_conflict",
+        job=job,
+        minimum_interval_seconds=SENSOR_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Has the chunks computed again whose run was planned anew, because others had changed them.",
+    )
+    def after_conflict(platform: dg.ResourceParam[Platform]) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        requests = list(recomputation_requests(platform, target))
+        if not requests:
+            yield dg.SkipReason(f"no run of {target.name} was planned anew")
+        yield from requests
+
+    return after_conflict

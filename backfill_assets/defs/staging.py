@@ -1,0 +1,345 @@
+"""The partitioned asset of a target: launched over backfill x chunk, it computes a batch of chunks into staging.
+
+Put here how the asset looks to Dagster and what it reports. What is done is the executor's.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+from dagster import AssetExecutionContext
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._core.storage.tags import BACKFILL_ID_TAG
+
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, descriptions, dtypes, iceberg_schema
+from backfill_assets.declarations.target import InputTable, TargetTable
+from backfill_assets.defs.addresses import run_path
+from backfill_assets.defs.launched_by import RANGE_END, RANGE_START, RUN_TAG, is_decided, known_stop, launched
+from backfill_assets.installation import Platform, group_of
+from backfill_assets.staging import stopping
+from backfill_assets.staging.executor import Staged, require_computable, stage_chunks
+from backfill_assets.staging.progress import Progress
+from manifests.chunks import KEY_FORMAT, Chunking, first_day, following, in_words
+from manifests.errors import InputRefused, Problem, Refused, RunStopped
+from manifests.lifecycle import RunState
+from resources.files import space
+from resources.ledger import approvals, stops
+from resources.ledger.facade import ChunkRecord, RunRecord, chunks_of
+from resources.ledger.instants import CLOCK_TOLERANCE
+from resources.logs import also_to
+from resources.processes import this_process
+
+BACKFILL, CHUNK = "backfill", "chunk"
+"""Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
+BREAK_GLASS_TAG = "backfill/break_glass"
+"""Tag of the Dagster runs of a run for which somebody broke the glass."""
+PROCESS_TAG = "backfill/process"
+"""Tag of a Dagster run with the process that works for it; see `resources.processes`."""
+
+
+def asset_key(table: str) -> dg.AssetKey:
+    """Return the asset key of a table: its namespace and its name."""
+    return dg.AssetKey(table.split("."))
+
+
+def backfill_partitions(target: TargetTable) -> dg.DynamicPartitionsDefinition:
+    """Return the dimension whose keys are the approved runs of a target."""
+    return dg.DynamicPartitionsDefinition(name=f"backfills_of_{target.name.replace('.', '_')}")
+
+
+def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
+    """Return the dimension whose keys are the target's chunks."""
+    chunking, fmt = target.chunking, KEY_FORMAT[target.chunking]
+    end = following(chunking, first_day(chunking, target.chunks_until)).strftime(fmt)
+    # Dagster lists the windows that are over; the offset adds the present one, which the source may reach into
+    if chunking is Chunking.MONTH:
+        return dg.MonthlyPartitionsDefinition(start_date=target.chunks_from, end_date=end, fmt=fmt, end_offset=1)
+    return dg.DailyPartitionsDefinition(start_date=target.chunks_from, end_date=end, fmt=fmt, end_offset=1)
+
+
+def partitions_of(target: TargetTable) -> dg.MultiPartitionsDefinition:
+    """Return a target's partitions: backfill x chunk."""
+    return dg.MultiPartitionsDefinition({BACKFILL: backfill_partitions(target), CHUNK: chunk_partitions(target)})
+
+
+def partition_key(run_id: str, chunk: str) -> dg.MultiPartitionKey:
+    """Return the partition key of a chunk of a run."""
+    return dg.MultiPartitionKey({BACKFILL: run_id, CHUNK: chunk})
+
+
+def range_tags(run_id: str, first: str, last: str) -> dict[str, str]:
+    """Return the tags of a Dagster run over a range of chunks of a run, both ends inclusive."""
+    return {RANGE_START: partition_key(run_id, first), RANGE_END: partition_key(run_id, last), RUN_TAG: run_id}
+
+
+def offer_run(instance: dg.DagsterInstance, target: TargetTable, run_id: str) -> None:
+    """Make an approved run a key of its target's backfill dimension, which is what the launch dialog offers."""
+    name = backfill_partitions(target).name
+    assert name is not None
+    if not instance.has_dynamic_partition(name, run_id):
+        instance.add_dynamic_partitions(name, [run_id])
+
+
+def one_run(keys: Sequence[str], target: TargetTable) -> tuple[str, list[str]]:
+    """Return the backfill run and the chunks of partition keys.
+
+    Raises:
+        InputRefused: if the keys span several backfill runs: a Dagster run works for one.
+    """
+    split = [key.rsplit("|", 1) for key in keys]  # a run id holds no '|'
+    run_ids = sorted({run_id for run_id, _ in split})
+    if len(run_ids) != 1:
+        raise InputRefused(
+            Problem(
+                f"the launch spans {len(run_ids)} backfill runs of {target.name}: {', '.join(run_ids[:5])}",
+                "a Dagster run works for one backfill run",
+                "choose one key of the backfill dimension",
+            )
+        )
+    return run_ids[0], [chunk for _, chunk in split]
+
+
+def stretches(record: RunRecord, chunks: Iterable[str]) -> list[tuple[str, str]]:
+    """Return first and last of each stretch of chunks without gaps: what one Dagster run can take.
+
+    A gap is one of the table's chunks: those of a sample follow one another in the plan, and not in the table.
+    """
+    wanted = set(chunks)
+    found: list[tuple[str, str]] = []
+    follows: date | None = None
+    for chunk in record.plan.chunks:
+        if chunk.key in wanted:
+            first = found.pop()[0] if chunk.start == follows else chunk.key
+            found.append((first, chunk.key))
+            follows = chunk.end + timedelta(days=1)
+    return found
+
+
+def column_schema(table: TargetTable | InputTable) -> dg.TableSchema:
+    """Return the Dagster column schema of a declared table."""
+    docs = descriptions(table.model)
+    key = table.key if isinstance(table, TargetTable) else ()
+    checks = {name: column.nullable for name, column in table.model.to_schema().columns.items()}
+    types = {field.name: str(field.field_type) for field in iceberg_schema(table.model).fields}
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                name,
+                types[name],
+                docs[name],
+                tags={"lineage": ""} if name in LINEAGE_COLUMNS else None,
+                constraints=dg.TableColumnConstraints(nullable=checks[name], other=["key"] if name in key else []),
+            )
+            for name in dtypes(table.model)
+        ]
+    )
+
+
+def column_lineage(target: TargetTable) -> dg.TableColumnLineage:
+    """Return the declared column lineage of a target."""
+    return dg.TableColumnLineage(
+        {
+            column: [dg.TableColumnDep(asset_key(origin.table), origin.column) for origin in origins]
+            for column, origins in target.column_origins.items()
+        }
+    )
+
+
+def tell_of_broken_glass(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, platform: Platform, run_id: str
+) -> str:
+    """Log it and tag the Dagster run, if somebody broke the glass for a run; return the reasons."""
+    found = approvals.broken_glass(platform.ledger, run_id)
+    for one in found:
+        context.log.warning("BREAK-GLASS: %s as %s: %s", one["decided_by"], one["role"], one["break_glass"])
+    if found:
+        context.instance.add_run_tags(context.run_id, {BREAK_GLASS_TAG: "true"})
+    return "; ".join(f"{one['decided_by']} as {one['role']}: {one['break_glass']}" for one in found)
+
+
+def staging_job_name(target: TargetTable) -> str:
+    """Return the name of the job that stages and gates chunks of a target."""
+    return f"stage_{target.name.replace('.', '_')}"
+
+
+def staging_job(target: TargetTable) -> UnresolvedAssetJobDefinition:
+    """Make the job that stages and gates chunks; the command runs it, and people may."""
+    return dg.define_asset_job(
+        staging_job_name(target),
+        selection=dg.AssetSelection.assets(asset_key(target.name)),
+        description=f"Computes chunks of {target.name} into staging and gates them.",
+    )
+
+
+@contextmanager
+def launched_by_dagster(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, platform: Platform, run_id: str, *, resumes: bool = True
+) -> Iterator[stopping.Launch]:
+    """Watch for stops of a backfill run during the body, which works for it in a Dagster run.
+
+    The Dagster run ends CANCELED if the backfill run was stopped, whoever has stopped it, and FAILURE if only its process
+    was ended; see `stopping.launched`. A stop ends with what a person launches, if it `resumes`: what a sensor, a schedule
+    or a retry of Dagster's has launched was asked for by nobody who knows of the stop.
+    """
+    instance, dagster_run_id = context.instance, context.run_id
+    resumes = resumes and is_decided(context.run.tags)
+    try:
+        with (
+            stopping.launched(
+                platform,
+                run_id,
+                asked_at=_asked_at(instance, dagster_run_id),
+                tolerance=CLOCK_TOLERANCE,
+                knows=known_stop(context.run.tags),
+                resumes=resumes,
+            ) as launch,
+            launch.in_dagster(instance, dagster_run_id),
+        ):
+            yield launch
+    except RunStopped as stop:
+        why = stop.problems[0].what
+        if not stop.only_the_process:
+            stopping.cancel_dagster_run(instance, dagster_run_id, why)
+        context.log.warning(str(stop))
+        raise DagsterExecutionInterruptedError(why) from stop
+
+
+def _asked_at(instance: dg.DagsterInstance, dagster_run_id: str) -> datetime:
+    """Return when somebody asked for a Dagster run: a range of chunks is asked for once, and launched run by run."""
+    record = instance.get_run_record_by_id(dagster_run_id)
+    assert record is not None
+    asked = record.create_timestamp.astimezone(UTC)
+    backfill = record.dagster_run.tags.get(BACKFILL_ID_TAG)
+    found = instance.get_backfill(backfill) if backfill is not None else None
+    return asked if found is None else min(asked, datetime.fromtimestamp(found.backfill_timestamp, UTC))
+
+
+@contextmanager
+def in_plain_words() -> Iterator[None]:
+    """Let Dagster show a refusal by its reasons, not as a fault with its stack; a stop is `launched_by_dagster`'s."""
+    try:
+        yield
+    except RunStopped:
+        raise
+    except Refused as refusal:
+        raise dg.Failure(str(refusal), allow_retries=False) from refusal
+    except Exception as error:
+        if (full := space.refusal(error)) is None:
+            raise
+        raise dg.Failure(str(full), allow_retries=False) from error
+
+
+def tie(instance: dg.DagsterInstance, dagster_run_id: str, platform: Platform, run_id: str) -> None:
+    """Tag a Dagster run with the backfill run that it works for, however it was launched, and with this process."""
+    record = platform.ledger.find(run_id)
+    more = (
+        {} if record is None else {"backfill/kind": record.manifest.kind.value, "backfill/mode": record.plan.mode.value}
+    )
+    instance.add_run_tags(dagster_run_id, {RUN_TAG: run_id, PROCESS_TAG: this_process()} | more)
+
+
+def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what is told of a staged chunk: its size, what its batch took, and where to read on."""
+    told: dict[str, Any] = {
+        "dagster/partition_row_count": chunk.rows or 0,
+        "dagster/size_bytes": chunk.bytes or 0,
+        "files": len(chunk.files),
+        "attempt": chunk.attempt,
+        "run": run_id,
+        "run page": dg.MetadataValue.url(run_path(run_id)),
+    }
+    if attempt is not None and attempt["ended_at"] is not None:
+        told["batch seconds"] = round((attempt["ended_at"] - attempt["started_at"]).total_seconds(), 1)
+        told["batch chunks"] = len(chunks_of(attempt))
+    return told
+
+
+def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
+    """Make the partitioned asset of a target."""
+
+    @dg.asset(
+        key=asset_key(target.name),
+        deps=[asset_key(target.source), *(asset_key(table) for table in target.references)],
+        partitions_def=partitions_of(target),
+        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=target.chunks_per_run),
+        group_name=group_of(target.name),
+        owners=list(target.owners),
+        kinds={"pyspark", "iceberg"},
+        description=(
+            f"{target.description}\n\nA partition is a chunk ({target.chunking.value.lower()}) of one approved backfill "
+            "run. Materialising it computes the chunk into staging; readers see nothing of it before publication. "
+            f"Next: `{target.name}_published`. [Where the runs stand, and why](/backfill)"
+        ),
+        metadata={
+            "dagster/column_schema": column_schema(target),
+            "dagster/column_lineage": column_lineage(target),
+            "dagster/table_name": target.name,
+            "key": ", ".join(target.key),
+            "transform": f"{target.transform} ({', '.join(target.versions)})",
+        },
+        tags={"backfill/stage": "staging"},
+    )
+    def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> None:
+        with in_plain_words(), launched(context):
+            run_id, keys = one_run(context.partition_keys, target)
+            tie(context.instance, context.run_id, platform, run_id)
+            tell_of_broken_glass(context, platform, run_id)
+            stopped = stops.held(platform.ledger.engine, run_id)
+            done = stopped is not None and platform.ledger.run(run_id).state is RunState.VALIDATED
+            if not done:
+                require_computable(platform, run_id, keys, target=target)
+        with (
+            in_plain_words(),
+            launched(context),
+            launched_by_dagster(context, platform, run_id),
+            also_to(context.log),
+            closing(Progress(context.log.info)) as progress,
+        ):
+            if done:  # the launch ends the stop, and that is all there is to do
+                outcome = Staged(skipped=keys)
+            else:
+                outcome = stage_chunks(platform, run_id, keys, dagster_run_id=context.run_id, tell=progress)
+        if outcome.skipped:
+            context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))
+        staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
+        good = [key for key in keys if key not in outcome.failed]
+        attempts = {one["attempt"]: one for one in platform.ledger.attempts(run_id)}
+        metadata = {key: _of_chunk(run_id, staged[key], attempts.get(staged[key].attempt)) for key in good}
+        if outcome.failed:
+            # Dagster counts nothing of a failed range run: the chunks that are staged are reported one by one
+            for key in good:
+                context.log_event(
+                    dg.AssetMaterialization(
+                        asset_key(target.name), partition=partition_key(run_id, key), metadata=metadata[key]
+                    )
+                )
+            by_error: dict[str, list[str]] = defaultdict(list)
+            for key, why in sorted(outcome.failed.items()):
+                by_error[why.partition("\n")[0]].append(key)
+            lines = "\n".join(f"- {in_words(failed)}: {why}" for why, failed in by_error.items())
+            others = "; the others are staged and will not be computed again" if good else ""
+            raise dg.Failure(
+                f"{len(outcome.failed)} of {len(keys)} chunks failed{others}.\n{lines}",
+                metadata={"failed": sorted(outcome.failed), "staged": len(good)},
+                allow_retries=False,
+            )
+        _add_metadata(context, {partition_key(run_id, key): metadata[key] for key in good})
+
+    return stage
+
+
+def _add_metadata(context: AssetExecutionContext, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add metadata to the materialisation of each partition of the run.
+
+    As `context.add_asset_metadata`, which lists all partitions of the run again for each: 0.8 s for 162 of them, and the
+    square of that ratio for more.
+    """
+    step = context.get_step_execution_context()
+    for partition, told in metadata.items():
+        step._metadata_accumulator = step._metadata_accumulator.with_additional_asset_metadata(  # noqa: SLF001
+            asset_key=context.asset_key, metadata=told, partition_key=partition
+        )

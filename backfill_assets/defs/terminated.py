@@ -1,0 +1,49 @@
+"""Launches that were terminated in Dagster when their process could not note it: stopped all the same.
+
+A process that computes notes itself that its Dagster run is being cancelled (`stopping`). One that is killed, cannot be
+reached, or gets the signal between two steps does not. Put here how such a launch is found afterwards.
+"""
+
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from backfill_assets.defs.launched_by import RUN_TAG
+from backfill_assets.installation import Platform
+from manifests.errors import TransitionRefused
+from resources.ledger import stops
+from resources.ledger.stops import Stop
+
+SENSOR_SECONDS = 10
+
+
+def note_terminated(platform: Platform, instance: dg.DagsterInstance, dagster_run_id: str) -> Stop | None:
+    """Put the stop of a run on record whose Dagster run was terminated while it worked, unless one is; return it."""
+    found = instance.get_run_record_by_id(dagster_run_id)
+    run_id = None if found is None else found.dagster_run.tags.get(RUN_TAG)
+    if found is None or run_id is None or found.start_time is None or found.end_time is None:
+        return None  # it has never worked for a run
+    if platform.ledger.find(run_id) is None:
+        return None
+    known = [one.at.timestamp() for one in stops.of_run(platform.ledger.engine, run_id)]
+    later = stops.newest_launch(platform.ledger.engine, run_id)
+    if any(at >= found.start_time for at in known) or (later is not None and later.timestamp() > found.end_time):
+        return None  # it was noted, or somebody has launched the run again since
+    try:
+        through = f"{stops.TERMINATE} {dagster_run_id}"
+        since = datetime.fromtimestamp(found.end_time, UTC)
+        return stops.stop(platform.ledger.engine, run_id, by="Dagster", through=through, since=since)
+    except TransitionRefused:  # it is over, or nothing of it could be under way
+        return None
+
+
+@dg.run_status_sensor(
+    run_status=dg.DagsterRunStatus.CANCELED,
+    name="stop_terminated_runs",
+    minimum_interval_seconds=SENSOR_SECONDS,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Stops the backfill run of each launch that was terminated and could not note that itself.",
+)
+def terminated_sensor(context: dg.RunStatusSensorContext, platform: dg.ResourceParam[Platform]) -> None:
+    """Look at one run."""
+    note_terminated(platform, context.instance, context.dagster_run.run_id)

@@ -1,0 +1,412 @@
+"""Gating what is staged: each chunk, then the run.
+
+Put here the order of things and their recording in the ledger. What is done to the rows of one chunk is
+`worker.chunk_gate`'s; what a reconciliation compares is the product's. Safe to repeat: what has a verdict keeps it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
+from functools import cache, partial, reduce
+from typing import Any
+from uuid import uuid4
+
+from pyspark.sql import DataFrame
+
+from backfill_assets import faults
+from backfill_assets.declarations.reconciliations import SLICES
+from backfill_assets.declarations.target import (
+    ALL_CHUNKS_GATE,
+    EXPECTED_ROWS_GATE,
+    ChunkRows,
+    Finding,
+    Reconciliation,
+    ReconciliationContext,
+    TargetTable,
+)
+from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
+from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
+from backfill_assets.installation import Platform, target_named
+from backfill_assets.planning.old_data import concealed
+from backfill_assets.planning.old_data import finding as old_data_finding
+from backfill_assets.staging import stopping
+from backfill_assets.staging.compute import history_until_end, lineage, staged_frame, transform_context
+from backfill_assets.staging.derivation import DerivedVerdict, chunk_scopes, judge_derived
+from backfill_assets.staging.executor import Listener, _silent, by_plan
+from backfill_assets.staging.raised import PLACE, TRACEBACK, found_or_raised
+from backfill_assets.staging.workers import in_workers
+from backfill_assets.worker.chunk_gate import (
+    GateResult,
+    GateSpec,
+    GateTask,
+    gate_batches,
+    reference_to,
+    require_read,
+    result_from_json,
+    rule_name,
+    task_to_json,
+)
+from manifests.canonical import plain
+from manifests.lifecycle import RunState
+from manifests.model import DayRange
+from manifests.planner import Plan
+from manifests.policy import OLD_DATA_GATE
+from resources import logs
+from resources.lakehouse.facade import local_path
+from resources.ledger import approvals, judged
+from resources.ledger.facade import (
+    RAISED,
+    ChunkRecord,
+    ChunkState,
+    GatedChunk,
+    RunRecord,
+    Verdict,
+    operator,
+)
+
+_log = logging.getLogger(__name__)
+CHUNK_GATE = "chunk_rules"
+"""The gate that every chunk must pass: the target's pandera model on its staged files."""
+
+
+def gate_spec(target: TargetTable, plan: Plan) -> GateSpec:
+    """Return what the chunks of a plan are held against."""
+    return GateSpec(
+        model=reference_to(target.model),
+        key=target.key,
+        day_column=target.day_column,
+        lineage=lineage(plan),
+        measure=None if target.measure is None else reference_to(target.measure),
+        outline=None if target.outline is None else reference_to(target.outline.rows),
+        outline_columns=() if target.outline is None else target.outline.columns,
+    )
+
+
+def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = _silent) -> None:
+    """Gate every staged chunk of a run that has no verdict yet: one pass over their files, spread by Spark.
+
+    Also those that another launch staged: it may have ended before it could gate them.
+    """
+    record = platform.ledger.run(run_id)
+    target = target_named(record.target)
+    waiting = [chunk for chunk in platform.ledger.chunks(run_id) if chunk.state is ChunkState.STAGED]
+    if waiting:
+        results: list[GatedChunk] = []
+        for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
+            chunks = [chunk for chunk in waiting if chunk.chunk in keys]
+            with stopping.ending(run_id):
+                found = run_gates(platform, target, plan, chunks)
+                also = judge_derived(platform, target, plan, chunks)
+            results += [_gated(result, also.get(result.chunk), chunk) for result, chunk in paired(found, chunks)]
+        faults.reach("gating.judged")
+        platform.ledger.record_gated(run_id, results)
+        faults.reach("gating.recorded")
+        for result in results:
+            _say_verdict(record.plan, result)
+        tell("gated", [result.chunk for result in results], "")
+    platform.ledger.settle(run_id, operator())
+
+
+def _say_verdict(plan: Plan, result: GatedChunk) -> None:
+    """Write the verdict of a chunk, and which rules how many of its rows break: never the rows."""
+    verdict = result.verdict
+    rules = {rule_name(one["rule"]): one["count"] for one in verdict.details.get("violations", [])}
+    broken = "; ".join(f"{rule}: {count:,}" for rule, count in rules.items())
+    text = f"{verdict.gate} passed, {result.rows:,} rows" if verdict.passed else f"{verdict.gate} NOT PASSED: {broken}"
+    level = logging.INFO if verdict.passed else logging.WARNING
+    with logs.of_chunk(plan, plan.chunk(result.chunk)):
+        facts = {"gate": verdict.gate, "passed": verdict.passed, "rows": result.rows, "rules": rules}
+        logs.event(_log, level, "chunk_verdict", text, told=True, attempt=result.attempt, **facts)
+
+
+def run_gates(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]) -> list[GateResult]:
+    """Read the staged files of chunks back in Spark's workers and judge them; records nothing.
+
+    Raises:
+        EnvironmentRefused: if a file could not be read just now.
+    """
+    outlines = f"{platform.lakehouse.location(target.name)}/run={plan.run_id}/outlines"
+    tasks = [
+        GateTask(
+            chunk.chunk,
+            chunk.attempt,
+            plan.chunk(chunk.chunk).start,
+            plan.chunk(chunk.chunk).end,
+            tuple(local_path(file.path) for file in chunk.files),
+            chunk.rows or 0,
+            local_path(f"{outlines}/{chunk.chunk}-{uuid4().hex}.parquet"),
+        )
+        for chunk in chunks
+    ]
+    texts = [(task.chunk, task.rows, task_to_json(task)) for task in tasks]
+    spec = gate_spec(target, plan)
+    results = [result_from_json(text) for text in in_workers(platform, plan, texts, partial(gate_batches, spec))]
+    require_read(one for result in results for one in result.violations)
+    return results
+
+
+def paired(results: Iterable[GateResult], chunks: Sequence[ChunkRecord]) -> Iterator[tuple[GateResult, ChunkRecord]]:
+    """Yield each result with the chunk it is of."""
+    by_key = {chunk.chunk: chunk for chunk in chunks}
+    return ((result, by_key[result.chunk]) for result in results)
+
+
+def _gated(result: GateResult, derived: DerivedVerdict | None, chunk: ChunkRecord) -> GatedChunk:
+    """Return what is recorded of a gated chunk; `slices` and what is visible are those of the chunk as readers would see it."""
+    measures: dict[str, Any] = {"slices": result.measures, "outline": result.outline}
+    measures[VISIBLE] = {"rows": result.rows, "sums": result.sums}
+    details: dict[str, Any] = {"rows": result.rows, "digest": result.digest}
+    if derived is not None:
+        result = replace(result, violations=[*result.violations, *derived.violations])
+        measures |= {"computed": result.measures, "happened": chunk.measures.get("happened", {})}
+        details |= {"published": derived.summary} | measures["happened"]
+        if derived.slices is not None:
+            measures["slices"] = derived.slices
+        if derived.visible is not None:
+            measures[VISIBLE] = derived.visible
+    details["violations"] = plain(result.violations)
+    verdict = Verdict(CHUNK_GATE, result.passed, result.summary, details, result.chunk, result.attempt)
+    hashes = {**result.hashes, **({} if derived is None else derived.hashes)}
+    files, made = (
+        tuple(
+            replace(file, **hashes[path]._asdict()) if (path := local_path(file.path)) in hashes else file
+            for file in own
+        )
+        for own in (chunk.files, chunk.derived)
+    )
+    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, measures, verdict, files, made)
+
+
+def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
+    """Judge a run whose every chunk is staged and has passed; None if it is not that far, or another launch was faster.
+
+    Moves the run to VALIDATED, or to FAILED naming the gates that did not pass. Where a gate asks for an owner the run
+    stays STAGED until one has accepted the change.
+    """
+    record = platform.ledger.run(run_id)
+    chunks = platform.ledger.chunks(run_id)
+    if record.state is not RunState.STAGED or any(chunk.state is not ChunkState.PASSED for chunk in chunks):
+        return None
+    if _is_judged(platform, record, chunks):
+        _wait_for_owner(platform, record)  # nothing has changed since
+        return None
+    with stopping.ending(run_id):
+        verdicts, staged = _run_verdicts(platform, record, chunks), judged.name_of(chunks)
+    faults.reach("gating.run_judged")
+    if not platform.ledger.judge(run_id, verdicts, operator(), of=staged):
+        return None
+    if platform.ledger.run(run_id).state is RunState.STAGED and not _wait_for_owner(platform, record):
+        why = "an owner has accepted these numbers before"
+        approvals.validate_accepted(platform.ledger, run_id, record.plan.gates, by=operator(), why=why)
+    with logs.of_run(record.plan):
+        for one in verdicts:
+            level = logging.INFO if one.passed else logging.WARNING
+            raised = str(one.details.get(RAISED, "")).partition(":")[0]
+            # the text of an error may quote a row: only its kind is written, and where it was raised
+            said = f"it raised {raised}" if raised else one.summary
+            for name, how in ((PLACE, " at {}"), (TRACEBACK, "; traceback: {} in the home folder")):
+                said += how.format(one.details[name]) if raised and one.details.get(name) else ""
+            text = f"{one.gate} {'passed' if one.passed else 'NOT PASSED'}: {said}"
+            logs.event(_log, level, "run_verdict", text, told=True, gate=one.gate, passed=one.passed)
+    return verdicts
+
+
+def _is_judged(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> bool:
+    """Whether a staged run waits for an owner, and its run-level gates have judged what is staged."""
+    verdicts = {one.gate: one for one in platform.ledger.verdicts(record.run_id) if not one.chunk}
+    staged = judged.name_of(chunks)
+    if any(gate not in verdicts or verdicts[gate].judged != staged for gate in record.plan.gates):
+        return False
+    return bool(approvals.asking(platform.ledger, record.run_id))
+
+
+def _wait_for_owner(platform: Platform, record: RunRecord) -> bool:
+    """Say of a staged run that it waits for an owner, if a gate asks for one; return whether it does."""
+    waiting = [verdict.gate for verdict in approvals.asking(platform.ledger, record.run_id)]
+    why = f"waits for an owner: {', '.join(waiting)} (`backfill accept-change {record.run_id}`)"
+    if waiting and platform.ledger.run(record.run_id).state_reason != why:
+        approvals.note_waiting(platform.ledger, record.run_id, why)
+    return bool(waiting)
+
+
+def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> list[Verdict]:
+    plan, target = record.plan, target_named(record.target)
+    rows = sum(chunk.rows or 0 for chunk in chunks)
+    limit = plan.max_rows_expected
+    findings: dict[str, Callable[[], Finding]] = {
+        ALL_CHUNKS_GATE: lambda: Finding(
+            len(chunks) == len(plan.chunks),
+            f"{len(chunks)} of {len(plan.chunks)} chunks are staged and have passed",
+            {"chunks": len(chunks), "rows": rows},
+        ),
+        EXPECTED_ROWS_GATE: lambda: Finding(
+            limit is None or rows <= limit,
+            f"{rows:,} rows written, " + ("no limit given" if limit is None else f"limit {limit:,}"),
+            {"rows": rows, "limit": limit},
+        ),
+    }
+    asked = [item for item in target.reconciliations if item.name in plan.gates]
+
+    @cache
+    def contexts() -> dict[str, ReconciliationContext]:
+        return {
+            f"{stretch[0]} to {stretch[-1]}": reconciliation_context(
+                platform, target, own, [chunk for chunk in chunks if chunk.chunk in stretch]
+            )
+            for own, stretch in _stretches(platform.ledger.plans(record), plan)
+        }
+
+    def reconciled(item: Reconciliation) -> Finding:
+        return everywhere(item, contexts())
+
+    findings |= {item.name: partial(reconciled, item) for item in asked}
+    findings[OLD_DATA_GATE] = lambda: old_data_finding(
+        platform,
+        target,
+        plan,
+        history_until_end(platform, target, plan, whole=True),
+        [file.path for chunk in chunks for file in chunk.files],
+    )
+    found = {gate: found_or_raised(platform, record.run_id, gate, findings[gate]) for gate in plan.gates}
+    kept = keep(
+        platform,
+        record.run_id,
+        judged.name_of(chunks),
+        mode=plan.mode,
+        target=target.name,
+        judged=[Judged(item.name, item.level.value, found[item.name], item.exceptions_limit) for item in asked],
+        concealed=concealed(platform, target, plan),
+    )
+    return [run_verdict(gate, finding, kept.get(gate, {})) for gate, finding in found.items()]
+
+
+def run_verdict(gate: str, finding: Finding, kept: Mapping[str, Any]) -> Verdict:
+    """Return the verdict of a run-level gate: what it found, the slices that fail, and where the exceptions are.
+
+    `kept` is what `exception_table.keep` says of the gate.
+    """
+    details: dict[str, Any] = dict(finding.details) | {"sample": list(finding.sample)}
+    if finding.compared is not None:
+        details |= {"compared": finding.compared, "disagreeing": finding.disagreeing}
+    if finding.slices:
+        details["slices"] = list(finding.slices)[:SLICES]
+    asks = finding.asks and not finding.passed
+    summary = finding.summary
+    if UNLISTED in kept:
+        summary += f"; the rows that disagree could not be listed: {kept[UNLISTED]}"
+    return Verdict(gate, finding.passed, summary, plain(details | dict(kept)), asks=asks)
+
+
+def _stretches(plans: Mapping[str, Plan], plan: Plan) -> list[tuple[Plan, list[str]]]:
+    """Return runs of chunks that follow one another and are computed with one plan: what can be reconciled as a whole."""
+    stretches: list[tuple[Plan, list[str]]] = []
+    follows = None
+    for chunk in plan.chunks:
+        own = plans[chunk.key]
+        if stretches and follows == chunk.start and stretches[-1][0].hash == own.hash:
+            stretches[-1][1].append(chunk.key)
+        else:
+            stretches.append((own, [chunk.key]))
+        follows = chunk.end + timedelta(days=1)
+    return stretches
+
+
+def everywhere(item: Reconciliation, contexts: Mapping[str, ReconciliationContext]) -> Finding:
+    """Hold a reconciliation against each stretch of a run; it passes if it passes everywhere."""
+    found = {name: item.check(context) for name, context in contexts.items()}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    counted = [finding for finding in found.values() if finding.compared is not None]
+    listed = [finding.exceptions for finding in found.values() if finding.exceptions and not finding.passed]
+    return Finding(
+        all(finding.passed for finding in found.values()),
+        "; ".join(f"{name}: {finding.summary}" for name, finding in found.items()),
+        {name: dict(finding.details) for name, finding in found.items()},
+        [row for finding in found.values() for row in finding.sample],
+        compared=sum(finding.compared or 0 for finding in counted) if counted else None,
+        disagreeing=sum(finding.disagreeing or 0 for finding in counted) if counted else None,
+        slices=[{"days": name} | dict(one) for name, finding in found.items() for one in finding.slices],
+        exceptions=partial(_all_of, listed) if listed else None,
+        asks=all(finding.passed or finding.asks for finding in found.values()),
+    )
+
+
+def _all_of(frames: Sequence[Callable[[], DataFrame]]) -> DataFrame:
+    return reduce(DataFrame.unionByName, (frame() for frame in frames))
+
+
+def reconciliation_context(
+    platform: Platform,
+    target: TargetTable,
+    plan: Plan,
+    chunks: Sequence[ChunkRecord],
+    *,
+    published: DataFrame | None = None,
+) -> ReconciliationContext:
+    """Return what the reconciliations of a run, or of a stretch of its chunks, look at.
+
+    `published` are the outlines of published rows, where those are looked at and none are staged.
+    """
+    keys = {chunk.chunk for chunk in chunks}
+    planned = [chunk for chunk in plan.chunks if chunk.key in keys]
+    scope = DayRange.model_construct(start=planned[0].start, end=planned[-1].end)
+    source = platform.lakehouse.source_state(target.source, target.source_time_column, plan.source_snapshot_id)
+    last = max(file.last_day for file in source.files)
+    holders = platform.ledger.accepted(target.name, keys)
+    accepted: dict[str, Any] = dict.fromkeys(keys)
+    for run_id in sorted(set(holders.values())):
+        for chunk in platform.ledger.chunks(run_id):
+            if holders.get(chunk.chunk) == run_id:
+                accepted[chunk.chunk] = chunk.measures.get("slices", [])
+    kept: dict[str, Any] = {}
+
+    def shared(name: str, find: Callable[[ReconciliationContext], Any]) -> Any:
+        if name not in kept:
+            kept[name] = find(context)
+        return kept[name]
+
+    context = ReconciliationContext(
+        transform=replace(transform_context(platform, plan, planned), publish_range=scope),
+        source=history_until_end(platform, target, plan),
+        source_rows=sum(file.rows for file in source.files),
+        source_last_day=datetime.combine(last, time.min, UTC),
+        staged=staged_frame(platform, target, plan, chunks) if published is None else published,
+        measures=_slices(chunks, "computed"),
+        after=_slices(chunks, "slices"),
+        accepted=accepted,
+        tolerances=plan.tolerances,
+        shared=shared,
+        source_time_column=target.source_time_column,
+        rows=partial(rows_by_chunk, platform, target, plan, chunks),
+    )
+    return context
+
+
+def rows_by_chunk(
+    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
+) -> dict[str, ChunkRows]:
+    """Return how many rows readers see of chunks at the plan's base and once they are published, from metadata alone.
+
+    Of a merge, files that have no row of a merged entity stay as they are.
+    """
+    scopes = chunk_scopes(target, [plan.chunk(chunk.chunk) for chunk in chunks])
+    before: Mapping[str, Mapping[str, int]] = {key: {} for key in scopes}
+    if plan.base_snapshot_id is not None:
+        before = platform.lakehouse.file_rows_by_chunk(target.name, plan.base_snapshot_id, scopes)
+    found = {}
+    for chunk in chunks:
+        files = before[chunk.chunk]
+        found[chunk.chunk] = ChunkRows(sum(files.values()), rows_after(plan, chunk, files))
+    return found
+
+
+def _slices(chunks: Sequence[ChunkRecord], name: str) -> list[dict[str, Any]]:
+    """Return what the chunk gates measured: of the computed rows, or of the chunks as readers would see them."""
+    return [
+        {"chunk": chunk.chunk, **row}
+        for chunk in chunks
+        for row in chunk.measures.get(name, chunk.measures.get("slices", []))
+    ]

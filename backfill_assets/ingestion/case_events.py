@@ -1,0 +1,73 @@
+"""Loading raw case events of the shipped product; safe to repeat after a crash."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from backfill_assets.declarations.quarantine import WITHHELD, Rejections
+from backfill_assets.installation import Platform
+from backfill_assets.products.enforcement import loading as enforcement
+from manifests.errors import InputRefused, Problem
+from resources.lakehouse.loads import (
+    ACTOR_PROPERTY,
+    FILE_PROPERTY,
+    LOAD_PROPERTY,
+    REJECTED_PROPERTY,
+    load_to_make,
+)
+from resources.ledger.facade import now, operator
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a load brought; `new` is False if the very same content was loaded before."""
+
+    new: bool
+    counted: enforcement.Counted
+    snapshot_id: int | None
+
+
+def load_case_events(platform: Platform, load: enforcement.RawLoad, limit: float) -> Loaded:
+    """Load raw events: classify all of them, refuse a load of too many unknowns, then append what is known.
+
+    Args:
+        platform: the opened installation.
+        load: what to load.
+        limit: share of the rows that may be quarantined, 0 to 1.
+
+    Raises:
+        InputRefused: if the load is damaged or too much of it cannot be classified; nothing is written then.
+    """
+    at = now().replace(microsecond=0)
+    counted = enforcement.count(load, at)
+    withheld = platform.policy.protects(enforcement.EVENTS)
+    if withheld:
+        first = {reason: replace(one, detail=WITHHELD) for reason, one in counted.first.items()}
+        counted = replace(counted, first=first)
+    total = counted.events + counted.quarantined
+    share = counted.quarantined / total if total else 0.0
+    if share > limit:
+        reasons = Rejections(Counter(counted.by_reason), counted.first).in_words(withheld=withheld)
+        raise InputRefused(
+            Problem(
+                f"{load.source_file}: {counted.quarantined:,} of {total:,} rows ({share:.1%}) cannot be classified ({reasons})",
+                f"at most {limit:.1%} of a load may be quarantined (setting quarantine_limit)",
+                "correct the file, or raise the limit if the rows are rightly unusable",
+            )
+        )
+    # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
+    to_make = load_to_make(platform.lakehouse.loads(enforcement.EVENTS), load.load_id)
+    load_id = to_make.load_id if to_make.before is None else to_make.before.load_id
+    properties: dict[str, Any] = {
+        LOAD_PROPERTY: load_id,
+        FILE_PROPERTY: load.source_file,
+        ACTOR_PROPERTY: operator(),
+        REJECTED_PROPERTY: str(counted.quarantined),
+    }
+    if counted.quarantined:
+        platform.lakehouse.append(enforcement.QUARANTINE, enforcement.quarantine_tables(load, at), properties)
+    commit = platform.lakehouse.append(enforcement.EVENTS, enforcement.event_tables(load, at), properties)
+    snapshot = commit.snapshot_id if commit else platform.lakehouse.snapshot_id(enforcement.EVENTS)
+    return Loaded(commit is not None, counted, snapshot)

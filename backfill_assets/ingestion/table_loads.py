@@ -1,0 +1,476 @@
+"""Loading a file into a declared input table, and taking a load back.
+
+Put here the order of things: every row is checked before anything is written, the quarantine is written before the table,
+and what was loaded is found by the file's content. What is wrong with a row is `input_files`'s to say; what a product's own
+loader makes of its files is the product's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+import pyarrow as arrow
+import pyarrow.parquet as pq
+
+from backfill_assets.decisions import decider
+from backfill_assets.declarations.quarantine import WITHHELD, FirstRow, Quarantine, Rejections
+from backfill_assets.declarations.schema import iceberg_schema
+from backfill_assets.declarations.target import InputTable
+from backfill_assets.ingestion.input_files import DETAIL, REASON, RECORD, ROW, Checked, InputFile, unique_columns
+from backfill_assets.installation import Platform, input_named, input_tables
+from manifests.errors import InputRefused, Problem
+from manifests.lifecycle import RunState
+from manifests.model import VERSION_PATTERN
+from resources import actors
+from resources.lakehouse.loads import (
+    ACTOR_PROPERTY,
+    DATA_VERSION_PROPERTY,
+    FILE_PROPERTY,
+    LOAD_PROPERTY,
+    REASON_PROPERTY,
+    REJECTED_PROPERTY,
+    Load,
+    load_to_make,
+)
+from resources.ledger.facade import now, operator
+
+_READ = 1 << 20
+_CANDIDATES = 10
+_LEAST_OF_HASH = 4
+"""So many characters of a content's hash name a load without its table."""
+_OF_HASH = 12
+"""So many are shown where a load is named in a command."""
+_KEYS_AT_ONCE = 2_000_000
+"""Keys whose repetitions are looked for in memory at once."""
+_WAS_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
+
+
+@dataclass(frozen=True)
+class FileLoaded:
+    """What a load brought: rows loaded and quarantined, by reason; `new` is False if the content was there before.
+
+    `first` is the first row of each reason; its value is withheld where the policy protects the table.
+    """
+
+    load: Load
+    by_reason: dict[str, int]
+    new: bool
+    first: dict[str, FirstRow] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class QuarantinedRows:
+    """Some rows of a quarantine, and how many it has; without values if `withheld`."""
+
+    table: str
+    total: int
+    rows: list[dict[str, Any]]
+    withheld: bool
+
+
+@dataclass(frozen=True)
+class LoadUndone:
+    """A load that was taken back, and the runs whose published rows were computed with it.
+
+    `new` is False if all of it was taken back before, and nothing was done.
+    """
+
+    load: Load
+    snapshot_id: int
+    published_with_it: tuple[str, ...]
+    new: bool
+
+
+def load_file(
+    platform: Platform,
+    table: str,
+    path: Path,
+    *,
+    version: str | None = None,
+    if_new: bool = False,
+    again: bool = False,
+) -> FileLoaded:
+    """Load a Parquet or CSV file into a declared input table.
+
+    A row that does not have the declared types or breaks a rule of the table's model goes to the table's quarantine with its
+    reason. A reference table is replaced as a whole, as a named version, and takes no quarantined row.
+
+    Args:
+        platform: the opened installation.
+        table: the declared input table.
+        path: the file.
+        version: name of the new version of a reference table; the start of the content's hash unless given.
+        if_new: what was loaded before is left as it is, instead of being refused; also if it was replaced since.
+        again: a reference table takes content back that another load has replaced since.
+
+    Raises:
+        InputRefused: if the table is not declared, the file does not have its columns, too many rows would be quarantined, or
+            the same content was loaded before. Nothing is written then. Or if the load was taken back while it was made.
+    """
+    declared = _loadable(table, version)
+    limit = 0.0 if declared.is_reference else platform.settings.quarantine_limit
+    opened = InputFile(path, declared.model)
+    content = f"{declared.name}:{_hash(path)}"
+    loads = platform.lakehouse.loads(declared.name)
+    to_make = load_to_make(loads, content, replaces=declared.is_reference)
+    load_id, before = to_make.load_id, to_make.before
+    if before is not None and not (again and to_make.replaced_by is not None):
+        if if_new:
+            return FileLoaded(before, {}, new=False)
+        raise _loaded_before(declared, path, loads, before, to_make.replaced_by)
+    if version is not None:
+        _require_new_version(platform, declared, version)
+    with _repeated_rows(opened, declared) as repeated:
+        withheld = platform.policy.protects(declared.name)
+        reasons, rows = _reasons(opened, repeated)
+        _require_few(path, declared, reasons, rows, limit, withheld=withheld)
+        rejected = reasons.total
+        properties = {
+            LOAD_PROPERTY: load_id,
+            FILE_PROPERTY: path.name,
+            ACTOR_PROPERTY: operator(),
+            REJECTED_PROPERTY: str(rejected),
+        }
+        at = now().replace(microsecond=0)
+        if declared.is_reference:
+            properties[DATA_VERSION_PROPERTY] = version or content.partition(":")[2][:12]
+            whole = arrow.concat_tables(_loaded(opened, declared, repeated))
+            commit = platform.lakehouse.overwrite_rows(declared.name, whole, properties)
+        else:
+            # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
+            if rejected:
+                quarantine = _quarantined(opened, path.name, at, repeated)
+                platform.lakehouse.append(quarantine_of(declared).name, quarantine, properties)
+            commit = platform.lakehouse.append(declared.name, _loaded(opened, declared, repeated), properties)
+    made = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == load_id)
+    if made.undone_by is not None:  # another process had loaded it first
+        raise InputRefused(
+            Problem(
+                f"load '{made.load_id}' of {declared.name} was taken back by {made.undone_by} while it was made here",
+                "what is loaded is there",
+                "if it is to be there all the same, load it again",
+            )
+        )
+    shown = {
+        reason: replace(one, detail=WITHHELD) if withheld else one for reason, one in sorted(reasons.first.items())
+    }
+    return FileLoaded(made, dict(sorted(reasons.counts.items())), new=commit is not None, first=shown)
+
+
+def _loaded_before(
+    declared: InputTable, path: Path, loads: list[Load], before: Load, replaced_by: Load | None
+) -> InputRefused:
+    which = (
+        f"load '{before.load_id}' of {before.file or 'a file'}, {before.rows:,} rows, {before.at:%Y-%m-%d %H:%M} UTC"
+    )
+    if replaced_by is not None:
+        return InputRefused(
+            Problem(
+                f"the content of {path} was loaded into {declared.name} before: {which}; since then "
+                f"{replaced_by.file or 'another file'} has replaced it, {replaced_by.at:%Y-%m-%d %H:%M} UTC",
+                "older content replaces newer only if somebody says so",
+                "to put it back, as a version of its own: the same command with --again; a script that loads what is new "
+                "asks with --if-new",
+            )
+        )
+    return InputRefused(
+        Problem(
+            f"the content of {path} is in {declared.name} already: {which}",
+            "the same content is loaded once",
+            f"nothing is to be done; a script asks with --if-new; to take it back: `backfill unload {declared.name} "
+            f"'{_short(loads, before.load_id)}' --by NAME --reason TEXT`",
+        )
+    )
+
+
+def _require_new_version(platform: Platform, declared: InputTable, version: str) -> None:
+    """Refuse a version's name that a manifest could not say, or that stands for other content already."""
+    if not re.fullmatch(VERSION_PATTERN, version):
+        raise InputRefused(
+            Problem(
+                f"'{version[:80]}' cannot name a version of {declared.name}",
+                "a version is named in letters, digits and . _ + -, at most 64 of them, a letter or digit first",
+                "give another --version",
+            )
+        )
+    if version in platform.lakehouse.reference_state(declared.name, frozenset()).versions:
+        raise InputRefused(
+            Problem(
+                f"{declared.name} has a version '{version}' already",
+                "a version's name stands for one content, also once it was taken back: manifests pin versions by name",
+                "give another --version",
+            )
+        )
+
+
+def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: str) -> LoadUndone:
+    """Take back what a load brought, by metadata alone: its rows in the table, and those in its quarantine.
+
+    `load_id` is the load's id, or a beginning that no other load of the table has: of the id, or of the hash in it.
+    Safe to repeat. Runs that were planned before it still read the snapshot that they pinned.
+
+    Raises:
+        InputRefused: if the table has no such load, or several whose ids begin so, or its files were rewritten since.
+        TransitionRefused: if the policy wants to know who decides, and nothing but a name says so.
+    """
+    declared = input_named(table)
+    if not by.strip() or not reason.strip():
+        raise InputRefused(
+            Problem("no name or no reason given", "undoing a load is a decision: who and why", "give --by and --reason")
+        )
+    if problems := actors.no_reason(reason):
+        raise InputRefused(problems)
+    who = decider(platform, by, f"the loads of {table}")
+    found = _load_meant(platform.lakehouse.loads(declared.name), declared.name, load_id)
+    properties = {ACTOR_PROPERTY: who.name, REASON_PROPERTY: reason}
+    is_new = found.undone_by is None
+    snapshot = platform.lakehouse.undo_load(declared.name, found.load_id, properties)
+    quarantine = quarantine_of(declared)
+    if quarantine.name != declared.name:
+        for rejected in platform.lakehouse.loads(quarantine.name):
+            if rejected.load_id == found.load_id:
+                is_new |= rejected.undone_by is None
+                platform.lakehouse.undo_load(quarantine.name, found.load_id, properties)
+    load = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == found.load_id)
+    return LoadUndone(load, snapshot.snapshot_id, tuple(_published_with(platform, declared, load)), is_new)
+
+
+def _load_meant(loads: Sequence[Load], table: str, text: str) -> Load:
+    """Return the load that a text names: by its id, by the hash in it, or by a beginning of one of them.
+
+    Raises:
+        InputRefused: if it names none of the table's loads, or several.
+    """
+    rule = (
+        f"a load is named by its id, or by a beginning that no other load of the table has: of the id, or of the hash in it "
+        f"from {_LEAST_OF_HASH} characters on"
+    )
+    exact = [load for load in loads if text in {load.load_id, _of_hash(load.load_id)}]
+    found = exact or [load for load in loads if _begins(load.load_id, text)]
+    if len(found) == 1:
+        return found[0]
+    shown = "; ".join(
+        f"{load.load_id} ({load.file or 'a file'}, {load.at:%Y-%m-%d %H:%M}{', taken back' if load.undone_at else ''})"
+        for load in (found or loads[::-1])[:_CANDIDATES]
+    )
+    number = len(found) or len(loads)
+    more = f"; and {number - _CANDIDATES} more" if number > _CANDIDATES else ""
+    if found:
+        raise InputRefused(Problem(f"'{text}' names {number} loads of {table}: {shown}{more}", rule, "give more of it"))
+    raise InputRefused(
+        Problem(
+            f"{table} has no load '{text}'; it has {f'{shown}{more}' if loads else 'none at all'}",
+            rule,
+            f"correct the id: `backfill loads {table}` lists all of them",
+        )
+    )
+
+
+def _of_hash(load_id: str) -> str:
+    """Return a load's id without the table that most of them begin with."""
+    return load_id.partition(":")[2]
+
+
+def _begins(load_id: str, text: str) -> bool:
+    if not text:
+        return False
+    return load_id.startswith(text) or (len(text) >= _LEAST_OF_HASH and _of_hash(load_id).startswith(text))
+
+
+def _short(loads: Sequence[Load], load_id: str) -> str:
+    """Return the beginning of a load's hash, or its whole id where another load begins so."""
+    short = _of_hash(load_id)[:_OF_HASH]
+    return short if sum(_begins(load.load_id, short) for load in loads) == 1 else load_id
+
+
+def quarantined_rows(platform: Platform, table: str, limit: int) -> QuarantinedRows:
+    """Return at most `limit` rows of the quarantine of an input table, and how many it has.
+
+    Raises:
+        InputRefused: if the table is not declared, or is a reference table, which has no quarantine.
+    """
+    declared = input_named(table)
+    quarantine = quarantine_of(declared)
+    if not quarantine.quarantine_of:
+        raise InputRefused(
+            Problem(
+                f"{table} has no quarantine",
+                "a reference table is replaced whole or not at all: a load with a row that its model refuses is refused",
+                f"`backfill loads {table}` lists what was loaded",
+            )
+        )
+    withheld = platform.policy.protects(quarantine.quarantine_of) or platform.policy.protects(quarantine.name)
+    total, rows = platform.lakehouse.some_rows(quarantine.name, limit)
+    if withheld:
+        rows = [row | {"detail": WITHHELD, "record": WITHHELD} for row in rows]
+    return QuarantinedRows(quarantine.name, total, rows, withheld)
+
+
+def quarantine_of(table: InputTable) -> InputTable:
+    """Return the quarantine of an input table; of a reference table, which has none, the table itself."""
+    return next((one for one in input_tables() if one.quarantine_of == table.name), table)
+
+
+def _loadable(name: str, version: str | None) -> InputTable:
+    table = input_named(name)
+    if table.quarantine_of:
+        raise InputRefused(
+            Problem(
+                f"{name} is the quarantine of {table.quarantine_of}",
+                "a quarantine is filled by loads of its table",
+                f"load the file into {table.quarantine_of}",
+            )
+        )
+    if version is not None and not table.is_reference:
+        raise InputRefused(
+            Problem(f"{name} has no named versions", "reference tables have versions", "leave out --version")
+        )
+    return table
+
+
+def _hash(path: Path) -> str:
+    total = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_READ):
+            total.update(block)
+    return total.hexdigest()
+
+
+class _Repeated:
+    """The rows of a file whose key another row of it has, by the columns that the model says are unique."""
+
+    def __init__(self, rows: dict[tuple[str, ...], pl.Series]) -> None:
+        self._rows = rows
+
+    def split(self, checked: Checked) -> Checked:
+        """Reject the rows of a batch that repeat a key."""
+        passed, rejected = checked.passed, checked.rejected
+        for columns, numbers in self._rows.items():
+            again = passed.filter(pl.col(ROW).is_in(numbers.implode()))
+            if again.height:
+                names = ", ".join(columns)
+                shown = again.select(
+                    ROW,
+                    pl.lit(f"{names}: not unique").alias(REASON),
+                    pl.struct(pl.col(columns).cast(pl.String)).struct.json_encode().alias(DETAIL),
+                    pl.struct(pl.exclude(ROW).cast(pl.String, strict=False)).struct.json_encode().alias(RECORD),
+                )
+                passed, rejected = passed.join(again, on=ROW, how="anti"), pl.concat([rejected, shown])
+        return Checked(passed, rejected)
+
+
+@contextmanager
+def _repeated_rows(opened: InputFile, table: InputTable) -> Iterator[_Repeated]:
+    """Find the rows that repeat a key; memory is that of some keys at once, whatever the file's length."""
+    unique = unique_columns(table.model)
+    found: dict[tuple[str, ...], pl.Series] = {}
+    if unique:
+        with TemporaryDirectory(prefix="backfill-load-") as folder:
+            wanted = sorted({name for columns in unique for name in columns})
+            keys, rows = Path(folder, "keys.parquet"), 0
+            writer: pq.ParquetWriter | None = None
+            for checked in opened.batches():
+                part = checked.passed.select(ROW, *wanted).to_arrow()
+                writer = writer or pq.ParquetWriter(keys, part.schema)
+                writer.write_table(part)
+                rows += part.num_rows
+            if writer is not None:
+                writer.close()
+                found = {columns: _repetitions(keys, columns, rows) for columns in unique}
+    yield _Repeated(found)
+
+
+def _repetitions(keys: Path, columns: tuple[str, ...], rows: int) -> pl.Series:
+    parts = max(1, -(-rows // _KEYS_AT_ONCE))
+    found = [
+        pl.scan_parquet(keys)
+        .filter(pl.struct(columns).hash(0) % parts == part)
+        .filter(pl.len().over(columns) > 1)
+        .select(ROW)
+        .collect()[ROW]
+        for part in range(parts)
+    ]
+    return pl.concat(found)
+
+
+def _checked(opened: InputFile, repeated: _Repeated) -> Iterator[Checked]:
+    return (repeated.split(checked) for checked in opened.batches())
+
+
+def _reasons(opened: InputFile, repeated: _Repeated) -> tuple[Rejections, int]:
+    """Return the rows that would be quarantined, by reason, and how many rows there are."""
+    reasons = Rejections()
+    rows = 0
+    for checked in _checked(opened, repeated):
+        rows += checked.passed.height + checked.rejected.height
+        reasons.add(checked.rejected, row=ROW, reason=REASON, detail=DETAIL)
+    return reasons, rows
+
+
+def _require_few(
+    path: Path, table: InputTable, reasons: Rejections, rows: int, limit: float, *, withheld: bool
+) -> None:
+    rejected = reasons.total
+    if not rows:
+        raise InputRefused(
+            Problem(
+                f"{path} has no rows", "a load brings rows", "deliver the file again; there is nothing to load in it"
+            )
+        )
+    if rejected <= limit * rows:
+        return
+    raise InputRefused(
+        Problem(
+            f"{path}: {rejected:,} of {rows:,} rows ({rejected / rows:.1%}) are not rows of {table.name}: "
+            f"{reasons.in_words(withheld=withheld)}",
+            "a reference table takes no row that its model refuses"
+            if table.is_reference
+            else f"at most {limit:.1%} of a load may be quarantined (setting quarantine_limit)",
+            "correct the file"
+            if table.is_reference
+            else "correct the file, or raise the limit if the rows are rightly unusable",
+        )
+    )
+
+
+def _loaded(opened: InputFile, table: InputTable, repeated: _Repeated) -> Iterator[Any]:
+    schema = iceberg_schema(table.model).as_arrow()
+    for checked in _checked(opened, repeated):
+        if checked.passed.height:
+            yield checked.passed.drop(ROW).to_arrow().cast(schema)
+
+
+def _quarantined(opened: InputFile, file: str, at: datetime, repeated: _Repeated) -> Iterator[Any]:
+    schema = iceberg_schema(Quarantine).as_arrow()
+    for checked in _checked(opened, repeated):
+        if checked.rejected.height:
+            rows = checked.rejected.select(
+                pl.lit(file).alias("source_file"),
+                pl.col(ROW).alias("source_row"),
+                pl.col(REASON).alias("reason"),
+                pl.col(DETAIL).alias("detail"),
+                pl.col(RECORD).alias("record"),
+                pl.lit(at).alias("ingested_at"),
+            )
+            yield rows.to_arrow().cast(schema)
+
+
+def _published_with(platform: Platform, table: InputTable, load: Load) -> Sequence[str]:
+    """Return the runs that readers see, or saw, and whose pinned snapshot of a table has the rows of a load."""
+    with_it = platform.lakehouse.snapshots_with_load(table.name, load.load_id)
+    found = []
+    for record in platform.ledger.runs(states=_WAS_PUBLISHED):
+        pins = {pin.table: pin.snapshot_id for pin in record.plan.references}
+        pins[record.plan.source] = record.plan.source_snapshot_id
+        if pins.get(table.name) in with_it:
+            found.append(record.run_id)
+    return found

@@ -1,0 +1,162 @@
+"""What the pieces of one installation are, opened together: settings, ledger, lakehouse, Spark, sinks, evidence.
+
+Both the command and Dagster's resources hold a `Platform`; functions that do the work are given one. No logic here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from backfill_assets.declarations import checking as declared
+from backfill_assets.declarations.quarantine import with_quarantines
+from backfill_assets.declarations.target import InputTable, Product, TargetTable
+from manifests.errors import InputRefused, Problem
+from manifests.policy import Policy
+from resources.evidence.store import EvidenceStore
+from resources.lakehouse.facade import Lakehouse
+from resources.ledger.facade import Ledger
+from resources.ledger.policy_in_force import InForce, in_force
+from resources.settings import Settings
+from resources.sinks import Sinks
+from resources.spark.sessions import ModeSpark
+
+PRODUCTS = declared.products()
+"""What this code location serves; a declaration that cannot be used is refused here, before anything is opened."""
+WORKER_MODULES = ("backfill_assets.worker.chunk_gate", "backfill_assets.products.registry")
+"""What Spark's Python workers have imported when they begin."""
+_Table = TypeVar("_Table", InputTable, TargetTable)
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The opened pieces; each opens its connections at first use."""
+
+    settings: Settings
+    ledger: Ledger
+    lakehouse: Lakehouse
+    spark: ModeSpark
+    sinks: Sinks
+    evidence: EvidenceStore
+
+    @classmethod
+    def of(cls, settings: Settings) -> Platform:
+        """Assemble the platform of an installation; opens nothing yet."""
+        ledger = Ledger(settings.ledger_url)
+        lakehouse = Lakehouse(settings.catalog_name, settings.catalog)
+        evidence = EvidenceStore(settings.evidence_folder)
+        ledger.journal.chain = evidence.chain
+        return cls(
+            settings,
+            ledger,
+            lakehouse,
+            ModeSpark(settings, WORKER_MODULES),
+            Sinks(ledger, lakehouse),
+            evidence,
+        )
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force, looked up anew each time: one that is adopted counts at once."""
+        return self.policy_in_force.policy
+
+    @property
+    def policy_in_force(self) -> InForce:
+        """The policy in force, with the decision that has put it there."""
+        return in_force(self.ledger.engine, self.settings.home)
+
+
+@contextmanager
+def open_platform(settings: Settings) -> Iterator[Platform]:
+    """Yield the platform of an initialised installation and close its ledger.
+
+    Raises:
+        EnvironmentRefused: if the ledger's schema is not this code's.
+    """
+    platform = Platform.of(settings)
+    try:
+        platform.ledger.require_current()
+        yield platform
+    finally:
+        platform.ledger.engine.dispose()
+
+
+def group_of(table: str) -> str:
+    """Return the group that the assets of a table are in: its product's name, as Dagster writes names of groups."""
+    names = [
+        product.name
+        for product in declared_products()
+        if table in {*(one.name for one in with_quarantines(product.inputs)), *(one.name for one in product.targets)}
+    ]
+    return re.sub(r"[^A-Za-z0-9_]", "_", names[0]) if names else "backfill"
+
+
+def declared_products() -> Sequence[Product]:
+    """Return the products that this process serves."""
+    return PRODUCTS
+
+
+def declared_targets() -> list[TargetTable]:
+    """Return every target of every product."""
+    return [target for product in declared_products() for target in product.targets]
+
+
+def target_named(name: str) -> TargetTable:
+    """Return a declared target.
+
+    Raises:
+        InputRefused: if no product declares it.
+    """
+    return _named(name, declared_targets(), "target", "target.table")
+
+
+def input_tables() -> list[InputTable]:
+    """Return every input table of every product, and the quarantine of each that has none declared."""
+    return [table for product in declared_products() for table in with_quarantines(product.inputs)]
+
+
+def input_named(name: str) -> InputTable:
+    """Return a declared input table.
+
+    Raises:
+        InputRefused: if no product declares it.
+    """
+    return _named(name, input_tables(), "input table", "the name")
+
+
+def tables_of(product: Product) -> list[tuple[str, str]]:
+    """Return the name of each table that `backfill init` makes for a product, and what it is for."""
+    inputs = [
+        (
+            table.name,
+            "reference"
+            if table.is_reference
+            else f"quarantine of {table.quarantine_of}"
+            if table.quarantine_of
+            else "input",
+        )
+        for table in with_quarantines(product.inputs)
+    ]
+    targets = [(target.name, "target") for target in product.targets]
+    corrections = [
+        (target.corrections.name, f"corrections of {target.name}")
+        for target in product.targets
+        if target.corrections is not None
+    ]
+    return [*inputs, *targets, *corrections]
+
+
+def _named(name: str, tables_declared: Sequence[_Table], what: str, correct: str) -> _Table:
+    tables = {table.name: table for table in tables_declared}
+    if name not in tables:
+        raise InputRefused(
+            Problem(
+                f"{what} {name} is not declared",
+                f"declared are {', '.join(sorted(tables))}",
+                f"correct {correct}, or declare it in a product",
+            )
+        )
+    return tables[name]

@@ -1,0 +1,90 @@
+"""Making an installation, or bringing it up to date: home, ledger, tables, reference data. Safe to repeat after a crash."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import sqlalchemy as sa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform, MonthTransform, Transform
+
+from backfill_assets import faults
+from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
+from backfill_assets.evidence.events import GC
+from backfill_assets.installation import Platform, declared_products, declared_targets, input_tables
+from backfill_assets.worker.chunk_gate import named
+from manifests.chunks import Chunking
+from manifests.errors import EnvironmentRefused, Problem
+from resources.lakehouse.loads import (
+    DATA_VERSION_PROPERTY,
+    LOAD_PROPERTY,
+)
+from resources.ledger import policy_in_force
+from resources.ledger.facade import now, operator
+
+_FIRST_PARTITION_FIELD = 1000
+
+
+def initialise(platform: Platform) -> dict[str, str]:
+    """Create home, ledger and tables, and load the shipped reference data; return what each table holds.
+
+    Raises:
+        EnvironmentRefused: if something is in the way.
+    """
+    try:
+        platform.settings.home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"the home folder {platform.settings.home} cannot be made: {error.strerror}",
+                "home is a folder this user can write",
+                "set BACKFILL_HOME to one",
+            )
+        ) from error
+    platform.lakehouse.create_catalog()
+    make_ledger(platform)
+    for table in input_tables():
+        column = table.partition_by
+        schema = iceberg_schema(table.model)
+        platform.lakehouse.ensure(table.name, schema, _spec(schema, column, Chunking.MONTH), TABLE_PROPERTIES)
+    for target in declared_targets():
+        for name, model in target.models:
+            schema = iceberg_schema(model)
+            spec = _spec(schema, target.day_column, target.chunking)
+            platform.lakehouse.ensure(name, schema, spec, TABLE_PROPERTIES)
+    held = {}
+    shipped = [product.references for product in declared_products() if product.references is not None]
+    for name, rows, version in chain.from_iterable(named(reference)() for reference in shipped):
+        properties = {LOAD_PROPERTY: f"{name}:{version}", DATA_VERSION_PROPERTY: version}
+        platform.lakehouse.overwrite_rows(name, rows, properties)
+        held[name] = version
+    return held
+
+
+def make_ledger(platform: Platform) -> None:
+    """Create or upgrade the ledger, vouch for what an earlier version has left, and put the first policy in force.
+
+    All of it or nothing is on record afterwards: the links, which no transaction holds, come before its end.
+    """
+
+    def complete(connection: sa.Connection, had: str | None) -> None:
+        adopted = platform.ledger.journal.adopted
+        if adopted:
+            platform.evidence.adopt([*adopted, GC])
+        faults.reach("upgrading.adopted")
+        policy_in_force.install(connection, platform.settings, upgraded=had is not None, by=operator(), at=now())
+
+    platform.ledger.migrate(complete)
+    faults.reach("upgrading.migrated")
+
+
+def _spec(schema: Schema, column: str | None, chunking: Chunking) -> PartitionSpec:
+    if column is None:
+        return UNPARTITIONED_PARTITION_SPEC
+    transform: Transform[Any, int] = MonthTransform() if chunking is Chunking.MONTH else DayTransform()
+    source = schema.find_field(column).field_id
+    return PartitionSpec(
+        PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{chunking.value.lower()}")
+    )

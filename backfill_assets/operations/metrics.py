@@ -1,0 +1,345 @@
+"""Metrics for Prometheus: what the ledger and the input tables say, in its text format, as a file or over HTTP.
+
+Put here names, units and texts. What a figure means and how it is read is `resources.ledger.figures`'. Nothing is counted in
+this process: every collection reads the ledger anew, so that the numbers survive crashes, and several processes may
+expose them. What is not on record is left out, never 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import HistogramMetricFamily, SummaryMetricFamily
+from prometheus_client.registry import Collector
+from pyiceberg.exceptions import NoSuchTableError
+from sqlalchemy.exc import SQLAlchemyError
+
+from backfill_assets.installation import Platform, input_tables
+from backfill_assets.worker.chunk_gate import rule_name
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
+from resources import logs
+from resources.files.whole_files import write_whole
+from resources.ledger import launches
+from resources.ledger.facade import ChunkState, now
+from resources.ledger.figures import RunFigures, figures
+
+_log = logging.getLogger(__name__)
+DAYS, MOST = 30, 100
+"""Runs shown one by one: those that are not over or ended within so many days, and of these the newest so many."""
+MOST_RULES = 20
+"""Rules shown of one run; the rest is added up as `other`."""
+OTHER = "other"
+BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+"""Upper bounds of the buckets of a chunk's duration, seconds."""
+_RUN = ("run", "table", "mode")
+
+
+class LedgerCollector(Collector):
+    """Reads everything anew at each collection; see the module. Names are those of `families`."""
+
+    def __init__(self, platform: Platform, *, days: int = DAYS, most: int = MOST) -> None:
+        self._platform, self._days, self._most = platform, days, most
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield the metrics without values, so that registering the collector reads nothing."""
+        return iter(families().values())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric that has a value."""
+        at = now()
+        found = figures(self._platform.ledger, at=at, days=self._days, most=self._most)
+        made = families()
+        for (table, mode, state), number in sorted(found.counts.items()):
+            made["backfill_runs"].add_metric((table, mode, state), number)
+        made["backfill_runs_left_out"].add_metric((), found.left_out)
+        waiting = launches.all_waiting(self._platform.ledger)
+        for run in found.runs:
+            _add_run(made, run)
+            if (launch := waiting.get(run.run_id)) is not None:
+                labels = (run.run_id, run.table, run.mode, "true" if launch.stop else "false")
+                made["backfill_run_launch_chunks"].add_metric(labels, len(launch.chunks))
+        for one in found.complete:
+            made["backfill_watermark_timestamp_seconds"].add_metric((one.table,), one.until.timestamp())
+            made["backfill_watermark_source_timestamp_seconds"].add_metric((one.table,), one.source_at.timestamp())
+        made["backfill_catalog_up"].add_metric((), self._add_inputs(made))
+        made["backfill_collected_timestamp_seconds"].add_metric((), at.timestamp())
+        return (metric for metric in made.values() if metric.samples)
+
+    def _add_inputs(self, made: Mapping[str, Any]) -> int:
+        """Add the rows of the input tables, from their metadata; return 0 if the catalog does not answer, else 1."""
+        for table in input_tables():
+            if table.is_reference:
+                continue
+            name = "backfill_quarantined_rows" if table.quarantine_of else "backfill_source_rows"
+            try:
+                rows = self._platform.lakehouse.total_rows(table.name)
+            except (InputRefused, NoSuchTableError):
+                continue  # declared, and not made yet
+            except (Refused, SQLAlchemyError, OSError) as error:
+                text = f"the catalog does not answer: {type(error).__name__}; rows of input tables are left out"
+                logs.event(_log, logging.WARNING, "catalog_down", text)
+                return 0
+            if rows is not None:
+                made[name].add_metric((table.quarantine_of or table.name,), rows)
+        return 1
+
+
+def families() -> dict[str, Any]:
+    """Return every metric there is, by name, without values."""
+    run, gauge = _RUN, GaugeMetricFamily
+    made: list[Metric] = [
+        gauge("backfill_runs", "Runs of the ledger, all of them.", labels=("table", "mode", "state")),
+        gauge("backfill_runs_left_out", "Runs that are counted in backfill_runs and not shown one by one."),
+        gauge("backfill_run_state", "1 for the state a run is in; other states are absent.", labels=(*run, "state")),
+        gauge(
+            "backfill_run_state_since_timestamp_seconds",
+            "When the run got into its state, Unix time.",
+            labels=run,
+        ),
+        gauge(
+            "backfill_run_waiting_since_timestamp_seconds",
+            "Since when a validated LIVE run waits for the end of a freeze, Unix time; absent if it does not wait.",
+            labels=run,
+        ),
+        gauge(
+            "backfill_run_launch_chunks",
+            "Chunks that a run waits for a launch of, and nobody computes (0: only its gates or its publication are left); "
+            "absent if it does not wait. stopped: whether somebody has stopped it.",
+            labels=(*run, "stopped"),
+        ),
+        gauge("backfill_chunks", "Chunks of a run by state.", labels=(*run, "state")),
+        gauge(
+            "backfill_planned_input_rows",
+            "Source rows that the plan estimated to read, from metadata; part: range (with warm-up) or look_back.",
+            labels=(*run, "part"),
+        ),
+        gauge(
+            "backfill_planned_input_bytes",
+            "Bytes of the source files that the plan estimated to read.",
+            labels=(*run, "part"),
+        ),
+        gauge(
+            "backfill_input_rows",
+            "Source rows in the files that staged attempts were given to read; a file counts once for each batch that "
+            "was given it. Absent if not on record for every staged attempt.",
+            labels=(*run, "part"),
+        ),
+        gauge(
+            "backfill_input_bytes",
+            "Bytes of the source files that staged attempts were given to read, counted like backfill_input_rows.",
+            labels=(*run, "part"),
+        ),
+        gauge("backfill_output_rows", "Rows computed in the staged chunks of a run.", labels=run),
+        gauge("backfill_output_bytes", "Bytes of the files computed for the staged chunks of a run.", labels=run),
+        gauge(
+            "backfill_changed_rows",
+            "Rows of a merge or of corrections by what happened to them; absent for other publish modes.",
+            labels=(*run, "change"),
+        ),
+        gauge(
+            "backfill_rejected_rows",
+            "Rows that break a rule of their chunk's gate, by its newest verdict; one that breaks two counts in both.",
+            labels=(*run, "rule"),
+        ),
+        CounterMetricFamily(
+            "backfill_gate_failures",
+            "Verdicts of a run that did not pass, by gate and rule; the rule is empty for a gate of the whole run.",
+            labels=(*run, "gate", "rule"),
+        ),
+        gauge(
+            "backfill_duplicate_chunks_suppressed",
+            "Chunks computed by two launches at once whose second result was dropped. Absent if not on record.",
+            labels=run,
+        ),
+        gauge(
+            "backfill_duplicate_rows_suppressed",
+            "Rows of the chunks in backfill_duplicate_chunks_suppressed. Absent if not on record.",
+            labels=run,
+        ),
+        gauge("backfill_attempts", "Attempts at computing batches of chunks, by state.", labels=(*run, "state")),
+        SummaryMetricFamily(
+            "backfill_staging_seconds",
+            "Duration of the attempts that staged their chunks, from their start to their record.",
+            labels=run,
+        ),
+        HistogramMetricFamily(
+            "backfill_chunk_duration_seconds",
+            "For each staged chunk, the duration of the attempt that it is of: chunks of a batch are computed in one job.",
+            labels=run,
+        ),
+        SummaryMetricFamily(
+            "backfill_publication_seconds",
+            "Duration of publications and their undoing, from recorded intent to recorded outcome; without those whose "
+            "outcome was recorded later by somebody else.",
+            labels=(*run, "action"),
+        ),
+        gauge(
+            "backfill_watermark_timestamp_seconds",
+            "End of the last day up to which a table is complete, Unix time; its age is time() minus this.",
+            labels=("table",),
+        ),
+        gauge(
+            "backfill_watermark_source_timestamp_seconds",
+            "When the source snapshot was committed that a table is complete with, Unix time.",
+            labels=("table",),
+        ),
+        gauge("backfill_source_rows", "Rows of an input table, from its snapshot's summary.", labels=("table",)),
+        gauge(
+            "backfill_quarantined_rows",
+            "Rows of loads of an input table that no rule could classify, kept in its quarantine.",
+            labels=("table",),
+        ),
+        gauge("backfill_catalog_up", "Whether the catalog answered; if 0, rows of input tables are absent."),
+        gauge("backfill_collected_timestamp_seconds", "When these figures were read from the ledger, Unix time."),
+    ]
+    return {metric.name: metric for metric in made}
+
+
+def _add_run(made: Mapping[str, Any], run: RunFigures) -> None:
+    labels = (run.run_id, run.table, run.mode)
+    made["backfill_run_state"].add_metric((*labels, run.state.value), 1)
+    known = {
+        "backfill_run_state_since_timestamp_seconds": run.since and run.since.timestamp(),
+        "backfill_run_waiting_since_timestamp_seconds": run.waiting_since and run.waiting_since.timestamp(),
+        "backfill_duplicate_chunks_suppressed": run.suppressed_chunks,
+        "backfill_duplicate_rows_suppressed": run.suppressed_rows,
+    }
+    if run.chunks[ChunkState.STAGED] or run.chunks[ChunkState.PASSED]:
+        known |= {"backfill_output_rows": run.output_rows, "backfill_output_bytes": run.output_bytes}
+    for name, value in known.items():
+        if value is not None:
+            made[name].add_metric(labels, value)
+    for name, last, number in _split(run):
+        made[name].add_metric((*labels, *last), number)
+    if run.staged:
+        total = sum(one.seconds for one in run.staged)
+        made["backfill_staging_seconds"].add_metric(labels, count_value=len(run.staged), sum_value=total)
+        _add_histogram(made["backfill_chunk_duration_seconds"], labels, run)
+    for action, seconds in sorted(run.publications.items()):
+        made["backfill_publication_seconds"].add_metric(
+            (*labels, action), count_value=len(seconds), sum_value=sum(seconds)
+        )
+
+
+def _split(run: RunFigures) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """Yield what is told by state, part, change, gate or rule: the metric, the values of those labels, the value."""
+    for state in ChunkState:
+        yield "backfill_chunks", (state.value,), run.chunks[state]
+    for part, estimate in run.planned.items():
+        yield "backfill_planned_input_rows", (part,), estimate.rows
+        yield "backfill_planned_input_bytes", (part,), estimate.bytes
+    for part, number in (run.read_rows or {}).items():
+        yield "backfill_input_rows", (part,), number
+    for part, number in (run.read_bytes or {}).items():
+        yield "backfill_input_bytes", (part,), number
+    for change, number in sorted(run.changed_rows.items()):
+        yield "backfill_changed_rows", (change,), number
+    for outcome, number in sorted(run.attempts.items()):
+        yield "backfill_attempts", (outcome,), number
+    for broken, number in _bounded({(rule,): count for rule, count in run.rejected.items()}):
+        yield "backfill_rejected_rows", broken, number
+    for gate_and_rule, number in _bounded(run.broken):
+        yield "backfill_gate_failures", gate_and_rule, number
+
+
+def _bounded(counts: Mapping[Any, int]) -> list[tuple[tuple[str, ...], int]]:
+    """Return counts by names without what differs from run to run: the greatest, and the others added up."""
+    named: Counter[tuple[str, ...]] = Counter()
+    for (*before, rule), number in counts.items():
+        named[*before, rule_name(rule)] += number
+    found = sorted(named.items(), key=lambda item: (-item[1], item[0]))
+    rest: Counter[tuple[str, ...]] = Counter()
+    for (*before, _), number in found[MOST_RULES:]:
+        rest[*before, OTHER] += number
+    return [*found[:MOST_RULES], *sorted(rest.items())]
+
+
+def _add_histogram(metric: Any, labels: Sequence[str], run: RunFigures) -> None:
+    held = [(one.seconds, one.holds) for one in run.staged if one.holds]
+    if not held:
+        return
+    buckets = [(str(bound), sum(chunks for took, chunks in held if took <= bound)) for bound in BUCKETS]
+    buckets.append(("+Inf", sum(chunks for _, chunks in held)))
+    metric.add_metric(labels, buckets=buckets, sum_value=sum(took * chunks for took, chunks in held))
+
+
+# --- exposing ---------------------------------------------------------------------------------------------------------
+
+
+def registry(platform: Platform, *, days: int = DAYS, most: int = MOST) -> CollectorRegistry:
+    """Return a registry that has the collector, and nothing of this process."""
+    made = CollectorRegistry(auto_describe=False)
+    made.register(LedgerCollector(platform, days=days, most=most))
+    return made
+
+
+def text(held: CollectorRegistry) -> str:
+    """Return everything in Prometheus' text format."""
+    return generate_latest(held).decode()
+
+
+def samples(held: CollectorRegistry) -> list[dict[str, Any]]:
+    """Return everything as JSON-ready data: a name, labels and a value a sample."""
+    return [
+        {"name": one.name, "labels": one.labels, "value": one.value}
+        for metric in held.collect()
+        for one in metric.samples
+    ]
+
+
+def write(held: CollectorRegistry, file: Path) -> None:
+    """Write everything to a file as a whole or not at all: a collector of text files never reads half of it.
+
+    Raises:
+        EnvironmentRefused: if the file cannot be written.
+    """
+    write_whole(file, text(held))
+
+
+def address(listen: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT`, `[HOST]:PORT`, `:PORT` or `PORT`; without a host, the loopback interface.
+
+    Raises:
+        InputRefused: if it is none of these.
+    """
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit() or not 0 <= int(port) < 1 << 16 or (":" in host and not host.startswith("[")):
+        raise InputRefused(
+            Problem(f"--listen {listen}", "an address is HOST:PORT, or PORT on this machine only", "correct it")
+        )
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host's address."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def serve(held: CollectorRegistry, host: str, port: int) -> tuple[int, Any, threading.Thread]:
+    """Serve everything over HTTP from another thread; return the port, the server and the thread.
+
+    Raises:
+        EnvironmentRefused: if the address cannot be listened on.
+    """
+    try:
+        server, thread = start_http_server(port, addr=host, registry=held)
+    except OSError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"nothing can listen on {host}:{port}: {error.strerror or error}",
+                "the address is this machine's, and nobody else listens there",
+                "give another --listen",
+            )
+        ) from error
+    return server.server_port, server, thread

@@ -1,0 +1,70 @@
+"""Names that belong to the platform: ids of live runs, and the names under which policies request and approve.
+
+Put here what a person's manifest or decision may not be called. Which rights LIVE has is not a question of names: see
+`resources.ledger.ticks`.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.installation import declared_targets
+from manifests.errors import Problem
+from manifests.model import MAX_RUN_ID, Kind, RunManifest
+from manifests.policy import same_name
+
+ATTEMPTS = 5
+"""Live runs for one source snapshot: each after the first stands in for one that lost its scope to somebody else."""
+POLICY_NAME = "policy:"
+"""What the name of a policy that approves by itself begins with."""
+
+
+def prefix_of(target: TargetTable) -> str:
+    """Return what the ids of the target's live runs begin with; a snapshot id and an attempt have room behind it."""
+    name = target.name.replace(".", "-")
+    room = MAX_RUN_ID - len("live--") - len(f"{2**63}.{ATTEMPTS}")
+    if len(name) > room:
+        name = f"{name[: room - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
+    return f"live-{name}-"
+
+
+def is_live_id(run_id: str, target: TargetTable) -> bool:
+    """Whether a run id is one that the target's live runs have."""
+    prefix = prefix_of(target)
+    return run_id.startswith(prefix) and run_id.removeprefix(prefix).partition(".")[0].isdigit()
+
+
+def name_problems(by: str) -> list[Problem]:
+    """Say why nobody may decide or request under a name: it is one of the platform's own."""
+    named = same_name(by)
+    if named not in _names() and not named.startswith(POLICY_NAME):
+        return []
+    return [
+        Problem(
+            f"'{by}' is no person",
+            "the platform acts under this name by itself, and nobody else does",
+            "give your own name",
+        )
+    ]
+
+
+def claims(manifest: RunManifest) -> list[Problem]:
+    """Say what of the platform's names a person's manifest claims; nothing for LIVE, which the platform writes."""
+    if manifest.kind in {Kind.LIVE, Kind.RECONCILIATION}:
+        return []
+    problems = name_problems(manifest.requested_by)
+    if any(is_live_id(manifest.run_id, target) for target in declared_targets() if target.live is not None):
+        problems.append(
+            Problem(
+                f"the run id '{manifest.run_id}' is one of a live run",
+                "the platform gives live runs their ids, and goes on with the run that has one",
+                "give the run another id",
+            )
+        )
+    return problems
+
+
+def _names() -> set[str]:
+    policies = [one for target in declared_targets() for one in (target.live, target.reconciled) if one is not None]
+    return {same_name(name) for one in policies for name in (one.requested_by, one.approved_by)}

@@ -1,0 +1,297 @@
+"""Old data as policy allows it today: which rows and values a run does not see, and that erased subjects stay away.
+
+Put here what the planner is told of source and erased subjects, how pinned terms are applied to a frame before any
+transform sees it, and the check that no file which readers are about to see holds an erased subject. What the policy says
+is `manifests.policy`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+import polars as pl
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+
+from backfill_assets.declarations.schema import dtypes
+from backfill_assets.declarations.target import Finding, TargetTable
+from backfill_assets.installation import Platform
+from backfill_assets.worker.chunk_diff import Concealed
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused
+from manifests.planner import Plan
+from manifests.policy import (
+    DataTerms,
+    ErasedList,
+    Erasure,
+    Mask,
+    MaskedColumn,
+    Policy,
+    SourceColumn,
+    SourceFacts,
+    hash_of_subjects,
+)
+from resources.lakehouse.facade import local_path
+from resources.ledger import approvals
+from resources.policies import erased_in_file, erased_keys, hashes_of
+
+# --- planning ---------------------------------------------------------------------------------------------------------
+
+
+def source_facts(
+    platform: Platform, policy: Policy, target: TargetTable, snapshot_id: int, today: date, *, keep: bool
+) -> SourceFacts | None:
+    """Return what the policy must know of a target's source at a snapshot, from metadata; None where it asks nothing.
+
+    With `keep` the list of erased subjects is kept in the ledger, under the hash that a plan pins.
+    """
+    rule = policy.source_rule(target.source, target.name)
+    if rule is None:
+        return None
+    schema = platform.lakehouse.table(target.source).schema()
+    columns = {field.name: SourceColumn(str(field.field_type), field.required) for field in schema.fields}
+    targets = frozenset(field.name for field in platform.lakehouse.table(target.name).schema().fields)
+    erased = None
+    if rule.erasure is not None:
+        keys, at = erased_subjects(platform, rule.erasure, today)
+        hashes = hashes_of(keys)
+        found = hash_of_subjects(hashes)
+        if keep:
+            approvals.keep_subjects(platform.ledger, found, hashes)
+        possible = 0
+        if rule.erasure.column in columns:
+            possible = platform.lakehouse.possible_rows(target.source, snapshot_id, rule.erasure.column, keys)
+        erased = ErasedList(rule.erasure.table or str(rule.erasure.file), at, len(keys), found, possible)
+    return SourceFacts(columns, target.source_time_column, targets, target.entity, erased)
+
+
+def erased_subjects(platform: Platform, erasure: Erasure, today: date) -> tuple[frozenset[str], int | None]:
+    """Return the subjects erased by today, and the snapshot of the table that lists them (None for a file)."""
+    if erasure.table is None:
+        rows: Iterable[Mapping[str, Any]] = erased_in_file(platform.policy_in_force.folder, erasure)
+        return erased_keys(rows, erasure, today, where=str(erasure.file)), None
+    snapshot_id = platform.lakehouse.snapshot_id(erasure.table)
+    rows = [] if snapshot_id is None else platform.lakehouse.rows(erasure.table, snapshot_id)
+    if rows and not {erasure.key_column, erasure.date_column} <= set(rows[0]):
+        raise InputRefused(
+            Problem(
+                f"{erasure.table} has no columns {erasure.key_column} and {erasure.date_column}",
+                "a list of erased subjects has both",
+                "correct keyColumn and dateColumn in the policy",
+            )
+        )
+    return erased_keys(rows, erasure, today, where=erasure.table), snapshot_id
+
+
+# --- computing --------------------------------------------------------------------------------------------------------
+
+
+def allowed(platform: Platform, target: TargetTable, plan: Plan, rows: DataFrame) -> DataFrame:
+    """Return the rows of a source that a plan lets a transform see, masked as it says; needs the columns it judges by."""
+    terms = plan.data
+    if terms is None:
+        return rows
+    if terms.not_before is not None:
+        rows = rows.where(F.col(target.source_time_column) >= F.lit(terms.not_before))
+    if terms.erasure is not None:
+        rows = _without_erased(platform, rows, terms)
+    for one in terms.masks:
+        if one.column in rows.columns:
+            rows = rows.withColumn(one.column, _masked(one, rows))
+    return rows
+
+
+def needed_columns(target: TargetTable, plan: Plan, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return columns of a source and those that `allowed` judges its rows by."""
+    extra = []
+    if plan.data is not None and plan.data.erasure is not None:
+        extra.append(plan.data.erasure.column)
+    if plan.data is not None and plan.data.not_before is not None:
+        extra.append(target.source_time_column)
+    return (*columns, *(name for name in extra if name not in columns))
+
+
+def _without_erased(platform: Platform, rows: DataFrame, terms: DataTerms) -> DataFrame:
+    assert terms.erasure is not None
+    if not terms.erasure.subjects:
+        return rows
+    subject = F.sha2(F.col(terms.erasure.column).cast("string"), 256)
+    return rows.join(F.broadcast(_listed(platform, rows, terms)), subject == F.col("_erased"), "left_anti")
+
+
+def _listed(platform: Platform, rows: DataFrame, terms: DataTerms) -> DataFrame:
+    assert terms.erasure is not None
+    kept = approvals.kept_subjects(platform.ledger, terms.erasure.hash)
+    return rows.sparkSession.createDataFrame([(one,) for one in sorted(kept)], "_erased string")
+
+
+def _masked(one: MaskedColumn, rows: DataFrame) -> Column:
+    column = F.col(one.column)
+    match one.mask:
+        case Mask.HASH:
+            return F.sha2(column, 256)
+        case Mask.CONSTANT:
+            return F.when(column.isNotNull(), F.lit(one.constant))
+        case Mask.NULL:
+            return F.lit(None).cast(rows.schema[one.column].dataType)
+
+
+# --- showing ----------------------------------------------------------------------------------------------------------
+
+
+def concealed(platform: Platform, target: TargetTable, plan: Plan) -> Concealed:
+    """Return what is not shown of a target's rows that earlier runs may have written under another policy, or under none.
+
+    Nobody who is erased by today; and, of columns that come from a masked one alone or have its name, the old values masked alike.
+    """
+    rule = platform.policy.source_rule(target.source, target.name)
+    subject, erased = "", frozenset[str]()
+    if rule is not None and rule.erasure is not None:
+        fields = {field.name for field in platform.lakehouse.table(target.name).schema().fields}
+        column = rule.erasure.target_column or rule.erasure.column
+        if column in fields:
+            keys, _ = erased_subjects(platform, rule.erasure, approvals.latest(platform.ledger).date())
+            subject, erased = column, hashes_of(keys)
+    masked = {} if plan.data is None else {one.column: one for one in plan.data.masks}
+    copies = {name: name for name in dtypes(target.model) if name in masked}
+    for name, origins in target.column_origins.items():
+        if len(origins) == 1 and origins[0].table == target.source and origins[0].column in masked:
+            copies[name] = origins[0].column
+    masks = {name: (masked[column].mask.value, masked[column].constant) for name, column in copies.items()}
+    return Concealed(subject, erased, masks)
+
+
+# --- gating -----------------------------------------------------------------------------------------------------------
+
+
+def finding(platform: Platform, target: TargetTable, plan: Plan, source: DataFrame, files: Sequence[str]) -> Finding:
+    """Count exactly what a run left out, and look for erased subjects in what it staged.
+
+    `source` has every row up to the end of the plan's read, as it is at the pinned snapshot.
+    """
+    terms = plan.data
+    assert terms is not None
+    is_old, is_erased = F.lit(False), F.lit(False)
+    if terms.not_before is not None:
+        is_old = F.col(target.source_time_column) < F.lit(terms.not_before)
+    rows = source
+    if terms.erasure is not None:
+        subject = F.sha2(F.col(terms.erasure.column).cast("string"), 256)
+        rows = rows.join(F.broadcast(_listed(platform, rows, terms)), subject == F.col("_erased"), "left")
+        is_erased = F.col("_erased").isNotNull()
+    subjects = F.lit(0) if terms.erasure is None else F.count_distinct(F.when(is_erased, F.col(terms.erasure.column)))
+    row = rows.agg(
+        F.count(F.lit(1)).alias("all"),
+        F.count_if(is_old).alias("old"),
+        F.count_if(is_erased & ~is_old).alias("erased"),
+        subjects.alias("subjects"),
+    ).collect()[0]
+    details: dict[str, Any] = {
+        "source_rows": row["all"],
+        "too_old_rows": row["old"],
+        "erased_rows": row["erased"],
+        "erased_subjects_with_rows": row["subjects"],
+        "used_rows": row["all"] - row["old"] - row["erased"],
+        "policy": plan.policy,
+        "erasure_list": None if terms.erasure is None else terms.erasure.hash,
+    }
+    found: list[str] = []
+    if terms.erasure is not None and terms.erasure.target_column is not None:
+        hashes = approvals.kept_subjects(platform.ledger, terms.erasure.hash)
+        found = [one for one in _values(files, terms.erasure.target_column) if hashes_of([one]) <= hashes]
+    return Finding(
+        not found,
+        f"{row['all']:,} source rows: {row['old']:,} too old and {row['erased']:,} of {row['subjects']:,} erased subjects "
+        f"left out; {len(found):,} erased subjects in what was staged",
+        details,
+        [{"erased subjects staged": len(found)}] if found else [],
+    )
+
+
+def _values(files: Iterable[str], column: str) -> list[str]:
+    """Return the distinct values of a column of data files, as text; reads that column only."""
+    values: set[str] = set()
+    for path in files:
+        try:
+            scan = pl.scan_parquet(local_path(path), hive_partitioning=False)
+            if column not in scan.collect_schema():
+                raise InputRefused(
+                    Problem(f"{path} has no column {column}", "erased subjects are told by it", "correct targetColumn")
+                )
+            found = scan.select(pl.col(column).cast(pl.String).unique()).collect()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise EnvironmentRefused(
+                Problem(
+                    f"{path} cannot be read: {type(error).__name__}: {str(error)[:500]}",
+                    "nobody can say whether a file that cannot be read holds erased subjects",
+                    "nothing has changed; run the same command again; if it stays so, see `backfill doctor`",
+                )
+            ) from error
+        values.update(value for value in found[column].to_list() if value is not None)
+    return sorted(values)
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
+
+
+def require_nobody_erased(platform: Platform, target: TargetTable, plan: Plan, files: Sequence[str], what: str) -> None:
+    """Refuse to show readers files that hold a subject who is erased by today, whatever the plan knew of it.
+
+    Where the target does not say whose a row is, the list must be the plan's: nobody may have been added.
+
+    Args:
+        platform: the installation.
+        target: the run's target.
+        plan: the run's plan.
+        files: data files that readers would see from now on and do not see yet.
+        what: what would be done with them, in words.
+
+    Raises:
+        PublicationRefused: saying how many, and the way out. The subjects are not named: refusals are kept as evidence.
+    """
+    policy = platform.policy
+    rule = policy.source_rule(target.source, target.name)
+    if rule is None or rule.erasure is None or not files:
+        return
+    keys, _ = erased_subjects(platform, rule.erasure, approvals.latest(platform.ledger).date())
+    if not keys:
+        return
+    column = rule.erasure.target_column or rule.erasure.column
+    fields = {field.name for field in platform.lakehouse.table(target.name).schema().fields}
+    if column in fields:
+        found = keys.intersection(_values(files, column))
+        if found:
+            raise PublicationRefused(_erased_problem(len(found), len(files), target, plan, what))
+        return
+    pinned = plan.data.erasure if plan.data is not None else None
+    known = frozenset() if pinned is None else approvals.kept_subjects(platform.ledger, pinned.hash)
+    added = hashes_of(keys) - known
+    if added or what != PUBLISHING:
+        raise PublicationRefused(
+            Problem(
+                f"{len(added) or len(keys):,} subject(s) may be in what {what} of '{plan.run_id}' would show again",
+                f"{target.name} does not say whose a row is: nobody can look for erased subjects in its files",
+                _WAY_OUT,
+            )
+        )
+
+
+PUBLISHING = "the publication"
+_WAY_OUT = "plan the change again under a new run id: it leaves out everybody who is erased by then"
+
+
+def _erased_problem(found: int, files: int, target: TargetTable, plan: Plan, what: str) -> Problem:
+    way_out = _WAY_OUT
+    if what != PUBLISHING:
+        way_out = f"the rows stay away; to change the days all the same, {_WAY_OUT}"
+    elif plan.derives:
+        way_out = (
+            f"their rows are in {target.name} today: remove them first (a MERGE_BY_KEY that names them as entities, or "
+            "a restatement of the days), then plan this change again under a new run id"
+        )
+    return Problem(
+        f"{what} of '{plan.run_id}' would show {found:,} erased subject(s) to readers of {target.name}, in {files:,} file(s)",
+        "who is erased does not come back: not by a replay, a merge, a reinstatement or a rollback",
+        way_out,
+    )

@@ -1,0 +1,514 @@
+"""From a manifest to a recorded plan: reads the tables' metadata and hands it to the planner.
+
+The rules of planning are the planner's; what is done here is looking things up, and recording the result.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from backfill_assets import faults
+from backfill_assets.declarations.schema import false_row_rules, iceberg_schema
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.installation import Platform, declared_targets, target_named
+from backfill_assets.planning.live_names import claims
+from backfill_assets.planning.old_data import source_facts
+from manifests.chunks import aligned, cut, first_day, key_of, last_day
+from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
+from manifests.kinds import Holder, Present
+from manifests.lifecycle import RunState
+from manifests.model import DayRange, Kind, Mode, PublishMode, ReferenceData, RunManifest, mode_of, valid_part
+from manifests.planner import (
+    BaseState,
+    Plan,
+    ReferenceState,
+    SourceState,
+    TargetContract,
+    draft_problems,
+    make_plan,
+    pin_reference,
+    series_of,
+)
+from manifests.policy import same_name, shown
+from resources import actors, logs, sinks
+from resources.code.identity import code_identity
+from resources.lakehouse.declared_tables import column_problems
+from resources.lakehouse.facade import Scope
+from resources.ledger import approvals, ticks, watermarks
+from resources.ledger.facade import RunRecord, now, operator
+
+_log = logging.getLogger(__name__)
+
+
+def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) -> Plan:
+    """Plan a manifest on the tables as they are now, without recording anything; with `keep`, what its hashes stand for.
+
+    Raises:
+        Refused: if the manifest cannot be planned, with every reason the planner found.
+    """
+    refused = _Refusals()
+    with refused.kept():
+        _require_own_names(platform, manifest)
+    with refused.kept():
+        platform.sinks.check_grants(manifest)
+    target = _declared(manifest.target.table)
+    if target is None:
+        refused.add(_without_target(manifest))
+        raise refused.as_one()
+    before = refused.number
+    with refused.kept():
+        _require_row_rules(target)
+    with refused.kept():
+        _require_columns(platform, target, manifest)
+    as_declared = refused.number == before
+    # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
+    base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
+    references = _reference_states(platform, target, manifest)
+    source = _source_state(platform, target, manifest.source.snapshot_id, refused)
+    if source is None:
+        raise refused.as_one()
+    contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
+    with refused.kept():
+        contract = _contract(target, _PinnedRows(platform, target, manifest, references))
+    policy, run_clock = platform.policy, now()
+    keep = keep and not refused.number
+    if keep:
+        approvals.keep_policy(platform.ledger, policy.hash, shown(policy))
+    today = run_clock.date()
+    with refused.kept():
+        plan = make_plan(
+            manifest,
+            contract=contract,
+            source=source,
+            references=references,
+            base_snapshot_id=base_snapshot_id,
+            code=code_identity(),
+            configuration_hash=platform.settings.output_hash(),
+            run_clock=run_clock,
+            # tables that are not as their models say are not looked into
+            base=_base_state(platform, target, manifest) if as_declared else None,
+            policy=policy,
+            facts=source_facts(platform, policy, target, source.snapshot_id, today, keep=keep) if as_declared else None,
+        )
+    if refused.number:
+        raise refused.as_one()
+    return plan
+
+
+class _Refusals:
+    """The refusals of one manifest: what can be judged without what is wrong is judged all the same."""
+
+    def __init__(self) -> None:
+        self._found: list[Refused] = []
+
+    @property
+    def number(self) -> int:
+        return len(self._found)
+
+    @property
+    def problems(self) -> list[Problem]:
+        return list(dict.fromkeys(problem for one in self._found for problem in one.problems))
+
+    def add(self, refusal: Refused) -> None:
+        self._found.append(refusal)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep a refusal for later."""
+        try:
+            yield
+        except Refused as refusal:
+            self.add(refusal)
+
+    def as_one(self) -> Refused:
+        """Return the only refusal as it is, or one with every reason of all of them, each once."""
+        if len(self._found) == 1:
+            return self._found[0]
+        return PlanRefused(self.problems)
+
+
+def _no_days(_: Mapping[str, list[dict[str, Any]]]) -> int:
+    return 0
+
+
+def _declared(name: str) -> TargetTable | None:
+    return next((target for target in declared_targets() if target.name == name), None)
+
+
+def _without_target(manifest: RunManifest) -> Refused:
+    """Return what is wrong with a manifest whose target nobody declares: its name, and what says nothing to any target."""
+    problems: list[Problem] = []
+    try:
+        target_named(manifest.target.table)
+    except Refused as refusal:
+        problems += refusal.problems
+    sources = {target.source for target in declared_targets()}
+    if manifest.source.table not in sources:
+        problems.append(
+            Problem(
+                f"source.table is {manifest.source.table}",
+                f"targets are computed from {', '.join(sorted(sources))}",
+                "correct source.table",
+            )
+        )
+    transforms = {target.transform for target in declared_targets()}
+    if manifest.transform.name not in transforms:
+        problems.append(
+            Problem(
+                f"transform.name is {manifest.transform.name}",
+                f"declared are {', '.join(sorted(transforms))}",
+                "correct transform.name",
+            )
+        )
+    return InputRefused(problems)
+
+
+def _source_state(
+    platform: Platform, target: TargetTable, wanted: int | None, refused: _Refusals
+) -> SourceState | None:
+    """Return a target's source at the snapshot that is wanted, or at its newest where it has none such."""
+    for snapshot_id in dict.fromkeys((wanted, None)):
+        with refused.kept():
+            return platform.lakehouse.source_state(target.source, target.source_time_column, snapshot_id)
+    return None
+
+
+def _require_row_rules(target: TargetTable) -> None:
+    """Refuse a plan for a target whose model declares as a rule of rows what looks at several of them.
+
+    Raises:
+        PlanRefused: naming the rules.
+    """
+    if wrong := false_row_rules(target.model):
+        raise PlanRefused(
+            Problem(
+                f"the model of {target.name} declares as row_rule what looks at several rows: {', '.join(wrong)}",
+                "many chunks are held against a row_rule at once",
+                "declare it as a pandera dataframe_check",
+            )
+        )
+
+
+def _contract(target: TargetTable, rows: _PinnedRows) -> TargetContract:
+    """Return what the planner must know of a target, with the warm-up that its product computes.
+
+    Raises:
+        PlanRefused: if what the product has for the warm-up raises, or returns no number of days.
+    """
+    where = f"{target.name}: warm_up_days"
+    rule = "it is a function of the rows of the pinned references, by table name, and returns whole days, 0 or more"
+    shown = f"the references are {', '.join(rows) or 'none'}"
+    try:
+        contract = target.contract(rows)
+    except Refused:
+        raise
+    except Exception as error:
+        if error is rows.unreadable:
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [one for one in frames if "site-packages" not in one.filename and one.filename != __file__][-1]
+        at = f" ({Path(own.filename).name}, line {own.lineno})"
+        meant = ""
+        if isinstance(error, KeyError) and (close := get_close_matches(str(error.args[0]), list(rows), n=1)):
+            meant = f"; did you mean '{close[0]}'?"
+        what = f"it raised {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}{meant}{at}"
+        raise PlanRefused(Problem(what, rule, f"correct the function; {shown}", where)) from error
+    days = contract.warm_up_days
+    if not isinstance(days, int) or isinstance(days, bool) or days < 0:
+        raise PlanRefused(Problem(f"it returned {days!r}", rule, f"correct the function; {shown}", where))
+    return contract
+
+
+def _require_columns(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:
+    """Refuse a plan for tables whose columns are not those that their models declare.
+
+    Raises:
+        PlanRefused: naming each column that differs.
+    """
+    declared = [(target.name, target.model)]
+    if target.corrections is not None and manifest.target.publish_mode is PublishMode.CORRECTION_EVENTS:
+        declared.append((target.corrections.name, target.corrections.model))
+    problems = [
+        problem
+        for name, model in declared
+        for problem in column_problems(platform.lakehouse.table(name), iceberg_schema(model))
+    ]
+    if problems:
+        raise PlanRefused(problems)
+
+
+def _requester(platform: Platform, manifest: RunManifest) -> list[Problem]:
+    """Say why a manifest is not asked for by whom it names, where the policy wants to know who people are.
+
+    Else one could request a change in somebody else's name, and approve it in one's own.
+    """
+    policy = platform.policy
+    if manifest.kind in {Kind.LIVE, Kind.RECONCILIATION}:  # written by the platform, or changes nothing
+        return []
+    if not policy.rule_for(manifest.target.table, manifest.kind).authenticated:
+        return []
+    actor = actors.current()
+    if actor.is_authenticated and same_name(actor.name) == same_name(manifest.requested_by):
+        return []
+    known = f"'{actor.name}'" if actor.is_authenticated else f"'{actor.name}', which nothing but the name shows"
+    return [
+        Problem(
+            f"requestedBy is '{manifest.requested_by}', and who plans it is {known}",
+            f"the policy '{policy.name}' wants authenticated decisions: people request in their own name",
+            "have the requester plan it, as the user that the policy's `identity` knows",
+        )
+    ]
+
+
+def _require_own_names(platform: Platform, manifest: RunManifest) -> None:
+    """Refuse a person's manifest that claims what is the platform's: the kind LIVE, a live run's id, a policy's name.
+
+    Raises:
+        PlanRefused: with what it claims.
+    """
+    problems = ticks.problems(platform.ledger.engine, manifest) + claims(manifest) + _requester(platform, manifest)
+    if problems:
+        raise PlanRefused(problems)
+
+
+def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:
+    """Look up what the planner must know of the tables: for the manifest's publish mode, and beside live."""
+    lakehouse, wanted = platform.lakehouse, manifest.target
+    scope = Scope(target.day_column, wanted.publish_range.start, wanted.publish_range.end)
+    corrects = wanted.publish_mode is PublishMode.CORRECTION_EVENTS
+    derives = corrects or wanted.publish_mode is PublishMode.MERGE_BY_KEY
+    changes = manifest.execution_mode is not Mode.RECONCILIATION
+    chunk_of = partial(key_of, target.chunking) if derives else None
+    known = base_state(platform, target, manifest)
+    first_rows_only = wanted.publish_mode is PublishMode.APPEND_ONLY
+    # rows of somebody else matter to APPEND_ONLY, and to what a kind means where no run holds a chunk
+    holds_none = known.accepted.isdisjoint(
+        chunk.key for chunk in cut(target.chunking, *aligned(target.chunking, scope.start, scope.end))
+    )
+    rows = lakehouse.rows_in(target.name, scope) if first_rows_only or holds_none else 0
+    return replace(
+        known,
+        rows_in_scope=rows if first_rows_only else 0,
+        present=replace(known.present or Present(), rows_of_others=holds_none and rows > 0),
+        files_beyond=tuple(lakehouse.files_beyond(target.name, scope, chunk_of)) if changes else (),
+        refs=lakehouse.refs(target.name),
+        source_snapshots=lakehouse.history(target.source) if wanted.merge is not None else frozenset(),
+        corrections_snapshot_id=_corrections_snapshot(platform, target) if corrects else None,
+    )
+
+
+def _corrections_snapshot(platform: Platform, target: TargetTable) -> int | None:
+    return None if target.corrections is None else platform.lakehouse.snapshot_id(target.corrections.name)
+
+
+def replanned(platform: Platform, target: TargetTable, plan: Plan) -> Plan:
+    """Return a plan on the tables as they are now: newest base and source, everything else as it was approved."""
+    base_snapshot_id = platform.lakehouse.snapshot_id(target.name)  # first, as when it was planned
+    source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
+    return replace(
+        plan,
+        base_snapshot_id=base_snapshot_id,
+        corrections_base_snapshot_id=_corrections_snapshot(platform, target) if plan.corrections is not None else None,
+        source_snapshot_id=source.snapshot_id,
+        source_committed_at=source.committed_at,
+        run_clock=now(),
+    )
+
+
+def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefused:
+    """Return the refusal of a manifest that is not valid, with what sinks, declarations and tables say against the rest of it.
+
+    Each valid field is judged as if all others were right: a second round brings nothing that could be known in the first.
+    """
+    if refusal.draft is None:
+        return refusal
+    part = partial(valid_part, refusal.draft)
+    kind, mode = part("kind"), part("mode")
+    table, scope = part("target", "table"), part("target", "publishRange")
+    refused = _Refusals()
+    refused.add(refusal)
+    mode = mode or (None if kind is None else mode_of(kind))
+    refused.add(ManifestRefused(sinks.draft_problems(part("safety", "sinks") or (), mode)))
+    target = None if table is None else _declared(table)
+    if table is not None and target is None:
+        with refused.kept():
+            target_named(table)
+    if target is not None:
+        today = now().date()
+        draft = RunManifest.model_validate(
+            {
+                "runId": "draft",
+                "kind": Kind.RECONCILIATION if kind is Kind.RECONCILIATION else Kind.BACKFILL,
+                "requestedBy": "nobody",
+                "reason": "judged field by field",
+                "source": {"table": part("source", "table") or target.source},
+                "transform": {
+                    "name": part("transform", "name") or target.transform,
+                    "version": part("transform", "version") or list(target.versions)[-1],
+                },
+                "target": {"table": table, "publishRange": scope or DayRange(start=today, end=today)},
+                "referenceData": tuple({one.name: one for one in part("referenceData") or ()}.values()),
+                "validation": {
+                    "gates": part("validation", "gates"),
+                    "tolerances": part("validation", "tolerances") or {},
+                },
+            }
+        )
+        source = _source_state(platform, target, part("source", "snapshotId"), refused)
+        contract = replace(target, warm_up_days=_no_days).contract({})
+        references = {} if scope is None else _reference_states(platform, target, draft)
+        refused.add(ManifestRefused(draft_problems(draft, contract, None if scope is None else source, references)))
+    return ManifestRefused(refused.problems)
+
+
+def _steps(manifest: RunManifest) -> tuple[RunManifest, ...]:
+    """Return the steps of a manifest; itself where its target is not declared, which planning it says with all else."""
+    target = _declared(manifest.target.table)
+    return (manifest,) if target is None else series_of(manifest, target.chunking)
+
+
+def preview_series(platform: Platform, manifest: RunManifest) -> list[Plan]:
+    """Plan a manifest, or each of its steps where it is progressive, without recording anything."""
+    steps = _steps(manifest)
+    return [preview(platform, step) for step in steps]
+
+
+def plan_series(platform: Platform, manifest: RunManifest) -> list[RunRecord]:
+    """Plan a manifest and record its plan, or those of its steps where it is progressive: all of them or none.
+
+    Raises:
+        Refused: if one of them cannot be planned.
+    """
+    steps = _steps(manifest)
+    if len(steps) > 1:  # look at all of them before the first is recorded
+        platform.sinks.check_grants(manifest)
+        for step in steps:
+            if platform.ledger.existing(step) is None:
+                preview(platform, step)
+    return [plan_run(platform, step) for step in steps]
+
+
+def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
+    """Plan a manifest and record the plan.
+
+    An approved run keeps the plan that was approved: the same manifest again returns it.
+
+    Raises:
+        Refused: if the manifest, the plan, its sinks or a changed text of an approved run is refused.
+    """
+    existing = platform.ledger.existing(manifest)
+    if existing is not None:
+        return existing
+    try:
+        plan = preview(platform, manifest, keep=True)
+    except Refused as refusal:
+        with logs.bound(run_id=manifest.run_id, target=manifest.target.table, mode=manifest.execution_mode.value):
+            text = f"planning refused, for {len(refusal.problems)} reason(s)"
+            rules = [one.rule for one in refusal.problems]
+            logs.event(_log, logging.WARNING, "planning_refused", text, told=True, rules=rules)
+        raise
+    faults.reach("planning.resolved")
+    record = platform.ledger.record_plan(manifest, plan, operator())
+    faults.reach("planning.recorded")
+    with logs.of_run(record.plan):
+        reads = {"rows": plan.reads.rows, "bytes": plan.reads.bytes, "files": plan.reads.files}
+        text = f"planned {len(plan.chunks)} chunk(s) of {plan.target}, {plan.publish_range.start} to {plan.publish_range.end}"
+        logs.event(
+            _log, logging.INFO, "planned", text, plan_hash=record.plan_hash, chunks=len(plan.chunks), reads=reads
+        )
+    return record
+
+
+def base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:
+    """Return what the planner must know of the target: how far it is complete, and what is known of a range that LIVE has written."""
+    scope = manifest.target.publish_range
+    watermark = watermarks.current(platform.ledger.engine, target.name)
+    holders = platform.ledger.accepted(target.name)
+    records = {run_id: platform.ledger.run(run_id) for run_id in sorted(set(holders.values()))}
+    published = platform.ledger.runs(target=target.name, states=[RunState.PUBLISHED, RunState.SUPERSEDED])
+    live = [one for one in published if one.mode == Mode.LIVE]
+    was_live = any(_touches(one.manifest, scope) for one in live)
+    touching = (one.plan.source_committed_at for one in records.values() if _touches(one.manifest, scope))
+    newest = max(touching, default=None)
+    return BaseState(
+        complete_until=None if watermark is None else watermark.complete_until,
+        complete_at=None if watermark is None else watermark.source_at,
+        accepted=frozenset(holders),
+        live_at=newest if was_live else None,
+        present=_present(target, holders, records, live_has_begun=bool(live)),
+    )
+
+
+def _present(
+    target: TargetTable, holders: Mapping[str, str], records: Mapping[str, RunRecord], *, live_has_begun: bool
+) -> Present:
+    """Return what a kind of run is held against: the accepted run of each chunk, and whether LIVE has begun."""
+    found = {
+        run_id: Holder(Kind(one.kind), one.manifest.transform.version, one.plan.source_snapshot_id)
+        for run_id, one in records.items()
+    }
+    begins = {key: first_day(target.chunking, key) for key in holders}
+    return Present(
+        holders={key: found[run_id] for key, run_id in holders.items()},
+        days={key: (day, last_day(target.chunking, day)) for key, day in begins.items()},
+        live_has_begun=live_has_begun,
+    )
+
+
+def _touches(manifest: RunManifest, scope: DayRange) -> bool:
+    mine = manifest.target.publish_range
+    return mine.start <= scope.end and mine.end >= scope.start
+
+
+def _reference_states(platform: Platform, target: TargetTable, manifest: RunManifest) -> dict[str, ReferenceState]:
+    recorded: dict[str, set[int]] = {table: set() for table in target.references}
+    scope = manifest.target.publish_range
+    for run_id in sorted(set(platform.ledger.accepted(target.name).values())):
+        record = platform.ledger.run(run_id)
+        if _touches(record.manifest, scope):
+            for pin in record.plan.references:
+                recorded[pin.table].add(pin.snapshot_id)
+    return {table: platform.lakehouse.reference_state(table, frozenset(recorded[table])) for table in target.references}
+
+
+class _PinnedRows(Mapping[str, list[dict[str, Any]]]):
+    """The rows of each reference at its pin, read when somebody looks: the warm-up depends on some of them."""
+
+    def __init__(
+        self, platform: Platform, target: TargetTable, manifest: RunManifest, states: Mapping[str, ReferenceState]
+    ) -> None:
+        asked = {reference.name: reference for reference in manifest.reference_data}
+        self._lakehouse = platform.lakehouse
+        self._snapshots: dict[str, int] = {}
+        self._read: dict[str, list[dict[str, Any]]] = {}
+        self.unreadable: Exception | None = None
+        """Why rows could not be read: no fault of whoever asks for them."""
+        for table in target.references:
+            pin = pin_reference(asked.get(table) or ReferenceData(name=table), states[table])
+            if not hasattr(pin, "snapshot_id"):
+                raise PlanRefused(pin)
+            self._snapshots[table] = pin.snapshot_id
+
+    def __getitem__(self, table: str) -> list[dict[str, Any]]:
+        if table not in self._read:
+            snapshot_id = self._snapshots[table]
+            try:
+                self._read[table] = self._lakehouse.rows(table, snapshot_id)
+            except Exception as error:
+                self.unreadable = error
+                raise
+        return self._read[table]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._snapshots)
+
+    def __len__(self) -> int:
+        return len(self._snapshots)

@@ -1,0 +1,199 @@
+"""The lease of a publication: taken before anything is looked at for good, given back when all is on record.
+
+Put here what a publisher does because others publish, too: it takes its scope, fences those it took it over from, and
+first puts on record what they published and could not say. What is published is `publication`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date
+from typing import Any
+
+from backfill_assets import faults
+from backfill_assets.installation import Platform, target_named
+from backfill_assets.publication.changes_by_mode import Change
+from manifests.errors import EnvironmentRefused, Refused
+from manifests.lifecycle import ACCEPT, PREPARE, PUBLISH, ROLLBACK
+from manifests.model import ON_BRANCH
+from resources.lakehouse.facade import Commit
+from resources.ledger.facade import RunRecord, operator
+from resources.ledger.leases import Lease, Leases
+
+COLLECTION = "gc"
+"""Who holds the lease of a collection of garbage: no run, and too short to be the id of one."""
+
+
+@contextmanager
+def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iterator[Lease]:
+    """Hold the days a run may change while it is published or its publication is undone.
+
+    Given back where it is certain what came of the body: it is done, or was refused. Where the outcome of a commit is
+    unknown (the catalog could not be reached, any other error) the commit may land later, on a table that nobody else
+    has changed: a cancelled run leaves the table unchanged, too. The lease is lost then, so that the next holder fences
+    it before anything is looked at; a process that is killed leaves it to be taken over in the same way.
+
+    Raises:
+        LeaseHeld: if somebody else holds one of the days.
+    """
+    leases = leases_of(platform)
+    lease = leases.acquire(record.target, *_days(record, action), record.run_id, action)
+    faults.reach("leasing.taken")
+    with _released_unless_fenced(leases, lease):
+        for token, loser in zip(lease.lost, lease.losers, strict=True):
+            is_run = loser != COLLECTION and platform.ledger.find(loser) is not None
+            theirs = _tables_of(platform, loser) if is_run else _tables(platform, record.target)
+            for table in {*_tables_of(platform, record.run_id), *theirs}:
+                platform.lakehouse.fence(table, token)
+        faults.reach("leasing.fenced")
+        leases.fenced(lease.lost)
+    with _given_back(leases, lease):
+        _record_interrupted(platform, record, action, lease)
+        yield lease
+
+
+@contextmanager
+def _released_unless_fenced(leases: Leases, lease: Lease) -> Iterator[None]:
+    """Release a lease whose holder could not fence those before it: a fence may land at any time and does no harm.
+
+    Losing it would ask for one more fence at each try, and never end where the catalog leaves every answer out.
+    """
+    try:
+        yield
+    except BaseException:
+        leases.release(lease)
+        raise
+
+
+@contextmanager
+def _given_back(leases: Leases, lease: Lease) -> Iterator[None]:
+    """Release a lease after a body of known outcome, and lose it after any other: the next holder fences it then."""
+    is_settled = False
+    try:
+        yield
+        is_settled = True
+    except Refused as refusal:
+        is_settled = not isinstance(refusal, EnvironmentRefused)
+        raise
+    finally:
+        if is_settled:
+            leases.release(lease)
+        else:
+            leases.lose(lease)
+
+
+@contextmanager
+def collecting_lease(platform: Platform, target: str) -> Iterator[Lease]:
+    """Hold every day of a target while snapshots of its tables are removed for good.
+
+    A publication, or its undoing, that was looking at them meanwhile could show their files again, and a fence that it
+    set could go with them. Under this lease none is under way, and one that still sleeps cannot commit.
+
+    Raises:
+        LeaseHeld: if somebody publishes to the target, or takes a publication back.
+    """
+    leases = leases_of(platform)
+    lease = leases.acquire(target, date.min, date.max, COLLECTION, "collect")
+    with _released_unless_fenced(leases, lease):
+        for token in lease.lost:
+            for table in _tables(platform, target):
+                platform.lakehouse.fence(table, token)
+        leases.fenced(lease.lost)
+    with _given_back(leases, lease):
+        yield lease
+
+
+def _tables(platform: Platform, target: str) -> list[str]:
+    """Return the tables, of those that exist, that anybody changes under a lease of a target."""
+    declared = target_named(target)
+    corrections = [] if declared.corrections is None else [declared.corrections.name]
+    return [name for name in (target, *corrections, declared.changes) if platform.lakehouse.exists(name)]
+
+
+def _tables_of(platform: Platform, run_id: str) -> list[str]:
+    return _change(platform, platform.ledger.run(run_id)).tables
+
+
+def leases_of(platform: Platform) -> Leases:
+    """Return the leases of an installation."""
+    return Leases(platform.ledger.engine, platform.settings.lease_seconds)
+
+
+def held(platform: Platform, change: Change) -> list[str]:
+    """Return the chunks of the target that are the run's while main shows it: also those of an accepted version."""
+    done = platform.ledger.publications(change.record.run_id)
+    if any(one["action"] == ACCEPT and one["state"] == "COMMITTED" for one in done):
+        return [chunk.key for chunk in change.plan.chunks]
+    return change.holds
+
+
+def _days(record: RunRecord, action: str) -> tuple[date, date]:
+    """Return the days a run's commits may change: all of them where a pointer is moved."""
+    if record.plan.publish_mode in ON_BRANCH and action != PREPARE:
+        return date.min, date.max
+    return record.plan.publish_range.start, record.plan.publish_range.end
+
+
+def _change(platform: Platform, record: RunRecord, token: int | None = None) -> Change:
+    plans = platform.ledger.plans(record)
+    return Change(platform, target_named(record.target), record, platform.ledger.chunks(record.run_id), plans, token)
+
+
+def _record_interrupted(platform: Platform, record: RunRecord, wanted: str, lease: Lease) -> None:
+    """Record what was published in this scope by a process that did not live to say so, but for the run's own `wanted`.
+
+    A change of two tables of which one was committed is completed first: once another run has changed the target, nobody
+    could.
+
+    The ledger then names the holders in the order of the target's snapshots; a run that woke up after its successor
+    and recorded itself would seem to supersede it. Only under the lease is it certain that nobody is about to.
+    """
+    ledger, (start, end) = platform.ledger, _days(record, wanted)
+    for entry, run_id, action in ledger.interrupted_publications(record.target):
+        other = ledger.run(run_id)
+        first, last = _days(other, action)
+        if (run_id, action) == (record.run_id, wanted) or first > end or last < start:
+            continue
+        change = _change(platform, other, lease.token)
+        commit = brought_to_an_end(platform, change, action)
+        if commit is not None:
+            put_on_record(platform, change, entry, action, commit)
+
+
+def brought_to_an_end(platform: Platform, change: Change, action: str) -> Commit | None:
+    """Return what an action of a run has committed, after completing it where it has in one of two tables; else None.
+
+    Only for the holder of the run's days: the change carries the lease's token.
+
+    Raises:
+        PublicationRefused: if what is left of a change cannot be done any more.
+    """
+    entries = platform.ledger.publications(change.record.run_id)
+    done = [one for one in entries if one["state"] == "COMMITTED"]
+    number = 1 if action == PUBLISH else len(done) + 1
+    if action == PUBLISH:
+        change.take_announcement_back()
+    if not change.is_half_done(action, number):
+        return change.recorded_late(action, number)
+    root = next(one["evidence_root"] for one in reversed(entries) if one["action"] == action)
+    if action == PUBLISH:
+        return change.publish(root)
+    return change.undo(action, number, undone_by(done), root)
+
+
+def undone_by(done: Sequence[Mapping[str, Any]]) -> str:
+    """Return the action that the next rollback or reinstatement undoes, from a run's committed entries."""
+    return next(str(one["action"]) for one in reversed(done) if one["action"] != ACCEPT)
+
+
+def put_on_record(platform: Platform, change: Change, entry: int, action: str, commit: Commit) -> None:
+    """Record under an entry what an action has committed: accepted versions, supersession and state."""
+    ledger, run_id = platform.ledger, change.record.run_id
+    facts = {"snapshot_id": commit.snapshot_id, "added": commit.files_added, "removed": commit.files_removed}
+    if action == ACCEPT:
+        ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
+    elif action == ROLLBACK:
+        ledger.undo(run_id, entry, **facts, actor=operator())
+    else:
+        ledger.accept(run_id, entry, **facts, actor=operator(), keys=held(platform, change))

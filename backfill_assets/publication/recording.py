@@ -1,0 +1,94 @@
+"""Putting on record, and telling of, what has landed: nothing here decides anything or starts a change of a table.
+
+Put here what a repair may do from a look that is older than what people have done since: each function looks again, under
+the lease of the run's days where it matters, and does nothing where what it was asked for is not so any more.
+"""
+
+from __future__ import annotations
+
+from backfill_assets.evidence.records import bundle_in_use
+from backfill_assets.installation import Platform
+from backfill_assets.publication.leasing import brought_to_an_end, publishing_lease, put_on_record
+from backfill_assets.publication.publisher import change_of, require_publishable, tell_of
+from manifests.lifecycle import PUBLISH, RunState
+from resources.ledger.facade import ABANDONED, BEFORE, operator
+from resources.ledger.repairs import close_publication
+
+PROCESS_ENDED = "process ended"
+"""What is noted of something that was left open."""
+RECORD = "record"
+"""What a lease is taken for under which what has landed is put on record."""
+
+
+def record_landed(platform: Platform, run_id: str, action: str, number: int) -> int | None:
+    """Put a run's change on record that is its `number`th and has landed; return its snapshot.
+
+    None, and nothing is done, where it has not landed, or the run has gone on to something else since.
+
+    Raises:
+        LeaseHeld: if somebody is at a change of the same days.
+        Refused: if the evidence or the ledger does not have what must precede a record.
+    """
+    ledger = platform.ledger
+    with publishing_lease(platform, ledger.run(run_id), RECORD) as lease:  # records what its open intents name
+        record = ledger.run(run_id)
+        done = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
+        if len(done) == number - 1 and record.state is BEFORE[action]:
+            chunks = require_publishable(platform, run_id)[1] if action == PUBLISH else ledger.chunks(run_id)
+            change = change_of(platform, record, chunks, lease)
+            if (commit := brought_to_an_end(platform, change, action)) is None:
+                return None
+            root, base = platform.evidence.verify(run_id, bundle_in_use(platform, run_id)), record.plan.base_snapshot_id
+            entry = ledger.open_publication(run_id, action, base, root, operator(), token=lease.token)
+            put_on_record(platform, change, entry, action, commit)
+    return tell_again(platform, run_id, action, number)
+
+
+def close_intent(platform: Platform, run_id: str, entry: int, action: str) -> str | None:
+    """Close an open intent of which nothing has landed, or which another entry has recorded; return as what.
+
+    Under the lease whatever was on its way is fenced, and what has landed is recorded: nothing can come of an intent that
+    is open still. None, and nothing is done, where it is open no more.
+
+    Raises:
+        LeaseHeld: if somebody is at a change of the same days.
+    """
+    ledger = platform.ledger
+    with publishing_lease(platform, ledger.run(run_id), RECORD):
+        done = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED" and one["action"] == action]
+        later = [one["id"] for one in done if one["id"] > entry]
+        if later:
+            state, note = ABANDONED, f"{PROCESS_ENDED} before it could record the {action}; entry {later[0]} records it"
+        else:
+            state, note = "REFUSED", f"{PROCESS_ENDED}; nothing of it is in the target's history"
+        return state if close_publication(ledger, entry, state, note) else None
+
+
+def protect_base(platform: Platform, run_id: str) -> str | None:
+    """Tag the base snapshot of a published run, so that no expiry takes it; return the tag.
+
+    None, and nothing is done, where the run is published no more, or a collection has removed the snapshot since.
+
+    Raises:
+        LeaseHeld: if somebody is at a change of the same days, or collects garbage.
+        PublicationRefused: if there is such a tag, and it names another snapshot.
+    """
+    with publishing_lease(platform, platform.ledger.run(run_id), RECORD):
+        record = platform.ledger.run(run_id)
+        base, tag = record.plan.base_snapshot_id, f"before-{run_id}"
+        known = base is not None and base in platform.lakehouse.history(record.target)
+        if record.state is not RunState.PUBLISHED or base is None or not known:
+            return None
+        platform.lakehouse.tag(record.target, tag, base)
+        return tag
+
+
+def tell_again(platform: Platform, run_id: str, action: str, number: int) -> int | None:
+    """Tell evidence and sinks of a run's last change, its `number`th; return its snapshot.
+
+    None, and nothing is told, where another change is the last one by now.
+    """
+    done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    if len(done) != number or done[-1]["action"] != action:
+        return None
+    return tell_of(platform, platform.ledger.run(run_id), done[-1], number).snapshot_id

@@ -1,0 +1,251 @@
+"""What an action that is not on record yet has done to its tables: one that is under way, or that was interrupted.
+
+Put here which snapshots of main an open intent of the ledger explains, and which files of which chunks by that. It explains one
+that its action would have made: made after it, with what the action says of itself, the run's own files coming and those of the
+run's own days going, no more and no less. What is held against what is `readers`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import dropwhile
+from typing import Any
+
+from pyiceberg.table.snapshots import Snapshot
+
+from backfill_assets.declarations.target import TargetTable
+from manifests.lifecycle import ACCEPT, PUBLISH
+from manifests.model import ON_BRANCH, Corrections
+from resources.lakehouse.facade import (
+    ACTION_PROPERTY,
+    EVIDENCE_PROPERTY,
+    PLAN_PROPERTY,
+    RUN_PROPERTY,
+    SEQUENCE_PROPERTY,
+    VERSION_PROPERTY,
+)
+from resources.lakehouse.snapshots import Days, Entry, Seen, days_of
+from resources.lakehouse.storage import place_of
+from resources.ledger.facade import ABANDONED
+from resources.ledger.rows import Row, Rows
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CLOCKS = timedelta(minutes=1)
+"""How far the clocks of the machines that write to one table may differ, as Iceberg itself allows."""
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What a run has set out to do to its tables, from the ledger's rows of it as they are.
+
+    Attributes:
+        run: the run's own row.
+        entry: the open entry.
+        entries: all of its entries, oldest first.
+        chunks: what is staged.
+    """
+
+    run: Row
+    entry: Row
+    entries: Sequence[Row]
+    chunks: Sequence[Row]
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return str(self.run["run_id"])
+
+    @property
+    def action(self) -> str:
+        """What it has set out to do."""
+        return str(self.entry["action"])
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """The approved plan."""
+        return self.run["plan"]  # type: ignore[no-any-return]
+
+    @property
+    def committed(self) -> list[Row]:
+        """The entries of what it has done before, oldest first."""
+        return [one for one in self.entries if one["state"] == "COMMITTED"]
+
+    @property
+    def began(self) -> datetime:
+        """When it was first tried: an interrupted try may have committed what a later one is to record."""
+        tries = [str(self.entry["started_at"])]
+        for one in self.entries:
+            if one["state"] == "COMMITTED":
+                tries = [str(self.entry["started_at"])]
+            elif one["action"] == self.action and one["state"] in {"INTENT", ABANDONED}:
+                tries.append(str(one["started_at"]))
+        return min(map(datetime.fromisoformat, tries))
+
+    def tables(self, target: TargetTable) -> list[str]:
+        """Return the tables that it changes: first the one by whose snapshots the ledger knows the action."""
+        corrections = self.plan.get("corrections")
+        if not corrections or target.corrections is None:
+            return [target.name]
+        return (
+            [target.corrections.name] if corrections == Corrections.INSTEAD else [target.name, target.corrections.name]
+        )
+
+    @property
+    def changed(self) -> list[str]:
+        """The chunks whose days it may change: of a merge those that it puts files into or takes them from."""
+        if not self.plan.get("merge"):
+            return [str(one["key"]) for one in self.plan["chunks"]]
+        return [str(one["chunk"]) for one in self.chunks if one["derived"] or one["replaced"]]
+
+    @property
+    def days(self) -> list[Days]:
+        """The days of those chunks."""
+        changed = set(self.changed)
+        return [
+            (date.fromisoformat(one["start"]), date.fromisoformat(one["end"]))
+            for one in self.plan["chunks"]
+            if one["key"] in changed
+        ]
+
+
+def intents_in(rows: Rows) -> list[Intent]:
+    """Return the open intents in the ledger's rows of one run."""
+    entries = list(rows["publications"].values())
+    chunks = list(rows["chunks"].values())
+    return [
+        Intent(run, entry, entries, chunks)
+        for run in rows["runs"].values()
+        for entry in entries
+        if entry["state"] == "INTENT"
+    ]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a snapshot of main did that an open intent explains.
+
+    Attributes:
+        snapshot_id: the snapshot.
+        intent: what explains it.
+        came: the places of the files that it brought.
+        gone: the places of those that it took.
+        after: the places of all files that were there then.
+        keys: the chunks of the target that it changed.
+    """
+
+    snapshot_id: int
+    intent: Intent
+    came: frozenset[str]
+    gone: frozenset[str]
+    after: frozenset[str]
+    keys: frozenset[str]
+
+    def has_brought(self, key: str, place: str) -> bool:
+        """Whether readers get a file of a chunk by it that was not accepted: also one that a merge has left there."""
+        is_left = bool(self.intent.plan.get("merge")) and key in self.keys and place in self.after
+        return place in self.came or is_left
+
+    def has_taken(self, key: str, place: str) -> bool:
+        """Whether readers do not get an accepted file of a chunk by it: also one that was gone before from what it changed."""
+        return place in self.gone or (key in self.keys and place not in self.after)
+
+
+def effects(seen: Seen, target: TargetTable, day: int | None, intents: Iterable[Intent]) -> list[Effect]:
+    """Return what snapshots of a table's main did that open intents of runs of a target explain; `day` is the days' field."""
+    mine = [one for one in intents if one.run["target"] == target.name and seen.name in one.tables(target)]
+    named = {one.run_id for one in mine}
+    found = (
+        _effect(seen, target, day, snapshot, intent)
+        for snapshot in seen.lineage.values()
+        if _said(snapshot).get(RUN_PROPERTY) in named
+        for intent in mine
+    )
+    return [one for one in found if one is not None]
+
+
+def _effect(seen: Seen, target: TargetTable, day: int | None, snapshot: Snapshot, intent: Intent) -> Effect | None:
+    """Return what a snapshot did, if it is all that the intent's action would have done and nothing else."""
+    if not _is_said_to_be(snapshot, intent) or not _is_in_time(snapshot, intent):
+        return None
+    before, after = seen.live(snapshot.parent_snapshot_id), seen.live(snapshot.snapshot_id)
+    if before is None or after is None:
+        return None
+    shows = intent.action in {PUBLISH, ACCEPT}
+    published = _published(seen, target, day, before, intent) if shows else None
+    wanted = published if shows else _undone(seen, target, day, snapshot, intent)
+    came, gone = after.keys() - before.keys(), before.keys() - after.keys()
+    if wanted is None or (came, gone) != wanted:
+        return None
+    keys = frozenset(intent.changed) if seen.name == target.name else frozenset()
+    return Effect(snapshot.snapshot_id, intent, frozenset(came), frozenset(gone), frozenset(after), keys)
+
+
+def _said(snapshot: Snapshot) -> Mapping[str, str]:
+    return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def _is_said_to_be(snapshot: Snapshot, intent: Intent) -> bool:
+    """Whether a snapshot says of itself what the intent's action makes it say."""
+    said, shows = _said(snapshot), intent.action == ACCEPT  # which makes main show what was published before
+    number = 1 if intent.action in {PUBLISH, ACCEPT} else len(intent.committed) + 1
+    expected = {
+        RUN_PROPERTY: intent.run_id,
+        ACTION_PROPERTY: PUBLISH if shows else intent.action,
+        PLAN_PROPERTY: intent.run["plan_hash"],
+        VERSION_PROPERTY: intent.plan.get("transform_version"),
+        EVIDENCE_PROPERTY: intent.entry["evidence_root"],
+    }
+    recorded = {one["snapshot_id"] for one in intent.committed}
+    return (
+        expected.items() <= said.items()
+        and said.get(SEQUENCE_PROPERTY) in {None, str(number)}
+        and (snapshot.snapshot_id in recorded) is shows
+    )
+
+
+def _is_in_time(snapshot: Snapshot, intent: Intent) -> bool:
+    """Whether a snapshot was made after the intent; a candidate that waited on a branch was made before."""
+    if intent.action == ACCEPT or (intent.action == PUBLISH and intent.plan["publish_mode"] in ON_BRANCH):
+        return True
+    return _EPOCH + timedelta(milliseconds=snapshot.timestamp_ms) >= intent.began - _CLOCKS
+
+
+def _published(
+    seen: Seen, target: TargetTable, day: int | None, before: Mapping[str, Entry], intent: Intent
+) -> tuple[set[str], set[str]]:
+    """Return the places of the files that a publication brings into a table, and of those that it takes out of it."""
+    is_merge, is_target = bool(intent.plan.get("merge")), seen.name == target.name
+    kind = "derived" if is_merge or not is_target else "files"
+    came = {place_of(file["path"]) for chunk in intent.chunks for file in chunk[kind]}
+    if is_merge:
+        return came, {place_of(path) for chunk in intent.chunks for path in chunk["replaced"]}
+    return came, _in_days(seen, before, day, intent.days) if is_target else set()
+
+
+def _undone(
+    seen: Seen, target: TargetTable, day: int | None, snapshot: Snapshot, intent: Intent
+) -> tuple[set[str], set[str]] | None:
+    """Return the places of the files that come back and go where a run's last change is undone; None if it has expired."""
+    undone = next((one["action"] for one in reversed(intent.committed) if one["action"] != ACCEPT), None)
+    earlier = dropwhile(lambda one: one is not snapshot, seen.lineage.values())
+    said = {RUN_PROPERTY: intent.run_id, ACTION_PROPERTY: undone}
+    last = next((one for one in earlier if one is not snapshot and said.items() <= _said(one).items()), None)
+    if last is None:
+        return None
+    if intent.tables(target)[0] == seen.name and last.snapshot_id != intent.entry["base_snapshot_id"]:
+        return None
+    shown, before = seen.live(last.snapshot_id), seen.live(last.parent_snapshot_id)
+    if shown is None or before is None:
+        return None
+    going, coming = (_in_days(seen, files, day, intent.days) for files in (shown, before))
+    return coming - going, going - coming
+
+
+def _in_days(seen: Seen, files: Mapping[str, Entry], day: int | None, days: Sequence[Days]) -> set[str]:
+    """Return the places of the files that may hold rows of some days."""
+    reaches = {place: days_of(seen, entry, day) for place, entry in files.items()}
+    return {
+        place for place, (low, high) in reaches.items() if any(low <= last and first <= high for first, last in days)
+    }

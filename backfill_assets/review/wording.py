@@ -1,0 +1,49 @@
+"""What people are told of a run, a verdict or a changed row, wherever they read it: terminal, pages, Dagster.
+
+Put here words. How they are laid out is the terminal's (`cli.console`), the pages' (`ui.pages`) and Dagster's (`defs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from resources.ledger.facade import RunRecord, Verdict
+
+
+def of_kind(record: RunRecord) -> str:
+    """Return a run's kind, and that it is a dry run, which readers never see."""
+    return record.kind if record.manifest.execution_mode.publishes else f"{record.kind} ({record.mode})"
+
+
+def failed_chunks(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the verdicts of chunks that did not pass, in the order of the chunks."""
+    return sorted((one for one in verdicts if one.chunk and not one.passed), key=lambda one: one.chunk)
+
+
+def not_shown(rows: int) -> str:
+    """Return what is said of changed rows whose subjects were erased."""
+    return f"{rows:,} changed row(s) of erased subjects: counted, and nowhere else"
+
+
+def amount(row: Mapping[str, Any]) -> str:
+    """Return by how much a value of a changed row differs, with its unit."""
+    return f"{row['by']} {row['unit']}".rstrip()
+
+
+def key_of_row(row: Mapping[str, Any]) -> str:
+    """Return the key of a changed row in one line."""
+    return ", ".join(str(value) for value in row["key"].values())
+
+
+def changes_of(row: Mapping[str, Any]) -> str:
+    """Say what became of a row: each column that differs, or the values that came or went."""
+    old, new = row["old"], row["new"]
+    if old is not None and new is not None:
+        return ", ".join(f"{name} {value_of(old[name])} -> {value_of(new[name])}" for name in new)
+    return ", ".join(f"{name} {value_of(value)}" for name, value in (old or new or {}).items() if value is not None)
+
+
+def value_of(value: object) -> str:
+    """Return a value as a cell shows it."""
+    return "null" if value is None else str(value)

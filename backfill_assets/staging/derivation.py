@@ -1,0 +1,243 @@
+"""What a merge or a correction makes of computed chunks: sent to Spark's workers, and judged when it is back.
+
+Put here what is sent and what the answers mean; what is done to rows is `derive`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from backfill_assets.declarations.schema import dtypes
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.installation import Platform, target_named
+from backfill_assets.staging.compute import entities_folder, lineage
+from backfill_assets.staging.workers import in_workers
+from backfill_assets.worker.chunk_gate import (
+    GateSpec,
+    GateTask,
+    Violation,
+    gate_batches,
+    reference_to,
+    require_read,
+    result_from_json,
+    task_to_json,
+)
+from backfill_assets.worker.chunk_merge import (
+    ISSUED_RULE,
+    CorrectionSpec,
+    DeriveTask,
+    MergeSpec,
+    derive_batches,
+    judge_merges,
+)
+from backfill_assets.worker.sums import value_columns
+from manifests.canonical import plain
+from manifests.errors import EnvironmentRefused, Problem
+from manifests.planner import Plan, PlannedChunk, StagedFile
+from resources.files.fingerprints import Fingerprint
+from resources.lakehouse.facade import Scope, local_path
+from resources.ledger.facade import ChunkRecord, DerivedFiles
+
+
+@dataclass(frozen=True)
+class DerivedVerdict:
+    """What is wrong with what was derived of a chunk, and its measures as readers would see it (None: as computed).
+
+    `hashes` are those of the derived files, by path; `visible` are the rows and the sums of number columns as readers would
+    see them (None: as computed).
+    """
+
+    violations: list[Violation]
+    summary: str
+    slices: list[dict[str, Any]] | None
+    visible: Mapping[str, Any] | None = None
+    hashes: Mapping[str, Fingerprint] = field(default_factory=dict)
+
+
+def chunk_scopes(target: TargetTable, chunks: Sequence[PlannedChunk]) -> dict[str, Scope]:
+    """Return the days of chunks as scopes of the target, by key."""
+    return {chunk.key: Scope(target.day_column, chunk.start, chunk.end) for chunk in chunks}
+
+
+def publishes_to(plan: Plan) -> str:
+    """Return the table that a plan's files come into."""
+    target = target_named(plan.target)
+    return target.corrections.name if plan.corrections and target.corrections else target.name
+
+
+def _tasks(
+    platform: Platform, target: TargetTable, plan: Plan, files: Mapping[str, Sequence[StagedFile]], prefix: str
+) -> tuple[list[DeriveTask], dict[str, str]]:
+    """Return what workers are sent, one task a chunk, and the catalog's name of each base file by the name they know."""
+    lakehouse = platform.lakehouse
+    scopes = chunk_scopes(target, [plan.chunk(key) for key in files])
+    nothing: dict[str, tuple[str, ...]] = dict.fromkeys(scopes, ())
+    base = nothing
+    if plan.base_snapshot_id is not None:
+        base = lakehouse.files_by_chunk(target.name, plan.base_snapshot_id, scopes)
+    issued, output = nothing, prefix
+    if plan.corrections is not None:
+        table = publishes_to(plan)
+        output = f"{lakehouse.location(table)}/{prefix.removeprefix(f'{lakehouse.location(target.name)}/')}"
+        if plan.corrections_base_snapshot_id is not None:
+            issued = lakehouse.files_by_chunk(table, plan.corrections_base_snapshot_id, scopes)
+    tasks = [
+        DeriveTask(
+            key,
+            tuple(map(local_path, base[key])),
+            tuple(local_path(file.path) for file in files[key]),
+            f"{local_path(output)}/derived/{key}",
+            f"{local_path(entities_folder(prefix))}/*.parquet" if plan.merge is not None else "",
+            tuple(map(local_path, issued[key])),
+        )
+        for key in files
+    ]
+    return tasks, {local_path(path): path for paths in base.values() for path in paths}
+
+
+def _spec(platform: Platform, target: TargetTable, plan: Plan) -> MergeSpec | CorrectionSpec:
+    schema = platform.lakehouse.table(publishes_to(plan)).schema().model_dump_json()
+    if plan.merge is not None:
+        column = plan.merge.version_column
+        return MergeSpec(
+            schema,
+            target.key,
+            plan.merge.entity,
+            column,
+            plan.merge.on_older_version,
+            plan.run_id,
+            deletes_at=lineage(plan).get(column),
+        )
+    values = value_columns(tuple(dtypes(target.model)), target.key)
+    reason = platform.ledger.run(plan.run_id).manifest.reason
+    base = platform.lakehouse.table(target.name).schema().model_dump_json()
+    return CorrectionSpec(schema, target.name, target.key, values, reason, lineage(plan), base)
+
+
+def derive_batch(
+    platform: Platform,
+    target: TargetTable,
+    plan: Plan,
+    chunks: Sequence[PlannedChunk],
+    prefix: str,
+    files: Mapping[str, Sequence[StagedFile]],
+) -> dict[str, DerivedFiles]:
+    """Derive what is published of computed chunks, by key; empty where the computed rows themselves are.
+
+    Raises:
+        EnvironmentRefused: naming a file that cannot be read.
+    """
+    if not plan.derives:
+        return {}
+    tasks, named = _tasks(platform, target, plan, {chunk.key: files[chunk.key] for chunk in chunks}, prefix)
+    weights = {chunk.key: chunk.reads.rows for chunk in chunks}
+    texts = [(task.chunk, weights[task.chunk], json.dumps(plain(task))) for task in tasks]
+    function = partial(derive_batches, _spec(platform, target, plan))
+    scheme = "file://" if prefix.startswith("file:") else ""
+    found = {}
+    for text in in_workers(platform, plan, texts, function):
+        data = json.loads(text)
+        if "rule" in data:
+            raise _unreadable(Violation(**data))
+        found[data["chunk"]] = DerivedFiles(
+            tuple(StagedFile(f"{scheme}{path}", rows, size) for path, rows, size in data["files"]),
+            tuple(named[path] for path in data["replaced"]),
+            data["counts"],
+        )
+    return found
+
+
+def _unreadable(found: Violation) -> EnvironmentRefused:
+    (sample,) = found.sample
+    return EnvironmentRefused(
+        Problem(
+            f"{sample['file']} cannot be read: {sample['error']}",
+            "a merge or a correction is made of the rows that readers see today",
+            "`backfill verify --all --data` names what else is damaged; restore the file, and run the same command again",
+        )
+    )
+
+
+def judge_derived(
+    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
+) -> dict[str, DerivedVerdict]:
+    """Read what was derived of chunks back and judge it, by key; empty where nothing was derived.
+
+    Raises:
+        EnvironmentRefused: if a file could not be read just now.
+    """
+    verdicts: dict[str, DerivedVerdict] = {}
+    if plan.merge is not None:
+        verdicts = _judge_merge(platform, target, plan, chunks)
+    elif plan.corrections is not None:
+        verdicts = _judge_corrections(platform, target, plan, chunks)
+    require_read(one for verdict in verdicts.values() for one in verdict.violations)
+    return verdicts
+
+
+def _judge_merge(
+    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
+) -> dict[str, DerivedVerdict]:
+    prefixes = {one["attempt"]: one["prefix"] for one in platform.ledger.attempts(plan.run_id)}
+    tasks = []
+    for attempt in sorted({chunk.attempt for chunk in chunks}):
+        files = {chunk.chunk: chunk.files for chunk in chunks if chunk.attempt == attempt}
+        tasks += _tasks(platform, target, plan, files, prefixes[attempt])[0]
+    by_key = {chunk.chunk: chunk for chunk in chunks}
+    texts = []
+    for task in tasks:
+        chunk = by_key[task.chunk]
+        gone = set(map(local_path, chunk.replaced))
+        own = [local_path(file.path) for file in chunk.derived]
+        merged = own + [path for path in task.base if path not in gone]
+        texts.append((task.chunk, chunk.rows or 0, json.dumps(plain(task) | {"merged": merged, "own": own})))
+    measure = None if target.measure is None else reference_to(target.measure)
+    spec = _spec(platform, target, plan)
+    assert isinstance(spec, MergeSpec)
+    verdicts = {}
+    for text in in_workers(platform, plan, texts, partial(judge_merges, spec, measure)):
+        data = json.loads(text)
+        broken = [Violation(rule, len(sample), sample) for rule, sample in sorted(data["broken"].items())]
+        chunk = by_key[data["chunk"]]
+        verdicts[data["chunk"]] = DerivedVerdict(
+            broken,
+            f"{len(chunk.replaced)} file(s) copied with merged rows",
+            data["slices"],
+            data["visible"],
+            {path: Fingerprint(*both) for path, both in data["hashes"].items()},
+        )
+    return verdicts
+
+
+def _judge_corrections(
+    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
+) -> dict[str, DerivedVerdict]:
+    assert target.corrections is not None
+    model = reference_to(target.corrections.model)
+    spec = GateSpec(model, ("correction_id",), target.day_column, lineage(plan), None)
+    tasks = [
+        GateTask(
+            chunk.chunk,
+            chunk.attempt,
+            plan.chunk(chunk.chunk).start,
+            plan.chunk(chunk.chunk).end,
+            tuple(local_path(file.path) for file in chunk.derived),
+            sum(file.rows for file in chunk.derived),
+        )
+        for chunk in chunks
+    ]
+    issued = {chunk.chunk: chunk.measures.get("happened", {}).get("issued_before", 0) for chunk in chunks}
+    texts = [(task.chunk, task.rows, task_to_json(task)) for task in tasks]
+    verdicts = {}
+    for result in map(result_from_json, in_workers(platform, plan, texts, partial(gate_batches, spec))):
+        violations = list(result.violations)
+        if issued[result.chunk]:
+            violations.append(Violation(ISSUED_RULE, issued[result.chunk]))
+        slices = None
+        summary = f"{result.rows:,} corrections ({result.digest})"
+        verdicts[result.chunk] = DerivedVerdict(violations, summary, slices, hashes=result.hashes)
+    return verdicts

@@ -1,0 +1,387 @@
+"""Staging chunks: what a Dagster run or the command does between approval and gates.
+
+Put here the order of things, their recording in the ledger, and what happens after a failure. How a batch is computed
+is `compute`'s; how what was staged is judged is `gates.judging`'s. Safe to repeat: what is staged is skipped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time as clock
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from backfill_assets import faults
+from backfill_assets.declarations.target import (
+    TargetTable,
+)
+from backfill_assets.installation import Platform, target_named
+from backfill_assets.staging import stopping
+from backfill_assets.staging.compute import compute_batch
+from backfill_assets.staging.derivation import derive_batch
+from backfill_assets.staging.raised import words
+from manifests.errors import InputRefused, Problem, Refused, RunStopped, TransitionRefused
+from manifests.lifecycle import COMPUTABLE, RunState
+from manifests.model import Mode
+from manifests.planner import Plan, PlannedChunk, StagedFile
+from manifests.policy import age_problems
+from resources import logs
+from resources.code.identity import changed_on_disk, code_identity, require_own_bytecode
+from resources.files import space
+from resources.lakehouse.facade import PinnedRead, local_path
+from resources.ledger import approvals, ticks
+from resources.ledger.facade import (
+    OBSOLETE,
+    STAGED,
+    RunRecord,
+    operator,
+)
+from resources.ledger.plans import computed_in_vain
+
+_log = logging.getLogger(__name__)
+_ERROR_LENGTH = 2_000
+_WAIT_SECONDS = 2.0
+
+
+@dataclass
+class Staged:
+    """What a call of `stage_chunks` did: chunks computed, skipped because they were staged already, and failed."""
+
+    computed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+Listener = Callable[[str, Sequence[str], str], None]
+"""Told what happens: an event (`attempt`, `staged`, `failed`, `gated`), the chunks, and a folder or text."""
+
+
+def _silent(_event: str, _chunks: Sequence[str], _text: str) -> None:
+    """Hear nothing."""
+
+
+def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, target: TargetTable) -> RunRecord:
+    """Return a run whose chunks may be computed now.
+
+    Raises:
+        TransitionRefused: if the run is not approved, is over, or was planned with other code.
+        InputRefused: if it is another target's run or a chunk is not in its plan.
+    """
+    record = platform.ledger.run(run_id)
+    if record.target != target.name:
+        raise InputRefused(
+            Problem(
+                f"run '{run_id}' is for {record.target}", f"this asset is {target.name}", "launch the run's own asset"
+            )
+        )
+    if record.plan.mode is Mode.RECONCILIATION:
+        raise TransitionRefused(
+            Problem(
+                f"run '{run_id}' has mode {record.plan.mode}",
+                "a reconciliation computes nothing: it reads what is published",
+                f"`backfill reconcile --run {run_id}`",
+            )
+        )
+    if record.state not in COMPUTABLE:
+        raise TransitionRefused(
+            Problem(
+                f"run '{run_id}' is {record.state}",
+                f"chunks are computed for runs that are {', '.join(sorted(COMPUTABLE))}",
+                "approve it first"
+                if record.state is RunState.PLANNED
+                else "nothing is left to compute; see `backfill status`",
+            )
+        )
+    unknown = sorted(set(keys) - {chunk.key for chunk in record.plan.chunks})
+    if unknown:
+        raise InputRefused(
+            Problem(
+                f"chunk(s) {', '.join(unknown[:10])} are not in the plan of '{run_id}'",
+                f"its publish range is {record.plan.publish_range.start} to {record.plan.publish_range.end}",
+                "launch chunks of the plan only",
+            )
+        )
+    if wrong := ticks.problems(platform.ledger.engine, record.manifest):
+        raise TransitionRefused(wrong)
+    _require_same_code(platform, record)
+    require_young(platform, record)
+    return record
+
+
+def require_young(platform: Platform, record: RunRecord) -> None:
+    """Refuse a run that is older than its policy allows.
+
+    Raises:
+        TransitionRefused: saying since when, and the way out.
+    """
+    rule = platform.policy.rule_for(record.target, record.kind)
+    approval = approvals.approval_of(platform.ledger, record)
+    problems = age_problems(
+        rule,
+        record.run_id,
+        planned_at=record.plan.run_clock,
+        approved_at=None if approval is None else approval["at"],
+        at=approvals.latest(platform.ledger),
+    )
+    if problems:
+        raise TransitionRefused(problems)
+
+
+def _require_same_code(platform: Platform, record: RunRecord) -> None:
+    planned, running = record.plan.code, code_identity()
+    if record.plan.configuration_hash != platform.settings.output_hash():
+        raise TransitionRefused(
+            Problem(
+                f"the Spark settings are not those that '{record.run_id}' was planned with",
+                "a run is computed with the configuration of its approved plan",
+                "restore the settings (`backfill config`), or plan the change again under a new run id",
+            )
+        )
+    require_own_bytecode()  # it may have been altered since this process began, and workers begin anew
+    if not record.manifest.development and changed_on_disk():
+        raise TransitionRefused(
+            Problem(
+                "the code's files have changed since this process began",
+                "a run is computed by the code that its approved plan names, in Spark's workers as well",
+                "restart what launches (`backfill ui`, Dagster's code server), or run the command again",
+            )
+        )
+    if planned.content_hash != running.content_hash and not record.manifest.development:
+        raise TransitionRefused(
+            Problem(
+                f"run '{record.run_id}' was planned with code {planned.content_hash[:12]} (git {planned.git_commit}); "
+                f"this is {running.content_hash[:12]} (git {running.git_commit})",
+                "a run is computed by the code that its approved plan names",
+                "check out that code, or plan the change again under a new run id",
+            )
+        )
+
+
+def stage_chunks(
+    platform: Platform, run_id: str, keys: Sequence[str], *, dagster_run_id: str = "", tell: Listener = _silent
+) -> Staged:
+    """Compute chunks of an approved run into staging, a batch a Spark job; skip those that are staged.
+
+    A batch that fails is halved until the chunks that fail stand alone; the others stay staged.
+    """
+    target = target_named(platform.ledger.run(run_id).target)
+    record = require_computable(platform, run_id, keys, target=target)
+    with logs.of_run(record.plan):
+        return _stage_chunks(platform, target, record, keys, dagster_run_id, tell)
+
+
+def _stage_chunks(
+    platform: Platform, target: TargetTable, record: RunRecord, keys: Sequence[str], dagster_run_id: str, tell: Listener
+) -> Staged:
+    run_id, outcome = record.run_id, Staged()
+    present = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
+    wanted = frozenset(key for key in keys if present[key].state not in STAGED)
+    outcome.skipped = sorted(set(keys) - wanted)
+    text = f"computing {len(wanted)} chunk(s); {len(outcome.skipped)} are staged already"
+    logs.event(_log, logging.INFO, "staging_started", text, chunks=len(wanted), skipped=len(outcome.skipped))
+    location = platform.lakehouse.location(target.name)
+    if wanted and urlsplit(location).scheme in {"", "file"}:
+        needed = _bytes_expected(platform, target, record, wanted)
+        space.require_room(Path(local_path(location)), needed, f"computing {len(wanted)} chunk(s)")
+    platform.ledger.end_attempts_of_the_dead(run_id)
+    platform.ledger.resume(run_id, operator())
+    edition = platform.ledger.edition(run_id)  # before the plans: one that comes in between makes this launch obsolete
+    for plan, chunks in by_plan(platform.ledger.plans(record), wanted):
+        for batch in plan.batches(chunks):
+            _wait_for_a_place(platform, plan, tell)
+            _stage_batch(
+                platform, target, plan, batch, outcome, edition=edition, dagster_run_id=dagster_run_id, tell=tell
+            )
+    platform.ledger.settle(run_id, operator())
+    return outcome
+
+
+def _bytes_expected(platform: Platform, target: TargetTable, record: RunRecord, keys: frozenset[str]) -> int:
+    """Return how much chunks take on the disk, as far as anybody can tell: what they take today, or else what they read."""
+    holders = platform.ledger.accepted(target.name, keys)
+    today = {
+        chunk.chunk: chunk.bytes or 0
+        for holder in set(holders.values())
+        for chunk in platform.ledger.chunks(holder)
+        if holders.get(chunk.chunk) == holder
+    }
+    share = len(keys - today.keys()) / len(record.plan.chunks)
+    return sum(today.values()) + int(record.plan.reads.bytes * share)
+
+
+def by_plan(plans: Mapping[str, Plan], keys: Iterable[str]) -> list[tuple[Plan, frozenset[str]]]:
+    """Group chunks by the plan they are computed with: the approved one first, then each that replaced it."""
+    groups: dict[str, tuple[Plan, set[str]]] = {}
+    wanted = set(keys)
+    for key, plan in plans.items():
+        if key in wanted:
+            groups.setdefault(plan.hash, (plan, set()))[1].add(key)
+    return [(plan, frozenset(chunks)) for plan, chunks in groups.values()]
+
+
+def _wait_for_a_place(platform: Platform, plan: Plan, tell: Listener) -> None:
+    """Wait while as many batches of the run are computed on this machine as its manifest allows at once."""
+    while len(busy := platform.ledger.batches_under_way(plan.run_id)) >= plan.max_runs_in_parallel:
+        why = f"limits.maxRunsInParallel is {plan.max_runs_in_parallel}; under way: {busy}"
+        stopping.going_on(plan.run_id)()
+        tell("waiting", [], why)
+        logs.event(_log, logging.INFO, "staging_waits", f"waiting: {why}", attempts=busy)
+        clock.sleep(_WAIT_SECONDS)
+
+
+def _stage_batch(
+    platform: Platform,
+    target: TargetTable,
+    plan: Plan,
+    batch: Sequence[PlannedChunk],
+    outcome: Staged,
+    *,
+    edition: int,
+    dagster_run_id: str,
+    tell: Listener,
+) -> None:
+    """Compute a batch by a plan that its chunks had when the run was of an edition; see `Ledger.edition`.
+
+    Raises:
+        StateMoved: if one of them has another plan by now, and was not staged by it yet: nothing has failed.
+    """
+    keys = [chunk.key for chunk in batch]
+    stopping.going_on(plan.run_id)()
+    opened = platform.ledger.start_attempt(
+        plan.run_id,
+        keys,
+        edition=edition,
+        actor=operator(),
+        location=platform.lakehouse.location(target.name),
+        dagster_run_id=dagster_run_id,
+    )
+    if opened is None:
+        outcome.skipped += keys  # another launch has staged them meanwhile
+        return
+    attempt, prefix = opened
+    tell("attempt", keys, prefix)
+    _say_attempt(plan, batch, attempt, "started", logging.INFO, folder=prefix)
+    reads: dict[str, int] = {}
+
+    def count(part: str, read: PinnedRead) -> None:
+        reads.update({f"{part}_files": len(read.paths), f"{part}_rows": read.rows, f"{part}_bytes": read.bytes})
+
+    try:
+        with stopping.ending(plan.run_id):
+            files = compute_batch(platform, target, plan, batch, prefix, count)
+            faults.reach("staging.written")
+            derived = derive_batch(platform, target, plan, batch, prefix, files)
+            faults.reach("staging.derived")
+            platform.ledger.stage(plan.run_id, attempt, files, derived, reads)
+            faults.reach("staging.recorded")
+    except RunStopped as stop:  # nothing has failed, and nothing is tried again
+        platform.ledger.fail_attempt(plan.run_id, attempt, stop.problems[0].what)
+        _say_attempt(plan, batch, attempt, "stopped", logging.WARNING, why=stop.problems[0].what)
+        raise
+    except TransitionRefused as refusal:  # the run has moved on meanwhile: that is nothing it failed at
+        platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
+        _say_attempt(plan, batch, attempt, "not used", logging.WARNING, why=refusal.problems[0].what)
+        by_others = [one.chunk for one in platform.ledger.chunks(plan.run_id) if one.state in STAGED]
+        if not set(keys) <= set(by_others):
+            raise
+        outcome.skipped += keys  # another launch has staged them first
+        return
+    except Refused as refusal:  # every chunk would be refused for the same reason
+        _refused(platform, plan, batch, attempt, refusal)
+        raise
+    except Exception as error:
+        if (full := space.refusal(error)) is not None:  # half as many chunks find no room, either
+            _refused(platform, plan, batch, attempt, full)
+            raise full from error
+        halves = _failed(platform, plan, batch, attempt, error, outcome, tell)
+        for half in halves:
+            _stage_batch(
+                platform, target, plan, half, outcome, edition=edition, dagster_run_id=dagster_run_id, tell=tell
+            )
+        return
+    outcome.computed += keys
+    tell("staged", keys, prefix)
+    _say_staged(plan, batch, attempt, files)
+
+
+def _failed(
+    platform: Platform,
+    plan: Plan,
+    batch: Sequence[PlannedChunk],
+    attempt: int,
+    error: Exception,
+    outcome: Staged,
+    tell: Listener,
+) -> list[Sequence[PlannedChunk]]:
+    """Record that a batch failed; return the halves that are tried next, none where a chunk stands alone.
+
+    Raises:
+        StateMoved: if its chunks were planned anew meanwhile: it was computed in vain, and that is no failure.
+    """
+    keys = [chunk.key for chunk in batch]
+    why, more = words(error), str(error).strip()[:_ERROR_LENGTH]
+    why += f"\n{more}" if "\n" in more else ""
+    ended = platform.ledger.fail_attempt(plan.run_id, attempt, why, chunk=keys[0] if len(batch) == 1 else None)
+    _refuse_obsolete(plan, batch, attempt, ended, error)
+    _say_attempt(plan, batch, attempt, "failed", logging.WARNING, error=type(error).__name__)
+    if len(batch) == 1:
+        outcome.failed[keys[0]] = why
+        tell("failed", keys, why)
+        return []
+    middle = len(batch) // 2
+    return [batch[:middle], batch[middle:]]
+
+
+def _say_staged(
+    plan: Plan, batch: Sequence[PlannedChunk], attempt: int, files: Mapping[str, Sequence[StagedFile]]
+) -> None:
+    for chunk in batch:
+        with logs.of_chunk(plan, chunk):
+            staged = files.get(chunk.key, [])
+            facts: dict[str, Any] = {"rows": sum(one.rows for one in staged), "bytes": sum(one.bytes for one in staged)}
+            text = f"staged {facts['rows']:,} rows in {len(staged)} file(s) by attempt {attempt}"
+            logs.event(_log, logging.INFO, "chunk_staged", text, attempt=attempt, files=len(staged), **facts)
+
+
+def _refused(platform: Platform, plan: Plan, batch: Sequence[PlannedChunk], attempt: int, refusal: Refused) -> None:
+    """Record that a batch was refused: its attempt and the run have failed, in one transaction.
+
+    A run that another process has moved on meanwhile, or ended, is what it is.
+
+    Raises:
+        StateMoved: if its chunks were planned anew meanwhile: it was computed in vain, and that is no failure.
+    """
+    run_id, why = plan.run_id, "; ".join(one.what for one in refusal.problems)[:_ERROR_LENGTH]
+    ended = platform.ledger.fail_attempt(run_id, attempt, str(refusal), fails_run=why, actor=operator())
+    _refuse_obsolete(plan, batch, attempt, ended, refusal)
+    _say_attempt(plan, batch, attempt, "refused", logging.ERROR, why=why)
+    if (state := platform.ledger.run(run_id).state) is not RunState.FAILED:
+        text = f"the run is not FAILED: it is {state}"
+        logs.event(_log, logging.WARNING, "run_not_failed", text, told=True)
+
+
+def _refuse_obsolete(plan: Plan, batch: Sequence[PlannedChunk], attempt: int, ended: str, error: Exception) -> None:
+    """End the launch if its attempt was one at chunks that were planned anew; `error` is what became of it in vain."""
+    if ended == OBSOLETE:
+        obsolete = computed_in_vain(plan.run_id, [chunk.key for chunk in batch])
+        _say_attempt(plan, batch, attempt, "not used", logging.WARNING, why=obsolete.problems[0].what)
+        raise obsolete from error
+
+
+def _say_attempt(
+    plan: Plan, batch: Sequence[PlannedChunk], attempt: int, what: str, level: int, **facts: object
+) -> None:
+    """Write of each chunk of an attempt what became of it; the text of a transform's error is in the ledger only."""
+    event, reason = f"attempt_{what.replace(' ', '_')}", facts.get("why") or facts.get("error")
+    # a batch of several is halved and tried again: only what stands alone has failed
+    level = logging.INFO if what == "failed" and len(batch) > 1 else level
+    text = f"attempt {attempt} {what}, a batch of {len(batch)} chunk(s)" + (f": {reason}" if reason else "")
+    for chunk in batch:
+        with logs.of_chunk(plan, chunk):
+            logs.event(_log, level, event, text, told=True, attempt=attempt, chunks=len(batch), **facts)
+
+
+# --- gates ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,71 @@
+"""What is told while a batch of chunks is computed: one Spark job, of which only its files say how far it is.
+
+Put here how progress is seen and put into words. Who listens (the terminal, Dagster's log) brings what prints them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from resources.lakehouse.facade import local_path
+
+LOOK_SECONDS = 1.0
+
+
+def written_chunks(prefix: str) -> set[str]:
+    """Return the chunks that tasks of a running Spark job have finished, as Spark names their folders; none where staging is no local folder."""
+    try:
+        found = Path(local_path(prefix)).glob("_temporary/*/task_*/chunk=*")
+        return {folder.name.removeprefix("chunk=") for folder in found}
+    except FileNotFoundError:
+        return set()  # the job was committed, or its folder removed, while we looked
+
+
+class Progress:
+    """Tells of batches as the executor does them; a listener of it, closed at the end."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._ended = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._began = 0.0
+
+    def __call__(self, event: str, chunks: Sequence[str], text: str) -> None:
+        """Hear of an event."""
+        self.close()
+        which = f"{len(chunks)} chunk{'s' if len(chunks) != 1 else ''}" + (f", {span(chunks)}" if chunks else "")
+        if event == "attempt":
+            self._say(f"computing {which}, into {'/'.join(text.split('/')[-2:])}")
+            self._began = time.monotonic()
+            self._ended = threading.Event()
+            self._watcher = threading.Thread(target=self._watch, args=(chunks, text, self._ended), daemon=True)
+            self._watcher.start()
+        elif event == "staged":
+            self._say(f"staged {which}, after {time.monotonic() - self._began:.1f} s")
+        else:
+            self._say(f"{event}: {which}{': ' + text if text else ''}")
+
+    def _watch(self, chunks: Sequence[str], prefix: str, ended: threading.Event) -> None:
+        told: set[str] = set()
+        while not ended.wait(LOOK_SECONDS):
+            days = written_chunks(prefix)  # by their first day; a chunk's key is what it begins with
+            written = {key for key in chunks if any(day.startswith(key) for day in days)}
+            if new := written - told:
+                took = time.monotonic() - self._began
+                self._say(f"written {len(written)} of {len(chunks)} chunks after {took:.1f} s: {span(new)}")
+                told = written
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._ended.set()
+        if self._watcher is not None:
+            self._watcher.join()
+            self._watcher = None
+
+
+def span(chunks: Collection[str]) -> str:
+    """Return first and last of some chunks in words."""
+    return f"{min(chunks)} to {max(chunks)}" if len(chunks) > 1 else next(iter(chunks))

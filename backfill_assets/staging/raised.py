@@ -1,0 +1,110 @@
+"""What becomes of a gate that raises: it has not passed, and its run says which gate it was, why, where, and what to do.
+
+Put here how an error of a gate becomes a finding, and where its whole traceback is kept. A refusal stays one (something
+outside the gate is in the way, and says itself what to do), and so does a stop; an error of a transform is `compute`'s.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+from backfill_assets.declarations.places import place, raised_in_worker
+from backfill_assets.declarations.target import Finding
+from backfill_assets.installation import Platform
+from backfill_assets.staging import stopping
+from manifests.errors import Refused
+from resources.files import space
+from resources.ledger.facade import RAISED
+
+ERRORS = "errors"
+"""The folder of the home that tracebacks are kept in."""
+PLACE, TRACEBACK = "raised_at", "traceback"
+"""What the details of a gate that raised hold besides the error: the line of its code, and the file of the traceback."""
+_LINE = 300
+Done = TypeVar("Done")
+
+
+def words(error: Exception) -> str:
+    """Return an error's kind, its first line and where it was raised; of one of the JVM, the line that says what happened.
+
+    Of an error in a Python worker of Spark it is that error.
+    """
+    at = place(error)
+    return _kind_and_line(error) + (f" ({at})" if at else "")
+
+
+def _kind_and_line(error: Exception) -> str:
+    if said := raised_in_worker(error):
+        return said[:_LINE]
+    lines = [line.strip().lstrip(": ") for line in str(error).strip().splitlines()] or [""]
+    line = lines[1] if isinstance(error, Py4JJavaError) and len(lines) > 1 else lines[0]
+    return f"{type(error).__name__}: {line[:_LINE]}"
+
+
+def kept_traceback(home: Path, run_id: str, gate: str, error: Exception) -> str:
+    """Write the whole traceback of an error to a file of the home that only its owner reads; return its name in the home.
+
+    It may quote a row, as an error's text may. Returns an empty text where it could not be written.
+    """
+    said = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, run {run_id}, gate {gate}\n\n"
+    said += "".join(traceback.format_exception(error))
+    prefix = re.sub(r"[^\w.-]+", "_", f"{run_id}-{gate}")[:150]
+    try:
+        (home / ERRORS).mkdir(mode=0o700, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w",
+            encoding="utf-8",
+            errors="backslashreplace",
+            prefix=f"{prefix}-",
+            suffix=".txt",
+            dir=home / ERRORS,
+            delete=False,
+        ) as file:
+            file.write(said)
+    except OSError:  # what is judged does not depend on it: the verdict has the error and its line
+        return ""
+    return f"{ERRORS}/{Path(file.name).name}"
+
+
+def done_or_raised(run_id: str, work: Callable[[], Done]) -> Done | Exception:
+    """Return what work for the gates of a run returns, or the error that it raises.
+
+    Raises:
+        RunStopped: if the run was stopped meanwhile.
+        Refused: what the work was refused, or that the disk is full.
+    """
+    try:
+        with stopping.ending(run_id):
+            return work()
+    except Refused:
+        raise
+    except Exception as error:
+        if (full := space.refusal(error)) is not None:
+            raise full from error
+        return error
+
+
+def found_or_raised(platform: Platform, run_id: str, gate: str, find: Callable[[], Finding]) -> Finding:
+    """Return what a gate of a run finds; where it raises, that it has not passed because it could not judge, why and where.
+
+    Raises:
+        RunStopped: if the run was stopped meanwhile.
+        Refused: what the gate was refused, or that the disk is full.
+    """
+    found = done_or_raised(run_id, find)
+    if not isinstance(found, Exception):
+        return found
+    file = kept_traceback(platform.settings.home, run_id, gate, found)
+    details = {RAISED: words(found), PLACE: place(found), TRACEBACK: file}
+    text = f"could not judge: {words(found)}; " + (
+        f"traceback: {file} in the home folder" if file else "its traceback could not be written"
+    )
+    return Finding(False, text, {name: value for name, value in details.items() if value})

@@ -1,0 +1,418 @@
+"""One chunk before and after a run, compared row by row by its key. Runs in Spark's workers.
+
+Put here what is done to the files of one chunk and what is kept of it: counts, sums, a bounded number of rows, and a
+file with every changed row where one is asked for. Which files are before and which after is `diff`'s to say. Imports
+neither Dagster nor PySpark's SQL.
+
+A chunk is compared with itself only, so that no row leaves the worker that has read it. Where a table's key is without
+its day, a row that moved to another chunk is one removed there and one added here. Memory is one chunk before and
+after; one of more than `SLICE_ROWS` rows is compared by ranges of its key, cut where its files begin.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+from uuid import uuid4
+
+import polars as pl
+import pyarrow as arrow
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+
+from backfill_assets.worker.chunk_gate import shown_row
+from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED, rows_between
+from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.sums import numeric, sum_of, sums_of
+from manifests.canonical import plain
+
+KINDS = (ADDED, REMOVED, CHANGED)
+SLICE_ROWS = 8_000_000
+"""Rows of both sides of a chunk that are compared at once: some 1 GB."""
+SAMPLE_ROWS = 500
+"""The most rows of a sample, however many chunks there are."""
+PRODUCER = "run_id"
+"""Lineage column of the run that wrote a row."""
+_NEW = "__new"
+_MASKED = "^[0-9a-f]{64}$"
+"""What the mask HASH makes of a value: it is not hashed again."""
+
+
+@dataclass(frozen=True)
+class Concealed:
+    """What the policy keeps from being shown of rows, whatever an earlier run wrote: they are counted all the same.
+
+    Attributes:
+        subject: the column that says whose a row is; empty: none does.
+        erased: SHA-256 (hex) of the subjects whose rows are not shown.
+        masks: by column the mask (`HASH`, `CONSTANT` or `NULL`) and its constant, for values of the old side: the new side
+            was computed from masked ones.
+    """
+
+    subject: str = ""
+    erased: frozenset[str] = frozenset()
+    masks: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CompareSpec:
+    """How the chunks of one run are compared.
+
+    Attributes:
+        run_id: the run.
+        key: columns that identify a row.
+        values: the columns that are compared.
+        largest: how many of the largest changes are kept, by column and kind of change.
+        sample: how many rows of each kind of change are sampled of each chunk.
+        schema: of the changes table, as Iceberg JSON; empty: changed rows are not written.
+        concealed: what is not shown of the rows that are kept or written.
+        table: schema of the target, as Iceberg JSON: by it a column is found that a file has under another name, or lacks,
+            because it was written before the table had it.
+    """
+
+    run_id: str
+    key: tuple[str, ...]
+    values: tuple[str, ...]
+    largest: int
+    sample: int
+    schema: str = ""
+    concealed: Concealed = field(default_factory=Concealed)
+    table: str = ""
+
+
+@dataclass(frozen=True)
+class CompareTask:
+    """One chunk: files that are only before, files that are only after, files that are both, and where to write."""
+
+    chunk: str
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    both: tuple[str, ...]
+    output: str = ""
+
+
+@dataclass
+class ChunkCompared:
+    """What was found in one chunk; sums are text, exact, by column: before and after.
+
+    `duplicates` says that a side has a key more than once: nothing else of the chunk means anything then. `concealed` are
+    the changed rows that are counted and not shown.
+    """
+
+    chunk: str
+    kinds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    unchanged: int = 0
+    columns: dict[str, int] = field(default_factory=dict)
+    sums: dict[str, list[Any]] = field(default_factory=dict)
+    files: list[tuple[str, int, int]] = field(default_factory=list)
+    duplicates: bool = False
+    concealed: int = 0
+
+
+@dataclass
+class RowsKept:
+    """The rows that are kept of all chunks a worker has compared: the largest changes, and a sample."""
+
+    spec: CompareSpec
+    largest: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    sample: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, largest: Mapping[str, list[dict[str, Any]]], sample: Sequence[dict[str, Any]]) -> None:
+        """Add rows, and keep those that count."""
+        for place, rows in largest.items():
+            self.largest[place] = largest_of([*self.largest.get(place, []), *rows], self.spec.largest)
+        self.sample = spread([*self.sample, *sample], SAMPLE_ROWS)
+
+
+def largest_of(rows: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+    """Return the rows that moved furthest, furthest first; equal ones by their key."""
+    return sorted(rows, key=lambda row: (-abs(float(row["by"])), json.dumps(row["key"])))[:number]
+
+
+def spread(rows: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+    """Return at most `number` rows: each kind of change in turn, the first of every chunk before the second of any."""
+    by_kind = {kind: sorted((r for r in rows if r["kind"] == kind), key=_turn) for kind in KINDS}
+    turns = ((place, kind) for place in range(len(rows)) for kind in KINDS if place < len(by_kind[kind]))
+    return [by_kind[kind][place] for _, (place, kind) in zip(range(number), turns, strict=False)]
+
+
+def _turn(row: Mapping[str, Any]) -> tuple[int, int, str]:
+    return row["rank"], row["hash"], json.dumps(row["key"])
+
+
+# --- one chunk --------------------------------------------------------------------------------------------------------
+
+
+def compare(spec: CompareSpec, task: CompareTask) -> tuple[ChunkCompared, dict[str, list[dict[str, Any]]], list[Any]]:
+    """Compare a chunk; return what was found, the largest changes by column and kind, and the sample."""
+    found = ChunkCompared(task.chunk)
+    largest = RowsKept(spec)
+    sampled: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    for old, new in _slices(spec, task):
+        rows = _joined(spec, old, new)
+        every = _count(spec, found, rows, old.height, new.height)
+        changed = _shown(spec.concealed, every, spec.key).sort(spec.key)
+        found.concealed += every.height - changed.height
+        for kind in KINDS:
+            mine = changed.filter(pl.col("kind") == kind)
+            largest.add(_largest(spec, task.chunk, kind, mine), [])
+            sampled[kind] += _sampled(spec, task.chunk, mine)
+        if spec.schema and changed.height:
+            found.files.append(_write(spec, task, changed, len(found.files)))
+    _count_same(spec, found, task.both)
+    sample = []
+    for rows_of_kind in sampled.values():
+        chosen = sorted(rows_of_kind, key=_turn)[: spec.sample]
+        sample += [row | {"rank": rank} for rank, row in enumerate(chosen)]
+    return found, largest.largest, sample
+
+
+def _slices(spec: CompareSpec, task: CompareTask) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+    """Yield the rows that are only before and only after: all at once, or by ranges of the key."""
+    columns = [*spec.key, *spec.values, PRODUCER]
+    if not task.old and not task.new:
+        return
+    if sum(map(_rows_of, (*task.old, *task.new))) <= SLICE_ROWS:
+        yield _read(spec, task.old, task.new, columns), _read(spec, task.new, task.old, columns)
+        return
+    firsts = {scan_file(path, spec.table, spec.key).head(1).collect().row(0) for path in (*task.old, *task.new)}
+    for begins, ends in pairwise([None, *sorted(firsts)[1:], None]):
+        yield (
+            _read(spec, task.old, task.new, columns, begins=begins, ends=ends),
+            _read(spec, task.new, task.old, columns, begins=begins, ends=ends),
+        )
+
+
+def _rows_of(path: str) -> int:
+    return int(pl.scan_parquet(path, hive_partitioning=False).select(pl.len()).collect().item())
+
+
+def _read(
+    spec: CompareSpec,
+    paths: Sequence[str],
+    others: Sequence[str],
+    columns: Sequence[str],
+    *,
+    begins: Any = None,
+    ends: Any = None,
+) -> pl.DataFrame:
+    """Return rows of files, those with begins <= key < ends; no files are no rows with the columns of the others."""
+    if not paths:
+        return scan_file(others[0], spec.table, columns).head(0).collect()
+    frames = [scan_file(path, spec.table, columns) for path in paths]
+    lazy = frames[0] if len(frames) == 1 else pl.concat(frames)
+    return (lazy if begins is None and ends is None else rows_between(lazy, spec.key, begins, ends)).collect()
+
+
+def _joined(spec: CompareSpec, old: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
+    """Return each key once with its values before and after; `_was` and `_is` say on which side it is."""
+    before = old.with_columns(_was=pl.lit(True))
+    after = new.drop(PRODUCER).with_columns(_is=pl.lit(True))
+    rows = before.join(after, on=spec.key, how="full", coalesce=True, suffix=_NEW, nulls_equal=True)
+    return rows.with_columns(pl.col("_was", "_is").fill_null(False))
+
+
+def _count(spec: CompareSpec, found: ChunkCompared, rows: pl.DataFrame, old: int, new: int) -> pl.DataFrame:
+    """Add up counts and sums; return the rows that differ, with their `kind`."""
+    present = pl.col("_was") & pl.col("_is")
+    differ = {name: present & pl.col(name).ne_missing(pl.col(f"{name}{_NEW}")) for name in spec.values}
+    rows = rows.with_columns(expression.alias(f"_differs_{name}") for name, expression in differ.items()).with_columns(
+        _differs=pl.any_horizontal(f"_differs_{name}" for name in spec.values) if spec.values else False
+    )
+    numbers = numeric(rows.select(spec.values))
+    totals = rows.select(
+        pl.col("_is").filter(~pl.col("_was")).len().alias(ADDED),
+        pl.col("_was").filter(~pl.col("_is")).len().alias(REMOVED),
+        pl.col("_differs").sum().alias(CHANGED),
+        present.sum().alias("_present"),
+        *(pl.col(f"_differs_{name}").sum() for name in spec.values),
+        *(sum_of(name, rows.schema[name]).alias(f"_old_{name}") for name in numbers),
+        *(sum_of(f"{name}{_NEW}", rows.schema[name]).alias(f"_new_{name}") for name in numbers),
+    ).row(0, named=True)
+    found.duplicates |= totals["_present"] + totals[ADDED] != new or totals["_present"] + totals[REMOVED] != old
+    for kind in KINDS:
+        found.kinds[kind] += totals[kind]
+    found.unchanged += totals["_present"] - totals[CHANGED]
+    for name in spec.values:
+        found.columns[name] = found.columns.get(name, 0) + totals[f"_differs_{name}"]
+    for name in numbers:
+        _add_sums(found, name, totals[f"_old_{name}"], totals[f"_new_{name}"])
+    coming_or_going = pl.when(~pl.col("_was")).then(pl.lit(ADDED)).when(~pl.col("_is")).then(pl.lit(REMOVED))
+    return rows.filter(~present | pl.col("_differs")).with_columns(kind=coming_or_going.otherwise(pl.lit(CHANGED)))
+
+
+def _add_sums(found: ChunkCompared, name: str, before: Any, after: Any) -> None:
+    known = found.sums.get(name)
+    found.sums[name] = [before, after] if known is None else [known[0] + before, known[1] + after]
+
+
+def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -> None:
+    """Add the rows of files that are before and after: what they sum up to is read, nothing is compared."""
+    for path in paths:
+        lazy = scan_file(path, spec.table, spec.values)
+        found.unchanged += _rows_of(path)
+        for name, total in sums_of(lazy).items():
+            _add_sums(found, name, total, total)
+
+
+# --- the rows that are kept -------------------------------------------------------------------------------------------
+
+
+def _shown(concealed: Concealed, changed: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+    """Return changed rows as they may be shown: none of an erased subject, old values masked."""
+    for column in (concealed.subject, f"{concealed.subject}{_NEW}") if concealed.erased else ():
+        if column not in changed.columns:  # the new side of a key is the old one
+            continue
+        subjects = changed[column].cast(pl.String).unique().drop_nulls()
+        erased = [one for one in subjects if sha256(one.encode()).hexdigest() in concealed.erased]
+        changed = changed.filter(~pl.col(column).cast(pl.String).is_in(erased).fill_null(False))
+    for name, (mask, constant) in concealed.masks.items():
+        # a key that both sides have was masked before, or they would not have it both
+        only_old = pl.col("kind") == REMOVED if name in key else pl.lit(True)
+        changed = changed.with_columns(
+            pl.when(only_old)
+            .then(_mask(name, changed.schema[name], mask, constant))
+            .otherwise(pl.col(name))
+            .alias(name)
+        )
+    return changed
+
+
+def _mask(name: str, kind: pl.DataType, mask: str, constant: str | None) -> pl.Expr:
+    """Return a column as `old_data` masks it before a transform sees it."""
+    value = pl.col(name)
+    if kind != pl.String:
+        return pl.lit(None, dtype=kind)
+    if mask == "CONSTANT":
+        return pl.when(value.is_not_null()).then(pl.lit(constant))
+    if mask != "HASH":
+        return pl.lit(None, dtype=kind)
+    hashed = value.map_elements(lambda text: sha256(text.encode()).hexdigest(), return_dtype=pl.String)
+    return pl.when(value.str.contains(_MASKED)).then(value).otherwise(hashed)
+
+
+def _moved(name: str, kind: pl.DataType) -> tuple[pl.Expr, str] | None:
+    """Return by how much a column moved and in what, where that can be said: of a number, no row counts as 0."""
+    old, new = pl.col(name), pl.col(f"{name}{_NEW}")
+    if kind.is_integer():
+        return new.cast(pl.Int128).fill_null(0) - old.cast(pl.Int128).fill_null(0), ""
+    if kind.is_numeric():
+        return new.fill_null(0) - old.fill_null(0), ""
+    if kind == pl.Date:
+        return (new - old).dt.total_days(), "days"
+    if isinstance(kind, pl.Datetime):
+        return (new - old).dt.total_seconds(), "seconds"
+    return None
+
+
+def _largest(spec: CompareSpec, chunk: str, kind: str, rows: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of one kind, given in key order, that moved furthest, by `<column>|<kind>`."""
+    largest = {}
+    for name in spec.values if rows.height and spec.largest else ():
+        moved = _moved(name, rows.schema[name])
+        if moved is None:
+            continue
+        by, unit = moved
+        distances = rows.select(by.abs()).to_series()
+        furthest = distances.max()
+        if not furthest:  # nothing moved, or it cannot be said how far
+            continue
+        limit = distances.top_k(spec.largest).min()
+        chosen = distances.is_between(limit, furthest) & (distances != 0)
+        beyond = (chosen & (distances > limit)).arg_true()
+        ties = (chosen & (distances == limit)).arg_true().head(spec.largest - len(beyond))
+        top = (
+            rows[pl.concat([beyond, ties])]
+            .with_columns(_by=by)
+            .sort(pl.col("_by").abs(), descending=True, maintain_order=True)
+        )
+        largest[f"{name}|{kind}"] = [
+            _row(spec, chunk, row) | {"column": name, "by": str(row["_by"]), "unit": unit}
+            for row in top.iter_rows(named=True)
+        ]
+    return largest
+
+
+def _sampled(spec: CompareSpec, chunk: str, rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows, given in key order, whose keys have the smallest hashes: the same whoever asks, and no particular ones."""
+    if not rows.height or not spec.sample:
+        return []
+    parts = [pl.col(name).cast(pl.String).fill_null("") for name in spec.key]
+    texts = rows.select(pl.concat_str(parts, separator="\x1f")).to_series().to_list()
+    hashes = pl.Series([zlib.crc32(text.encode()) for text in texts], dtype=pl.UInt64)
+    in_order = hashes * 2**32 + pl.int_range(len(hashes), dtype=pl.UInt64, eager=True)  # equal hashes: the smaller key
+    chosen = in_order.arg_sort().head(spec.sample)
+    places = zip(hashes[chosen], rows[chosen].iter_rows(named=True), strict=True)
+    return [_row(spec, chunk, row) | {"hash": number, "rank": 0} for number, row in places]
+
+
+def _row(spec: CompareSpec, chunk: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a changed row as JSON can hold it: of one that differs the columns that do, else all of them."""
+    kind = row["kind"]
+    names = [name for name in spec.values if kind != CHANGED or row[f"_differs_{name}"]]
+    return {
+        "chunk": chunk,
+        "kind": kind,
+        "key": shown_row({name: row[name] for name in spec.key}),
+        "old": None if kind == ADDED else shown_row({name: row[name] for name in names}),
+        "new": None if kind == REMOVED else shown_row({name: row[f"{name}{_NEW}"] for name in names}),
+    }
+
+
+def _write(spec: CompareSpec, task: CompareTask, changed: pl.DataFrame, number: int) -> tuple[str, int, int]:
+    """Write changed rows as a data file of the changes table, in the place that is theirs whoever writes them.
+
+    The file appears whole or not at all, so that what a killed comparison has left is written over by the next.
+    """
+    differing = [pl.when(f"_differs_{name}").then(pl.lit(name)) for name in spec.values]
+    rows = changed.select(
+        pl.lit(spec.run_id).alias("run_id"),
+        pl.lit(task.chunk).alias("chunk"),
+        "kind",
+        pl.concat_list(differing).list.drop_nulls().alias("changed_columns")
+        if differing
+        else pl.lit([], dtype=pl.List(pl.String)).alias("changed_columns"),
+        *spec.key,
+        *(pl.col(name).alias(f"{name}_old") for name in spec.values),
+        *(pl.col(f"{name}{_NEW}").alias(f"{name}_new") for name in spec.values),
+        pl.col(PRODUCER).alias("run_id_old"),
+    )
+    wanted = schema_to_pyarrow(Schema.model_validate_json(spec.schema))
+    path = f"{task.output}/{task.chunk}-{number}.parquet"
+    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
+    filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
+    partial = f"{name}.{uuid4().hex}.partial"
+    pq.write_table(
+        rows.select(wanted.names).to_arrow().cast(wanted), partial, filesystem=filesystem, compression="zstd"
+    )
+    filesystem.move(partial, name)
+    return path, rows.height, filesystem.get_file_info(name).size
+
+
+def compared(spec: CompareSpec, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Compare the chunks of tasks (JSON), one after the other: each with its result, and at last the rows kept of all.
+
+    Those are the result of the chunk without a name: how many there are does not depend on how many changed.
+    """
+    kept = RowsKept(spec)
+    for text in texts:
+        found, largest, sample = compare(spec, CompareTask(**json.loads(text)))
+        kept.add(largest, sample)
+        found.sums = {name: [str(value) for value in pair] for name, pair in found.sums.items()}
+        yield found.chunk, json.dumps(plain(found))
+    yield "", json.dumps({"largest": kept.largest, "sample": kept.sample})
+
+
+def compare_batches(spec: CompareSpec, batches: Iterator[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
+    """Compare the chunks of Arrow batches with columns `chunk` and `task` (JSON), as `compared` does; a batch a result."""
+    pl.Config.set_engine_affinity("in-memory")
+    tasks = (text for batch in batches for text in batch.column("task").to_pylist())
+    for chunk, text in compared(spec, tasks):
+        yield arrow.RecordBatch.from_pydict({"chunk": [chunk], "result": [text]})

@@ -1,0 +1,460 @@
+"""What is published instead of a chunk's own rows: copies of files with merged rows, or correction events.
+
+Put here what is done, in Spark's workers, to one chunk's computed rows and the rows readers see today. Where the rows
+come from is `compute`'s; how they are judged is `gates`'s (which calls `merge_violations` and trusts nothing of the
+merge itself). Imports neither Dagster nor PySpark's SQL.
+
+Memory is one file of today's rows and one chunk's computed rows for a merge; for corrections both of one chunk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import polars as pl
+import pyarrow as arrow
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS
+from backfill_assets.worker.chunk_gate import by_key, merged_measures, named, shown_row, unreadable
+from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
+from manifests.canonical import plain
+from manifests.model import OlderVersion
+from resources.files.fingerprints import fingerprint
+
+ADDED, CHANGED, REMOVED = "ADDED", "CHANGED", "REMOVED"
+OLDER_RULE = "no version goes backwards"
+TIE_RULE = "one version says one thing"
+UNTOUCHED_RULE = "rows of other entities are as they were"
+MERGED_RULE = "rows of the merged entities are the computed ones"
+MERGED_KEY_RULE = "unique key after the merge"
+ISSUED_RULE = "a correction is issued once"
+_SAMPLE = 5
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
+
+
+@dataclass(frozen=True)
+class MergeSpec:
+    """How rows are merged: `schema` is the target's Iceberg schema as JSON; the rest as the plan has it.
+
+    `clock` is the version of a deletion where `version_column` is the run clock's column, else None: it always wins.
+    """
+
+    schema: str
+    key: tuple[str, ...]
+    entity: str
+    version_column: str
+    on_older_version: OlderVersion
+    run_id: str
+    deletes_at: Any = None
+
+
+@dataclass(frozen=True)
+class CorrectionSpec:
+    """How corrections are made: `schema` is the corrections table's as JSON, `values` the columns that are compared.
+
+    `base` is the schema of the table that is corrected, as JSON: by it today's rows are read.
+    """
+
+    schema: str
+    target: str
+    key: tuple[str, ...]
+    values: tuple[str, ...]
+    reason: str
+    lineage: Mapping[str, Any]
+    base: str = ""
+
+
+@dataclass(frozen=True)
+class DeriveTask:
+    """One chunk: the files readers see today, the computed ones, and where to write.
+
+    `entities` is a file with the entities of a merge; `issued` are the files of corrections that exist for the chunk.
+    """
+
+    chunk: str
+    base: tuple[str, ...]
+    computed: tuple[str, ...]
+    output: str
+    entities: str = ""
+    issued: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What was made of a chunk: new files (path, rows, bytes), the files they replace, and counts by what happened."""
+
+    chunk: str
+    files: list[tuple[str, int, int]]
+    replaced: list[str]
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class Unreadable(Exception):  # noqa: N818 - what was found, not what went wrong here
+    """A file that could not be read, and why."""
+
+    def __init__(self, path: str, error: Exception) -> None:
+        super().__init__(f"{path}: {error}")
+        self.violation = unreadable(path, error)
+
+
+# --- merge ------------------------------------------------------------------------------------------------------------
+
+
+def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
+    """Copy each file that holds rows of a merged entity, with the computed rows in their place.
+
+    A computed row goes into the last such file that begins at or before it; where no file holds the entities the rows
+    get a file of their own. A file without a row of a merged entity is not read beyond that column.
+    """
+    entities = _read(task.entities)
+    computed = _rows(task.computed)
+    touched: list[tuple[tuple[Any, ...], str]] = []
+    for path in task.base:
+        with _reading(path):
+            scan = pl.scan_parquet(path, hive_partitioning=False)
+            if scan.select(spec.entity).join(entities.lazy(), on=spec.entity, how="semi").head(1).collect().height:
+                touched.append((scan.select(spec.key).head(1).collect().row(0), path))
+    touched.sort()
+    derived = Derived(task.chunk, [], [path for _, path in touched])
+    counts = {"replaced": 0, "deleted": 0, "kept_newer": 0, "inserted": 0}
+    if not touched:
+        if computed is not None:
+            counts["inserted"] = computed.height
+            derived.files.append(_write(computed.sort(spec.key), spec.schema, task.output))
+        derived.counts.update(counts)
+        return derived
+    matched = 0
+    newer = _newer_keys(spec, [path for _, path in touched], entities, computed)
+    for number, (_, path) in enumerate(touched):
+        begins = touched[number][0] if number else None
+        ends = touched[number + 1][0] if number + 1 < len(touched) else None
+        mine = None if computed is None else rows_between(computed, spec.key, begins, ends)
+        base = _read(path, spec.schema)
+        rest, old = _parted(spec, base, entities)
+        kept = _newer(spec, old, computed)
+        merged = [rest, kept]
+        if mine is not None:
+            merged.append(mine if newer is None else mine.join(newer, on=spec.key, how="anti"))
+        found = 0 if computed is None else old.join(computed.select(spec.key), on=spec.key, how="semi").height
+        matched += found
+        counts["replaced"] += found
+        counts["deleted"] += old.height - found
+        counts["kept_newer"] += kept.height
+        derived.files.append(
+            _write(pl.concat([frame.select(base.columns) for frame in merged]).sort(spec.key), spec.schema, task.output)
+        )
+    counts["inserted"] = (0 if computed is None else computed.height) - matched
+    derived.counts.update(counts)
+    return Derived(task.chunk, [file for file in derived.files if file[1]], derived.replaced, derived.counts)
+
+
+def _parted(spec: MergeSpec, rows: pl.DataFrame, entities: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows of other entities, and those of the merged ones, each in the order they have.
+
+    A row without an entity is of no merged one: Polars answers NULL for it, and a filter would drop it from both.
+    """
+    merged = rows[spec.entity].is_in(entities[spec.entity].implode()).fill_null(value=False)
+    return rows.filter(~merged), rows.filter(merged)
+
+
+def _newer_keys(
+    spec: MergeSpec, paths: Sequence[str], entities: pl.DataFrame, computed: pl.DataFrame | None
+) -> pl.DataFrame | None:
+    """Return the keys of today's rows that win over computed ones; None where none can."""
+    if spec.on_older_version is not OlderVersion.KEEP:
+        return None
+    columns = [*spec.key, spec.version_column]
+    read = (_read(path, spec.schema, [*{*columns, spec.entity}]) for path in paths)
+    old = (frame.join(entities, on=spec.entity, how="semi") for frame in read)
+    return pl.concat([_newer(spec, frame, computed).select(spec.key) for frame in old])
+
+
+def _newer(spec: MergeSpec, old: pl.DataFrame, computed: pl.DataFrame | None) -> pl.DataFrame:
+    """Return the rows of today that are newer than what would take their place, if those win."""
+    if spec.on_older_version is not OlderVersion.KEEP:
+        return old.clear()
+    return _compared(spec, old, computed).filter(pl.col("_version") < pl.col(spec.version_column)).select(old.columns)
+
+
+def _compared(spec: MergeSpec, old: pl.DataFrame, computed: pl.DataFrame | None) -> pl.DataFrame:
+    """Return today's rows with the version that would take their place: the computed row's, or the deletion's."""
+    kind = old.schema[spec.version_column]
+    deletes_at = pl.lit(spec.deletes_at).cast(kind)
+    if computed is None:
+        return old.with_columns(_version=deletes_at)
+    versions = computed.select(*spec.key, pl.col(spec.version_column).alias("_version"))
+    return old.join(versions, on=spec.key, how="left").with_columns(_version=pl.coalesce("_version", deletes_at))
+
+
+def merge_violations(spec: MergeSpec, task: DeriveTask, merged: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Read everything back and return, by broken rule, a few of the rows that break it.
+
+    Raises:
+        Unreadable: naming the first file that cannot be read.
+    """
+    entities = _read(task.entities)
+    computed = _rows(task.computed)
+    before = [_read(path, spec.schema) for path in task.base]
+    after = [_read(path, spec.schema) for path in merged]
+    return _broken(spec, entities, computed, before, after)
+
+
+def _broken(
+    spec: MergeSpec,
+    entities: pl.DataFrame,
+    computed: pl.DataFrame | None,
+    before: Sequence[pl.DataFrame],
+    after: Sequence[pl.DataFrame],
+) -> dict[str, list[dict[str, Any]]]:
+    broken: dict[str, list[dict[str, Any]]] = {}
+
+    def require(rule: str, wrong: pl.DataFrame) -> None:
+        if wrong.height:
+            broken[rule] = [shown_row(row) for row in wrong.head(_SAMPLE).to_dicts()]
+
+    others, old = _all_sides(spec, before, entities)
+    others_after, mine = _all_sides(spec, after, entities)
+    wrong = _misplaced(before, others, old) or _misplaced(after, others_after, mine) or _differ(others, others_after)
+    if wrong:
+        broken[UNTOUCHED_RULE] = [wrong]
+    if len(after) != 1 or not by_key(after[0], spec.key)[1]:
+        keys = pl.concat([frame.select(spec.key) for frame in after]) if after else pl.DataFrame()
+        if keys.height:
+            require(MERGED_KEY_RULE, keys.filter(keys.is_duplicated()))
+    known = computed if computed is not None else next((frame.clear() for frame in (*before, *after)), None)
+    if known is None:
+        return broken
+    kept = pl.concat([known.clear(), *(_newer(spec, frame, computed).select(known.columns) for frame in old)])
+    wanted = pl.concat([known.join(kept.select(spec.key), on=spec.key, how="anti"), kept])
+    found = pl.concat([known.clear(), *(frame.select(known.columns) for frame in mine)])
+    require(MERGED_RULE, wanted.join(found, on=known.columns, how="anti", nulls_equal=True).select(spec.key))
+    require(MERGED_RULE, found.join(wanted, on=known.columns, how="anti", nulls_equal=True).select(spec.key))
+    for frame in old:
+        compared = _compared(spec, frame, computed)
+        version = pl.col(spec.version_column)
+        if spec.on_older_version is OlderVersion.REFUSE:
+            require(OLDER_RULE, compared.filter(pl.col("_version") < version).select(*spec.key, version, "_version"))
+        if computed is not None:
+            same = (*spec.key, spec.version_column, *LINEAGE_COLUMNS)
+            values = [name for name in frame.columns if name not in same]
+            ties = frame.join(computed, on=[*spec.key, spec.version_column], how="inner", suffix="_computed")
+            differ = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_computed")) for name in values)
+            require(TIE_RULE, ties.filter(differ).select(*spec.key, version))
+    return broken
+
+
+def _sides(spec: MergeSpec, rows: pl.DataFrame, entities: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows of other entities, and those of the merged ones, as the judge tells them apart.
+
+    By joins, and not as the merge itself does it: one mistake must not be made on both sides of a comparison.
+    """
+    return rows.join(entities, on=spec.entity, how="anti"), rows.join(entities, on=spec.entity, how="semi")
+
+
+def _all_sides(
+    spec: MergeSpec, frames: Sequence[pl.DataFrame], entities: pl.DataFrame
+) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
+    sides = [_sides(spec, frame, entities) for frame in frames]
+    return [rest for rest, _ in sides], [merged for _, merged in sides]
+
+
+def _misplaced(
+    whole: Sequence[pl.DataFrame], others: Sequence[pl.DataFrame], merged: Sequence[pl.DataFrame]
+) -> dict[str, int]:
+    """Count rows, if some are on no side or on both: what is on no side would be compared with nothing."""
+    rows, of_others, of_merged = (sum(map(len, frames)) for frames in (whole, others, merged))
+    found = {"rows": rows, "of merged entities": of_merged, "of others": of_others}
+    return {} if rows == of_others + of_merged else found
+
+
+def _differ(before: Sequence[pl.DataFrame], after: Sequence[pl.DataFrame]) -> dict[str, int]:
+    """Count the rows of two sets of files, if they do not hold the same ones: in the same order, as a rule, else in any."""
+    if len(before) == len(after) and all(
+        one.select(sorted(one.columns)).equals(other.select(sorted(other.columns)))
+        for one, other in zip(before, after, strict=True)
+    ):
+        return {}
+    same = sum(map(_fingerprint, before)) == sum(map(_fingerprint, after))
+    return {} if same else {"rows before": sum(map(len, before)), "after": sum(map(len, after))}
+
+
+def _fingerprint(frame: pl.DataFrame) -> int:
+    """Return a sum over the hashes of rows: equal for equal rows in any order, within one process."""
+    if not frame.height:
+        return 0
+    halves = pl.DataFrame({"hash": frame.hash_rows()}).select(
+        high=(pl.col("hash") // 2**32).sum(), low=(pl.col("hash") % 2**32).sum()
+    )
+    high, low = halves.row(0)
+    return int(high) * 2**64 + int(low) + frame.height * 2**128
+
+
+def rows_between(rows: Frame, key: Sequence[str], begins: Any, ends: Any) -> Frame:
+    """Return rows with begins <= key < ends; None stands for no limit."""
+    chosen = pl.lit(True)
+    if begins is not None:
+        chosen = chosen & ~_below(key, begins)
+    if ends is not None:
+        chosen = chosen & _below(key, ends)
+    return rows.filter(chosen)
+
+
+def _below(key: Sequence[str], limit: Sequence[Any]) -> pl.Expr:
+    below = pl.lit(False)
+    for column, value in reversed(list(zip(key, limit, strict=True))):
+        below = (pl.col(column) < pl.lit(value)) | ((pl.col(column) == pl.lit(value)) & below)
+    return below
+
+
+# --- corrections ------------------------------------------------------------------------------------------------------
+
+
+def correct(spec: CorrectionSpec, task: DeriveTask) -> Derived:
+    """Write one correction for each key whose row was added, changed or removed against today's rows."""
+    columns = [*spec.key, *spec.values]
+    new, old = _rows(task.computed), _rows(task.base, spec.base)
+    if new is None and old is None:
+        return Derived(task.chunk, [], [])
+    known = new if new is not None else old
+    assert known is not None
+    new = known.clear() if new is None else new
+    old = known.clear() if old is None else old
+    before = old.select(*columns, pl.col("run_id").alias("corrects_run_id"), _old=pl.lit(True))
+    after = new.select(*columns, _new=pl.lit(True))
+    both = before.join(after, on=spec.key, how="full", coalesce=True, suffix="__new")
+    was, now = pl.col("_old").fill_null(False), pl.col("_new").fill_null(False)
+    differ = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}__new")) for name in spec.values)
+    event = pl.when(~was).then(pl.lit(ADDED)).when(~now).then(pl.lit(REMOVED)).otherwise(pl.lit(CHANGED))
+    changed = both.filter(~(was & now) | differ).select(
+        *spec.key,
+        "corrects_run_id",
+        event_type=event,
+        old_values=pl.when(was).then(_as_json(spec.values, "")),
+        new_values=pl.when(now).then(_as_json(spec.values, "__new")),
+    )
+    counts = {name.lower(): changed.filter(pl.col("event_type") == name).height for name in (ADDED, CHANGED, REMOVED)}
+    ids = [_correction_id(spec, row) for row in changed.iter_rows(named=True)]
+    changed = changed.with_columns(
+        pl.Series("correction_id", ids, pl.String),
+        pl.lit(spec.reason).alias("reason"),
+        *(pl.lit(value).alias(name) for name, value in spec.lineage.items()),
+    ).sort("correction_id")
+    counts["issued_before"] = _issued(changed, task.issued)
+    files = [_write(changed, spec.schema, task.output)] if changed.height else []
+    return Derived(task.chunk, files, [], counts)
+
+
+def _as_json(names: Sequence[str], suffix: str) -> pl.Expr:
+    fields = [pl.col(f"{name}{suffix}").cast(pl.String).alias(name) for name in names]
+    return pl.struct(fields).struct.json_encode()
+
+
+def _correction_id(spec: CorrectionSpec, row: Mapping[str, Any]) -> str:
+    """Return the id of a pair: the accepted row and what it is corrected to. Equal pairs have equal ids, whoever asks."""
+    pair = [spec.target, *(str(row[name]) for name in spec.key)]
+    pair += [str(row[name]) for name in ("corrects_run_id", "old_values", "new_values")]
+    return hashlib.sha256(json.dumps(pair).encode()).hexdigest()
+
+
+def _issued(changed: pl.DataFrame, issued: Sequence[str]) -> int:
+    if not issued or not changed.height:
+        return 0
+    known = pl.concat([_read(path, columns=["correction_id"]) for path in issued])
+    return changed.join(known, on="correction_id", how="semi").height
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise Unreadable(path, error) from error
+
+
+def _read(path: str, schema: str = "", columns: Sequence[str] | None = None) -> pl.DataFrame:
+    with _reading(path):
+        return scan_file(path, schema, columns).collect()
+
+
+def _rows(paths: Sequence[str], schema: str = "") -> pl.DataFrame | None:
+    """Return the rows of some files, as a table's schema has them if one is given; None where there is no file."""
+    frames = [_read(path, schema) for path in paths]
+    if len({tuple(frame.columns) for frame in frames}) > 1:
+        frames = [frame.select(frames[0].columns) for frame in frames]
+    return pl.concat(frames) if frames else None
+
+
+def _write(rows: pl.DataFrame, schema: str, folder: str) -> tuple[str, int, int]:
+    """Write rows as an Iceberg data file of a schema (its field ids in it) under a name never used before."""
+    wanted = schema_to_pyarrow(Schema.model_validate_json(schema))
+    table = rows.select(wanted.names).to_arrow().cast(wanted)
+    path = f"{folder}/part-{uuid4().hex}.parquet"
+    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
+    filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
+    pq.write_table(table, name, filesystem=filesystem, compression="zstd")
+    return path, rows.height, filesystem.get_file_info(name).size
+
+
+def derive_batches(
+    spec: MergeSpec | CorrectionSpec, batches: Iterator[arrow.RecordBatch]
+) -> Iterator[arrow.RecordBatch]:
+    """Derive the chunks of Arrow batches with columns `chunk` and `task` (JSON); one result row each.
+
+    Of a chunk of which a file cannot be read the result is that violation.
+    """
+    pl.Config.set_engine_affinity("in-memory")
+    for batch in batches:
+        chunks, texts = batch.column("chunk").to_pylist(), []
+        for text in batch.column("task").to_pylist():
+            task = DeriveTask(**json.loads(text))
+            try:
+                found: Any = merge(spec, task) if isinstance(spec, MergeSpec) else correct(spec, task)
+            except Unreadable as error:
+                found = error.violation
+            texts.append(json.dumps(plain(found)))
+        yield arrow.RecordBatch.from_pydict({"chunk": chunks, "result": texts})
+
+
+def judge_merges(
+    spec: MergeSpec, measure: str | None, batches: Iterator[arrow.RecordBatch]
+) -> Iterator[arrow.RecordBatch]:
+    """Judge merged chunks of Arrow batches with columns `chunk` and `task`; measure them as readers would see them."""
+    pl.Config.set_engine_affinity("in-memory")
+    for batch in batches:
+        chunks, texts = batch.column("chunk").to_pylist(), []
+        for text in batch.column("task").to_pylist():
+            data = json.loads(text)
+            merged, own = data.pop("merged"), data.pop("own")
+            try:
+                broken = merge_violations(spec, DeriveTask(**data), merged)
+            except Unreadable as error:
+                broken, own = {error.violation.rule: error.violation.sample}, []
+            slices: pl.DataFrame | None = None
+            sums: dict[str, Any] = {}
+            seen = 0
+            for path in () if broken else merged:
+                rows = scan_file(path, spec.schema).collect()
+                seen += rows.height
+                sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key))))
+                slices = None if measure is None else merged_measures(slices, named(measure)(rows))
+            found = [] if slices is None else plain(slices.to_dicts())
+            hashes = {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path}
+            visible = {"rows": seen, "sums": as_text(sums)}
+            judged = {"broken": broken, "slices": found, "visible": visible, "hashes": hashes}
+            texts.append(json.dumps({"chunk": data["chunk"], **judged}))
+        yield arrow.RecordBatch.from_pydict({"chunk": chunks, "result": texts})

@@ -1,0 +1,84 @@
+"""Whether what Python would execute of a package is what its sources say: cached bytecode, and files that go before them.
+
+Python takes a cached file's word for which source it is of: the source's time and size, which anybody can write into it.
+Put here what looks inside. Which packages count, and what becomes of a difference, is `resources.code.identity`'s.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+import os
+import sys
+from collections.abc import Iterable
+from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES
+from pathlib import Path
+
+_HEADER = 16
+_HASHED, _CHECKED = 0b01, 0b10
+_FOLDER = "__pycache__"
+_seen: dict[tuple[str, str], tuple[int, ...]] = {}
+"""Cached files that were looked into, with their source: what the file system said of both then."""
+
+
+def altered(folders: Iterable[Path]) -> list[str]:
+    """Return the files below folders that Python would execute though the sources do not say what they say.
+
+    A cached file that Python would not use, because it is of another version or of an older source, is none of them. What
+    has not changed since it was looked into is not looked into again.
+    """
+    found = []
+    for folder in folders:
+        for source in sorted(folder.rglob("*.py")):
+            found += [str(cached) for cached in _cached_of(source) if not _says_the_same(source, cached)]
+        before = tuple(EXTENSION_SUFFIXES) + tuple(BYTECODE_SUFFIXES)
+        found += [
+            str(one) for one in sorted(folder.rglob("*")) if one.name.endswith(before) and one.parent.name != _FOLDER
+        ]
+    return found
+
+
+def _cached_of(source: Path) -> list[Path]:
+    """Return the cached files of a source that this Python may use, at whatever level of optimisation."""
+    usual = Path(importlib.util.cache_from_source(source, optimization=""))
+    return sorted(usual.parent.glob(f"{source.stem}.{sys.implementation.cache_tag}*.pyc"))
+
+
+def _says_the_same(source: Path, cached: Path) -> bool:
+    try:
+        now = _state(source) + _state(cached)
+        if _seen.get((str(source), str(cached))) == now:
+            return True
+        text, raw = source.read_bytes(), cached.read_bytes()
+    except FileNotFoundError:
+        return True  # one of them is gone meanwhile: there is nothing to use
+    if _is_used(source, text, raw) and not _is_of(text, cached, raw):
+        return False
+    _seen[str(source), str(cached)] = now
+    return True
+
+
+def _is_used(source: Path, text: bytes, raw: bytes) -> bool:
+    """Whether Python would take a cached file for one of its source, by what its header says."""
+    if len(raw) < _HEADER or raw[:4] != importlib.util.MAGIC_NUMBER:
+        return False
+    flags = int.from_bytes(raw[4:8], "little")
+    if flags & _HASHED:
+        return not flags & _CHECKED or raw[8:_HEADER] == importlib.util.source_hash(text)
+    facts = source.stat()
+    said = (int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
+    return said == (int.from_bytes(raw[8:12], "little"), int.from_bytes(raw[12:_HEADER], "little"))
+
+
+def _is_of(text: bytes, cached: Path, raw: bytes) -> bool:
+    level = cached.name.rpartition(".opt-")[2].partition(".")[0] if ".opt-" in cached.name else "0"
+    try:
+        code = marshal.loads(raw[_HEADER:])  # noqa: S302 - Python would load it; nothing of it is executed here
+        return bool(code == compile(text, code.co_filename, "exec", dont_inherit=True, optimize=int(level)))
+    except (ValueError, EOFError, TypeError, AttributeError, SyntaxError):
+        return False
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    facts = os.stat(file)  # noqa: PTH116 - the times as the file system has them
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns

@@ -1,0 +1,1 @@
+"""The evidence store: bundles, records, the chain, and heads kept elsewhere. Nothing here is rewritten or deleted."""

@@ -1,0 +1,88 @@
+"""Whether a data file lies wholly inside what a commit may change.
+
+Put here what is told of a file from table metadata alone. A scan asks which files MAY hold rows of a filter; a commit
+that deletes whole files must know that they hold no OTHER rows: a table that was filled by somebody else, or before its
+partitions were what they are now, has files that reach beyond a chunk. What follows from the answer is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date, timedelta
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import ResidualEvaluator, _StrictMetricsEvaluator, residual_evaluator_of
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.types import DateType
+
+from manifests.errors import Problem, PublicationRefused
+from resources.lakehouse.metadata import column_of, readable_bounds
+
+_SHOWN = 10
+_RULE = "a commit replaces whole files, and nothing outside what it is for may change"
+_EPOCH = date(1970, 1, 1)
+
+
+def reaching_beyond(table: Table, where: BooleanExpression, files: Iterable[DataFile]) -> list[DataFile]:
+    """Return the files that may hold rows which `where` does not select.
+
+    A file lies inside by the bounds of its columns (and without NULLs there), or by its partition, in the partition spec
+    that it was written with. One of which neither says so may hold anything.
+    """
+    with readable_bounds(table):
+        metrics = _StrictMetricsEvaluator(table.schema(), where)
+    partitions: dict[int, ResidualEvaluator] = {}
+
+    def by_partition(file: DataFile) -> bool:
+        if file.spec_id not in partitions:
+            spec = table.specs()[file.spec_id]
+            partitions[file.spec_id] = residual_evaluator_of(spec, where, case_sensitive=True, schema=table.schema())
+        return partitions[file.spec_id].residual_for(file.partition) == AlwaysTrue()
+
+    with readable_bounds(table):
+        return [file for file in files if not metrics.eval(file) and not by_partition(file)]
+
+
+def require_inside(
+    table: Table, where: BooleanExpression, what: str, files: Iterable[DataFile], column: str | None = None
+) -> None:
+    """Refuse to delete files that may hold rows which `where` (`what`, in words) does not select.
+
+    Raises:
+        PublicationRefused: naming each, with its bounds in `column` (of days), if that is told.
+    """
+    beyond = reaching_beyond(table, where, files)
+    if not beyond:
+        return
+    name = ".".join(table.name())
+    shown = [in_words(table, column, file) for file in beyond[:_SHOWN]] + (["…"] if len(beyond) > _SHOWN else [])
+    raise PublicationRefused(
+        Problem(
+            f"{len(beyond)} file(s) of {name} may hold rows that are not of {what}: {'; '.join(shown)}",
+            _RULE,
+            "rewrite these files by the table's partitions, then plan the change again under a new run id",
+        )
+    )
+
+
+def days_of(table: Table, column: str, file: DataFile) -> tuple[date, date] | None:
+    """Return the first and last day of a file in a date column, both inclusive; None where its metrics do not say."""
+    field = column_of(table, column)
+    low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
+    if low is None or high is None or not isinstance(field.field_type, DateType):
+        return None
+    with readable_bounds(table):
+        return _day(field.field_type, low), _day(field.field_type, high)
+
+
+def _day(kind: DateType, bound: bytes) -> date:
+    return _EPOCH + timedelta(days=int(from_bytes(kind, bound)))
+
+
+def in_words(table: Table, column: str | None, file: DataFile) -> str:
+    """Name a file with its rows and its bounds in a column of days."""
+    known = None if column is None else days_of(table, column, file)
+    bounds = "no bounds" if known is None else f"{column} {known[0]} to {known[1]}"
+    return f"{file.file_path} ({file.record_count:,} rows, {bounds})"

@@ -1,0 +1,75 @@
+"""The snapshots behind a ref, in order: how a table's history is followed, also where an expiry has left gaps in it.
+
+Put here how one snapshot leads to the one before it. What a snapshot holds is `lakehouse`'s to say; which snapshots may
+expire is `backfill_assets.operations.garbage`'s, and removing them is `history`'s.
+
+PyIceberg cuts the link from a snapshot to a parent that expires. So an expiry that takes snapshots from the middle of
+main's history leaves a tag `past-<snapshot id>` at the newest snapshot of each part before a gap: it says that the
+snapshot was in the history of main. Without it the publications before the gap would seem never to have landed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+_PAST = "past-"
+
+
+def past_of(snapshot_id: int) -> str:
+    """Return the name of the tag that marks a snapshot as the newest of main's history before a gap."""
+    return f"{_PAST}{snapshot_id}"
+
+
+def is_past(ref: str, snapshot_id: int) -> bool:
+    """Tell whether a ref that names a snapshot is such a mark."""
+    return ref == past_of(snapshot_id)
+
+
+def lineage_of(table: Table, ref: str | None = None) -> list[Snapshot]:
+    """Return the snapshots from a branch or tag (main, if None) back to the oldest one known, newest first.
+
+    Main's history goes on behind its gaps; of another ref it ends at the first one.
+    """
+    return list(ancestors(table, ref or MAIN_BRANCH))
+
+
+def ancestors(table: Table, ref: str = MAIN_BRANCH) -> Iterator[Snapshot]:
+    """Yield the snapshots of `lineage_of`, each once; a look-up that finds what it wants early follows no further."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}  # PyIceberg's own look-up is a search
+    left = dict(by_id)
+    refs = table.refs()
+    last: Snapshot | None = None
+    head = refs.get(ref)
+    if head is None:
+        return
+    for last in _chain(left, head.snapshot_id):
+        yield last
+    if ref != MAIN_BRANCH or last is None:
+        return
+    marked = [by_id[one.snapshot_id] for name, one in refs.items() if is_past(name, one.snapshot_id)]
+    for mark in sorted(marked, key=_age, reverse=True):
+        if _age(mark) < _age(last):  # else main has been moved back behind it: it is no history of what main is now
+            for last in _chain(left, mark.snapshot_id):
+                yield last
+
+
+def _chain(left: dict[int, Snapshot], snapshot_id: int) -> Iterator[Snapshot]:
+    """Yield a snapshot and those that it leads to, out of those that are left: metadata that was changed may lead in a circle."""
+    snapshot = left.pop(snapshot_id, None)
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else left.pop(parent, None)
+
+
+def _age(snapshot: Snapshot) -> tuple[int, int]:
+    return snapshot.sequence_number or 0, snapshot.timestamp_ms
+
+
+def withdrawn(version: str) -> str:
+    """Return the name under which a version that was rolled back stays readable."""
+    return f"withdrawn-{version}"

@@ -1,0 +1,162 @@
+"""The files of a table, through the file system that its catalog gives: a local folder or an object store.
+
+Put here listing, looking and deleting, file by file. Which file may go is `backfill_assets.operations.garbage`'s to decide. Links
+are never followed, and a folder is never deleted with what is in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyarrow import ArrowInvalid, BufferReader
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+
+from manifests.errors import EnvironmentRefused, Problem
+from resources.files.fingerprints import read_footer
+from resources.lakehouse.facade import local_path
+from resources.lakehouse.metadata import readable_place
+
+_LOOK_AT_ONCE = 1_000
+_NAMED_HOSTS = frozenset({"hdfs", "viewfs"})
+"""Schemes whose host is a part of the file system, and not of a file's place in it; as in PyIceberg."""
+
+
+@dataclass(frozen=True)
+class FileFound:
+    """A file as it was seen: `path` is a place (see `place_of`), `modified_ns` is 0 where the store does not say."""
+
+    path: str
+    bytes: int
+    modified_ns: int
+
+
+def place_of(uri: str) -> str:
+    """Return what the file system calls a URI: a local path, bucket and key, or on HDFS the path alone."""
+    parts = urlsplit(uri)
+    if parts.scheme in {"", "file"}:
+        return local_path(uri)
+    return parts.path if parts.scheme in _NAMED_HOSTS else parts.netloc + parts.path
+
+
+def filesystem_of(table: Table, uri: str) -> tuple[pafs.FileSystem, str, str]:
+    """Return the file system of a URI with the catalog's own credentials, the place in it, and the scheme to restore."""
+    parts = urlsplit(uri)
+    io = table.io
+    if not isinstance(io, PyArrowFileIO):
+        raise EnvironmentRefused(
+            Problem(
+                f"the catalog's property {PY_IO_IMPL} names {type(io).__module__}.{type(io).__qualname__}",
+                "files are listed and looked at through PyArrow",
+                f"remove {PY_IO_IMPL} from the properties of the catalog (see `backfill config`)",
+            )
+        )
+    with readable_place(table, uri):
+        filesystem = io.fs_by_scheme(parts.scheme or "file", parts.netloc or None)
+    if parts.scheme in {"", "file"}:
+        return filesystem, place_of(uri), "file://" if parts.scheme else ""
+    host = parts.netloc if parts.scheme in _NAMED_HOSTS else ""
+    return filesystem, place_of(uri), f"{parts.scheme}://{host}"
+
+
+class Storage:
+    """The files below one table's location."""
+
+    def __init__(self, table: Table) -> None:
+        self._filesystem, self.location, _ = filesystem_of(table, table.location().rstrip("/"))
+        self._local = isinstance(self._filesystem, pafs.LocalFileSystem)
+
+    def inside(self, path: str) -> bool:
+        """Return whether a place lies below the table's location, and no link leads out of it on the way."""
+        if not path.startswith(f"{self.location}/") or ".." in path.split("/"):
+            return False
+        while self._local and path != self.location:
+            if os.path.islink(path):  # noqa: PTH114 - a place is text, whatever holds it
+                return False
+            path = os.path.dirname(path)  # noqa: PTH120 - a place is text
+        return True
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the folders directly in `folder`, without links."""
+        return [info.path for info in self._entries(folder, recursive=False) if not info.is_file]
+
+    def files(self, folder: str) -> list[FileFound]:
+        """Return every file below `folder`; a link is neither returned nor followed."""
+        if not self._local:
+            return [_found(info) for info in self._entries(folder, recursive=True) if info.is_file]
+        files: list[FileFound] = []
+        waiting = [folder] if self.inside(folder) else []
+        while waiting:
+            for info in self._entries(waiting.pop(), recursive=False):
+                if info.is_file:
+                    files.append(_found(info))
+                else:
+                    waiting.append(info.path)
+        return sorted(files, key=lambda file: file.path)
+
+    def _entries(self, folder: str, *, recursive: bool) -> list[pafs.FileInfo]:
+        selector = pafs.FileSelector(folder, recursive=recursive, allow_not_found=True)
+        found = self._filesystem.get_file_info(selector)
+        if not self._local:
+            return list(found)
+        return [info for info in found if not os.path.islink(info.path)]  # noqa: PTH114 - Arrow follows links
+
+    def look(self, paths: Iterable[str]) -> dict[str, FileFound]:
+        """Return those of `paths` that are files now; what a manifest names that can be no place is none."""
+        wanted = [path for path in paths if path and "\0" not in path]
+        found: dict[str, FileFound] = {}
+        for start in range(0, len(wanted), _LOOK_AT_ONCE):
+            for info in self._filesystem.get_file_info(wanted[start : start + _LOOK_AT_ONCE]):
+                if info.is_file:
+                    found[info.path] = _found(info)
+        return found
+
+    def rows(self, path: str) -> int:
+        """Return the rows of a Parquet file, from its footer.
+
+        Raises:
+            ArrowException: if what was read is no footer.
+            OSError: if it cannot be read; FileNotFoundError if it is not there.
+        """
+        with self._filesystem.open_input_file(path) as stream:
+            raw = read_footer(stream, stream.size())
+        try:
+            return int(pq.read_metadata(BufferReader(raw)).num_rows)
+        except OSError as error:  # Arrow's word for bytes that it cannot make sense of
+            raise ArrowInvalid(str(error)) from error
+
+    def content(self, path: str) -> bytes:
+        """Return a whole file.
+
+        Raises:
+            OSError: if it cannot be read; FileNotFoundError if it is not there.
+        """
+        with self._filesystem.open_input_file(path) as stream:
+            return bytes(stream.read())
+
+    def delete(self, file: FileFound) -> bool:
+        """Delete a file if it is still the one that was found; return whether it was deleted."""
+        if not self.inside(file.path) or self.look([file.path]).get(file.path) != file:
+            return False
+        self._filesystem.delete_file(file.path)
+        return True
+
+    def drop_empty(self, top: str) -> None:
+        """Remove `top` and the folders below it that are empty by now; only a local folder is more than a name."""
+        if not self._local or not self.inside(top):
+            return
+        for folder in self.folders(top):
+            self.drop_empty(folder)
+        with suppress(OSError):  # something is in it, or somebody else has removed it
+            os.rmdir(top)  # noqa: PTH106 - a place is text
+
+
+def _found(info: pafs.FileInfo) -> FileFound:
+    return FileFound(info.path, int(info.size or 0), int(info.mtime_ns or 0))

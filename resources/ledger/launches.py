@@ -1,0 +1,81 @@
+"""Whether a run waits for somebody to launch it: what of it is left to compute, and nobody computes.
+
+Put here what the ledger says of that; it is asked anew each time, since a process that is gone puts nothing on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from manifests.chunks import in_words
+from manifests.lifecycle import RunState
+from resources.ledger import stops
+from resources.ledger.facade import STAGED, ChunkRecord, Ledger, RunRecord
+from resources.ledger.stops import Stop
+from resources.processes import has_ended
+
+STOPPED = "stopped"
+"""What the words of a run begin with that somebody has stopped; see `stops.Stop`."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why a run waits for a launch: somebody has stopped it, or chunks (in order) are left that nobody computes."""
+
+    run_id: str
+    chunks: tuple[str, ...]
+    stop: Stop | None = None
+
+    def __str__(self) -> str:
+        if self.stop is not None:
+            return f"{self.stop}; waits for a launch (`backfill resume {self.run_id}`)"
+        left = in_words(self.chunks)
+        return f"waits for a launch of {left}, {len(self.chunks)} chunk(s) (`backfill run {self.run_id}`)"
+
+
+def state(record: RunRecord, waiting: Waiting | None) -> str:
+    """Return a run's state as people are shown it: of one that somebody has stopped, that, by whom and when."""
+    stop = None if waiting is None else waiting.stop
+    said = "" if stop is None else f", {STOPPED} by {stop.stopped_by} at {stop.at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{record.state}{said}"
+
+
+def reason(record: RunRecord, waiting: Waiting | None) -> str:
+    """Return why a run is in its state: of one that nobody computes any more, what it waits for."""
+    return str(waiting) if waiting is not None and record.state is RunState.RUNNING else record.state_reason
+
+
+def under_way(attempt: Mapping[str, Any]) -> bool:
+    """Return whether an attempt is being computed, as far as this machine can see; another machine's is taken to be."""
+    return attempt["state"] == "RUNNING" and not has_ended(attempt)
+
+
+def waits(
+    ledger: Ledger,
+    record: RunRecord,
+    *,
+    chunks: Sequence[ChunkRecord] | None = None,
+    attempts: Sequence[Mapping[str, Any]] | None = None,
+) -> Waiting | None:
+    """Return why a run waits for a launch, or None; `chunks` and `attempts` are its own, where they are read already."""
+    if record.state not in {*stops.STOPPABLE, RunState.FAILED}:
+        return None
+    stop = stops.held(ledger.engine, record.run_id)
+    if stop is None and record.state is not RunState.RUNNING:
+        return None
+    left = tuple(
+        one.chunk for one in (ledger.chunks(record.run_id) if chunks is None else chunks) if one.state not in STAGED
+    )
+    if stop is not None:
+        return Waiting(record.run_id, left, stop)
+    busy = any(under_way(one) for one in (ledger.attempts(record.run_id) if attempts is None else attempts))
+    return Waiting(record.run_id, left) if left and not busy else None
+
+
+def all_waiting(ledger: Ledger) -> dict[str, Waiting]:
+    """Return every run that waits for a launch."""
+    states = {*stops.STOPPABLE, RunState.FAILED}
+    found = {record.run_id: waits(ledger, record) for record in ledger.runs(states=states)}
+    return {run_id: one for run_id, one in found.items() if one is not None}

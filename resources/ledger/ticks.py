@@ -1,0 +1,77 @@
+"""Which LIVE manifests the platform's own tick has written: what gives a run the rights of LIVE.
+
+Put here the recording of a tick's manifest and the question whether a manifest is one. What a tick writes is
+`backfill_assets.live`'s. Rows are only ever added: a tick that writes its manifest anew, on newer tables, adds another.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from manifests.errors import Problem
+from manifests.model import Kind, RunManifest
+from resources.ledger.journal import explain_run, unexplained
+from resources.ledger.tables import live_ticks
+
+ONLY_TICKS = (
+    "LIVE is the platform's own: its tick (schedule, sensor, `backfill live`) writes the manifest and records it"
+)
+
+
+def record(engine: sa.Engine, manifest: RunManifest, at: datetime) -> None:
+    """Put on record that the tick has written this manifest; safe to repeat."""
+    scope = manifest.target.publish_range
+    with engine.begin() as connection:
+        if not _written(connection, manifest.run_id, manifest.hash):
+            connection.execute(
+                live_ticks.insert().values(
+                    run_id=manifest.run_id,
+                    target=manifest.target.table,
+                    manifest_hash=manifest.hash,
+                    source_snapshot_id=manifest.source.snapshot_id,
+                    start_day=scope.start,
+                    end_day=scope.end,
+                    at=at,
+                )
+            )
+
+
+def has_written(engine: sa.Engine, manifest: RunManifest) -> bool:
+    """Whether a tick has written exactly this manifest, whatever the manifest says of itself."""
+    with engine.connect() as connection:
+        return _is_live(connection, manifest)
+
+
+def problems(engine: sa.Engine, manifest: RunManifest) -> list[Problem]:
+    """Say why a manifest of kind LIVE has no rights of LIVE; nothing for other kinds and for what a tick has written."""
+    with engine.connect() as connection:
+        return problems_in(connection, manifest)
+
+
+def problems_in(connection: sa.Connection, manifest: RunManifest) -> list[Problem]:
+    """Say the same of what a transaction sees."""
+    if manifest.kind is not Kind.LIVE or _is_live(connection, manifest):
+        return []
+    return [
+        Problem(
+            f"the manifest of '{manifest.run_id}' has kind LIVE, and no tick has written it",
+            ONLY_TICKS,
+            f"`backfill live {manifest.target.table}` takes in what is new; for a change of history choose kind BACKFILL, "
+            "RESTATEMENT or REPAIR",
+        )
+    ]
+
+
+def _is_live(connection: sa.Connection, manifest: RunManifest) -> bool:
+    if manifest.kind is not Kind.LIVE or not _written(connection, manifest.run_id, manifest.hash):
+        return False
+    # a row that no transaction of this project has written gives no rights
+    found = explain_run(connection, manifest.run_id)
+    return not unexplained(connection, found, manifest.run_id, [live_ticks.name])
+
+
+def _written(connection: sa.Connection, run_id: str, manifest_hash: str) -> bool:
+    query = sa.select(live_ticks.c.id).where(live_ticks.c.run_id == run_id, live_ticks.c.manifest_hash == manifest_hash)
+    return connection.execute(query.limit(1)).first() is not None

@@ -1,0 +1,116 @@
+"""Watermarks: up to which event day, and with which source snapshot, a target is complete.
+
+Put here the rules by which a watermark advances and is withdrawn. Both happen in the transaction in which the ledger
+accepts a run or undoes it, and nowhere else. A row is never changed but ended, and the newest that is not ended counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+import sqlalchemy as sa
+
+from manifests.chunks import first_day
+from manifests.model import Corrections, PublishMode
+from manifests.planner import Plan
+from resources.ledger.plans import said
+from resources.ledger.tables import accepted_versions, runs, watermarks
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """A target is complete up to `complete_until` with all that its source knew at a snapshot.
+
+    `source_at` is when that snapshot was committed; `run_id` is the run that brought the target there.
+    """
+
+    target: str
+    run_id: str
+    complete_until: date
+    source_snapshot_id: int
+    source_at: datetime
+    at: datetime
+
+
+def current(engine: sa.Engine, target: str) -> Watermark | None:
+    """Return the watermark of a target, or None where nothing is known to be complete."""
+    with engine.connect() as connection:
+        return _current(connection, target)
+
+
+def advance(connection: sa.Connection, plan: Plan, at: datetime) -> None:
+    """Advance the target's watermark by a run that is being accepted, if it goes on from where the target is complete.
+
+    A run that reads an older source snapshot than the watermark's, that leaves days out in between, or that does not
+    make its whole range complete (a merge of some entities, corrections beside unchanged rows) moves nothing. Where the
+    target has no watermark, a run that holds its newest chunk sets one.
+    """
+    if not _completes(plan):
+        return
+    present, until = _current(connection, plan.target), plan.complete_until
+    if present is None:
+        moves = not _holds_later_chunks(connection, plan)
+    else:
+        follows = plan.publish_range.start <= present.complete_until + timedelta(days=1)
+        further = until > present.complete_until
+        same_days_newer_source = until == present.complete_until and plan.source_committed_at > present.source_at
+        is_newer = plan.source_committed_at >= present.source_at
+        moves = follows and is_newer and (further or same_days_newer_source)
+    if moves:
+        connection.execute(
+            watermarks.insert().values(
+                target=plan.target,
+                run_id=plan.run_id,
+                complete_until=until,
+                source_snapshot_id=plan.source_snapshot_id,
+                at=at,
+            )
+        )
+
+
+def withdraw(connection: sa.Connection, plan: Plan, at: datetime) -> None:
+    """End the watermark of a run that is being rolled back, and those that went on from it.
+
+    What counts then is the watermark from before the run: LIVE covers the days since once more.
+    """
+    mine = sa.select(sa.func.min(watermarks.c.id)).where(
+        watermarks.c.run_id == plan.run_id, watermarks.c.ended_at.is_(None)
+    )
+    first = connection.execute(mine).scalar()
+    if first is not None:
+        connection.execute(
+            watermarks.update()
+            .where(watermarks.c.target == plan.target, watermarks.c.id >= first, watermarks.c.ended_at.is_(None))
+            .values(ended_at=at)
+        )
+
+
+def _completes(plan: Plan) -> bool:
+    if plan.publish_mode is PublishMode.CORRECTION_EVENTS:
+        return plan.corrections is Corrections.BESIDE
+    return plan.publish_mode is not PublishMode.MERGE_BY_KEY
+
+
+def _current(connection: sa.Connection, target: str) -> Watermark | None:
+    row = connection.execute(
+        sa.select(watermarks, said(runs.c.plan, "source_committed_at").label("source_at"))
+        .join(runs, runs.c.run_id == watermarks.c.run_id)
+        .where(watermarks.c.target == target, watermarks.c.ended_at.is_(None))
+        .order_by(watermarks.c.id.desc())
+        .limit(1)
+    ).one_or_none()
+    if row is None:
+        return None
+    source_at = datetime.fromisoformat(row.source_at).astimezone(UTC)
+    return Watermark(target, row.run_id, row.complete_until, row.source_snapshot_id, source_at, row.at)
+
+
+def _holds_later_chunks(connection: sa.Connection, plan: Plan) -> bool:
+    """Whether somebody holds a chunk of the target after the run's last day."""
+    held = connection.execute(
+        sa.select(accepted_versions.c.chunk).where(
+            accepted_versions.c.target == plan.target, accepted_versions.c.ended_at.is_(None)
+        )
+    )
+    return any(first_day(plan.chunking, row.chunk) > plan.publish_range.end for row in held)

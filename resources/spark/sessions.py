@@ -1,0 +1,231 @@
+"""Spark sessions keyed by execution mode, on top of dagster-pyspark.
+
+Put here what a session may reach and how it is configured. A session knows its mode and says so; a mode other than
+LIVE gets no JDBC, no credentials of sinks, and, on the embedded default, no file system outside the lakehouse; that of
+RECONCILIATION writes no files at all. These settings stop accidents, not intent: see `docs/deployment.md` for the
+boundary that does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from manifests.errors import EnvironmentRefused, Problem
+from manifests.model import Mode
+from resources.lakehouse.facade import local_path
+from resources.settings import Settings
+from resources.spark import class_archive, worker_daemon
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MODE_KEY = "spark.backfill.mode"
+"""Runtime setting in which a session carries its mode."""
+WEBHOOK_VARIABLE = "BACKFILL_NOTIFICATION_WEBHOOK"
+"""The credential of the one sink with side effects."""
+JDBC_PROVIDERS = "basic,db2,databricks,mariadb,mssql,mysql,oracle,postgres"
+
+_TELL_TWICE = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers of PySpark that write each error with the JVM's whole stack to stderr, besides raising it."""
+OPEN_FILES = 8
+"""Files that a task writes side by side; of rows for more than these, Spark would sort what is left once more."""
+_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+"""Ours; an installation's own are `spark.driver.extraJavaOptions`, which come after them."""
+
+# Every name here exists in classic Spark and in Spark Connect; static ones are set where the JVM is started.
+_STATIC = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    _JAVA_OPTIONS: class_archive.LOGGING,
+    "spark.python.worker.reuse": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.codegen.cache.maxEntries": "1000",
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.hadoop.parquet.enable.summary-metadata": "false",
+}
+_RUNTIME = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.fieldId.write.enabled": "true",
+    "spark.sql.parquet.fieldId.read.enabled": "true",
+    "spark.sql.parquet.fieldId.read.ignoreMissing": "false",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.files.maxRecordsPerFile": "4000000",
+    # the chunks of a partition are sorted by key already: this spares the writer's own sort, by folder
+    "spark.sql.maxConcurrentOutputFileWriters": str(OPEN_FILES),
+    # files are named to Spark one by one: on a local disk the driver looks them up faster than a job would
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+    # column chunks of a few kilobytes are read faster in this thread than by handing them to others
+    "parquet.hadoop.vectored.io.enabled": "false",
+}
+_HADOOP = ("fs.", "parquet.")
+_COMMIT_PROTOCOL = "spark.sql.sources.commitProtocolClass"
+_WRITES_NOTHING = {_COMMIT_PROTOCOL: "org.apache.spark.internal.io.FileCommitProtocol"}
+"""What commits the files that a frame is written to: the abstract class itself, which Spark cannot make, so that every write
+fails before it has removed or written anything. Spark refuses the name of a class that it cannot load."""
+_DENIED = {"spark.sql.sources.disabledJdbcConnProviderList": JDBC_PROVIDERS}
+
+
+def session_settings(settings: Settings, mode: Mode) -> dict[str, str]:
+    """Return the Spark settings of a mode: defaults, then the installation's, then what the mode forbids."""
+    merged = _STATIC | _RUNTIME | settings.spark | settings.spark_by_mode.get(mode, {})
+    if mode is not Mode.LIVE:
+        merged |= _DENIED | only_the_warehouse(settings)
+    if mode is Mode.RECONCILIATION:
+        merged |= _WRITES_NOTHING
+    return merged | {MODE_KEY: mode.value}
+
+
+def only_the_warehouse(settings: Settings) -> dict[str, str]:
+    """Return the settings that leave a session no local path but the warehouse's.
+
+    Hadoop's view file system takes the place of the local one and has a single mount, so that a path elsewhere does not
+    exist, for reading or writing. Where the warehouse is no local folder, its credentials are the limit instead.
+    """
+    warehouse = settings.catalog.get("warehouse", "")
+    if not warehouse.startswith("file:"):
+        return {}
+    folder = local_path(warehouse).rstrip("/")
+    return {
+        "fs.file.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+        # otherwise the file system that another session of this JVM opened would be handed out
+        "fs.file.impl.disable.cache": "true",
+        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "fs.viewfs.rename.strategy": "SAME_FILESYSTEM_ACROSS_MOUNTPOINT",
+        # a view's listing with localities forks `ls` for every file, to learn permissions that nobody asks for
+        "spark.sql.sources.ignoreDataLocality": "true",
+        f"fs.viewfs.mounttable.default.link.{folder}": f"file://{folder}",
+    }
+
+
+class ModeSpark:
+    """The Spark sessions of one process, one a mode, made at first use.
+
+    `worker_modules` are what Python workers have imported when they begin.
+    """
+
+    def __init__(self, settings: Settings, worker_modules: Sequence[str] = ()) -> None:
+        self._settings = settings
+        self._workers = {
+            "spark.python.daemon.module": worker_daemon.__name__,
+            f"spark.executorEnv.{worker_daemon.MODULES_VARIABLE}": ",".join(worker_modules),
+        }
+        self._sessions: dict[Mode, SparkSession] = {}
+
+    def session(self, mode: Mode) -> SparkSession:
+        """Return the session of a mode.
+
+        Static settings belong to the JVM: the first mode of a process decides them. Another mode in the same process
+        gets a session of its own with its own runtime settings.
+
+        Raises:
+            EnvironmentRefused: if Java is missing or the session is not of that mode.
+        """
+        if mode not in self._sessions:
+            self._sessions[mode] = self._start(mode)
+        session = self._sessions[mode]
+        if session.conf.get(MODE_KEY) != mode.value:
+            raise EnvironmentRefused(
+                Problem(
+                    f"the Spark session for {mode} says it is {session.conf.get(MODE_KEY)}",
+                    "a session is used in the mode it was made for",
+                    f"nothing else may change {MODE_KEY}",
+                )
+            )
+        return session
+
+    @contextmanager
+    def writing_evidence(self, mode: Mode) -> Iterator[SparkSession]:
+        """Yield the session of a mode; one that writes no files may write what a gate has found meanwhile."""
+        session = self.session(mode)
+        if mode is not Mode.RECONCILIATION:
+            yield session
+            return
+        session.conf.unset(_COMMIT_PROTOCOL)
+        try:
+            yield session
+        finally:
+            _set_runtime(session, session_settings(self._settings, mode))
+
+    def interrupt(self) -> None:
+        """Cancel what the sessions of this process are doing, from any thread; what they are asked next, they do."""
+        for session in tuple(self._sessions.values()):
+            session.interruptAll()
+
+    def _start(self, mode: Mode) -> SparkSession:
+        # most commands need no session, and Dagster's resource takes a second to import
+        from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415
+        from pyspark.logger import PySparkLogger  # noqa: PLC0415
+
+        if mode is not Mode.LIVE:
+            os.environ.pop(WEBHOOK_VARIABLE, None)  # or the JVM and its Python workers would inherit it
+        os.environ["TZ"] = "UTC"  # collect() converts instants in the Python process's zone
+        time.tzset()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
+        wanted = self._workers | session_settings(self._settings, mode)
+        wanted[_JAVA_OPTIONS] = f"{wanted[_JAVA_OPTIONS]} {class_archive.java_options()}".strip()
+        try:
+            # what only one mode may not do is its session's own: the root session's settings are every session's
+            static = {
+                key: value
+                for key, value in wanted.items()
+                if not key.startswith(_HADOOP) and key not in _WRITES_NOTHING
+            }
+            root = _in_a_thread(lambda: LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session)
+        except Exception as error:
+            raise EnvironmentRefused(
+                Problem(
+                    f"Spark does not start: {type(error).__name__}: {str(error)[:300]}",
+                    "Java 17 or later is installed and the Spark settings are right",
+                    "install a JDK (JAVA_HOME), and see `backfill config`",
+                )
+            ) from error
+        for name in _TELL_TWICE:
+            PySparkLogger.getLogger(name).disabled = True
+        session = root.newSession()
+        _set_runtime(session, wanted)
+        return session
+
+
+def _in_a_thread(start: Callable[[], SparkSession]) -> SparkSession:
+    """Start a session in a thread of its own, so that Ctrl-C ends the waiting at once, while the JVM starts.
+
+    In the main thread PySpark would also handle Ctrl-C from then on: by a call to the JVM, in the middle of the call that
+    it interrupts.
+    """
+    done: list[SparkSession] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            done.append(start())
+        except Exception as error:  # noqa: BLE001 - raised below, where it is waited for
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="start of Spark", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def _set_runtime(session: SparkSession, wanted: Mapping[str, str]) -> None:
+    for key, value in wanted.items():
+        # Hadoop's settings reach it through the session, so that each session has its own view of the file system
+        if key.startswith(_HADOOP) or (key.startswith("spark.sql.") and session.conf.isModifiable(key)):
+            session.conf.set(key, value)
+    session.conf.set(MODE_KEY, wanted[MODE_KEY])
