@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import time
 import warnings
+from contextlib import closing
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib import font_manager
 
 from backfill_assets.audit.charts import as_markdown, before_and_after, heat_map
+from backfill_assets.staging import progress as staging_progress
 from backfill_assets.staging.progress import Progress, span, written_chunks
 
 CHUNKS = ("2010-01", "2010-02", "2010-03")
@@ -40,6 +43,22 @@ def test_chunks_are_told_as_tasks_finish_them_and_never_twice(tmp_path: Path) ->
     write(folder, "2010-03-01")
     time.sleep(1.2)
     assert len(said) == 3  # nobody looks any more
+
+
+def test_work_of_which_nothing_is_heard_is_said_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging_progress, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(staging_progress, "QUIET_SECONDS", 0.1)
+    for event, word in (("attempt", "computing"), ("gating", "gating")):
+        said: list[str] = []
+        with closing(Progress(said.append)) as progress:
+            progress(event, CHUNKS, "file:///nowhere/run=r/attempt-1")
+            deadline = time.monotonic() + 10
+            while len(said) < 3 and time.monotonic() < deadline:
+                time.sleep(0.05)
+        assert said[0].startswith(f"{word} 3 chunks, 2010-01 to 2010-03")
+        assert said[1].startswith(f"still {word}, after 0 s")
+        assert said[1].endswith("0 of 3 chunks written") is (event == "attempt")
+        assert len(said) >= 3, "it is said again and again"
 
 
 def test_a_failure_is_told_with_its_reason() -> None:

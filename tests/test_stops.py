@@ -29,10 +29,10 @@ from backfill_assets.defs.launched_by import RUN_TAG, STOP_TAG
 from backfill_assets.defs.publish import publication_requests, recomputation_requests
 from backfill_assets.defs.staging import launched_by_dagster
 from backfill_assets.defs.terminated import note_terminated
+from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations.runbook import steps
 from backfill_assets.publication.publisher import publish
-from backfill_assets.gates import judging
 from backfill_assets.staging import executor, stopping
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES

@@ -5,6 +5,7 @@ report once a run is complete. The judging is the executor's.
 """
 
 from collections.abc import Container, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import dagster as dg
@@ -69,8 +70,8 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         with in_plain_words(), launched(op_context):
             run_id, keys = one_run(op_context.partition_keys, target)
             tie(op_context.instance, op_context.run_id, platform, run_id)
-            with launched_by_dagster(op_context, platform, run_id):
-                gate_chunks(platform, run_id, tell=Progress(context.log.info))
+            with launched_by_dagster(op_context, platform, run_id), closing(Progress(context.log.info)) as progress:
+                gate_chunks(platform, run_id, tell=progress)
         wanted = set(keys)
         chunk_verdicts = {
             verdict.chunk: verdict

@@ -95,6 +95,7 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = _silent) ->
     waiting = [chunk for chunk in platform.ledger.chunks(run_id) if chunk.state is ChunkState.STAGED]
     if waiting:
         results: list[GatedChunk] = []
+        tell("gating", [chunk.chunk for chunk in waiting], "")
         for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
             chunks = [chunk for chunk in waiting if chunk.chunk in keys]
             with stopping.ending(run_id):

@@ -56,7 +56,7 @@ class Staged:
 
 
 Listener = Callable[[str, Sequence[str], str], None]
-"""Told what happens: an event (`attempt`, `staged`, `failed`, `gated`), the chunks, and a folder or text."""
+"""Told what happens: an event (`attempt`, `staged`, `failed`, `gating`, `gated`), the chunks, and a folder or text."""
 
 
 def _silent(_event: str, _chunks: Sequence[str], _text: str) -> None:

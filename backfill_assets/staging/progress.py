@@ -1,4 +1,4 @@
-"""What is told while a batch of chunks is computed: one Spark job, of which only its files say how far it is.
+"""What is told while a batch of chunks is computed or gated: one Spark job, of which only its files say how far it is.
 
 Put here how progress is seen and put into words. Who listens (the terminal, Dagster's log) brings what prints them.
 """
@@ -13,6 +13,8 @@ from pathlib import Path
 from resources.lakehouse.facade import local_path
 
 LOOK_SECONDS = 1.0
+QUIET_SECONDS = 10.0
+"""For so long nothing is said while work goes on."""
 
 
 def written_chunks(prefix: str) -> set[str]:
@@ -39,24 +41,39 @@ class Progress:
         which = f"{len(chunks)} chunk{'s' if len(chunks) != 1 else ''}" + (f", {span(chunks)}" if chunks else "")
         if event == "attempt":
             self._say(f"computing {which}, into {'/'.join(text.split('/')[-2:])}")
-            self._began = time.monotonic()
-            self._ended = threading.Event()
-            self._watcher = threading.Thread(target=self._watch, args=(chunks, text, self._ended), daemon=True)
-            self._watcher.start()
-        elif event == "staged":
-            self._say(f"staged {which}, after {time.monotonic() - self._began:.1f} s")
+            self._watch_from_now("computing", chunks, text)
+        elif event == "gating":
+            self._say(f"gating {which}: their files are read back")
+            self._watch_from_now("gating", chunks, "")
+        elif event in {"staged", "gated"}:
+            self._say(f"{event} {which}, after {time.monotonic() - self._began:.1f} s")
         else:
             self._say(f"{event}: {which}{': ' + text if text else ''}")
 
-    def _watch(self, chunks: Sequence[str], prefix: str, ended: threading.Event) -> None:
+    def _watch_from_now(self, what: str, chunks: Sequence[str], prefix: str) -> None:
+        self._began, self._ended = time.monotonic(), threading.Event()
+        arguments = (what, chunks, prefix, self._ended)
+        self._watcher = threading.Thread(target=self._watch, args=arguments, daemon=True)
+        self._watcher.start()
+
+    def _watch(self, what: str, chunks: Sequence[str], prefix: str, ended: threading.Event) -> None:
+        """Tell of chunks as they are written, and that the work goes on where nothing else is heard of it."""
         told: set[str] = set()
+        spoke = self._began
         while not ended.wait(LOOK_SECONDS):
-            days = written_chunks(prefix)  # by their first day; a chunk's key is what it begins with
+            days = (
+                written_chunks(prefix) if prefix else set()
+            )  # by their first day; a chunk's key is what it begins with
             written = {key for key in chunks if any(day.startswith(key) for day in days)}
-            if new := written - told:
-                took = time.monotonic() - self._began
+            new, took = written - told, time.monotonic() - self._began
+            if new:
                 self._say(f"written {len(written)} of {len(chunks)} chunks after {took:.1f} s: {span(new)}")
-                told = written
+            elif time.monotonic() - spoke >= QUIET_SECONDS:
+                share = f", {len(told)} of {len(chunks)} chunks written" if prefix else ""
+                self._say(f"still {what}, after {took:.0f} s{share}")
+            else:
+                continue
+            told, spoke = told | new, time.monotonic()
 
     def close(self) -> None:
         """Stop looking."""
