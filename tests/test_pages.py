@@ -28,6 +28,8 @@ from backfill_assets.gates import judging
 from backfill_assets.installation import Platform, group_of
 from backfill_assets.products.enforcement import PRODUCT
 from backfill_assets.publication import publisher as publication
+from backfill_assets.review import diff
+from backfill_assets.review.kept_diffs import keep_diff
 from backfill_assets.staging import executor
 from backfill_assets.ui.pages import make_pages
 from benchmarks import small_table
@@ -119,6 +121,23 @@ def test_a_run_leads_to_its_asset_launch_checks_publication_and_to_the_rows_that
     (anchor,) = {name for name in re.findall(r"href='#(rows-[^']+)'", shown) if name.endswith("2020-02")}
     assert f"id='{anchor}'" in shown
     assert "unique key" in shown.partition("Rows that disagree")[2]
+    next_ = shown.partition("<b>Next:</b>")[2].partition("</p>")[0]
+    assert "<code>backfill exceptions doubled</code>" in next_
+    assert "<code>backfill reject doubled</code>" in next_
+
+
+def test_a_published_run_shows_what_it_changed_by_chunk_and_leads_to_the_whole_diff(platform: Platform) -> None:
+    planned(platform, "compared")
+    small_table.staged(platform, "compared")
+    decisions.publish(platform, "compared", by="ops")
+    with mock.patch.object(diff, "in_workers", small_table.here):
+        keep_diff(platform, "compared")
+    shown = page(platform, "/backfill/compared").partition("What changed")[2]
+    href = re.findall(r"<a href='(/backfill/compared/evidence/records/diff[^']*)'>the whole diff</a>", shown)[0]
+    whole = json.loads(answered(platform, unquote(unescape(href)))[1])
+    assert whole["run_id"] == "compared"
+    for chunk in whole["chunks"]:
+        assert re.search(rf"<td>{chunk['chunk']}<td[^>]*>{chunk['added']:,}<td[^>]*>{chunk['removed']:,}<", shown)
 
 
 @pytest.mark.parametrize(

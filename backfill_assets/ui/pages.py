@@ -67,8 +67,6 @@ _NEXT = {
     RunState.RUNNING: "its chunks are being computed and gated",
     RunState.STAGED: "its run-level gates judge it, in the launch that staged it; if that has ended, launch it again: nothing "
     "is computed again, and the gates judge",
-    RunState.FAILED: "see the gates below; what is computed stays, and a corrected change is a new run with a manifest of "
-    "its own",
 }
 
 
@@ -404,6 +402,10 @@ def _next(
             again = f"<code>backfill run {escape(record.run_id)}</code>"
             what = f"if the cause was outside the code and its input, launch it again ({again}): what is staged is not computed "
             what += "again. Else correct them: the change is then a new run with a manifest of its own"
+        elif record.state is RunState.FAILED:
+            rows, end = (f"<code>backfill {one} {escape(record.run_id)}</code>" for one in ("exceptions", "reject"))
+            what = f"see the gates below and the rows that they found ({rows}). What is computed stays; the corrected change is a "
+            what += f"new run with a manifest of its own, and {end} ends this one"
         return f"<p><b>Next:</b> {what}.</p>" if what else ""
     stopped = "" if waiting.stop is None else f"<p class=why><b>Stopped:</b> {escape(str(waiting.stop))}.</p>"
     what = f"its chunks {in_words(waiting.chunks)}" if waiting.chunks else "its chunks"
