@@ -44,7 +44,7 @@ def test_an_error_that_nothing_foresees_is_one_line_with_its_details_in_a_file(
         raise ZeroDivisionError("of two\nlines")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("backfill_assets.cli.command.load_settings", broken)
+    monkeypatch.setattr("resources.settings.load_settings", broken)
     answer = world.give(Odd("", ("config",)))
     assert answer.code == 1
     assert "nothing was prepared for" in answer.wrong, "the campaign takes such a line for a fault"

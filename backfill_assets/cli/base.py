@@ -12,20 +12,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Problem
-from resources import logs
-from resources.actors import Channel, acting, identified
-from resources.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
     from backfill_assets.installation import Platform
+    from resources.settings import Settings
 
-# Dagster, Spark and PyIceberg take seconds to import: commands that do not need them import them where they do.
+# Dagster, Spark, PyIceberg and SQLAlchemy take long to import: commands import where they need something.
 
 F = TypeVar("F", bound=Callable[..., Any])
 EXIT_FAILED, EXIT_REFUSED = 1, 2
@@ -41,6 +37,8 @@ def json_option(command: F) -> F:
 
 def say(value: Any) -> None:
     """Print a value as JSON, for a script."""
+    from manifests.canonical import plain
+
     click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
@@ -62,6 +60,9 @@ def opened_platform() -> Iterator[Platform]:
     """
     from backfill_assets.installation import open_platform
     from backfill_assets.staging.stopping import interruptible
+    from resources import logs
+    from resources.actors import Channel, acting, identified
+    from resources.settings import load_settings
 
     settings = load_settings()
     if not settings.home.is_dir():
@@ -96,6 +97,8 @@ def bars(total: int, look: Callable[[], tuple[int, int] | None]) -> Iterator[Non
 
     Nothing is shown before `look` says anything.
     """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     from backfill_assets.cli.console import make_console
 
     columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.live import Live
 
 from backfill_assets.cli import unexpected
 from backfill_assets.cli.base import (
@@ -52,19 +51,15 @@ from manifests.errors import (
     TransitionRefused,
 )
 from manifests.lifecycle import WAS_PUBLISHED, RunState
-from manifests.model import RunManifest, load_manifest
 from resources.processes import began_at
-from resources.settings import load_settings
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
     from backfill_assets.declarations.target import TargetTable
     from backfill_assets.installation import Platform
+    from manifests.model import RunManifest
     from resources.ledger.facade import RunRecord
-
-# Dagster, Spark and PyIceberg take seconds to import: commands that do not need them import them where they do.
-
 
 WHOLE_PROCESS = object()
 """What says that a command is all that its process is for."""
@@ -119,6 +114,7 @@ def init(as_json: bool) -> None:
     from backfill_assets.defs.launch import initialise_instance
     from backfill_assets.installation import Platform, declared_products, tables_of
     from backfill_assets.operations.initialise import initialise
+    from resources.settings import load_settings
 
     settings = load_settings()
     platform = Platform.of(settings)
@@ -179,6 +175,7 @@ def _valid(manifest: Path) -> RunManifest:
         ManifestRefused: if it is not valid, with what the installation has against the rest of it, where there is one.
     """
     from backfill_assets.planning import resolve as planning
+    from manifests.model import load_manifest
 
     try:
         return load_manifest(manifest)
@@ -514,6 +511,7 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
             return
         if watch:
             from rich.console import Group
+            from rich.live import Live
 
             shown = run_id
 
@@ -890,6 +888,7 @@ def config(as_json: bool) -> None:
     `catalog_name` and `catalog` are what `pyiceberg.catalog.load_catalog(name, **properties)` takes.
     """
     from backfill_assets.cli.console import facts
+    from resources.settings import load_settings
 
     shown = load_settings().shown()
     if as_json:

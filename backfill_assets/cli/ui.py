@@ -8,7 +8,6 @@ import click
 
 from backfill_assets.cli.base import opened_instance, opened_platform
 from manifests.errors import InputRefused, Problem
-from resources.settings import load_settings
 
 DEFAULT_PORT = 3000
 
@@ -31,6 +30,7 @@ def ui(port: int | None, read_only: bool, behind: str) -> None:
     runs under way: the same launch goes on from what is staged.
     """
     from backfill_assets.ui.serving import listeners_of, serve
+    from resources.settings import load_settings
 
     if behind:
         _require_address(behind)
