@@ -326,6 +326,20 @@ def test_a_tick_that_was_written_into_the_ledger_by_hand_gives_no_rights(world: 
         plan_run(world.platform, claimed)
 
 
+def test_a_tick_that_comes_late_when_its_run_has_another_text_leaves_no_row(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.arrive(FIRST, date(2011, 4, 10))
+    record = tick(world.platform, with_policy(world, monkeypatch, begins_on=MARCH)).record
+    assert record is not None
+    late = record.manifest.model_copy(update={"reason": "what a tick wrote that slept while the watermark moved"})
+    ticks.record(world.platform.ledger.engine, late, now())
+    assert not ticks.has_written(world.platform.ledger.engine, late)
+    assert ticks.has_written(world.platform.ledger.engine, record.manifest)
+    with pytest.raises(TransitionRefused, match=record.run_id):
+        plan_run(world.platform, late)
+
+
 def test_a_run_that_an_earlier_version_let_somebody_plan_as_live_is_neither_approved_nor_computed(
     world: LiveWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

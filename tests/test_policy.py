@@ -31,11 +31,18 @@ from backfill_assets.evidence.records import bundle_files
 from backfill_assets.installation import Platform, target_named
 from backfill_assets.operations.doctor import examine, mend
 from backfill_assets.planning.resolve import plan_run, preview
+from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.publisher import policy_problems
 from backfill_assets.publication.publisher import publish as publish_body
 from backfill_assets.staging.executor import require_computable
 from benchmarks import small_table
-from manifests.errors import EnvironmentRefused, InputRefused, PlanRefused, PublicationRefused, TransitionRefused
+from manifests.errors import (
+    EnvironmentRefused,
+    InputRefused,
+    PlanRefused,
+    PublicationRefused,
+    TransitionRefused,
+)
 from manifests.lifecycle import RunState
 from manifests.model import Kind, OnConflict
 from manifests.planner import plan_from_json
@@ -409,6 +416,57 @@ def test_what_is_on_record_says_which_policy_a_decision_was_held_against(world: 
     text = approvals.policy_text(world.platform.ledger, held_against)
     assert text is not None
     assert text["rules"] == [{"approvers": ["bob"]}]
+
+
+@pytest.mark.parametrize("decision", ["approve", "review", "reject"])
+def test_a_policy_that_is_adopted_while_somebody_decides_holds_for_that_decision(
+    world: World, monkeypatch: pytest.MonkeyPatch, decision: str
+):
+    rules(world, {"approvers": ["bob"]})
+    run_id = planned(world).run_id
+    real = decisions.role_problems
+
+    def overtaken(*arguments: Any) -> Any:
+        found = real(*arguments)
+        monkeypatch.setattr(decisions, "role_problems", real)
+        rules(world, {"approvers": ["olga"], "reviewsRequired": 2})
+        return found
+
+    monkeypatch.setattr(decisions, "role_problems", overtaken)
+    with pytest.raises(TransitionRefused, match="while this was decided by") as refused:
+        getattr(decisions, decision)(world.platform, run_id, by="bob")
+    assert "give the command again" in str(refused.value)
+    assert world.platform.ledger.run(run_id).state is RunState.PLANNED
+    assert decided(world, run_id) == []
+
+
+def test_a_policy_that_is_adopted_while_a_run_is_published_holds_for_that_publication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with small_table.declared():
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        small_table.planned(platform, small_table.manifest("first", "REPLACE_PARTITIONS", small_table.SCOPE))
+        small_table.staged(platform, "first")
+        real = publication.policy_problems
+
+        def overtaken(*arguments: Any) -> Any:
+            found = real(*arguments)
+            put_in_force(platform, {"name": "by hand", "rules": [{"publishers": ["olga"]}]})
+            return found
+
+        monkeypatch.setattr(publication, "policy_problems", overtaken)
+        before = platform.lakehouse.snapshot_id(small_table.READINGS)
+        with pytest.raises(TransitionRefused, match="was put in force"):
+            publication.publish(platform, "first")
+        monkeypatch.setattr(publication, "policy_problems", real)
+        assert platform.lakehouse.snapshot_id(small_table.READINGS) == before
+        assert platform.ledger.publications("first") == []
+        with pytest.raises(PublicationRefused, match="no publisher has decided"):
+            publication.publish(platform, "first")
+        decisions.publish(platform, "first", by="olga")
+        assert platform.ledger.run("first").state is RunState.PUBLISHED
+        small_table.closed(platform)
 
 
 # --- age --------------------------------------------------------------------------------------------------------------

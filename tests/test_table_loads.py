@@ -632,6 +632,25 @@ def test_a_load_is_not_taken_for_one_that_an_expired_snapshot_tells_of_no_more(
     assert held(platform)
 
 
+def test_two_loads_at_once_of_other_content_do_not_give_it_one_name(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, cents in (("a.csv", 30), ("b.csv", 31)):
+        (tmp_path / name).write_text(f"name,cents\nday,{cents}\n")
+    real = table_loads._require_new_version
+
+    def overtaken(*arguments: Any) -> None:
+        real(*arguments)
+        monkeypatch.setattr(table_loads, "_require_new_version", real)
+        load_file(platform, TARIFFS, tmp_path / "b.csv", version="2024")
+
+    monkeypatch.setattr(table_loads, "_require_new_version", overtaken)
+    with pytest.raises(InputRefused, match="has a version '2024' already"):
+        load_file(platform, TARIFFS, tmp_path / "a.csv", version="2024")
+    assert [row["cents"] for row in held(platform, TARIFFS)] == [31]
+    assert load_file(platform, TARIFFS, tmp_path / "a.csv", version="2025").new
+
+
 def test_a_load_that_somebody_takes_back_while_it_is_made_is_not_said_to_be_there(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

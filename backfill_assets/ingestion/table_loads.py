@@ -31,6 +31,7 @@ from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.model import VERSION_PATTERN
 from resources import actors
+from resources.lakehouse.facade import VersionTaken
 from resources.lakehouse.loads import (
     ACTOR_PROPERTY,
     DATA_VERSION_PROPERTY,
@@ -144,7 +145,12 @@ def load_file(
         if declared.is_reference:
             properties[DATA_VERSION_PROPERTY] = version or content.partition(":")[2][:12]
             whole = arrow.concat_tables(_loaded(opened, declared, repeated))
-            commit = platform.lakehouse.overwrite_rows(declared.name, whole, properties)
+            try:
+                commit = platform.lakehouse.overwrite_rows(
+                    declared.name, whole, properties, new_version=version is not None
+                )
+            except VersionTaken:  # another process was faster with other content
+                raise _version_taken(declared, properties[DATA_VERSION_PROPERTY]) from None
         else:
             # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
             if rejected:
@@ -202,14 +208,18 @@ def _require_new_version(platform: Platform, declared: InputTable, version: str)
                 "give another --version",
             )
         )
-    if version in platform.lakehouse.reference_state(declared.name, frozenset()).versions:
-        raise InputRefused(
-            Problem(
-                f"{declared.name} has a version '{version}' already",
-                "a version's name stands for one content, also once it was taken back: manifests pin versions by name",
-                "give another --version",
-            )
+    if platform.lakehouse.has_version(declared.name, version):
+        raise _version_taken(declared, version)
+
+
+def _version_taken(declared: InputTable, version: str) -> InputRefused:
+    return InputRefused(
+        Problem(
+            f"{declared.name} has a version '{version}' already",
+            "a version's name stands for one content, also once it was taken back: manifests pin versions by name",
+            "give another --version",
         )
+    )
 
 
 def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: str) -> LoadUndone:

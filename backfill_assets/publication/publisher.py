@@ -317,10 +317,12 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     record, chunks = require_publishable(platform, run_id)
     change = change_of(platform, record, chunks, lease)
     change.take_announcement_back()
+    held_against = ""  # what has landed is put on record, whatever the policy says today
     if not change.has_landed:
         require_explained(platform, run_id)
         require_vouched_for(platform, run_id)
         require_unharmed(platform, run_id)  # before anything lands: what has happened could not be recorded past it
+        held_against = platform.policy.hash
         if found := policy_problems(platform, record):
             raise PublicationRefused(found)
         _require_thawed(platform, record)
@@ -344,6 +346,7 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
         ref=ref,
         token=lease.token,
         unless_stopped=not change.has_landed,
+        policy_hash=held_against,
     )
     if plan.base_snapshot_id is not None:
         platform.lakehouse.tag(plan.target, f"before-{run_id}", plan.base_snapshot_id)

@@ -181,6 +181,10 @@ class Commit:
     files_removed: int
 
 
+class VersionTaken(Exception):  # noqa: N818 - a fact that the caller words, not yet an error
+    """The name of a version stands for other content of its table by now."""
+
+
 class Lakehouse:
     """The tables of one catalog; see the module."""
 
@@ -363,6 +367,10 @@ class Lakehouse:
             recorded,
             frozenset(version for version, left in there.items() if not left),
         )
+
+    def has_version(self, name: str, version: str) -> bool:
+        """Return whether a snapshot of a reference table has this name, also one whose content was taken back."""
+        return _with_version(self.table(name), version)
 
     def refs(self, name: str) -> frozenset[str]:
         """Return the names of a table's branches and tags."""
@@ -619,14 +627,22 @@ class Lakehouse:
         """Return the snapshot that a load was appended as, or None."""
         return _with_property(self.table(name), LOAD_PROPERTY, load_id)
 
-    def overwrite_rows(self, name: str, rows: Any, properties: Mapping[str, str]) -> Commit | None:
-        """Make `rows` (an Arrow table) the whole content of a small table, as one snapshot with a named version."""
+    def overwrite_rows(
+        self, name: str, rows: Any, properties: Mapping[str, str], *, new_version: bool = False
+    ) -> Commit | None:
+        """Make `rows` (an Arrow table) the whole content of a small table, as one snapshot with a named version.
+
+        Raises:
+            VersionTaken: if `new_version` asks for a name that no snapshot has, and one has it by now; nothing has changed then.
+        """
         from pyiceberg.io.pyarrow import _dataframe_to_data_files  # noqa: PLC0415
 
         counts: list[int] = []
 
         def overwrite(table: Table) -> None:
             current = table.current_snapshot()
+            if new_version and _with_version(table, properties[DATA_VERSION_PROPERTY]):
+                raise VersionTaken(properties[DATA_VERSION_PROPERTY])
             old = [] if current is None else list(_live_files(table, current, AlwaysTrue()))
             new = list(_dataframe_to_data_files(table.metadata, rows, table.io))
             counts[:] = [len(new), len(old)]
@@ -1641,6 +1657,13 @@ def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, date
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     with readable_bounds(table):
         return epoch + int(from_bytes(kind, low)) * unit, epoch + int(from_bytes(kind, high)) * unit
+
+
+def _with_version(table: Table, version: str) -> bool:
+    return any(
+        snapshot.summary is not None and snapshot.summary.additional_properties.get(DATA_VERSION_PROPERTY) == version
+        for snapshot in table.snapshots()
+    )
 
 
 def _with_property(

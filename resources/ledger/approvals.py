@@ -19,7 +19,7 @@ from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import Role, same_name
 from resources import actors
-from resources.ledger import instants, judged
+from resources.ledger import instants, judged, policy_in_force
 from resources.ledger.cells import parsed
 from resources.ledger.facade import Ledger, RunRecord, Verdict, _move, _require_name, now
 from resources.ledger.locks import lock_run
@@ -81,6 +81,8 @@ def record(
     """
     _require_name(by)
     with ledger.engine.begin() as connection:
+        if policy_hash:
+            policy_in_force.require_still(connection, policy_hash)
         lock_run(connection, run_id)
         found = ledger.run(run_id, connection=connection)
         if found.state not in states:
@@ -297,6 +299,8 @@ def accept_change(
     """
     numbers = numbers_of(verdict)
     with ledger.engine.begin() as connection:
+        if policy_hash:
+            policy_in_force.require_still(connection, policy_hash)
         lock_run(connection, run_id)
         found = ledger.run(run_id, connection=connection)
         require_plan(found, plan_hash)

@@ -34,7 +34,7 @@ from manifests.model import MAX_RUN_ID, Kind, Mode, RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile
 from manifests.policy import same_name
 from resources import actors
-from resources.ledger import freezes, instants, judged, plans, stops, ticks, watermarks
+from resources.ledger import freezes, instants, judged, plans, policy_in_force, stops, ticks, watermarks
 from resources.ledger.cells import legible, parsed
 from resources.ledger.journal import Journal
 from resources.ledger.locks import lock_run, lock_schema, lock_target, require_lease
@@ -512,9 +512,11 @@ class Ledger:
         Raises:
             StateMoved: if the run is in another state than `expected` by now.
             LeaseLost: if the lease was taken over: what was looked at under it may have changed.
-            TransitionRefused: if the state, the plan or the person does not allow it.
+            TransitionRefused: if the state, the plan or the person does not allow it, or another policy is in force by now.
         """
         with self.engine.begin() as connection:
+            if policy_hash:
+                policy_in_force.require_still(connection, policy_hash)
             if token is not None:
                 require_lease(connection, token)
             record = self._locked(connection, run_id)
@@ -897,6 +899,7 @@ class Ledger:
         ref: str = "",
         token: int | None = None,
         unless_stopped: bool = False,
+        policy_hash: str = "",
     ) -> int:
         """Record the intent to change the target under a lease's token, before it is changed; return its id.
 
@@ -905,10 +908,13 @@ class Ledger:
 
         Raises:
             LeaseLost: if the lease was taken over: the intent that counts is the new holder's.
+            TransitionRefused: if `policy_hash`, against which it was held, is not that of the policy in force by now.
             RunStopped: if somebody has stopped the run, and `unless_stopped` asks for that. A stop that comes later finds
                 the intent, and does not end it.
         """
         with self.engine.begin() as connection:
+            if policy_hash:
+                policy_in_force.require_still(connection, policy_hash)
             if unless_stopped:
                 lock_run(connection, run_id)
                 stops.refuse_held(connection, run_id)

@@ -84,6 +84,12 @@ def lock_policy(connection: sa.Connection) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POLICY)))
 
 
+def hold_policy(connection: sa.Connection) -> None:
+    """Let no other transaction put a policy in force until this one has ended; several hold it at once."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock_shared(_POLICY)))
+
+
 def lock_journal(connection: sa.Connection) -> None:
     """Let no other transaction write an entry of the journal until this one has ended; taken last, just before the commit."""
     if connection.dialect.name == "postgresql":

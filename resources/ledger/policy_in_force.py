@@ -24,7 +24,7 @@ from resources import actors
 from resources.ledger.cells import parsed
 from resources.ledger.instants import require_after_policy
 from resources.ledger.journal import INSTALLATION, explain_run, unexplained
-from resources.ledger.locks import lock_policy
+from resources.ledger.locks import hold_policy, lock_policy
 from resources.ledger.tables import policies, policy_decisions
 from resources.policies import SHIPPED, policy_path, read_policy
 from resources.settings import Settings
@@ -73,6 +73,25 @@ def in_force(engine: sa.Engine, home: Path) -> InForce:
         )
     folder = (home / found.origin).parent
     return InForce(policy, found.policy_hash, found.decision, found.decided_by, found.at, found.origin, folder)
+
+
+def require_still(connection: sa.Connection, policy_hash: str) -> None:
+    """Let what was held against a policy be recorded only while that policy is in force, and until the transaction has ended.
+
+    Raises:
+        TransitionRefused: if another one was put in force since; nothing is recorded then.
+    """
+    hold_policy(connection)
+    found = _required(connection)
+    if found.policy_hash != policy_hash:
+        raise TransitionRefused(
+            Problem(
+                f"policy {found.policy_hash[:_SHORTEST_HASH]} was put in force by {found.decided_by} while this was decided by "
+                f"{policy_hash[:_SHORTEST_HASH]}",
+                "a decision is held against the policy that is in force when it is recorded",
+                "give the command again: the policy of now decides",
+            )
+        )
 
 
 def require_explained(engine: sa.Engine) -> None:

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from manifests.errors import Problem
 from manifests.model import Kind, RunManifest
 from resources.ledger.journal import explain_run, unexplained
-from resources.ledger.tables import live_ticks
+from resources.ledger.locks import lock_run
+from resources.ledger.tables import live_ticks, runs
 
 ONLY_TICKS = (
     "LIVE is the platform's own: its tick (schedule, sensor, `backfill live`) writes the manifest and records it"
@@ -21,10 +22,16 @@ ONLY_TICKS = (
 
 
 def record(engine: sa.Engine, manifest: RunManifest, at: datetime) -> None:
-    """Put on record that the tick has written this manifest; safe to repeat."""
+    """Put on record that the tick has written this manifest; safe to repeat.
+
+    A tick that comes late, when its run has another text by now, leaves no row: the run's evidence knows none, and the plan is
+    refused for its text.
+    """
     scope = manifest.target.publish_range
     with engine.begin() as connection:
-        if not _written(connection, manifest.run_id, manifest.hash):
+        lock_run(connection, manifest.run_id)
+        text = connection.execute(sa.select(runs.c.manifest_hash).where(runs.c.run_id == manifest.run_id)).scalar()
+        if text in {None, manifest.hash} and not _written(connection, manifest.run_id, manifest.hash):
             connection.execute(
                 live_ticks.insert().values(
                     run_id=manifest.run_id,
