@@ -1,34 +1,52 @@
 """What the pieces of one installation are, opened together: settings, ledger, lakehouse, Spark, sinks, evidence.
 
-Both the command and Dagster's resources hold a `Platform`; functions that do the work are given one. No logic here.
+Both the command and Dagster's resources hold a `Platform`; functions that do the work are given one. No logic here. The
+pieces, and what the products declare, are imported when they are first asked for: PyIceberg, pandera and Polars take
+seconds, and a command that only reads the ledger needs none of them.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from backfill_assets.declarations import checking as declared
-from backfill_assets.declarations.quarantine import with_quarantines
-from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import InputRefused, Problem
 from manifests.policy import Policy
 from resources.evidence.store import EvidenceStore
-from resources.lakehouse.facade import Lakehouse
 from resources.ledger.facade import Ledger
 from resources.ledger.policy_in_force import InForce, in_force
 from resources.settings import Settings
-from resources.sinks import Sinks
-from resources.spark.sessions import ModeSpark
 
-PRODUCTS = declared.products()
-"""What this code location serves; a declaration that cannot be used is refused here, before anything is opened."""
+if TYPE_CHECKING:
+    from backfill_assets.declarations.target import InputTable, Product, TargetTable
+    from resources.lakehouse.facade import Lakehouse
+    from resources.sinks import Sinks
+    from resources.spark.sessions import ModeSpark
+
+    PRODUCTS: Sequence[Product]
+
 WORKER_MODULES = ("backfill_assets.worker.chunk_gate", "backfill_assets.products.registry")
 """What Spark's Python workers have imported when they begin."""
-_Table = TypeVar("_Table", InputTable, TargetTable)
+_Table = TypeVar("_Table", "InputTable", "TargetTable")
+
+
+def __getattr__(name: str) -> Any:
+    """Return what this code location serves, `PRODUCTS`, found when it is first asked for.
+
+    Raises:
+        DeclarationRefused: if a declaration cannot be used.
+    """
+    if name != "PRODUCTS":
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from backfill_assets.declarations import checking  # noqa: PLC0415
+
+    found = globals()["PRODUCTS"] = checking.products()
+    return found
 
 
 @dataclass(frozen=True)
@@ -37,26 +55,41 @@ class Platform:
 
     settings: Settings
     ledger: Ledger
-    lakehouse: Lakehouse
-    spark: ModeSpark
-    sinks: Sinks
     evidence: EvidenceStore
+    _spark: ModeSpark | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, settings: Settings) -> Platform:
         """Assemble the platform of an installation; opens nothing yet."""
         ledger = Ledger(settings.ledger_url)
-        lakehouse = Lakehouse(settings.catalog_name, settings.catalog)
         evidence = EvidenceStore(settings.evidence_folder)
         ledger.journal.chain = evidence.chain
-        return cls(
-            settings,
-            ledger,
-            lakehouse,
-            ModeSpark(settings, WORKER_MODULES),
-            Sinks(ledger, lakehouse),
-            evidence,
-        )
+        return cls(settings, ledger, evidence)
+
+    @cached_property
+    def lakehouse(self) -> Lakehouse:
+        """The Iceberg tables."""
+        from resources.lakehouse.facade import Lakehouse  # noqa: PLC0415
+
+        return Lakehouse(self.settings.catalog_name, self.settings.catalog)
+
+    @cached_property
+    def spark(self) -> ModeSpark:
+        """Spark, a session an execution mode."""
+        from resources.spark.sessions import ModeSpark  # noqa: PLC0415
+
+        return self._spark or ModeSpark(self.settings, WORKER_MODULES)
+
+    @cached_property
+    def sinks(self) -> Sinks:
+        """The sinks that a mode may reach."""
+        from resources.sinks import Sinks  # noqa: PLC0415
+
+        return Sinks(self.ledger, self.lakehouse)
+
+    def with_spark(self, spark: ModeSpark) -> Platform:
+        """Return the same installation, computing with other sessions."""
+        return replace(self, _spark=spark)
 
     @property
     def policy(self) -> Policy:
@@ -86,6 +119,8 @@ def open_platform(settings: Settings) -> Iterator[Platform]:
 
 def group_of(table: str) -> str:
     """Return the group that the assets of a table are in: its product's name, as Dagster writes names of groups."""
+    from backfill_assets.declarations.quarantine import with_quarantines  # noqa: PLC0415
+
     names = [
         product.name
         for product in declared_products()
@@ -96,7 +131,8 @@ def group_of(table: str) -> str:
 
 def declared_products() -> Sequence[Product]:
     """Return the products that this process serves."""
-    return PRODUCTS
+    found: Sequence[Product] = sys.modules[__name__].PRODUCTS
+    return found
 
 
 def declared_targets() -> list[TargetTable]:
@@ -115,6 +151,8 @@ def target_named(name: str) -> TargetTable:
 
 def input_tables() -> list[InputTable]:
     """Return every input table of every product, and the quarantine of each that has none declared."""
+    from backfill_assets.declarations.quarantine import with_quarantines  # noqa: PLC0415
+
     return [table for product in declared_products() for table in with_quarantines(product.inputs)]
 
 
@@ -129,6 +167,8 @@ def input_named(name: str) -> InputTable:
 
 def tables_of(product: Product) -> list[tuple[str, str]]:
     """Return the name of each table that `backfill init` makes for a product, and what it is for."""
+    from backfill_assets.declarations.quarantine import with_quarantines  # noqa: PLC0415
+
     inputs = [
         (
             table.name,

@@ -441,7 +441,7 @@ def said_by(checkout: Path, text: str, command: str) -> str:
     (checkout / "backfill_assets" / "products" / "metering.py").write_text(text, encoding="utf-8")
     (checkout / "home").mkdir(exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "backfill_assets.cli.command", command],
+        [sys.executable, "-m", "backfill_assets.cli.command", *command.split()],
         cwd=checkout, capture_output=True, text=True, timeout=100, check=False,
         env=os.environ | {"PYTHONPATH": str(checkout), "BACKFILL_HOME": str(checkout / "home")},
     )  # fmt: skip
@@ -459,5 +459,5 @@ def test_a_command_refuses_what_a_product_declares_wrongly_without_a_traceback(t
     line = right.splitlines().index("DAILY = ba.TargetTable(") + 1
     said = said_by(tmp_path, right.replace("day_column=", "dya_column="), "ui")
     assert f"backfill_assets/products/metering.py:{line}: " in said
-    said = said_by(tmp_path, right.replace('day_column="day"', 'day_column="dya"'), "status")
+    said = said_by(tmp_path, right.replace('day_column="day"', 'day_column="dya"'), "init")
     assert "'dya' is no column of silver.meter_daily" in said

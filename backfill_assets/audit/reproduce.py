@@ -405,7 +405,7 @@ class _AsReplay(ModeSpark):
 
 def _holding_nothing_of_live(platform: Platform, plan: Plan) -> Platform:
     """Return the platform, for a LIVE run with Spark confined as a replay's: computing again must reach no sink."""
-    return platform if plan.mode is not Mode.LIVE else replace(platform, spark=_AsReplay(platform.settings, plan.mode))
+    return platform if plan.mode is not Mode.LIVE else platform.with_spark(_AsReplay(platform.settings, plan.mode))
 
 
 def _compute(bench: _Bench, batch: Sequence[PlannedChunk]) -> tuple[dict[str, ChunkRecord], dict[str, str]]:

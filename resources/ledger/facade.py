@@ -16,15 +16,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from alembic import command as alembic
-from alembic.config import Config as AlembicConfig
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy.engine import make_url
 
 from manifests.canonical import LATER, canonical_json
@@ -54,6 +50,9 @@ from resources.ledger.tables import (
 from resources.ledger.transactions import make_engine
 from resources.processes import has_ended, is_busy, this_process
 
+if TYPE_CHECKING:
+    from alembic.config import Config as AlembicConfig
+
 OBSOLETE = "OBSOLETE"
 """State of an attempt whose chunks were planned anew before it was staged: nothing of it is used, and nothing has failed."""
 RAISED = "raised"
@@ -68,6 +67,9 @@ BEFORE = {
 }
 """The state of a run from which each action changes its tables."""
 _MOMENT = timedelta(microseconds=1)
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_VERSION = sa.table("alembic_version", sa.column("version_num", sa.String))
+"""Where alembic keeps the revision of a schema."""
 """What instants of a ledger differ by at least."""
 _others = accepted_versions.alias()
 _RUN = tuple(column for column in runs.c if column.name != "plan")
@@ -238,9 +240,7 @@ class Ledger:
             with self.engine.begin() as connection:
                 lock_schema(connection)
                 had_journal = sa.inspect(connection).has_table(journal.name)
-                config = _alembic_config()
-                config.attributes["connection"] = connection
-                alembic.upgrade(config, "head")
+                _upgrade(connection)
                 if not had_journal:
                     self.journal.adopt(connection)  # its lock is not the last one here: nobody else uses such a ledger
                 complete(connection, found)
@@ -254,7 +254,7 @@ class Ledger:
         Raises:
             EnvironmentRefused: if the ledger is missing, older or newer.
         """
-        head = ScriptDirectory.from_config(_alembic_config()).get_current_head()
+        head = revisions()[-1]
         try:
             found = self._revision()
         except sa.exc.DBAPIError as error:
@@ -294,15 +294,17 @@ class Ledger:
         if file is not None and not Path(file).exists():
             return None  # looking must not create it
         with self.engine.connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision()
+            if not sa.inspect(connection).has_table(_VERSION.name):
+                return None
+            return connection.execute(sa.select(_VERSION.c.version_num)).scalar_one_or_none()
 
     def _refuse_newer(self, found: str | None) -> None:
-        known = {script.revision for script in ScriptDirectory.from_config(_alembic_config()).walk_revisions()}
+        known = revisions()
         if found is not None and found not in known:
             raise EnvironmentRefused(
                 Problem(
                     f"the ledger {self.engine.url!r} has schema {found}",
-                    f"this code knows the schemas {', '.join(sorted(known))}",
+                    f"this code knows the schemas {', '.join(known)}",
                     "the ledger was made by newer code: upgrade this installation's code",
                 )
             )
@@ -1223,9 +1225,25 @@ def open_ledger(url: str) -> Iterator[Ledger]:
         ledger.engine.dispose()
 
 
+@cache
+def revisions() -> tuple[str, ...]:
+    """Return the revisions of the schema that this code knows, oldest first: what the names of the migrations begin with."""
+    return tuple(sorted(file.name.partition("_")[0] for file in (_MIGRATIONS / "versions").glob("[0-9]*_*.py")))
+
+
+def _upgrade(connection: sa.Connection) -> None:
+    from alembic import command  # noqa: PLC0415 - half a second, and hardly any command upgrades a ledger
+
+    config = _alembic_config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
 def _alembic_config() -> AlembicConfig:
-    config = AlembicConfig()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
     config.set_main_option("path_separator", "os")
     return config
 
