@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from unittest import mock
@@ -17,8 +17,11 @@ from backfill_assets.defs import build as definitions
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, run_chunks
 from backfill_assets.defs.staging import asset_key
 from backfill_assets.installation import Platform
+from backfill_assets.staging import executor
 from benchmarks import small_table
+from manifests.errors import Problem, TransformRefused
 from manifests.model import manifest_from
+from manifests.planner import PlannedChunk
 
 KEY = asset_key(small_table.READINGS)
 PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
@@ -62,6 +65,23 @@ def _shown(instance: dg.DagsterInstance, check: dg.AssetCheckKey, run: dg.Dagste
         said.add(PASSED if evaluation.passed else f"{evaluation.severity.value}: {evaluation.description}")
     assert len({text.partition(":")[0] for text in said}) <= 1  # of each chunk the same
     return min(said, default=SKIPPED)
+
+
+def test_a_transform_that_is_refused_is_refused_once_and_no_other_stretch_of_chunks_is_tried(
+    platform: Platform,
+) -> None:
+    tried: list[list[str]] = []
+
+    def refused(_platform: object, _target: object, _plan: object, chunks: Sequence[PlannedChunk], *_: object) -> None:
+        tried.append([chunk.key for chunk in chunks])
+        raise TransformRefused(Problem("it lacks declared columns ['value']", "alike for every chunk", "add it"))
+
+    scope = {"table": small_table.READINGS, "publishRange": {"start": "2020-01-01", "end": "2020-03-31"}}
+    with mock.patch.object(executor, "compute_batch", refused):
+        ended, *_, why = launched(platform, "misspelt", target=scope, chunks=["2020-01", "2020-03"])
+    assert ended == "FAILURE"
+    assert tried == [["2020-01"]]
+    assert len([text for text in why if "lacks declared columns" in text]) == 1
 
 
 def test_one_failed_gate_leaves_the_checks_green_that_passed(platform: Platform) -> None:

@@ -24,10 +24,10 @@ from backfill_assets.defs.changes import tell_changes
 from backfill_assets.defs.inputs import observations
 from backfill_assets.defs.launched_by import RUN_TAG
 from backfill_assets.defs.publish import publish_job
-from backfill_assets.defs.staging import PROCESS_TAG, offer_run, range_tags, staging_job_name, stretches
+from backfill_assets.defs.staging import PROCESS_TAG, REFUSAL, offer_run, range_tags, staging_job_name, stretches
 from backfill_assets.installation import Platform, target_named
 from backfill_assets.staging import stopping
-from manifests.errors import EnvironmentRefused, Problem, Refused
+from manifests.errors import EnvironmentRefused, Problem, Refused, TransformRefused
 from resources import logs
 from resources.files import space
 from resources.ledger.facade import RunRecord
@@ -184,7 +184,16 @@ def run_chunks(
         success &= result.success
         for why in _failures(result):
             failed(f"{first} to {last}: {why}" if first != last else f"{first}: {why}")
+        if _cannot_be_computed(result):
+            return False  # what its frame or its columns are refused for is alike for every chunk
     return success
+
+
+def _cannot_be_computed(result: dg.ExecuteInProcessResult) -> bool:
+    """Whether a Dagster run failed because its transform was refused."""
+    failures = (event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure)
+    kinds = {one.metadata[REFUSAL].value for one in failures if one is not None and REFUSAL in one.metadata}
+    return TransformRefused.__name__ in kinds
 
 
 @contextmanager

@@ -37,6 +37,8 @@ BACKFILL, CHUNK = "backfill", "chunk"
 """Names of the two partition dimensions; Dagster orders them by name, so that a key reads `<run id>|<chunk>`."""
 BREAK_GLASS_TAG = "backfill/break_glass"
 """Tag of the Dagster runs of a run for which somebody broke the glass."""
+REFUSAL = "refusal"
+"""Of what kind a refusal was, in the metadata of the failure that shows it."""
 PROCESS_TAG = "backfill/process"
 """Tag of a Dagster run with the process that works for it; see `resources.processes`."""
 
@@ -226,7 +228,7 @@ def in_plain_words() -> Iterator[None]:
     except RunStopped:
         raise
     except Refused as refusal:
-        raise dg.Failure(str(refusal), allow_retries=False) from refusal
+        raise dg.Failure(str(refusal), {REFUSAL: type(refusal).__name__}, allow_retries=False) from refusal
     except Exception as error:
         if (full := space.refusal(error)) is None:
             raise

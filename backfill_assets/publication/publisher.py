@@ -41,6 +41,7 @@ from backfill_assets.staging import stopping
 from backfill_assets.staging.derivation import chunk_scopes
 from backfill_assets.staging.executor import require_young
 from manifests.canonical import plain
+from manifests.chunks import in_words
 from manifests.errors import (
     InputRefused,
     LeaseHeld,
@@ -481,7 +482,7 @@ def _roll_back(platform: Platform, run_id: str, lease: Lease) -> tuple[Published
         chunks = sorted(chunk for chunk, holder in holders.items() if holder != run_id)
         raise PublicationRefused(
             Problem(
-                f"{len(chunks)} chunk(s) of '{run_id}' are held by later run(s) {', '.join(later)}: {', '.join(chunks[:10])}",
+                f"{len(chunks)} chunk(s) of '{run_id}' are held by later run(s) {', '.join(later)}: {in_words(chunks)}",
                 "a run is rolled back while it holds its whole scope",
                 f"roll back {', '.join(later)} first, or restate the scope with a new run",
             )
@@ -708,7 +709,7 @@ def waits_for(platform: Platform, record: RunRecord) -> str | None:
     if now() >= record.updated_at + timedelta(minutes=terms.wait_minutes):
         return None
     conflicts = change_of(platform, record, platform.ledger.chunks(record.run_id)).conflicts()
-    return f"{len(conflicts)} chunk(s) have changed: {', '.join(conflicts[:10])}" if conflicts else None
+    return f"{len(conflicts)} chunk(s) have changed: {in_words(conflicts)}" if conflicts else None
 
 
 def _require_predecessor(platform: Platform, record: RunRecord) -> None:
