@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -146,7 +147,7 @@ def target_named(name: str) -> TargetTable:
     Raises:
         InputRefused: if no product declares it.
     """
-    return _named(name, declared_targets(), "target", "target.table")
+    return _named(name, declared_targets(), "target")
 
 
 def input_tables() -> list[InputTable]:
@@ -162,7 +163,7 @@ def input_named(name: str) -> InputTable:
     Raises:
         InputRefused: if no product declares it.
     """
-    return _named(name, input_tables(), "input table", "the name")
+    return _named(name, input_tables(), "input table")
 
 
 def tables_of(product: Product) -> list[tuple[str, str]]:
@@ -189,14 +190,15 @@ def tables_of(product: Product) -> list[tuple[str, str]]:
     return [*inputs, *targets, *corrections]
 
 
-def _named(name: str, tables_declared: Sequence[_Table], what: str, correct: str) -> _Table:
+def _named(name: str, tables_declared: Sequence[_Table], what: str) -> _Table:
     tables = {table.name: table for table in tables_declared}
     if name not in tables:
+        close = get_close_matches(name, tables, n=1)
         raise InputRefused(
             Problem(
                 f"{what} {name} is not declared",
                 f"declared are {', '.join(sorted(tables))}",
-                f"correct {correct}, or declare it in a product",
+                f"{f'did you mean {close[0]}? ' if close else ''}correct the name, or declare it in a product",
             )
         )
     return tables[name]

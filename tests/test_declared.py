@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import shutil
@@ -16,11 +17,15 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 import pytest
+from click.testing import CliRunner
 
 import backfill_assets as ba
+from backfill_assets.cli.command import cli
 from backfill_assets.declarations import checking as declared
 from backfill_assets.declarations.checking import problems_of
+from backfill_assets.installation import input_named, target_named
 from backfill_assets.products.registry import PRODUCTS
+from manifests.errors import InputRefused
 
 ROOT = Path(__file__).resolve().parent.parent
 OWNERS = ("team:metering",)
@@ -435,6 +440,24 @@ def test_what_a_tolerance_or_a_gate_cannot_be_is_refused_with_the_declaration() 
     for given in (ba.change_gate(), (ba.change_gate,), 5):
         (reason,) = said(replace(TARGET, reconciliations=given))  # type: ignore[arg-type]
         assert reason.startswith("silver.daily: reconciliations: "), reason
+
+
+def test_a_misspelt_table_is_answered_with_the_one_that_was_meant() -> None:
+    with pytest.raises(InputRefused, match=r"did you mean silver\.case_sla_daily\? correct the name"):
+        target_named("silver.case_sla_dayly")
+    with pytest.raises(InputRefused, match=r"did you mean bronze\.case_events\?"):
+        input_named("bronze.case_event")
+
+
+def test_settings_of_a_folder_without_an_installation_say_so_and_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(tmp_path / "elsewhere"))
+    done = CliRunner().invoke(cli, ["config", "--json"])
+    assert done.exit_code == 0
+    assert "there is no installation at" in done.stderr
+    assert "BACKFILL_HOME" in done.stderr
+    assert json.loads(done.stdout)["home"].endswith("elsewhere")
 
 
 def said_by(checkout: Path, text: str, command: str) -> str:

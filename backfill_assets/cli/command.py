@@ -890,7 +890,10 @@ def config(as_json: bool) -> None:
     from backfill_assets.cli.console import facts
     from resources.settings import load_settings
 
-    shown = load_settings().shown()
+    settings = load_settings()
+    shown = settings.shown()
+    if not settings.home.is_dir():
+        click.echo(f"there is no installation at {settings.home}: set BACKFILL_HOME, or run `backfill init`", err=True)
     if as_json:
         say(shown)
     else:
