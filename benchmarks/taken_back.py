@@ -79,8 +79,10 @@ class NotFoundOnce(Exception):  # noqa: N818 - what was found, not what went wro
     """The text of an edit is not exactly once in its file."""
 
 
-DERIVE, DERIVATION, COMPUTE = (f"backfill_assets/{name}.py" for name in ("derive", "derivation", "compute"))
-DOCTOR, WAYS, LEASING = (f"backfill_assets/{name}.py" for name in ("doctor", "ways", "leasing"))
+DERIVE = "backfill_assets/worker/chunk_merge.py"
+DERIVATION, COMPUTE = (f"backfill_assets/staging/{name}.py" for name in ("derivation", "compute"))
+WAYS, LEASING = (f"backfill_assets/publication/{name}.py" for name in ("changes_by_mode", "leasing"))
+DOCTOR = "backfill_assets/operations/doctor.py"
 GARBAGE, LAKEHOUSE, LEDGER = (
     "backfill_assets/operations/garbage.py",
     "resources/lakehouse/facade.py",
