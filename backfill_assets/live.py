@@ -1,7 +1,7 @@
 """LIVE: the manifests that a schedule writes and a policy approves. From there on a live run is a run like any other.
 
 Put here what the next live run of a target is, and the policy's approval of it; both are asked for by the schedule and
-the sensor (`live_triggers`) and by the command. How it is planned, staged, gated and published is nobody's business here.
+the sensor (`defs.live_triggers`) and by the command. How it is planned, staged, gated and published is nobody's business here.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Mode(StrEnum):
 
 
 class PublishMode(StrEnum):
-    """How a publication changes the target; each is one commit."""
+    """How a publication changes its tables: by one commit of each."""
 
     APPEND_ONLY = "APPEND_ONLY"
     """First rows of a target or of empty partitions."""

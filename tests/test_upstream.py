@@ -51,7 +51,7 @@ from manifests.model import Mode
 from resources.settings import load_settings
 from resources.spark.sessions import OPEN_FILES, ModeSpark
 
-# --- PyIceberg: resources/lakehouse/facade.py --------------------------------------------------------------------------------
+# --- PyIceberg: resources/lakehouse/facade.py -------------------------------------------------------------------------
 
 NAME = "test.days"
 SCHEMA = Schema(NestedField(1, "day", DateType(), required=False), NestedField(2, "value", LongType(), required=False))
@@ -89,7 +89,7 @@ def replace_january(
     before_commit: Callable[[], Any] = lambda: None,
     properties: dict[str, str] | None = None,
 ) -> None:
-    """Replace January's file by another one as `lakehouse.commit_replacement` does."""
+    """Replace January's file by another one as `lakehouse.facade.commit_replacement` does."""
     old = [task.file for task in table.scan(row_filter=JANUARY).plan_files()]
     new = list(_dataframe_to_data_files(table.metadata, day_values({"2012-01-10": 2}), table.io))
     with table.transaction() as transaction:
@@ -207,7 +207,7 @@ def test_pyiceberg_refuses_an_optional_parquet_column_for_a_required_one(catalog
         parquet_file_to_data_file(strict.io, strict.metadata, file.as_uri())
 
 
-# --- Dagster: backfill_assets/{staging,checks,launch,definitions}.py --------------------------------------------------
+# --- Dagster: backfill_assets/defs/{staging,checks,launch,build}.py ---------------------------------------------------
 
 
 def test_dagster_takes_an_evaluation_for_one_partition_with_its_target() -> None:
@@ -245,7 +245,7 @@ def test_dagster_writes_months_and_days_as_chunk_keys() -> None:
 
 
 def test_dagster_reads_the_size_of_event_batches_when_it_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`definitions` sets the variable after Dagster was imported."""
+    """`defs.build` sets the variable after Dagster was imported."""
     with dg.DagsterInstance.ephemeral() as instance:
         monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "0")
         assert not instance._is_batch_writing_enabled()
@@ -267,7 +267,7 @@ def test_dagster_finds_dynamic_partitions_of_the_instance_in_a_loading_context()
             assert list(runs.get_partition_keys()) == ["restate-2012"]
 
 
-# --- pandera: backfill_assets/worker/chunk_gate.py --------------------------------------------------------------------------------
+# --- pandera: backfill_assets/worker/chunk_gate.py --------------------------------------------------------------------
 
 
 class Readings(pa.DataFrameModel):
@@ -328,7 +328,8 @@ def test_pandera_validates_a_shallow_copy_of_a_schema_and_leaves_the_original() 
     assert set(failures(base, twice)["check"]) == {"multiple_fields_uniqueness"}
 
 
-# --- Spark, and Polars on what it writes: resources/spark/sessions.py, backfill_assets/{compute,executor,gates}.py -------------
+# --- Spark, and Polars on what it writes: resources/spark/sessions.py, backfill_assets/staging/{compute,executor}.py, -----
+# --- backfill_assets/worker/chunk_gate.py -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

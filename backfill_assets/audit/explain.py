@@ -1,7 +1,7 @@
 """Why a published row says what it says: the run that made it, what that run read, and what the row said before.
 
 Put here what is looked up for one key, in the target's own history, the ledger and the source, without Spark. How it is
-shown is `explain_view`'s. The history of the table is what is believed; the ledger says what its runs mean.
+shown is `cli.explain_view`'s. The history of the table is what is believed; the ledger says what its runs mean.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Proving a run again: from its recorded plan into scratch, and each chunk's digest against the recorded one.
 
 Put here what decides whether a recorded run can be computed again, the comparison, and the naming of the first
-difference and of its cause. How a batch is computed is `compute`'s, how a chunk is judged `gates`'s: the very functions
-that made the record. Nothing here writes to the ledger, to a table or to an attempt's folder, and no sink is opened.
+difference and of its cause. How a batch is computed is `staging.compute`'s, how a chunk is judged `gates.judging`'s: the
+very functions that made the record. Nothing here writes to the ledger, to a table or to an attempt's folder, and no sink is opened.
 """
 
 from __future__ import annotations

@@ -562,7 +562,7 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
 @publisher_options
 @json_option
 def publish(run_id: str, by: str | None, comment: str, break_glass: str, as_json: bool) -> None:
-    """Publish the validated RUN_ID as one snapshot. Safe to repeat; refused if somebody else wrote into its scope.
+    """Publish the validated RUN_ID. Safe to repeat; refused if somebody else wrote into its scope.
 
     Who publishes is on record; where the policy names publishers, it is one of them. No gate is ever skipped.
     """

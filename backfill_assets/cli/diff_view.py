@@ -1,6 +1,6 @@
 """How a diff is shown on a terminal; in Dagster it is `defs.diff_events`'.
 
-Put here how it looks. What is in it is `diff`'s; it is shown from the summary alone, so that a recorded one looks the
+Put here how it looks. What is in it is `review.diff`'s; it is shown from the summary alone, so that a recorded one looks the
 same.
 """
 

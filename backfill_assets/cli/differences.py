@@ -1,6 +1,6 @@
 """The commands that show what a run changes, and why a row says what it says.
 
-Put here arguments and output of both; what is done is `diff`'s and `explain`'s.
+Put here arguments and output of both; what is done is `review.diff`'s and `audit.explain`'s.
 """
 
 from __future__ import annotations

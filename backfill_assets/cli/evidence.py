@@ -1,6 +1,7 @@
 """Commands for those who ask later: `verify` and `report`.
 
-Put here arguments, output and exit codes. What is checked is `verification`'s, what the report says `report`'s.
+Put here arguments, output and exit codes. What is checked is `audit.verification`'s, what the report says
+`audit.report`'s.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How an explanation of a row is shown on a terminal. What is in it is `explain`'s."""
+"""How an explanation of a row is shown on a terminal. What is in it is `audit.explain`'s."""
 
 from __future__ import annotations
 

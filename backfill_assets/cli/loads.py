@@ -1,7 +1,7 @@
 """Commands that bring input in and take it back: `load`, `loads`, `unload`.
 
-Put here arguments, output and exit codes. What a load is, is `table_loads`'; what the shipped product's own files are, its
-loader's.
+Put here arguments, output and exit codes. What a load is, is `ingestion.table_loads`'; what the shipped product's own
+files are, its loader's.
 """
 
 from __future__ import annotations

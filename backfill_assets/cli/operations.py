@@ -1,6 +1,7 @@
 """`backfill metrics` and `backfill runbook`: what those who operate an installation look at.
 
-Put here arguments, output and exit codes. What a metric is, is `metrics`'; what a step of the runbook is, `runbook`'s.
+Put here arguments, output and exit codes. What a metric is, is `operations.metrics`'; what a step of the runbook is,
+`operations.runbook`'s.
 """
 
 from __future__ import annotations

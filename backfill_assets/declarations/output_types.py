@@ -1,7 +1,7 @@
 """Which types a transform's columns may have: the declared one, or one that widens to it without loss.
 
 Put here what a Spark type must be for its values to fit a declared type unchanged. Which columns there must be is
-`compute`'s; which values are allowed is the gate's. Spark's casts round, truncate and read text as numbers without a
+`staging.compute`'s; which values are allowed is the gate's. Spark's casts round, truncate and read text as numbers without a
 word, so no other cast is ever applied to what a transform returns.
 """
 

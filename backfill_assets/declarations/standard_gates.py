@@ -1,7 +1,7 @@
 """Gates that any target gets by naming them: of the change, of records, of rows that were loaded twice.
 
 Put here gates that need nothing of a product but the names of columns. What a product has to recompute is its own
-reconciliation, put together from `reconciliation`. Imported by Spark's Python workers with the products: keep it light.
+reconciliation, put together from `reconciliations`. Imported by Spark's Python workers with the products: keep it light.
 """
 
 from __future__ import annotations

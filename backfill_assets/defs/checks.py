@@ -1,7 +1,7 @@
 """The gates as asset checks: what people see of the verdicts that the ledger holds.
 
 One check a target judges chunks and is partitioned like it; the run-level gates are checks of the same asset that
-report once a run is complete. The judging is the executor's.
+report once a run is complete. The judging is `gates.judging`'s.
 """
 
 from collections.abc import Container, Iterator, Sequence

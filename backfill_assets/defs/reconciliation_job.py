@@ -1,7 +1,7 @@
 """Reconciliation as Dagster shows it: an asset after the published one, whose checks have a history with numbers.
 
 Put here the asset, its job and its schedule. It is an asset of its own, so that nothing else that is launched (a batch of
-chunks, a publication) drags a reconciliation along. What is done is `reconciling`'s.
+chunks, a publication) drags a reconciliation along. What is done is `reconciliation.reconcile`'s.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """The partitioned asset of a target: launched over backfill x chunk, it computes a batch of chunks into staging.
 
-Put here how the asset looks to Dagster and what it reports. What is done is the executor's.
+Put here how the asset looks to Dagster and what it reports. What is done is `staging.executor`'s.
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """What a recorded diff says, and whether a record has the form of one.
 
-Put here the form only. What is compared, and when a diff is put on record, is `diff`'s; which records count is `records`'s.
+Put here the form only. What is compared, and when a diff is put on record, is `review.diff`'s; which records count is `records`'s.
 """
 
 from __future__ import annotations

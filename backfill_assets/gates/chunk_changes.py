@@ -1,7 +1,7 @@
 """What a run changes, as far as it costs nothing to know: by chunk the rows before and after, and the sums of its gates.
 
 Put here which files are before and after, and the counts and sums that are sealed with a run's bundle, before its commit.
-They come from metadata and from the ledger: no row is read. What became of each key is `diff`'s, which compares the rows.
+They come from metadata and from the ledger: no row is read. What became of each key is `review.diff`'s, which compares the rows.
 
 Before is what the run's plan was made on. After is what readers have once it is published: of a merge the files that it
 leaves and those that it puts there, of corrections the rows with the corrections applied, else the computed rows.

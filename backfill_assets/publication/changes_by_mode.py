@@ -1,6 +1,6 @@
 """How each publish mode changes its tables, and how the change is taken back: commits only.
 
-Put here what is committed where. Whether it may be is `publication`'s; how a commit is made is the lakehouse's. Every
+Put here what is committed where. Whether it may be is `publisher`'s; how a commit is made is the lakehouse's. Every
 commit can be recognised afterwards by the run, the action and its number in the snapshot's summary, so that nothing is
 done twice after a crash.
 """

@@ -289,7 +289,7 @@ def _require_thawed(platform: Platform, record: RunRecord) -> None:
 
 @_logged(PUBLISH)
 def publish(platform: Platform, run_id: str) -> Published:
-    """Publish a validated run as one commit of its target, in the way its publish mode says.
+    """Publish a validated run by one commit of each table that it changes, in the way its publish mode says.
 
     Safe to repeat: a publication that landed, recorded or not, is found in the target and not made twice.
 

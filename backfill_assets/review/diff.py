@@ -1,8 +1,8 @@
 """What a run changes: the rows readers have before it against those they have after it, by business key.
 
 Put here which files are before and after, how what the workers have found becomes one summary, the table of changed
-rows, and the record beside the evidence. What is done to the rows of one chunk is `compare`'s; how it is shown is
-`diff_view`'s. Nothing that grows with the rows comes to this process.
+rows, and the record beside the evidence. What is done to the rows of one chunk is `worker.chunk_diff`'s; how it is
+shown is `cli.diff_view`'s. Nothing that grows with the rows comes to this process.
 
 Before is what the run's plan was made on. After is what readers have once it is published: of a merge the files that it
 leaves and those that it puts there, of corrections the rows with the corrections applied, else the computed rows.

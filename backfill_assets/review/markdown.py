@@ -1,7 +1,7 @@
 """Values in Markdown: what somebody or some data says is shown as it is, and is no markup, no link and no second line.
 
 Put here how a value gets into Markdown that Dagster or a ticket shows, and nothing about what is shown. HTML is escaped by
-`html.escape` in `pages` and by Jinja in the report.
+`html.escape` in `ui.pages` and by Jinja in the report.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The executor: one Spark job that computes a batch of chunks into staging.
+"""The Spark job: it computes a batch of chunks into staging.
 
 Put here how pinned inputs become frames, what is done to a transform's output, and how it is written. Which chunks,
-when, and what becomes of a failure is `staging`'s; what readers see changes in `publication` only.
+when, and what becomes of a failure is `executor`'s; what readers see changes in `publication` only.
 """
 
 from __future__ import annotations

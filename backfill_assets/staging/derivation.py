@@ -1,6 +1,6 @@
 """What a merge or a correction makes of computed chunks: sent to Spark's workers, and judged when it is back.
 
-Put here what is sent and what the answers mean; what is done to rows is `derive`'s.
+Put here what is sent and what the answers mean; what is done to rows is `worker.chunk_merge`'s.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The gate of one chunk: read its staged files back, check them, measure them, digest them. Runs in Spark's workers.
 
-Put here what is done to the files of one chunk, each read once. What sends chunks here and what becomes of the
-verdicts is in `checks`; what spans chunks is a product's reconciliation. Imports neither Dagster nor PySpark's SQL.
+Put here what is done to the files of one chunk, each read once. What sends chunks here, and what becomes of the
+verdicts, is `gates.judging`'s; what spans chunks is a product's reconciliation. Imports neither Dagster nor PySpark's SQL.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What is published instead of a chunk's own rows: copies of files with merged rows, or correction events.
 
-Put here what is done, in Spark's workers, to one chunk's computed rows and the rows readers see today. Where the rows
-come from is `compute`'s; how they are judged is `gates`'s (which calls `merge_violations` and trusts nothing of the
-merge itself). Imports neither Dagster nor PySpark's SQL.
+Put here what is done, in Spark's workers, to one chunk's computed rows and the rows readers see today. Where the
+computed rows come from is `staging.compute`'s; what is sent here, and what the answers mean, is `staging.derivation`'s.
+`judge_merges` reads back what `merge` wrote and trusts nothing of the merge itself. Imports neither Dagster nor PySpark's SQL.
 
 Memory is one file of today's rows and one chunk's computed rows for a merge; for corrections both of one chunk.
 """

@@ -1,6 +1,6 @@
 """What readers of a target see, looked at chunk by chunk in Spark's workers: judged, measured, outlined. Writes nothing.
 
-Put here what a worker does with published files; what becomes of it is `reconciling`'s. Imports neither Dagster nor
+Put here what a worker does with published files; what becomes of it is `reconciliation.reconcile`'s. Imports neither Dagster nor
 PySpark's SQL.
 """
 

@@ -1,7 +1,7 @@
 """What a table's metadata still reaches: snapshots, refs, and the files they reference; and making it forget.
 
 Put here what reads or shortens the history of an Iceberg table by its metadata. What may be forgotten is the policy's
-to say (`backfill_assets.operations.garbage`); commits of data are `lakehouse`'s.
+to say (`backfill_assets.operations.garbage`); commits of data are `facade`'s.
 """
 
 from __future__ import annotations

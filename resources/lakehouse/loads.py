@@ -1,7 +1,7 @@
 """The loads of an input table, as its snapshots tell of them: what came in, from which file, and what was taken back.
 
 Put here how a load is recognised in a table's history and what undoing one changes of its files. How a commit is made is
-`lakehouse`'s; which rows of a file are loaded is said elsewhere.
+`facade`'s; which rows of a file are loaded is said elsewhere.
 """
 
 from __future__ import annotations

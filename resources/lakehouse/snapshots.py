@@ -2,7 +2,7 @@
 
 Put here what is read from Iceberg's metadata to be kept as evidence, or to be held against it: past every cache, so that what
 lies in the warehouse now is what is looked at. What must agree with what is `backfill_assets.audit.readers`'s; commits are
-`lakehouse`'s.
+`facade`'s.
 """
 
 from __future__ import annotations

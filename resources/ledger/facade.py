@@ -2,7 +2,7 @@
 
 Put here what must be true across processes and crashes; every state change is one transaction and a
 compare-and-set, and a transaction that reads before it writes takes a lock first (`locks` says which and why). Dagster's event log is a view for people; what gates a publication is read from here. Instants are
-UTC. Schema changes are alembic migrations in `resources/migrations`.
+UTC. Schema changes are alembic migrations in `resources/ledger/migrations`.
 """
 
 from __future__ import annotations

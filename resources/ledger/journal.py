@@ -4,7 +4,7 @@ Put here how entries are made, read back, and held against the ledger's rows. An
 inserted, changed or deleted by the hashes of its cells before and after, so that a cell that was changed by hand shows, also
 where a later transaction has changed the row again. It is written in the transaction itself, by listening to the engine:
 whoever writes through a `Ledger` is in the journal, and nothing has to be done for it. Once the transaction is committed, a
-link of the chain (`chain`) gives the hash of the newest entry, and by that vouches for every entry before it, of all runs.
+link of the chain (`resources.evidence.chain`) gives the hash of the newest entry, and by that vouches for every entry before it, of all runs.
 
 Two stores, and a process may die between them: then entries have no link yet, and the next link, of whichever run, covers
 them. A row that no entry explains is covered by nothing, ever: no repair makes it lawful. Whoever writes rows, entries and

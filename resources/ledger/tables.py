@@ -1,6 +1,6 @@
-"""The ledger's tables. Put here columns only; what may be done with them is `ledger`'s and its neighbours' (leases, ...).
+"""The ledger's tables. Put here columns only; what may be done with them is `facade`'s and its neighbours' (`leases`, ...).
 
-Instants are UTC. A change here comes with an alembic migration in `resources/migrations`.
+Instants are UTC. A change here comes with an alembic migration in `resources/ledger/migrations`.
 """
 
 from __future__ import annotations
