@@ -375,13 +375,19 @@ def _say_attempt(
     plan: Plan, batch: Sequence[PlannedChunk], attempt: int, what: str, level: int, **facts: object
 ) -> None:
     """Write of each chunk of an attempt what became of it; the text of a transform's error is in the ledger only."""
-    event, reason = f"attempt_{what.replace(' ', '_')}", facts.get("why") or facts.get("error")
+    reason = facts.get("why") or facts.get("error")
     # a batch of several is halved and tried again: only what stands alone has failed
     level = logging.INFO if what == "failed" and len(batch) > 1 else level
     text = f"attempt {attempt} {what}, a batch of {len(batch)} chunk(s)" + (f": {reason}" if reason else "")
     for chunk in batch:
         with logs.of_chunk(plan, chunk):
-            logs.event(_log, level, event, text, told=True, attempt=attempt, chunks=len(batch), **facts)
-
-
-# --- gates ------------------------------------------------------------------------------------------------------------
+            logs.event(
+                _log,
+                level,
+                f"attempt_{what.replace(' ', '_')}",
+                text,
+                told=True,
+                attempt=attempt,
+                chunks=len(batch),
+                **facts,
+            )
