@@ -1,17 +1,23 @@
-"""What the pages show works: manifests are valid, Python runs, links lead somewhere, commands exist.
+"""What the pages say is so: manifests are valid, Python runs, links lead somewhere; names are those that the code has.
 
 A block is tested if the line before its fence says so: `<!-- test: manifest -->` or `<!-- test: python -->`. The Python
 blocks of a page run in order as one module. Bash blocks are never run: their `backfill` commands and options are looked
-up.
+up. Names of files, modules, commands, events, variables and states are held against the code, in module headers, too.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import sys
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import dropwhile, takewhile
+from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import dropwhile, pairwise, product, takewhile
 from pathlib import Path
 from types import ModuleType
 
@@ -20,11 +26,27 @@ import pytest
 from pydantic import BaseModel
 
 from backfill_assets.cli.command import cli
-from backfill_assets.declarations.target import TargetTable, TransformContext
-from manifests.model import Evidence, Limits, RunManifest, Safety, Target, Validation, parse_manifest
+from backfill_assets.declarations.target import ACCEPTED_ROWS_GATE, PUBLISHED_RULES_GATE, TargetTable, TransformContext
+from backfill_assets.products.enforcement import PRODUCT as ENFORCEMENT
+from manifests.lifecycle import TRANSITIONS, RunState
+from manifests.model import (
+    Evidence,
+    Kind,
+    Limits,
+    PublishMode,
+    RunManifest,
+    Safety,
+    Semantics,
+    Target,
+    Validation,
+    load_manifest,
+    mode_of,
+    parse_manifest,
+)
+from resources.settings import _OTHER_VARIABLES, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")})
+PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")})
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>```+|~~~+)(?P<language>[\w+-]*)")
 _MARK = re.compile(r"\s*<!--\s*test:\s*(?P<kind>[\w-]+)\s*-->\s*")
 _LINK = re.compile(r"!?\[[^\]]*\]\((?P<to>[^)\s]+)(?:\s+\"[^\"]*\")?\)")
@@ -81,22 +103,35 @@ LINKS = [
 ]
 
 
-def commands_of(block: Block) -> list[tuple[str, list[str]]]:
-    """Return where each `backfill` command of a bash block stands, and its words up to the end of the command."""
-    found = []
-    for offset, line in enumerate(block.text.replace("\\\n", " \n").splitlines()):
-        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-        lexer.whitespace_split = True
-        words = list(lexer)
-        for at, word in enumerate(words):
-            if word == "backfill" or word.endswith("/backfill"):
-                rest = words[at + 1 :]
-                end = next((i for i, one in enumerate(rest) if set(one) <= set("();<>|&")), len(rest))
-                found.append((f"{block.page.relative_to(ROOT)}:{block.line + offset}", rest[:end]))
-    return found
+def commands_in(line: str) -> Iterator[list[str]]:
+    """Yield the words of each `backfill` command of a line, up to the end of the command."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)
+    for at, word in enumerate(words):
+        if word == "backfill" or word.endswith("/backfill"):
+            rest = words[at + 1 :]
+            yield rest[: next((i for i, one in enumerate(rest) if set(one) <= set("();<>|&")), len(rest))]
 
 
-COMMANDS = [command for block in BLOCKS if block.language in {"bash", "sh", "shell"} for command in commands_of(block)]
+def spans_of(page: Path) -> list[str]:
+    """Return the code spans of a page's text: also those that are broken between two lines."""
+    return re.findall(r"`([^`]+)`", " ".join(text for _, text in read_page(page)[1]))
+
+
+BASH = [block for block in BLOCKS if block.language in {"bash", "sh", "shell"}]
+COMMANDS = [
+    (f"{block.page.relative_to(ROOT)}:{block.line + offset}", words)
+    for block in BASH
+    for offset, line in enumerate(block.text.replace("\\\n", " \n").splitlines())
+    for words in commands_in(line)
+] + [
+    (str(page.relative_to(ROOT)), words)
+    for page in PAGES
+    for span in dict.fromkeys(spans_of(page))
+    if span.startswith("backfill ")
+    for words in commands_in(span)
+]
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -138,6 +173,20 @@ def test_a_link_leads_to_a_file_of_the_repository(page: Path, line: int, to: str
     assert target.exists()
 
 
+def table(page: str, heading: str, number: int = 0) -> list[list[str]]:
+    """Return the cells of a page's table that begins with `heading`, row by row, without its head."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    begins = [at for at, line in enumerate(lines) if line.startswith(heading)]
+    assert len(begins) > number, f"{page} has no table {heading}"
+    rows = takewhile(lambda line: line.startswith("|"), lines[begins[number] + 2 :])
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+
+
+def coded(text: str) -> list[str]:
+    """Return the names in code of a cell."""
+    return re.findall(r"`([\w.-]+)`", text)
+
+
 def _first_cells(page: str, heading: str) -> set[str]:
     """The names in the first column of the table that begins with `heading`."""
     lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
@@ -176,12 +225,249 @@ def test_the_table_of_a_context_has_every_field() -> None:
     ("where", "words"), COMMANDS, ids=[f"{where} {' '.join(words[:2])}" for where, words in COMMANDS]
 )
 def test_a_shown_command_exists_with_its_options(where: str, words: list[str]) -> None:
+    command, rest = command_of(where, words)
+    assert [word for word in rest if word.startswith("-") and word.split("=")[0] not in options_of(command)] == []
+
+
+A_TABLE = "bronze.readings"
+"""Stands for TABLE: `backfill load` takes any name of a table for a command."""
+
+
+def command_of(where: str, words: Sequence[str]) -> tuple[click.Command, list[str]]:
+    """Return the command that words begin with, and the other words."""
     command: click.Command = cli
     rest = list(words)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         name = rest.pop(0)
-        found = command.get_command(click.Context(command), name)
-        assert found is not None, f"{where}: `{name}` is no command; there are {', '.join(command.commands)}"
+        found = command.get_command(click.Context(command), A_TABLE if name == "TABLE" else name)
+        names = command.list_commands(click.Context(command))
+        assert found is not None, f"{where}: `{name}` is no command; there are {', '.join(names)}"
         command = found
-    known = {"--help", "-h", *(option for parameter in command.params for option in parameter.opts)}
-    assert [word for word in rest if word.startswith("-") and word.split("=")[0] not in known] == []
+    return command, rest
+
+
+def options_of(command: click.Command, *, below: bool = False) -> set[str]:
+    """Return the options of a command, and if asked those of the commands below it."""
+    found = {"--help", "-h", *(option for parameter in command.params for option in parameter.opts)}
+    if below and isinstance(command, click.Group):
+        context = click.Context(command)
+        under = [command.get_command(context, name) for name in (*command.list_commands(context), A_TABLE)]
+        found = found.union(*(options_of(one, below=True) for one in under if one is not None))
+    return found
+
+
+def test_the_table_of_commands_has_every_command_and_no_option_of_another() -> None:
+    rows = table("README.md", "| command | what it does |")
+    shown = {name: text for first, text in rows for _, name in re.findall(r"^`(backfill) ([\w-]+)", first)}
+    assert shown.keys() == set(cli.list_commands(click.Context(cli)))
+    strange = {
+        f"{first}: {option}"
+        for first, text in rows
+        for option in re.findall(r"`(--[\w-]+)", text)
+        if option not in options_of(command_of(first, first.strip("`").split()[1:2])[0], below=True)
+    }
+    assert strange == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_an_option_that_a_page_names_is_one_of_a_command(page: Path) -> None:
+    named = {span.split()[0].split("=")[0] for span in spans_of(page) if span.startswith("--")}
+    assert named <= options_of(cli, below=True)
+
+
+# --- files and modules ------------------------------------------------------------------------------------------------
+
+PACKAGES = ("backfill_assets", "resources", "manifests")
+FOLDERS = tuple(f"{name}/" for name in (*PACKAGES, "tests", "docs", "benchmarks"))
+WRITTEN_BY_READERS = {
+    f"backfill_assets/products/{name}" for name in ("metering/__init__.py", "metering.py", "metering/", "metering")
+}
+SOURCES = {
+    file: ast.parse(file.read_text(encoding="utf-8"))
+    for package in PACKAGES
+    for file in sorted((ROOT / package).rglob("*.py"))
+    if "migrations" not in file.parts
+}
+MODULES = {
+    ".".join((file.parent if file.name == "__init__.py" else file.with_suffix("")).relative_to(ROOT).parts): file
+    for file in SOURCES
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_file_that_a_page_names_exists(page: Path) -> None:
+    """A name is a path from the checkout's root, from the page's folder, or from `backfill_assets`."""
+    words = {
+        word for text in (*spans_of(page), *(one.text for one in BASH if one.page == page)) for word in text.split()
+    }
+    named = {word for word in words if (word.endswith(".py") or word.startswith(FOLDERS)) and "<" not in word}
+    roots = (ROOT, page.parent, ROOT / "backfill_assets")
+    assert {name for name in named - WRITTEN_BY_READERS if not any(any(root.glob(name)) for root in roots)} == set()
+
+
+def is_there(package: str, name: str) -> bool:
+    """Whether a name is a module, or a name in one, seen from a package: a sibling, from its root, or a whole name."""
+    for whole in (f"{package}.{name}", f"{package.split('.', maxsplit=1)[0]}.{name}", name):
+        module, _, attribute = whole.rpartition(".")
+        text = MODULES[module].read_text(encoding="utf-8") if module in MODULES and "." in name else ""
+        if whole in MODULES or re.search(rf"\b{attribute}\b", text):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("page", [one for one in PAGES if one.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_a_module_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(rf"\b(?:{'|'.join(PACKAGES)})(?:\.[a-z]\w*)+", page.read_text(encoding="utf-8"))
+    assert {name for name in named if not is_there("", name)} - {"backfill_assets.products.metering"} == set()
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_module_that_a_header_names_exists(module: str) -> None:
+    """What has a possessive is a neighbour; so is what has a dot, unless it is a file or of a library."""
+    file = MODULES[module]
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    neighbours = {
+        name
+        for name, owns in re.findall(r"`([a-z]\w*(?:\.\w+)*)`('s?)?", ast.get_docstring(SOURCES[file]) or "")
+        if owns or ("." in name and not re.search(r"\.(json|ya?ml|toml|html)$", name) and not of_a_library(name))
+    }
+    assert {name for name in neighbours if not is_there(package, name)} == set()
+
+
+def of_a_library(name: str) -> bool:
+    first = name.split(".", maxsplit=1)[0]
+    return first not in PACKAGES and find_spec(first) is not None
+
+
+def test_what_holds_is_enforced_where_the_table_says() -> None:
+    wrong = []
+    for _, enforced in table("docs/concepts.md", "| what holds | enforced in |"):
+        for part in enforced.split("; "):
+            path, *names = re.findall(r"`([^`]+)`", part)
+            file = next((one for one in (ROOT / path, ROOT / "backfill_assets" / path) if one.is_file()), None)
+            text = "" if file is None else file.read_text(encoding="utf-8")
+            wrong += [part for name in names if not re.search(rf"\b{name.rpartition('.')[2]}\b", text)]
+    assert wrong == []
+
+
+def test_the_drawn_directions_are_those_that_the_linter_holds() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = next(one["layers"] for one in config["contracts"] if one["type"] == "layers")
+    floors = [[name.removeprefix("backfill_assets.") for name in layer.split(" | ")] for layer in layers]
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"^ *(\S.*) --> (.*)$", page.partition("```mermaid")[2].partition("```")[0], re.MULTILINE)
+    arrows = {arrow for above, below in drawn for arrow in product(above.split(" & "), below.split(" & "))}
+    expected = {arrow for above, below in pairwise(floors) for arrow in product(above, below)}
+    assert arrows == expected | {("products", "declarations")}
+
+
+def test_every_package_has_its_paragraph_and_its_line_in_the_readme() -> None:
+    packages = {name for name, file in MODULES.items() if file.name == "__init__.py" and name.count(".") <= 1} - {
+        "backfill_assets",
+        "resources",
+    }
+    listed = {
+        coded_path.rstrip("/").replace("/", ".")
+        for row in table("README.md", "| package |")
+        for coded_path in re.findall(r"`([\w/]+)`", row[0])
+    }
+    assert listed == packages
+    modules = {name for name in MODULES if name.startswith("backfill_assets.") and name.count(".") == 1}
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    told = {name for bold in re.findall(r"^\*\*(.+?)\*\*", page, re.MULTILINE) for name in coded(bold)}
+    assert told == {name.removeprefix("backfill_assets.") for name in packages | modules}
+
+
+# --- names that the code has ------------------------------------------------------------------------------------------
+
+
+def calls_of(tree: ast.AST, function: str) -> list[ast.Call]:
+    calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and one.args]
+    return [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == function]
+
+
+def functions_of(tree: ast.AST) -> list[ast.FunctionDef]:
+    return [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
+
+
+def written_events() -> set[str]:
+    """Return the name of every log event; a hole in a name is filled with what the function around it is called with."""
+    found: set[str] = set()
+    for module, file in MODULES.items():
+        for call in calls_of(SOURCES[file], "event"):
+            name = call.args[2] if len(call.args) > 3 else None
+            if isinstance(name, ast.Constant):
+                found.add(name.value)
+            elif isinstance(name, ast.JoinedStr):
+                hole = next(one.id for one in ast.walk(name) if isinstance(one, ast.Name))
+                known = dict(vars(import_module(module)))
+                around = [one for one in functions_of(SOURCES[file]) if call in ast.walk(one)]
+                takes = next(one for one in around if hole in [argument.arg for argument in one.args.args])
+                place = [argument.arg for argument in takes.args.args].index(hole)
+                for value in (one.args[place] for one in calls_of(SOURCES[file], takes.name)):
+                    filled = {hole: eval(ast.unparse(value), known)}
+                    found.add(eval(ast.unparse(name), known | filled))
+    return found
+
+
+def test_the_events_of_the_logs_are_those_that_code_writes() -> None:
+    shown: set[str] = set()
+    for cell, _ in table("docs/operations.md", "| event | of |"):
+        own, _, others = cell.partition("the same of")
+        shown |= {name.replace("publish", action) for name in coded(own) for action in ("publish", *coded(others))}
+    assert shown == written_events()
+
+
+def test_the_variables_that_are_no_settings_are_those_that_are_let_pass() -> None:
+    rows = table("docs/deployment.md", "| variable | what it is for |")
+    assert {name for row in rows for name in coded(row[0])} == _OTHER_VARIABLES
+
+
+def test_the_table_of_settings_has_every_field_with_its_variable() -> None:
+    rows = table("docs/deployment.md", "| field | variable |")
+    shown = {(coded(row[0])[0], coded(row[1])[0]) for row in rows}
+    assert shown == {(name, f"BACKFILL_{name.upper()}") for name in Settings.model_fields}
+
+
+def test_the_kinds_of_runs_have_the_modes_that_the_table_says() -> None:
+    shown = {kind: coded(mode) for kinds, mode in table("docs/concepts.md", "| kind | mode |") for kind in coded(kinds)}
+    assert shown == {kind.value: [mode_of(kind).value] for kind in Kind}
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"),
+    [("| state |", RunState), ("| mode | what the commit does |", PublishMode), ("| semantics |", Semantics)],
+    ids=["states", "publish modes", "semantics"],
+)
+def test_a_table_of_names_has_those_that_there_are(heading: str, names: type[StrEnum]) -> None:
+    assert {name for row in table("docs/concepts.md", heading) for name in coded(row[0])} == {*names}
+
+
+def test_every_publish_mode_has_an_example() -> None:
+    assert {load_manifest(file).target.publish_mode for file in (ROOT / "manifests").glob("*.yaml")} == {*PublishMode}
+
+
+def test_the_drawn_states_change_as_the_lifecycle_lets_them() -> None:
+    page = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"^ +([A-Z_]+) --> ([A-Z_]+)$", page, re.MULTILINE)
+    assert set(drawn) == {(state.value, other.value) for state, others in TRANSITIONS.items() for other in others}
+
+
+def test_the_gates_of_the_tables_are_those_that_judge() -> None:
+    own, of_reconciliations = (
+        {name for row in table("docs/concepts.md", "| gate | level |", number) for name in coded(row[0])}
+        for number in (0, 1)
+    )
+    assert own == {gate.name for target in ENFORCEMENT.targets for gate in target.reconciliations}
+    assert of_reconciliations == {PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE}
+
+
+def test_the_kinds_of_findings_are_those_of_the_doctor() -> None:
+    named: set[str] = set()
+    for function in (one for tree in SOURCES.values() for one in functions_of(tree)):
+        kinds: list[ast.expr] = [call.args[0] for call in calls_of(function, "Disagreement")]
+        if any(isinstance(kind, ast.Name) for kind in kinds):
+            kinds += [one.elts[0] for one in ast.walk(function) if isinstance(one, ast.Tuple) and one.elts]
+        texts = [one.value for kind in kinds for one in ast.walk(kind) if isinstance(one, ast.Constant)]
+        named |= {text for text in texts if isinstance(text, str)}
+    assert {name for row in table("docs/runbook.md", "| kind | what | repair |") for name in coded(row[0])} == named
