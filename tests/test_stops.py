@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -24,8 +25,9 @@ from test_pages import page
 from backfill_assets import decisions, faults
 from backfill_assets.cli.command import cli
 from backfill_assets.defs import staging
+from backfill_assets.defs.decision_jobs import stop_run
 from backfill_assets.defs.launch import initialise_instance
-from backfill_assets.defs.launched_by import RUN_TAG, STOP_TAG
+from backfill_assets.defs.launched_by import RUN_TAG, STOP_TAG, USER_TAG
 from backfill_assets.defs.publish import publication_requests, recomputation_requests
 from backfill_assets.defs.staging import launched_by_dagster
 from backfill_assets.defs.terminated import note_terminated
@@ -37,6 +39,7 @@ from backfill_assets.staging import executor, stopping
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES
 from benchmarks.small_table import closed, declared, manifest, planned, staged
+from manifests.chunks import in_words
 from manifests.errors import PublicationRefused, RunStopped
 from manifests.lifecycle import RunState
 from resources.ledger import launches, stops
@@ -672,3 +675,157 @@ def test_a_run_of_which_nobody_computes_what_is_left_is_not_refused_as_one_that_
     executor.stage_chunks(platform, RUN, keys(platform)[:1])
     with pytest.raises(PublicationRefused, match="waits for a launch of"):
         publish(platform, RUN)
+
+
+def said(*words: str) -> str:
+    """Return what a command prints, its lines joined."""
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return " ".join(done.stdout.split())
+
+
+def test_status_of_a_run_of_which_nobody_computes_what_is_left_says_what_it_waits_for_and_not_that_it_computes(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *left = keys(platform)
+    executor.stage_chunks(platform, RUN, [first])
+    assert platform.ledger.run(RUN).state_reason == "computing chunks"
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    waits = f"waits for a launch of {in_words(left)}, {len(left)} chunk(s) (`backfill run {RUN}`)"
+    for words in (["status"], ["status", RUN]):
+        shown = said(*words)
+        assert "computing" not in shown, words
+        assert "stopped by" not in shown, words
+        assert "RUNNING, stopped" not in shown, words
+    assert waits in said("status", RUN)
+    assert "waits for a launch of" in said("status")
+    one = json.loads(said("status", RUN, "--json"))
+    assert (one["state"], one["waitsForLaunchOf"], one["waitsFor"]) == ("RUNNING", left, waits)
+    assert one["stops"] == []
+    (listed,) = [run for run in json.loads(said("status", "--json")) if run["runId"] == RUN]
+    assert listed["waitsFor"] == waits
+    staged(platform, RUN)
+    assert json.loads(said("status", RUN, "--json"))["waitsForLaunchOf"] is None
+    assert "waits for a launch" not in said("status")
+
+
+def test_status_of_a_run_that_is_computed_says_that_and_waits_for_nothing(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    shown: dict[str, Any] = {}
+
+    def look(*arguments: Any, **named: Any) -> Any:
+        shown.update(json.loads(said("status", RUN, "--json")), text=said("status", RUN))
+        return small_table.compute(*arguments, **named)
+
+    monkeypatch.setattr(executor, "compute_batch", look)
+    executor.stage_chunks(platform, RUN, keys(platform))
+    assert (shown["state"], shown["why"], shown["waitsForLaunchOf"]) == ("RUNNING", "computing chunks", None)
+    assert "waits for a launch" not in shown["text"]
+
+
+def test_the_command_stop_ends_a_run_in_the_name_that_is_given_and_says_how_it_goes_on(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor.stage_chunks(platform, RUN, keys(platform)[:1])
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    shown = said("stop", RUN, "--by", "olga", "--reason", "month's end")
+    (stop,) = stops.of_run(platform.ledger.engine, RUN)
+    assert (stop.stopped_by, stop.through, stop.reason, stop.note) == ("olga", "backfill stop", "month's end", "")
+    assert shown == f"{RUN}: {stop} what is staged stays; `backfill resume {RUN}` goes on"
+    require_stopped(platform)
+    told = json.loads(said("stop", RUN, "--by", "ada", "--json"))
+    again = stops.held(platform.ledger.engine, RUN)
+    assert again is not None
+    assert (told["runId"], told["state"], told["stop"]["stopped_by"]) == (RUN, "RUNNING", "ada")
+    assert (again.stopped_by, again.id) == ("ada", told["stop"]["id"])
+    found = json.loads(said("decisions", RUN, "--json"))
+    assert [(one["decision"], one["by"], one["channel"]) for one in found if one["decision"] == "STOPPED"] == [
+        ("STOPPED", "olga", "backfill stop"),
+        ("STOPPED", "ada", "backfill stop"),
+    ]
+
+
+def test_the_command_stop_needs_a_name_and_a_run_of_which_something_may_be_under_way(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    nameless = CliRunner().invoke(cli, ["stop", RUN])
+    assert (nameless.exit_code, "--by" in nameless.output) == (2, True)
+    assert "nobody is named" in str(CliRunner().invoke(cli, ["stop", RUN, "--by", " "]).exception)
+    assert "is unknown" in str(CliRunner().invoke(cli, ["stop", "nobody-planned-it", "--by", "olga"]).exception)
+    decisions.cancel(platform, RUN, by="grace")
+    assert f"run '{RUN}' is CANCELLED" in str(CliRunner().invoke(cli, ["stop", RUN, "--by", "olga"]).exception)
+    assert stops.of_run(platform.ledger.engine, RUN) == []
+
+
+def test_a_publication_that_the_command_stop_meets_is_said_and_let_finish(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged(platform, RUN)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    entry = platform.ledger.open_publication(RUN, "PUBLISH", None, "", "sensor")
+
+    def end_it() -> None:
+        until = time.monotonic() + FOR_EVER
+        while stops.held(platform.ledger.engine, RUN) is None and time.monotonic() < until:
+            time.sleep(0.02)
+        platform.ledger.close_refused(entry, "the lease is lost")
+
+    meanwhile(end_it)
+    shown = said("stop", RUN, "--by", "olga")
+    assert shown.endswith("its publication by sensor was under way and is not interrupted; it is VALIDATED")
+    assert "what is staged stays" not in shown
+    assert [one["state"] for one in platform.ledger.publications(RUN)] == ["REFUSED"], "it has waited for its end"
+    require_stopped(platform)
+
+
+@pytest.mark.parametrize(
+    ("typed", "tags", "by"),
+    [("olga", {}, "olga"), ("", {USER_TAG: "petra"}, "petra"), ("Petra", {USER_TAG: "petra"}, "petra")],
+    ids=["typed", "logged in", "both"],
+)
+def test_the_job_stop_run_stops_a_run_in_the_name_of_who_asks(
+    platform: Platform, typed: str, tags: dict[str, str], by: str
+) -> None:
+    executor.stage_chunks(platform, RUN, keys(platform)[:1])
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = asked_to_stop(platform, instance, {"by": typed, "comment": "month's end"}, tags)
+        assert done.success
+        told = [one.message for one in instance.all_logs(done.run_id)]
+        assert instance.get_run_by_id(done.run_id).tags[RUN_TAG] == RUN
+    (stop,) = stops.of_run(platform.ledger.engine, RUN)
+    assert (stop.stopped_by, stop.through, stop.reason) == (by, "the job stop_run", "month's end")
+    assert any(str(stop) in text and "the run is RUNNING" in text for text in told)
+    require_stopped(platform)
+
+
+@pytest.mark.parametrize(
+    ("typed", "tags", "why"),
+    [
+        ("", {}, "nobody is named"),
+        ("olga", {USER_TAG: "petra"}, "'olga' was typed, and 'petra' is logged in"),
+        ("", {"dagster/sensor_name": "anything"}, "nobody is named"),
+    ],
+)
+def test_the_job_stop_run_refuses_in_words_whom_nobody_names(
+    platform: Platform, typed: str, tags: dict[str, str], why: str
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = asked_to_stop(platform, instance, {"by": typed}, tags)
+        (failure,) = [event.step_failure_data for event in done.all_events if event.is_step_failure]
+    assert why in str(failure.user_failure_data or failure.error)
+    assert stops.of_run(platform.ledger.engine, RUN) == []
+
+
+def asked_to_stop(
+    platform: Platform, instance: dg.DagsterInstance, form: dict[str, str], tags: dict[str, str]
+) -> dg.ExecuteInProcessResult:
+    return stop_run.execute_in_process(
+        run_config={"ops": {"stop": {"config": {"run_id": RUN} | form}}},
+        resources={"platform": platform},
+        instance=instance,
+        raise_on_error=False,
+        tags=tags,
+    )

@@ -28,15 +28,16 @@ def by_option(command: F) -> F:
     default = "who you are by the policy's `identity`, else BACKFILL_OPERATOR or the operating system's user"
     return click.option(
         "--by",
-        callback=_named,
+        callback=named,
         help=f"Who decides, recorded as a claim if nothing else shows it; default: {default}.",
     )(command)
 
 
-def _named(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+def named(_context: click.Context, option: click.Parameter, name: str | None) -> str | None:
     """Refuse a blank name: a variable that a script has left empty must not decide as somebody else."""
     if name is not None and not name.strip():
-        raise InputRefused(Problem("nobody is named", "a decision has a name", "give --by a name, or leave it out"))
+        fix = "give --by a name" + ("" if option.required else ", or leave it out")
+        raise InputRefused(Problem("nobody is named", "a decision has a name", fix))
     return name
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import click
 
 from backfill_assets.cli.base import json_option, opened_platform, say
+from backfill_assets.cli.decisions import named
 
 
 @click.command()
 @click.argument("run_id")
-@click.option("--by", required=True, help="Who stops it.")
+@click.option("--by", required=True, callback=named, help="Who stops it.")
 @click.option("--reason", default="", help="Why.")
 @json_option
 def stop(run_id: str, by: str, reason: str, as_json: bool) -> None:
