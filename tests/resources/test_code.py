@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import marshal
-import py_compile
-import subprocess
 from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
 import pytest
+from checkouts import TRANSFORMS, commit, compiled, forge, git, make_checkout, write
 
 from manifests.errors import EnvironmentRefused
 from manifests.planner import CodeIdentity
@@ -18,32 +16,11 @@ from resources.code import identity as module
 from resources.code.identity import code_identity
 
 
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", "-C", str(folder), *identity, *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def write(root: Path, name: str, text: str) -> None:
-    file = root / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
-
-
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the project's layout, committed."""
-    for package in module.PACKAGES:
-        write(tmp_path, f"{package}/__init__.py", "")
-    write(tmp_path, "backfill_assets/products/enforcement/transforms.py", "VERSION = 1\n")
-    write(tmp_path, "pyproject.toml", "[project]\n")
-    write(tmp_path, "requirements.lock", "polars==2.1.0\n")
-    write(tmp_path, "README.md", "read me\n")
-    git(tmp_path, "init", "--quiet")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "--quiet", "-m", "first")
     monkeypatch.setattr(module, "_ROOT", tmp_path)
-    return tmp_path
+    return make_checkout(tmp_path)
 
 
 def identity() -> CodeIdentity:
@@ -65,7 +42,7 @@ def test_committed_code_is_clean_and_named_by_its_commit(root: Path) -> None:
     [
         lambda root: write(root, "manifests/__init__.py", "x = 1\n"),
         lambda root: write(root, "manifests/model.py", "new\n"),
-        lambda root: write(root, "backfill_assets/products/enforcement/transforms.py", "VERSION = 2\n"),
+        lambda root: write(root, TRANSFORMS, "VERSION = 2\n"),
         lambda root: write(root, "backfill_assets/products/enforcement/rules.py", "new\n"),
         lambda root: (root / "resources/__init__.py").unlink(),
         lambda root: write(root, "pyproject.toml", "[project]\nname = 'x'\n"),
@@ -120,12 +97,11 @@ def test_a_checkout_of_which_git_cannot_say_what_is_in_it_is_not_clean(root: Pat
 
 def test_line_endings_as_git_writes_them_are_no_change(root: Path) -> None:
     write(root, ".gitattributes", "*.py text eol=crlf\n")
-    git(root, "add", ".")
-    git(root, "commit", "--quiet", "-m", "endings")
-    (root / "backfill_assets/products/enforcement/transforms.py").unlink()
+    commit(root, "endings")
+    (root / TRANSFORMS).unlink()
     git(root, "checkout", "--", ".")
 
-    assert b"\r\n" in (root / "backfill_assets/products/enforcement/transforms.py").read_bytes()
+    assert b"\r\n" in (root / TRANSFORMS).read_bytes()
     assert identity().dirty is False
 
 
@@ -165,26 +141,16 @@ def test_the_content_hash_is_that_of_names_and_contents(root: Path) -> None:
 # --- what Python would execute ----------------------------------------------------------------------------------------
 
 
-def compiled(root: Path, name: str, mode: PycInvalidationMode = PycInvalidationMode.TIMESTAMP) -> Path:
-    return Path(str(py_compile.compile(str(root / name), invalidation_mode=mode, doraise=True)))
-
-
-def forge(cached: Path, text: str) -> None:
-    """Put other code into a cached file, under the header that names its source."""
-    cached.write_bytes(cached.read_bytes()[:16] + marshal.dumps(compile(text, "x.py", "exec")))
-
-
 @pytest.mark.parametrize("mode", list(PycInvalidationMode))
 def test_cached_bytecode_that_is_not_of_its_source_is_refused(root: Path, mode: PycInvalidationMode) -> None:
-    name = "backfill_assets/products/enforcement/transforms.py"
-    cached = compiled(root, name, mode)
+    cached = compiled(root, TRANSFORMS, mode)
     assert identity().dirty is False
     forge(cached, "VERSION = 9\n")
 
     with pytest.raises(EnvironmentRefused, match=r"that the sources do not account for: .*transforms"):
         identity()
     cached.unlink()
-    compiled(root, name, mode)
+    compiled(root, TRANSFORMS, mode)
     assert identity().dirty is False
 
 

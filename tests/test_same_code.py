@@ -1,0 +1,161 @@
+"""A run is computed by the code and the settings that its approved plan names, or it is not computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from checkouts import TRANSFORMS, commit, compiled, forge, make_checkout, write
+from click.testing import CliRunner
+
+from backfill_assets.cli.command import cli
+from backfill_assets.defs.launch import initialise_instance
+from backfill_assets.installation import Platform
+from backfill_assets.staging import executor
+from benchmarks import small_table
+from benchmarks.small_table import SCOPE, closed, declared, initialise, manifest_data, opened, planned
+from manifests.errors import EnvironmentRefused, Refused, TransitionRefused
+from manifests.lifecycle import RunState
+from manifests.model import manifest_from
+from resources.code import identity
+from resources.code.identity import code_identity
+
+RUN, DEVELOPED = "of-committed-code", "of-code-in-development"
+OTHER = "VERSION = 2  # longer than before: Python compiles it again\n"
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The code of this process: a checkout that is committed, compiled, and not looked at yet."""
+    root = make_checkout(tmp_path / "code")
+    compiled(root, TRANSFORMS)
+    monkeypatch.setattr(identity, "_ROOT", root)
+    code_identity.cache_clear()
+    yield root
+    code_identity.cache_clear()
+
+
+@pytest.fixture
+def platform(code: Path, tmp_path: Path) -> Iterator[Platform]:
+    """Two approved runs that were planned with that code; one of them may be computed by uncommitted code."""
+    with declared():
+        found = opened(tmp_path / "home")
+        initialise(found)
+        for run_id, development in ((RUN, False), (DEVELOPED, True)):
+            planned(
+                found,
+                manifest_from(manifest_data(run_id, "REPLACE_PARTITIONS", SCOPE) | {"development": development}),
+            )
+        yield found
+        closed(found)
+
+
+def another_process() -> None:
+    """Have the code looked at as a process does that begins now."""
+    code_identity.cache_clear()
+
+
+def launched(platform: Platform, run_id: str = RUN) -> list[str]:
+    return executor.stage_chunks(
+        platform, run_id, [one.key for one in platform.ledger.run(run_id).plan.chunks]
+    ).computed
+
+
+def refused(platform: Platform, run_id: str = RUN) -> Refused:
+    """Return what a launch is refused with; nothing of it was begun."""
+    with pytest.raises(Refused) as found:
+        launched(platform, run_id)
+    assert platform.ledger.attempts(run_id) == []
+    assert platform.ledger.run(run_id).state is RunState.APPROVED
+    return found.value
+
+
+def test_a_process_of_other_committed_code_computes_no_run_that_was_planned_before(
+    platform: Platform, code: Path
+) -> None:
+    plan = platform.ledger.run(RUN).plan.code
+    text = (code / TRANSFORMS).read_text()
+    write(code, TRANSFORMS, OTHER)
+    newer = commit(code, "second")
+    another_process()
+    why = refused(platform)
+    assert isinstance(why, TransitionRefused)
+    assert why.problems[0].what == (
+        f"run '{RUN}' was planned with code {plan.content_hash[:12]} (git {plan.git_commit}); "
+        f"this is {code_identity().content_hash[:12]} (git {newer})"
+    )
+    assert launched(platform, DEVELOPED), "its manifest says that any code may compute it"
+    write(code, TRANSFORMS, text)
+    commit(code, "third, with the code of the first")
+    another_process()
+    assert launched(platform), "it is the code that counts, and not the commit"
+
+
+def test_a_process_whose_sources_have_changed_since_it_began_computes_nothing(platform: Platform, code: Path) -> None:
+    assert code_identity().dirty is False
+    write(code, TRANSFORMS, OTHER)
+    why = refused(platform)
+    assert isinstance(why, TransitionRefused)
+    assert why.problems[0].what == "the code's files have changed since this process began"
+    assert "restart what launches" in why.problems[0].fix
+    assert launched(platform, DEVELOPED)
+    write(code, TRANSFORMS, "VERSION = 1\n")
+    assert launched(platform)
+
+
+@pytest.mark.parametrize("run_id", [RUN, DEVELOPED])
+def test_bytecode_that_is_altered_after_the_plan_is_computed_with_by_nobody(
+    platform: Platform, code: Path, run_id: str
+) -> None:
+    cached = compiled(code, TRANSFORMS)
+    own = cached.read_bytes()
+    forge(cached, "VERSION = 9\n")
+    why = refused(platform, run_id)
+    assert isinstance(why, EnvironmentRefused)
+    assert str(cached) in why.problems[0].what
+    cached.write_bytes(own)
+    assert launched(platform, run_id)
+
+
+@pytest.mark.parametrize("run_id", [RUN, DEVELOPED])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"spark": {"spark.sql.shuffle.partitions": "3"}},
+        {"spark_by_mode": {"BACKFILL": {"spark.sql.ansi.enabled": "false"}}},
+    ],
+    ids=["of every session", "of a mode"],
+)
+def test_a_run_is_computed_with_the_spark_settings_that_it_was_planned_with_or_not_at_all(
+    platform: Platform, settings: dict[str, object], run_id: str
+) -> None:
+    other = opened(platform.settings.home, **settings)
+    try:
+        why = refused(other, run_id)
+    finally:
+        closed(other)
+    assert isinstance(why, TransitionRefused)
+    assert why.problems[0].what == f"the Spark settings are not those that '{run_id}' was planned with"
+    assert launched(platform, run_id)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda code: write(code, TRANSFORMS, OTHER), "have changed since this process began"),
+        (lambda code: forge(compiled(code, TRANSFORMS), "VERSION = 9\n"), "the sources do not account for"),
+    ],
+    ids=["sources", "bytecode"],
+)
+def test_the_command_run_is_refused_before_it_launches_anything(
+    platform: Platform, code: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], said: str
+) -> None:
+    initialise_instance(platform.settings)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    change(code)
+    done = CliRunner().invoke(cli, ["run", RUN])
+    assert isinstance(done.exception, Refused)
+    assert said in str(done.exception)
+    assert platform.ledger.attempts(RUN) == []
+    assert small_table.rows(platform) == []
