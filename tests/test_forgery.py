@@ -19,6 +19,8 @@ from unittest import mock
 from uuid import uuid4
 
 import pytest
+from checkouts import git
+from click.testing import CliRunner
 from pyiceberg.table import update
 from servers import Postgres
 from support import at_once, put_back, put_folder, put_link, put_link_to_nothing, put_pipe, put_socket, set_aside
@@ -26,6 +28,7 @@ from support import at_once, put_back, put_folder, put_link, put_link_to_nothing
 from backfill_assets import decisions, faults
 from backfill_assets.audit.report import report
 from backfill_assets.audit.verification import verify
+from backfill_assets.cli.command import cli
 from backfill_assets.evidence import records
 from backfill_assets.evidence.events import MOVED
 from backfill_assets.evidence.records import bundle_files, catch_up
@@ -525,6 +528,90 @@ def test_heads_are_kept_elsewhere_and_verify_asks_for_them(kept: Path, tmp_path:
         told = small_table.opened(kept, head_places=[str(disk)])
         assert {problem.where for problem in verify(told).everything} == {f"head kept in {disk}"}
         closed(told)
+
+
+@pytest.fixture
+def asked(platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A folder on another disk and a git repository, named to the commands as places that keep the head."""
+    disk, repository = tmp_path / "another-disk", tmp_path / "another-repository"
+    for place in (disk, repository):
+        place.mkdir()
+    git(repository, "init", "--quiet")
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    monkeypatch.setenv("BACKFILL_HEAD_PLACES", json.dumps([str(disk), f"git:{repository}"]))
+    return disk, repository
+
+
+def head(*options: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, ["head", *options])
+    return done.exit_code, done.stdout
+
+
+def test_the_command_head_prints_the_head_and_keeps_it_elsewhere_when_it_is_asked_to(
+    platform: Platform, asked: tuple[Path, Path]
+) -> None:
+    disk, repository = asked
+    chain = platform.evidence.chain.read()
+    name = f"{len(chain.links):08}-{chain.head}"
+    none = "has no head: none was written, or somebody has removed them"
+    first = f"link {len(chain.links)}: {chain.head}"
+    assert head() == (0, f"{first}\n  {disk}: {none}\n  git:{repository}: {none}\n")
+    assert (list(disk.iterdir()), git(repository, "tag")) == ([], ""), "it was only asked"
+    newest = f"has heads up to link {len(chain.links)}"
+    for _ in range(2):  # the same head once more changes nothing
+        assert head("--publish") == (0, f"{first}\n  {disk}: {newest}\n  git:{repository}: {newest}\n")
+    (file,) = disk.iterdir()
+    assert (file.name, json.loads(file.read_text())["head"]) == (f"head-{name}.json", chain.head)
+    assert git(repository, "tag") == f"backfill-head/{name}"
+    code, said = head("--json")
+    told = json.loads(said)
+    assert (code, told["length"], told["head"], told["written"]) == (0, len(chain.links), chain.head, [])
+    assert [(one["place"], one["newest"], one["trouble"]) for one in told["places"]] == [
+        (str(disk), len(chain.links), None),
+        (f"git:{repository}", len(chain.links), None),
+    ]
+    assert told["problems"] == []
+    assert len(json.loads(head("--publish", "--json")[1])["written"]) == 2
+
+
+def test_the_command_head_fails_where_the_chain_does_not_go_on_from_a_head_that_is_kept(
+    platform: Platform, asked: tuple[Path, Path]
+) -> None:
+    disk, repository = asked
+    assert head("--publish")[0] == 0
+    chain = platform.evidence.chain.read()
+    (platform.evidence.chain.folder / f"{len(chain.links):08}.json").unlink()
+    code, said = head()
+    assert code == 1
+    wrong = f"link {len(chain.links)} of the chain is not the one it was (kept {chain.head}, found nothing)"
+    assert [line.strip() for line in said.splitlines() if "is not the one" in line] == [
+        f"head kept in {place}: {wrong}" for place in (disk, f"git:{repository}")
+    ]
+    assert len(json.loads(head("--json")[1])["problems"]) == 2
+
+
+@pytest.mark.parametrize("option", [(), ("--publish",), ("--json",), ("--publish", "--json")])
+def test_the_command_head_fails_where_a_place_is_down_and_the_other_one_has_it_all_the_same(
+    platform: Platform, asked: tuple[Path, Path], option: tuple[str, ...]
+) -> None:
+    disk, repository = asked
+    disk.rmdir()
+    code, said = head(*option)
+    assert (code, said.count("cannot be asked")) == (1, 1)
+    assert ("there is no folder" in said) == ("--publish" in option)
+    assert (git(repository, "tag") != "") == ("--publish" in option)
+
+
+def test_an_address_only_takes_heads_which_is_no_failure_of_the_command_head(
+    asked: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, _ = asked
+    monkeypatch.setenv("BACKFILL_HEAD_PLACES", json.dumps([str(disk), "https://heads.example/?token=secret"]))
+    code, said = head()
+    assert code == 0
+    assert "https://heads.example: cannot be asked: it only takes heads" in said
+    assert "secret" not in said
 
 
 def planned_only(platform: Platform) -> str:

@@ -118,7 +118,7 @@ def head(publish: bool, as_json: bool) -> None:
             click.echo(f"  {failed.place}: not written: {failed.trouble}")
         for problem in wrong:
             click.echo(f"  {problem.where}: {problem.what} (kept {problem.expected}, found {problem.found})")
-    if wrong or any(one.trouble for one in written):
+    if wrong or any(one.is_down for one in (*written, *asked)):
         sys.exit(EXIT_FAILED)
 
 

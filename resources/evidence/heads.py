@@ -38,12 +38,14 @@ class Kept:
     Attributes:
         place: the place, without what is secret of an address.
         heads: hash by number of the link, of each head that is kept there.
-        trouble: why it could not be written or asked; empty if it could.
+        trouble: why it could not be written or asked, or has nothing to say; empty if it was.
+        is_down: whether it could not be written, or could not be asked though it is a place that answers.
     """
 
     place: str
     heads: Mapping[int, str]
     trouble: str = ""
+    is_down: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def keep_head(places: Iterable[str], last: Link | None) -> list[Kept]:
         try:
             _write(place, number, head, body.encode())
         except _ERRORS as error:
-            done.append(Kept(shown(place), {}, _why(error)))
+            done.append(Kept(shown(place), {}, _why(error), is_down=True))
         else:
             done.append(Kept(shown(place), {number: head}))
     return done
@@ -80,7 +82,7 @@ def kept_heads(places: Iterable[str]) -> list[Kept]:
         try:
             found.append(_ask(place))
         except _ERRORS as error:
-            found.append(Kept(shown(place), {}, f"cannot be asked: {_why(error)}"))
+            found.append(Kept(shown(place), {}, f"cannot be asked: {_why(error)}", is_down=True))
     return found
 
 
