@@ -557,6 +557,24 @@ class Forger:
         self._byte(Path(entry.place))
         return Forged(f"a byte of {entry.place}", (entry.place,))
 
+    def outline_byte(self) -> Forged:
+        """Change a byte of the outline of a chunk, beside the table."""
+        file = self._outline()
+        self._byte(file)
+        return Forged(f"a byte of {file}", (f"outline {file}",))
+
+    def outline_removed(self) -> Forged:
+        """Remove the outline of a chunk."""
+        file = self._outline()
+        file.unlink()
+        return Forged(f"{file} removed", (f"outline {file}",))
+
+    def _outline(self) -> Path:
+        ledger = self.platform.ledger
+        sealed = [run.run_id for run in ledger.runs() if ledger.publications(run.run_id)]
+        outlines = [chunk.measures["outline"] for run_id in sealed for chunk in ledger.chunks(run_id)]
+        return Path(self.random.choice([path for path in outlines if path]))
+
     def _byte(self, file: Path) -> None:
         raw = bytearray(file.read_bytes())
         raw[self.random.randrange(len(raw))] ^= 1 << self.random.randrange(8)
@@ -596,6 +614,8 @@ FORGERIES: tuple[Callable[[Forger], Forged], ...] = (
     Forger.part_of_an_interrupted_run,
     Forger.metadata_byte,
     Forger.data_byte,
+    Forger.outline_byte,
+    Forger.outline_removed,
 )
 _OF_A_MANIFEST = (
     "manifest_path",

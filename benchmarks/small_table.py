@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from pyiceberg.types import NestedField, StringType, TimestamptzType
 
 from backfill_assets import installation as platform_module
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Corrections, Published, dtypes, iceberg_schema
-from backfill_assets.declarations.target import CorrectionsTable, Product, TargetTable, TransformVersion
+from backfill_assets.declarations.target import CorrectionsTable, Outline, Product, TargetTable, TransformVersion
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
@@ -92,6 +93,15 @@ TARGET = TargetTable(
 )
 
 
+def first_readings(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the first row of each meter, for `OUTLINED`."""
+    return rows.sort("day").unique("meter", keep="first", maintain_order=True)
+
+
+OUTLINED = replace(TARGET, outline=Outline(("meter", "day"), first_readings))
+"""The same table, of whose chunks a gate keeps an outline."""
+
+
 def rows_of(version: str, start: date, end: date) -> list[dict[str, Any]]:
     """Return what a version of the transform computes of some days: the second corrects, adds and leaves out."""
     rows = []
@@ -147,9 +157,9 @@ def here(
 
 
 @contextmanager
-def declared() -> Iterator[None]:
+def declared(target: TargetTable = TARGET) -> Iterator[None]:
     """Make the table this process's only product, and leave Spark out."""
-    products = (Product("readings", (), (TARGET,)),)
+    products = (Product("readings", (), (target,)),)
     with (
         mock.patch.object(platform_module, "PRODUCTS", products),
         mock.patch.object(executor, "compute_batch", compute),

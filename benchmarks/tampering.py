@@ -63,7 +63,7 @@ class Outcome:
 @contextmanager
 def installation(folder: Path) -> Iterator[Platform]:
     """Make an installation with runs of several modes: published, rolled back, and waiting for their publication or launch."""
-    with small_table.declared():
+    with small_table.declared(small_table.OUTLINED):
         platform = small_table.opened(folder / "home")
         small_table.initialise(platform)
         for number, (mode, scope, version, options) in enumerate(CHANGED):
@@ -165,7 +165,7 @@ def lawful_histories(number: int, seed: int, tell: Callable[[str], None] = lambd
     """Live through histories in which nothing unlawful happens; return their steps, and what was found all the same."""
     steps, alarms = 0, []
     for one in range(number):
-        with tempfile.TemporaryDirectory() as folder, small_table.declared():
+        with tempfile.TemporaryDirectory() as folder, small_table.declared(small_table.OUTLINED):
             platform = small_table.opened(Path(folder) / "home")
             small_table.initialise(platform)
             done = live_through(platform, random.Random(f"{seed}-{one}"))

@@ -7,7 +7,8 @@ import json
 import sqlite3
 from collections.abc import Iterator, MutableMapping
 from contextlib import closing
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,17 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from backfill_assets.audit.report import report, report_beside
 from backfill_assets.audit.verification import COVERED, NOT_COVERED, verify
 from backfill_assets.cli.command import cli
+from backfill_assets.evidence.events import GC
 from backfill_assets.installation import Platform
-from backfill_assets.publication.publisher import publish
+from backfill_assets.operations.garbage import collect, find
+from backfill_assets.publication.publisher import publish, reinstate, rollback
 from backfill_assets.ui.pages import make_pages
 from benchmarks import small_table
 from benchmarks.small_table import HISTORY, SOURCE, manifest_data, planned, staged
 from manifests.model import manifest_from
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.snapshots import Seen
+from resources.ledger.facade import now
 
 
 @pytest.fixture
@@ -43,6 +47,23 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
         publish(found, "one")
         yield found
         small_table.closed(found)
+
+
+@pytest.fixture
+def outlined(tmp_path: Path) -> Iterator[Platform]:
+    """A published run that has left an outline of each chunk beside its table."""
+    with small_table.declared(small_table.OUTLINED):
+        found = small_table.opened(tmp_path / "home", keep_snapshots_days=365)
+        small_table.initialise(found)
+        planned(found, manifest_from(manifest_data("one", "REPLACE_PARTITIONS", HISTORY)))
+        staged(found, "one")
+        publish(found, "one")
+        yield found
+        small_table.closed(found)
+
+
+def outlines(platform: Platform) -> list[Path]:
+    return [Path(local_path(chunk.measures["outline"])) for chunk in platform.ledger.chunks("one")]
 
 
 def said(platform: Platform, *, data: bool = True) -> list[tuple[str, str]]:
@@ -152,3 +173,41 @@ def test_what_was_read_and_is_gone_stops_no_publication_and_is_on_record(platfor
     assert [where.split(" file")[0] for where, _ in said(platform, data=False)] == [
         f"{SOURCE} metadata"
     ]  # of the run before
+
+
+def test_an_outline_that_was_changed_or_is_missing_is_named(outlined: Platform) -> None:
+    assert said(outlined) == []
+    changed, gone, *others = outlines(outlined)
+    assert others
+    raw = bytearray(changed.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    changed.write_bytes(raw)
+    gone.unlink()
+    assert said(outlined, data=False) == []
+    assert said(outlined) == [
+        (f"outline {changed}", "was changed after it was sealed"),
+        (f"outline {gone}", "is missing, and no collection of garbage on record has removed it"),
+    ]
+
+
+def test_an_outline_that_a_collection_has_removed_is_no_alarm_and_one_that_it_left_is(outlined: Platform) -> None:
+    rollback(outlined, "one")
+    left, *_ = outlines(outlined)
+    at = now() + timedelta(days=outlined.settings.keep_dead_runs_days + 1)
+    found = [
+        replace(one, files=tuple(item for item in one.files if item.file.path != str(left)))
+        for one in find(outlined, at=at)
+    ]
+    collect(outlined, found, by="ops", at=at)
+    assert [file for file in outlines(outlined) if file.exists()] == [left]
+    assert said(outlined) == []
+    (run,) = verify(outlined, data=True).runs
+    assert any("3 of its outlines were collected" in note for note in run.notes)
+    reinstate(outlined, "one")  # its rows are there: a snapshot has them still
+    assert said(outlined) == []
+    left.unlink()
+    missing = (f"outline {left}", "is missing, and no collection of garbage on record has removed it")
+    assert said(outlined) == [missing]
+    for listed in outlined.evidence.records(GC).glob("*-listed.json"):
+        listed.write_text(listed.read_text().replace(str(outlines(outlined)[1]), str(left)))
+    assert set(said(outlined)) >= {missing}, "a listing that was altered explains nothing"

@@ -7,7 +7,7 @@ the published tables is `readers`'s. Nothing is changed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from backfill_assets.installation import Platform
 from resources.lakehouse.contents import hash_of, said_of, sha256_at
 from resources.lakehouse.facade import before
 from resources.lakehouse.snapshots import Entry, Seen, lineage_from, schema_facts, summary_facts
+from resources.lakehouse.storage import place_of
 from resources.ledger import approvals
 from resources.sinks import AUDIT_TABLE
 
@@ -57,13 +58,19 @@ class Inputs:
 
     # --- by content -----------------------------------------------------------------------------------------------
 
-    def read(self, world: World, sealed: Sealed, report: Report) -> None:
-        """Read the inputs, and what lies beside the tables, and hold every file against its hash."""
+    def read(self, world: World, sealed: Sealed, report: Report, collected: Container[str]) -> None:
+        """Read the inputs, and what lies beside the tables, and hold every file against its hash.
+
+        `collected` are the files that collections of garbage on record have removed.
+        """
         for facts in sealed.inputs or ():
             if not facts.get("expired") and (seen := world.seen(facts["table"])) is not None:
                 self._read_input(seen, sealed, facts, report)
-        for facts in sealed.beside:
-            self._read_beside(world, sealed, facts, report)
+        gone = [self._read_beside(world, sealed, facts, report, collected) for facts in sealed.beside]
+        if any(gone):
+            report.notes.append(
+                f"{sum(gone)} of its outlines were collected, as nothing needs them any more: they cannot be read"
+            )
         self._read_audit(world, sealed, report)
 
     def _read_input(self, seen: Seen, sealed: Sealed, facts: Mapping[str, Any], report: Report) -> None:
@@ -103,14 +110,22 @@ class Inputs:
             self._hashes[seen.name, path] = found
         return self._hashes[seen.name, path]
 
-    def _read_beside(self, world: World, sealed: Sealed, facts: Mapping[str, Any], report: Report) -> None:
+    def _read_beside(
+        self, world: World, sealed: Sealed, facts: Mapping[str, Any], report: Report, collected: Container[str]
+    ) -> bool:
+        """Hold a file against its hash; return whether it was lawfully removed."""
         seen = world.seen(str(facts.get("table", sealed.target.name)))
-        found = None if seen is None else self._hash(seen, facts["path"])
-        if found is not None and found[1] != facts["sha256"]:
-            where = f"{facts['kind']} {facts['path']}"
-            report.add(where, "was changed after it was sealed", f"SHA-256 {facts['sha256']}", f"SHA-256 {found[1]}")
-        elif found is None and seen is not None and facts["kind"] == "exceptions":
-            report.add(f"exceptions {facts['path']}", "is missing", f"SHA-256 {facts['sha256']}", "nothing")
+        if seen is None:
+            return False
+        where, expected = f"{facts['kind']} {facts['path']}", f"SHA-256 {facts['sha256']}"
+        found = self._hash(seen, facts["path"])
+        if found is None and place_of(facts["path"]) in collected:
+            return True
+        if found is None:
+            report.add(where, "is missing, and no collection of garbage on record has removed it", expected, "nothing")
+        elif found[1] != facts["sha256"]:
+            report.add(where, "was changed after it was sealed", expected, f"SHA-256 {found[1]}")
+        return False
 
     def _read_audit(self, world: World, sealed: Sealed, report: Report) -> None:
         """Require that the audit table has a row of each action that it was told of, which says what was committed."""

@@ -688,7 +688,7 @@ class _Check:
         self._inputs.check(world, sealed, found)
         chunks_read = self._data(sealed, looked, found) if data else 0
         if data:
-            self._inputs.read(world, sealed, found)
+            self._inputs.read(world, sealed, found, self._collected_files)
         if rewritten and not data:
             found.notes.append(
                 f"{len(rewritten)} of its chunks were rewritten by somebody else, into as many rows: "
@@ -755,25 +755,40 @@ class _Check:
 
     @cached_property
     def _collected(self) -> frozenset[str]:
-        """The snapshots that collections have removed by their records in the evidence, if a link vouches for those.
+        """The snapshots that collections have removed by their records.
 
         Of one that ended before it could say what it has done, those that it set out to remove.
         """
+        said = [one.get("done") or one.get("listed") or {} for one in self._collections]
+        return frozenset(f"{one.get('table')} snapshot {n}" for one in said for n in one.get("snapshots", ()))
+
+    @cached_property
+    def _collected_files(self) -> frozenset[str]:
+        """The files that collections have removed by their records: those that they set out to remove and have not left."""
+        return frozenset(
+            path
+            for one in self._collections
+            for item in one.get("listed", {}).get("files", ())
+            if (path := item["file"]["path"]) not in one.get("done", {}).get("left", {})
+        )
+
+    @cached_property
+    def _collections(self) -> list[Mapping[str, Any]]:
+        """What collections have put on record, if a link vouches for it: what each has listed, and what it has done."""
         vouched = {
             (link.content.get("record"), link.content.get("recordHash"))
             for link in self.chain.links
             if link.content.get("run") == GC
         }
-        said: dict[str, Mapping[str, Any]] = {}
-        for file in sorted(self.platform.evidence.records(GC).glob("*.json"), reverse=True):  # -listed before -done
+        said: dict[str, dict[str, Any]] = {}
+        for file in sorted(self.platform.evidence.records(GC).glob("*.json")):
             try:
                 raw = read_kept(file)
             except (FileNotFoundError, EnvironmentRefused):
                 continue  # no link vouches for it as it is
             if (file.stem, hashlib.sha256(raw).hexdigest()) in vouched:
-                content = json_of(raw)
-                said[file.stem.rpartition("-")[0]] = content.get("done") or content.get("listed") or {}
-        return frozenset(f"{one.get('table')} snapshot {n}" for one in said.values() for n in one.get("snapshots", ()))
+                said.setdefault(file.stem.rpartition("-")[0], {}).update(json_of(raw))
+        return list(said.values())
 
     def _table(self, name: str, found: _Findings) -> Seen | None:
         if name not in self._tables:
