@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any, cast
 
+import pandera.polars as pa
+import polars as pl
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from worlds import SPARK
+
 import backfill_assets as ba
+from backfill_assets import decisions
+from backfill_assets import installation as platform_module
 from backfill_assets.declarations.target import ChunkRows, Finding
+from backfill_assets.gates import exception_table, judging
 from backfill_assets.gates.judging import rows_by_chunk
+from backfill_assets.ingestion.table_loads import load_file
+from backfill_assets.installation import Platform
+from backfill_assets.operations.initialise import initialise as make_installation
 from backfill_assets.publication.publisher import publish
 from benchmarks.small_table import (
     HISTORY,
@@ -17,14 +32,68 @@ from benchmarks.small_table import (
     TARGET,
     closed,
     declared,
+    here,
     initialise,
     manifest,
+    manifest_data,
     opened,
     planned,
     rows,
     staged,
 )
+from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
+from manifests.lifecycle import RunState
+from manifests.model import manifest_from
+from resources.ledger.facade import RunRecord, Verdict
+from resources.settings import load_settings
 
+OWNER = "olga@example.org"
+CHANGE, RECORDS, TWICE = "change_within_tolerance", "every_entity_is_present", "no_source_row_is_there_twice"
+
+
+class Readings(pa.DataFrameModel):
+    """What meters have said."""
+
+    meter: str = pa.Field()
+    read_at: ba.Instant = pa.Field()
+    energy: pl.Int64 = pa.Field(ge=0)
+
+
+class Daily(ba.Published):
+    """What a meter has said on a day, added up."""
+
+    meter: str = pa.Field(description="The meter.")
+    day: date = pa.Field(description="The day.")
+    energy: pl.Int64 = pa.Field(description="Of that day.")
+
+
+def daily(inputs: ba.Inputs, _context: ba.TransformContext) -> DataFrame:
+    by_day = inputs.source.groupBy("meter", F.to_date("read_at").alias("day"))
+    return by_day.agg(F.sum("energy").alias("energy"))
+
+
+def energy(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select(pl.col("energy").sum())
+
+
+READ = ba.InputTable("bronze.readings", "What meters have said.", Readings, ("team:metering",), partition_by="read_at")
+METERED = ba.TargetTable(
+    name="silver.daily",
+    description="A row a meter and day.",
+    model=Daily,
+    key=("meter", "day"),
+    day_column="day",
+    chunking=ba.Chunking.MONTH,
+    chunks_from="2020-01",
+    chunks_until="2020-12",
+    source=READ.name,
+    source_time_column="read_at",
+    transform="daily",
+    versions={"1": ba.TransformVersion(daily)},
+    owners=(OWNER,),
+    measure=energy,
+    reconciliations=(ba.change_gate(), ba.record_gate(("meter",)), ba.duplicate_gate(("meter", "read_at"))),
+)
 MONTHS = ("2020-01", "2020-02", "2020-03")
 _Sums = Mapping[str, int | str]
 
@@ -137,3 +206,109 @@ def months(found: list[tuple[Any, ...]]) -> dict[str, int]:
     for row in found:
         counted[str(row[1])[:7]] = counted.get(str(row[1])[:7], 0) + 1
     return counted
+
+
+# --- through the gates of a run ---------------------------------------------------------------------------------------
+
+
+def naming(monkeypatch: pytest.MonkeyPatch, *gates: ba.Reconciliation) -> None:
+    """Have the target name these gates."""
+    target = replace(METERED, reconciliations=gates or METERED.reconciliations)
+    monkeypatch.setattr(platform_module, "PRODUCTS", (ba.Product("metering", (READ,), (target,)),))
+
+
+@pytest.fixture
+def metering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
+    """An installation of that target, with readings of two months that are loaded and published."""
+    naming(monkeypatch)
+    monkeypatch.setattr(judging, "in_workers", here)  # Spark's workers do not import what a test declares
+    platform = Platform.of(load_settings(home=tmp_path / "home", spark=SPARK))
+    make_installation(platform)
+    load(platform, tmp_path / "first.csv", range(1, 3))
+    assert ran(platform, "first").state is RunState.VALIDATED
+    assert {one.gate: one.passed for one in verdicts(platform, "first")} == dict.fromkeys(
+        [CHANGE, RECORDS, TWICE], True
+    )
+    publish(platform, "first")
+    return platform
+
+
+def load(platform: Platform, file: Path, months: Iterable[int], meters: Iterable[str] = ("m1", "m2")) -> None:
+    lines = [
+        f"{meter},2020-{month:02}-{day:02}T06:00:00Z,{day}" for month in months for meter in meters for day in (3, 4)
+    ]
+    file.write_text("\n".join(["meter,read_at,energy", *lines, ""]))
+    assert load_file(platform, READ.name, file).load.rows == len(lines)
+
+
+def ran(platform: Platform, run_id: str) -> RunRecord:
+    """Plan, approve, compute and judge a run over the two months, as `backfill run` does."""
+    contract = manifest_data(run_id, "REPLACE_PARTITIONS", ("2020-01-01", "2020-02-29"), computed_by="1")
+    contract["source"] = {"table": READ.name}
+    contract["transform"]["name"] = METERED.transform
+    contract["target"]["table"] = METERED.name
+    return staged(platform, planned(platform, manifest_from(contract)).run_id)
+
+
+def verdicts(platform: Platform, run_id: str) -> list[Verdict]:
+    return [one for one in platform.ledger.verdicts(run_id) if one.gate in {CHANGE, RECORDS, TWICE}]
+
+
+def test_a_load_that_is_doubled_fails_its_run_by_the_change_and_by_the_duplicates(
+    metering: Platform, tmp_path: Path
+) -> None:
+    load(metering, tmp_path / "once-more.csv", [2], ["m2", "m1"])
+    record = ran(metering, "doubled")
+    assert (record.state, record.state_reason) == (RunState.FAILED, f"gate(s) not passed: {CHANGE}, {TWICE}")
+    found = {one.gate: one for one in verdicts(metering, "doubled")}
+    assert {gate: (one.passed, one.asks) for gate, one in found.items()} == {
+        CHANGE: (False, False),
+        RECORDS: (True, False),
+        TWICE: (False, False),
+    }
+    assert found[CHANGE].details["slices"] == [
+        {"chunk": "2020-02", "measure": "energy", "accepted": 14, "staged": 28, "change": "+100.00%"}
+    ]
+    assert (found[TWICE].details["compared"], found[TWICE].details["disagreeing"]) == (8, 4)
+    kept = found[TWICE].details["exceptions"]
+    listed = exception_table.rows(metering, "doubled", {TWICE: kept["judgement"]}, 10)
+    assert [json.loads(one["key"])["meter"] for one in listed] == ["m1", "m1", "m2", "m2"]
+    assert {one["what"] for one in listed} == {"the source has it more than once"}
+    with pytest.raises(PublicationRefused, match=CHANGE):
+        publish(metering, "doubled")
+
+
+def test_a_change_that_asks_leaves_its_run_waiting_for_an_owner_who_may_accept_it(
+    metering: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naming(monkeypatch, ba.change_gate(asks=True), ba.record_gate(("meter",)))
+    load(metering, tmp_path / "once-more.csv", [2], ["m2", "m1"])
+    record = ran(metering, "asked")
+    waits = f"waits for an owner: {CHANGE} (`backfill accept-change asked`)"
+    assert (record.state, record.state_reason) == (RunState.STAGED, waits)
+    assert {one.gate: (one.passed, one.asks) for one in verdicts(metering, "asked")} == {
+        CHANGE: (False, True),
+        RECORDS: (True, False),
+    }
+    with pytest.raises(PublicationRefused, match="waits for an owner"):
+        publish(metering, "asked")
+    assert staged(metering, "asked").state_reason == waits, "judged again it still waits"
+    why = "meters were read twice"
+    with pytest.raises(InputRefused, match=f"'{RECORDS}' of 'asked' does not ask for an owner"):
+        decisions.accept_change(metering, "asked", RECORDS, by=OWNER, reason=why)
+    with pytest.raises(TransitionRefused, match=r"'eve' is no owner of silver\.daily"):
+        decisions.accept_change(metering, "asked", CHANGE, by="eve", reason=why)
+    assert metering.ledger.run("asked").state is RunState.STAGED
+    decisions.accept_change(metering, "asked", CHANGE, by=OWNER, reason=why)
+    assert metering.ledger.run("asked").state is RunState.VALIDATED
+    assert publish(metering, "asked").new
+
+
+def test_a_change_that_asks_is_no_way_round_a_gate_that_does_not(
+    metering: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naming(monkeypatch, ba.change_gate(asks=True), ba.duplicate_gate(("meter", "read_at")))
+    load(metering, tmp_path / "once-more.csv", [2], ["m2", "m1"])
+    record = ran(metering, "both")
+    assert record.state is RunState.FAILED
+    assert TWICE in record.state_reason
