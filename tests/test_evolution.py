@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -11,20 +12,39 @@ from unittest import mock
 
 import pandera.polars as pa
 import polars as pl
+import pyarrow as arrow
 import pytest
+from pyiceberg.expressions import GreaterThanOrEqual
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import IntegerType, StringType
+from pyspark.sql import DataFrame
+from worlds import SPARK
 
+from backfill_assets import Inputs, TransformContext
 from backfill_assets import installation as platform_module
+from backfill_assets.audit import reproduce as reproducing
 from backfill_assets.audit.explain import explain
+from backfill_assets.audit.reproduce import Cause, Outcome, reproduce
 from backfill_assets.audit.verification import verify
-from backfill_assets.declarations.target import Product
+from backfill_assets.declarations.target import (
+    ACCEPTED_ROWS_GATE,
+    PUBLISHED_RULES_GATE,
+    Product,
+    TargetTable,
+    TransformVersion,
+)
 from backfill_assets.installation import Platform
 from backfill_assets.operations import doctor
 from backfill_assets.publication.publisher import publish
+from backfill_assets.reconciliation import reconcile as reconciling
+from backfill_assets.reconciliation.reconcile import manifest_of, plan_reconciliation, reconcile
 from backfill_assets.review import diff as diff_module
 from benchmarks import small_table
 from benchmarks.small_table import HISTORY, READINGS, SCOPE, TARGET, Reading, manifest, planned, staged
 from manifests.errors import PlanRefused
+from manifests.lifecycle import RunState
+from resources.code.identity import code_identity
+from resources.ledger.facade import RunRecord, Verdict
 
 
 class ReadingWithStatus(Reading):
@@ -46,7 +66,7 @@ EVOLVED = replace(TARGET, model=ReadingWithStatus)
 def platform(tmp_path: Path) -> Iterator[Platform]:
     """A table whose four months are published."""
     with small_table.declared(), mock.patch.object(diff_module, "in_workers", small_table.here):
-        found = small_table.opened(tmp_path / "home")
+        found = small_table.opened(tmp_path / "home", spark=SPARK)
         small_table.initialise(found)
         planned(found, manifest("before", "REPLACE_PARTITIONS", HISTORY, computed_by="1"))
         staged(found, "before")
@@ -131,3 +151,94 @@ def test_a_plan_is_refused_where_table_and_model_differ_and_names_the_column(
     with pytest.raises(PlanRefused, match="has the column value as long, and its model declares int"):
         planned(platform, contract)
     assert platform.ledger.find("after") is None
+
+
+def gained(monkeypatch: pytest.MonkeyPatch, target: TargetTable = EVOLVED) -> None:
+    """Have the model a column more, which the table has not yet."""
+    monkeypatch.setattr(platform_module, "PRODUCTS", (Product("readings", (), (target,)),))
+
+
+def reconciled(platform: Platform) -> tuple[RunRecord, dict[str, Verdict]]:
+    record = plan_reconciliation(platform, manifest_of(platform, EVOLVED))
+    verdicts = {one.gate: one for one in reconcile(platform, record.run_id)}
+    return platform.ledger.run(record.run_id), verdicts
+
+
+def test_a_reconciliation_is_refused_until_the_table_has_the_column_and_then_finds_nothing_wrong_with_older_rows(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciling, "in_workers", small_table.here)
+    gained(monkeypatch)
+    with pytest.raises(PlanRefused) as refused:
+        reconciled(platform)
+    (problem,) = refused.value.problems
+    assert problem.what == f"{READINGS} has no column status, which its model declares as string"
+    assert "update.add_column('status'" in problem.fix
+    evolve(platform, monkeypatch)
+    record, verdicts = reconciled(platform)
+    assert {gate: one.summary for gate, one in verdicts.items()} == {
+        PUBLISHED_RULES_GATE: "4 of 4 published chunks pass every rule",
+        ACCEPTED_ROWS_GATE: "4 of 4 published chunks hold the accepted rows",
+    }
+    assert record.state is RunState.VALIDATED
+    with small_table_row_changed(platform):
+        record, verdicts = reconciled(platform)
+    assert [gate for gate, one in verdicts.items() if not one.passed] == [ACCEPTED_ROWS_GATE], "a row is another one"
+    assert verdicts[ACCEPTED_ROWS_GATE].summary == "3 of 4 published chunks hold the accepted rows"
+
+
+@contextmanager
+def small_table_row_changed(platform: Platform) -> Iterator[None]:
+    """Somebody else writes a month again, in files that have the new column, with another value in one row."""
+    table = platform.lakehouse.table(READINGS)
+    scope = GreaterThanOrEqual("day", "2020-04-01")
+    rows = table.scan(row_filter=scope).to_arrow().to_pylist()
+    rows[0]["value"] += 1
+    before = table.current_snapshot()
+    assert before is not None
+    table.overwrite(arrow.Table.from_pylist(rows, schema=schema_to_pyarrow(table.schema())), overwrite_filter=scope)
+    yield
+    platform.lakehouse.point(READINGS, expected={}, branches={"main": before.snapshot_id})
+
+
+def test_what_is_written_again_with_the_new_column_unset_holds_the_accepted_rows(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciling, "in_workers", small_table.here)
+    evolve(platform, monkeypatch)
+    table = platform.lakehouse.table(READINGS)
+    table.overwrite(table.scan().to_arrow())  # as a compaction does
+    record, verdicts = reconciled(platform)
+    assert record.state is RunState.VALIDATED, verdicts
+    assert all(one.passed for one in verdicts.values())
+
+
+@pytest.mark.parametrize("evolved", [False, True], ids=["before the table has it", "once the table has it"])
+def test_an_older_run_that_the_newer_code_computes_otherwise_is_different_and_the_code_is_the_cause(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, evolved: bool
+) -> None:
+    monkeypatch.setattr(reproducing, "compute_batch", small_table.compute)
+    newer = replace(code_identity(), content_hash="0" * 64)
+    monkeypatch.setattr(reproducing, "code_identity", lambda: newer)  # a model is code
+    evolve(platform, monkeypatch) if evolved else gained(monkeypatch)
+    done = reproduce(platform, "before")
+    assert (done.outcome, done.causes) == (Outcome.DIFFERENT, (Cause.CODE,))
+    assert {one.chunk: one.recorded_rows for one in done.chunks} == {one.chunk: one.rows for one in done.chunks}
+    assert done.difference is not None
+    assert 'unable to find column "status"' in done.difference.note
+    assert any("check out git commit" in fix or "install the package" in fix for fix in done.what_to_do)
+
+
+def test_an_older_run_whose_transform_does_not_return_the_new_column_is_not_computed_and_says_so(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def readings(inputs: Inputs, _context: TransformContext) -> DataFrame:
+        return inputs.source.selectExpr("id AS meter", "CAST(at AS date) AS day", "1L AS value")
+
+    older = replace(EVOLVED, versions={version: TransformVersion(readings) for version in EVOLVED.versions})
+    for prepare in (gained, lambda patch, target: evolve(platform, patch) or gained(patch, target)):
+        prepare(monkeypatch, older)
+        done = reproduce(platform, "before")
+        assert (done.outcome, done.difference) == (Outcome.NOT_COMPUTED, None)
+        assert {one.note for one in done.chunks} == {f"what readings 1 returned for {READINGS} lacks status"}
+        assert "lacks status" in done.summary

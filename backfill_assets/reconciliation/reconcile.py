@@ -32,6 +32,7 @@ from backfill_assets.declarations.target import (
     ReconciliationPolicy,
     TargetTable,
 )
+from backfill_assets.evidence.seals import SCHEMA_FILE
 from backfill_assets.gates.exception_table import Judged, keep
 from backfill_assets.gates.judging import CHUNK_GATE, everywhere, gate_spec, reconciliation_context, run_verdict
 from backfill_assets.installation import Platform, target_named
@@ -60,6 +61,7 @@ from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest, manif
 from manifests.planner import Plan
 from manifests.policy import OLD_DATA_GATE
 from resources.code.identity import code_identity
+from resources.files.kept_files import read_json
 from resources.lakehouse.facade import PinnedRead, local_path
 from resources.ledger import judged
 from resources.ledger.facade import ChunkRecord, GatedChunk, RunRecord, Verdict, now, operator
@@ -276,7 +278,11 @@ def _published(platform: Platform, target: TargetTable, plan: Plan) -> dict[str,
 def _judged_chunks(
     platform: Platform, target: TargetTable, plan: Plan, published: Mapping[str, Published]
 ) -> dict[str, GateResult]:
-    """Have every published chunk read in Spark's workers: rules, measures, digest. A merged chunk has rows of several runs."""
+    """Have every published chunk read in Spark's workers: rules, measures, digest. A merged chunk has rows of several runs.
+
+    Each digest is made of the columns that the accepted one was made of: the table may have got more since.
+    """
+    digested = {run.run_id: _digested(platform, target, run) for run in _accepted_runs(published)}
     tasks = [
         GateTask(
             one.chunk,
@@ -285,14 +291,30 @@ def _judged_chunks(
             plan.chunk(one.chunk).end,
             tuple(map(local_path, one.files)),
             one.rows,
+            digest=() if one.accepted is None else digested[one.accepted[0].run_id],
         )
         for one in published.values()
     ]
-    spec = replace(gate_spec(target, plan), lineage={}, outline=None)
+    schema = platform.lakehouse.table(target.name).schema().model_dump_json()
+    spec = replace(gate_spec(target, plan), lineage={}, outline=None, schema=schema)
     texts = [(task.chunk, task.rows, task_to_json(task)) for task in tasks]
     found = [result_from_json(text) for text in in_workers(platform, plan, texts, partial(judge_batches, spec))]
     require_read(one for result in found for one in result.violations)
     return {result.chunk: result for result in sorted(found, key=lambda result: result.chunk)}
+
+
+def _accepted_runs(published: Mapping[str, Published]) -> list[RunRecord]:
+    return [one.accepted[0] for one in published.values() if one.accepted is not None]
+
+
+def _digested(platform: Platform, target: TargetTable, record: RunRecord) -> tuple[str, ...]:
+    """Return the columns that the digests of a published run were made of, of those that the model declares today."""
+    try:
+        sealed = read_json(platform.evidence.path(record.run_id) / SCHEMA_FILE)
+    except FileNotFoundError:  # an earlier version sealed it: what its digests were made of is not on record
+        return ()
+    names = {name for name, _ in sealed["digest"]["columns"]}
+    return tuple(name for name in digest_columns(target.model) if name in names)
 
 
 def _as_gated(result: GateResult) -> GatedChunk:
@@ -384,7 +406,9 @@ def _outlines(platform: Platform, target: TargetTable, plan: Plan, published: Se
         return read(spark, PinnedRead(target.name, plan.base_snapshot_id, schema, paths))
     columns = spark_schema(schema, target.outline.columns, field_ids=False)
     tasks = [(one.chunk, one.rows, json.dumps([local_path(path) for path in one.files])) for one in published]
-    function = partial(outline_batches, reference_to(target.outline.rows), to_arrow_schema(columns))
+    function = partial(
+        outline_batches, reference_to(target.outline.rows), schema.model_dump_json(), to_arrow_schema(columns)
+    )
     return spread(platform, plan, tasks).mapInArrow(function, columns)
 
 

@@ -26,6 +26,7 @@ from pandera.errors import SchemaError, SchemaErrors
 
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, is_row_rule
+from backfill_assets.worker.columns import scan_file
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from manifests.canonical import plain
@@ -74,7 +75,8 @@ class GateSpec:
     """What the files of every chunk of one run are held against.
 
     `model`, `measure` and `outline` are named `module:attribute`, so that a worker imports them from the same installed
-    package. `lineage` has the planned value of each lineage column.
+    package. `lineage` has the planned value of each lineage column. `schema` is that of the table (Iceberg JSON) where its
+    files are read as readers see them: a column that a file has not yet is NULL. Staged files have every column.
     """
 
     model: str
@@ -84,13 +86,15 @@ class GateSpec:
     measure: str | None
     outline: str | None = None
     outline_columns: tuple[str, ...] = ()
+    schema: str = ""
 
 
 @dataclass(frozen=True)
 class GateTask:
     """The staged files of one chunk; `rows` as counted from their footers when they were staged.
 
-    `outline` is the path that its outline is written to: a new one each time, so that nothing is ever overwritten.
+    `outline` is the path that its outline is written to: a new one each time, so that nothing is ever overwritten. `digest`
+    are the columns that its digest is made of: all that the model declares, if none are given.
     """
 
     chunk: str
@@ -100,6 +104,7 @@ class GateTask:
     paths: tuple[str, ...]
     rows: int
     outline: str = ""
+    digest: tuple[str, ...] = ()
 
 
 @dataclass
@@ -176,7 +181,7 @@ def gate_chunks(spec: GateSpec, tasks: Iterable[GateTask]) -> Iterator[GateResul
 
 def _gate_bundle(spec: GateSpec, tasks: Sequence[GateTask]) -> Iterator[GateResult]:
     hashes: list[dict[str, Fingerprint]] = [{} for _ in tasks]
-    frames = [_read(task.paths[0], {}, own) for task, own in zip(tasks, hashes, strict=True)]
+    frames = [_read(task.paths[0], {}, own, spec.schema) for task, own in zip(tasks, hashes, strict=True)]
     known = [frame for frame in frames if frame is not None]
     broken: dict[str, Violation] = {}
     if len(known) == len(tasks) > 1 and all(frame.schema == known[0].schema for frame in known):
@@ -208,7 +213,7 @@ def gate_chunk(
         judge.add(frame)
         return judge.result()
     for path in _in_key_order(task.paths, spec.key, judge.violations):
-        read = _read(path, judge.violations, judge.hashes)
+        read = _read(path, judge.violations, judge.hashes, spec.schema)
         if read is not None:
             judge.add(read)
     return judge.result()
@@ -222,7 +227,7 @@ class _Judge:
         self._rows_pass = rows_pass
         self._columns = digest_columns(named(spec.model))
         self._digest = RowDigest(
-            {name: kind for name, kind in dtypes(named(spec.model)).items() if name in self._columns}
+            {name: kind for name, kind in dtypes(named(spec.model)).items() if name in (task.digest or self._columns)}
         )
         self._measures: pl.DataFrame | None = None
         self._sums: dict[str, Any] = {}
@@ -323,7 +328,7 @@ def task_from_json(text: str) -> GateTask:
     """Return the task that `task_to_json` wrote."""
     data = json.loads(text)
     data["start"], data["end"] = date.fromisoformat(data["start"]), date.fromisoformat(data["end"])
-    return GateTask(**{**data, "paths": tuple(data["paths"])})
+    return GateTask(**{**data, "paths": tuple(data["paths"]), "digest": tuple(data["digest"])})
 
 
 def result_from_json(text: str) -> GateResult:
@@ -335,10 +340,15 @@ def result_from_json(text: str) -> GateResult:
 
 
 def _read(
-    path: str, violations: dict[str, Violation], hashes: dict[str, Fingerprint] | None = None
+    path: str, violations: dict[str, Violation], hashes: dict[str, Fingerprint] | None = None, schema: str = ""
 ) -> pl.DataFrame | None:
-    """Read a file, and hash the very bytes that are judged. What Polars reads by itself from elsewhere is not hashed."""
+    """Read a file, and hash the very bytes that are judged. What Polars reads by itself from elsewhere is not hashed.
+
+    Nor is what is read by a table's schema: those files were hashed when they were staged.
+    """
     try:
+        if schema:
+            return scan_file(path, schema).collect()
         if hashes is None or "://" in path:
             return pl.read_parquet(path, hive_partitioning=False)
         raw = Path(path).read_bytes()

@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as arrow
 
 from backfill_assets.worker.chunk_gate import GateSpec, GateTask, gate_chunks, merged_measures, named, task_from_json
+from backfill_assets.worker.columns import scan_file
 from manifests.canonical import plain
 
 
@@ -41,7 +42,7 @@ def _measured(spec: GateSpec, task: GateTask) -> list[dict[str, Any]]:
     measures: pl.DataFrame | None = None
     for path in task.paths:
         try:
-            rows = pl.read_parquet(path, hive_partitioning=False)
+            rows = scan_file(path, spec.schema).collect()
             measures = merged_measures(measures, named(spec.measure)(rows))
         except (OSError, pl.exceptions.PolarsError):
             continue  # the chunk's own verdict says that the file cannot be read, or lacks a column
@@ -49,12 +50,15 @@ def _measured(spec: GateSpec, task: GateTask) -> list[dict[str, Any]]:
 
 
 def outline_batches(
-    outline: str, schema: arrow.Schema, batches: Iterator[arrow.RecordBatch]
+    outline: str, table: str, schema: arrow.Schema, batches: Iterator[arrow.RecordBatch]
 ) -> Iterator[arrow.RecordBatch]:
-    """Yield the outlines of the files of Arrow batches with a column `task` (JSON: paths), with the columns of `schema`."""
+    """Yield the outlines of the files of Arrow batches with a column `task` (JSON: paths), with the columns of `schema`.
+
+    `table` is the schema of the table (Iceberg JSON), by which its files are read.
+    """
     pl.Config.set_engine_affinity("in-memory")
     for batch in batches:
         for text in batch.column("task").to_pylist():
             for path in json.loads(text):
-                rows = named(outline)(pl.read_parquet(path, hive_partitioning=False)).select(schema.names)
+                rows = named(outline)(scan_file(path, table).collect()).select(schema.names)
                 yield from rows.to_arrow().cast(schema).to_batches()
