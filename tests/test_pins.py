@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,11 +16,16 @@ import pyarrow as arrow
 import pytest
 from click.testing import CliRunner
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from worlds import SPARK
 
+from backfill_assets import decisions
 from backfill_assets.audit.report import report, report_beside
 from backfill_assets.audit.verification import COVERED, NOT_COVERED, verify
 from backfill_assets.cli.command import cli
+from backfill_assets.declarations.reconciliations import exception_rows
+from backfill_assets.declarations.target import EXCEPTION_COLUMNS, Finding, Level, Reconciliation, ReconciliationContext
 from backfill_assets.evidence.events import GC
+from backfill_assets.gates.exception_table import EXCEPTIONS_TABLE
 from backfill_assets.installation import Platform
 from backfill_assets.operations.garbage import collect, find
 from backfill_assets.publication.publisher import publish, reinstate, rollback
@@ -211,3 +216,38 @@ def test_an_outline_that_a_collection_has_removed_is_no_alarm_and_one_that_it_le
     for listed in outlined.evidence.records(GC).glob("*-listed.json"):
         listed.write_text(listed.read_text().replace(str(outlines(outlined)[1]), str(left)))
     assert set(said(outlined)) >= {missing}, "a listing that was altered explains nothing"
+
+
+def differs(context: ReconciliationContext) -> Finding:
+    """Stand for a gate that lists a row, and asks an owner."""
+    row = dict.fromkeys(EXCEPTION_COLUMNS, "{}") | {"what": "one differs"}
+    return Finding(
+        False, "one differs", exceptions=lambda: exception_rows(context.source.sparkSession, [row]), asks=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:-1] + b"X"), "was changed after it was sealed"),
+        (lambda file: file.unlink(), "is missing, and no collection of garbage on record has removed it"),
+    ],
+    ids=["changed", "missing"],
+)
+def test_a_kept_exception_that_was_changed_or_is_missing_is_named(
+    tmp_path: Path, change: Callable[[Path], Any], what: str
+) -> None:
+    gate = Reconciliation("they_agree", Level.RECORD, "They agree.", differs)
+    with small_table.declared(replace(small_table.TARGET, reconciliations=(gate,), owners=("olga@example.org",))):
+        platform = small_table.opened(tmp_path / "home", spark=SPARK)
+        small_table.initialise(platform)
+        planned(platform, manifest_from(manifest_data("one", "REPLACE_PARTITIONS", HISTORY)))
+        staged(platform, "one")
+        decisions.accept_change(platform, "one", gate.name, by="olga@example.org", reason="it is as it should be")
+        publish(platform, "one")
+        assert said(platform) == []
+        file = a_file(platform, EXCEPTIONS_TABLE)
+        change(file)
+        assert said(platform, data=False) == []
+        assert said(platform) == [(f"exceptions file://{file}", what)]
+        small_table.closed(platform)
