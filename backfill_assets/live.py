@@ -80,11 +80,7 @@ def tick(platform: Platform, target: TargetTable) -> Tick:
 
 def _tick(platform: Platform, target: TargetTable) -> Tick:
     policy_of(target)
-    under_way = [
-        record
-        for record in platform.ledger.runs(target=target.name, states=_OPEN)
-        if record.mode == Mode.LIVE and is_live_id(record.run_id, target)
-    ]
+    under_way = _under_way(platform, target)
     if under_way and (stop := stops.held(platform.ledger.engine, under_way[0].run_id)) is not None:
         run_id = under_way[0].run_id
         return Tick(target.name, None, f"{run_id} was {stop}; `backfill resume {run_id}` goes on")
@@ -98,6 +94,23 @@ def _tick(platform: Platform, target: TargetTable) -> Tick:
     ticks.record(platform.ledger.engine, manifest, now())
     record = approve_by_policy(platform, target, plan_run(platform, manifest))
     return Tick(target.name, record, why)
+
+
+def foreseen(platform: Platform, target: TargetTable) -> str:
+    """Say what the next tick finds, or would plan and approve; plan and approve nothing."""
+    if under_way := _under_way(platform, target):
+        record = under_way[0]
+        return f"{record.run_id} is {record.state}: {record.state_reason}"
+    manifest, why = _next(platform, target)
+    return why if manifest is None else f"A tick would plan {manifest.run_id}. {why}"
+
+
+def _under_way(platform: Platform, target: TargetTable) -> list[RunRecord]:
+    return [
+        record
+        for record in platform.ledger.runs(target=target.name, states=_OPEN)
+        if record.mode == Mode.LIVE and is_live_id(record.run_id, target)
+    ]
 
 
 def _take_over(platform: Platform, target: TargetTable, record: RunRecord) -> None:

@@ -10,25 +10,32 @@ import asyncio
 import html
 import itertools
 import json
+import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 import dagster as dg
+import dagster_webserver
 import pytest
 from browserless import NAME, Answer, Way, basic, free_port, missing_for_nginx, nginx, to_port, to_tls_port
+from dagster._core.definitions.selector import ScheduleSelector
+from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import ModuleTarget
+from dagster._daemon.sensor import execute_sensor_iteration
+from dagster._scheduler.scheduler import launch_scheduled_runs
 from dagster_graphql.schema import create_schema
 from dagster_webserver.app import create_app_from_workspace_process_context
-from graphql import parse
+from graphql import get_named_type, parse
 from support import at_once
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect as websocket
@@ -39,6 +46,7 @@ from backfill_assets.defs.launched_by import RUN_TAG, STOP_TAG
 from backfill_assets.defs.staging import backfill_partitions
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.ui.guard import (
+    BY_DRY_RUN,
     FORBIDDEN_MUTATIONS,
     MAX_BODY,
     OPERATOR_MUTATIONS,
@@ -70,6 +78,8 @@ USERS = {"olga": "an operator's", "victor": "a viewer's"}
 TARGET = ["silver", "case_sla_daily"]
 KEYS = backfill_partitions(CASE_SLA_DAILY).name
 SENSOR = "live_silver_case_sla_daily_on_new_source"
+SCHEDULE = "live_silver_case_sla_daily_daily"
+PLACE = 'repositoryName: "__repository__", repositoryLocationName: "backfill_assets"'
 REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "backfill_assets"}
 JSON = ("Content-Type", "application/json")
 _numbers = itertools.count(1)
@@ -81,6 +91,7 @@ class Served:
 
     world: World
     instance: dg.DagsterInstance
+    context: WorkspaceProcessContext
     ways: dict[str, Way] = field(default_factory=dict)
 
     def way(self, name: str) -> Way:
@@ -102,6 +113,7 @@ class Served:
             "checked": len(storage.get_asset_check_execution_history(check, limit=1000)),
             "sensors": sorted((s.instigator_name, s.status) for s in self.instance.all_instigator_state()),
             "limits": sorted(storage.get_concurrency_keys()),
+            "runs of ours": sorted((run.run_id, run.state) for run in self.world.platform.ledger.runs()),
         }
 
 
@@ -131,7 +143,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         stopped = partial(stops.known, world.platform.ledger.engine)
         apps = [(guarded(context, pages, door.door, note, stopped), door.open()) for door in doors]
         apps.append((create_app_from_workspace_process_context(context), Listener(Door(Role.OPERATOR), bare).open()))
-        served = Served(world, instance)
+        served = Served(world, instance, context)
         for name, port in (("operator", operator), ("viewer", viewer), ("unguarded", bare)):
             served.ways[name] = Way(name, to_port(port), f"127.0.0.1:{port}", f"http://127.0.0.1:{port}")
         if not missing_for_nginx():
@@ -173,7 +185,7 @@ def mutation(name: str) -> str:
         'executionMetadata: {tags: [{key: "dagster/partition", value: "offered"}]}}',
         "startSensor": sensor,
         "setSensorCursor": f'{sensor}, cursor: "{number}"',
-        "sensorDryRun": f'selectorData: {{{place}, sensorName: "{SENSOR}"}}',
+        "sensorDryRun": f'selectorData: {{{place}, sensorName: "{SENSOR}"}}, cursor: null',
         "wipeAssets": f"assetPartitionRanges: [{{assetKey: {asset}}}]",
         "reportRunlessAssetEvents": f"eventParams: {{eventType: ASSET_MATERIALIZATION, assetKey: {asset}}}",
         "reportAssetCheckEvaluations": f'eventParams: {{assetKey: {asset}, checkName: "chunk_rules", passed: true}}',
@@ -341,6 +353,35 @@ WITHOUT_ROLE: dict[str, Attack] = {
 """What somebody who may only look could try."""
 
 
+RESULT = "evaluationResult { skipReason runRequests { runKey } }"
+A_SCHEDULE = f'scheduleOrError(scheduleSelector: {{{PLACE}, scheduleName: "{SCHEDULE}"}})'
+A_TICK = f"futureTick(tickTimestamp: 1700000000) {{ {RESULT} }}"
+A_SENSOR = f'sensorOrError(sensorSelector: {{{PLACE}, sensorName: "withdraw_dead_runs"}})'
+DRY_RUNS = {
+    SCHEDULE: f'scheduleDryRun(selectorData: {{{PLACE}, scheduleName: "{SCHEDULE}"}}, timestamp: 1700000000)',
+    SENSOR: f'sensorDryRun(selectorData: {{{PLACE}, sensorName: "{SENSOR}"}}, cursor: null)',
+    "withdraw_dead_runs": f'sensorDryRun(selectorData: {{{PLACE}, sensorName: "withdraw_dead_runs"}}, cursor: null)',
+    "end_lost_runs": f'sensorDryRun(selectorData: {{{PLACE}, sensorName: "end_lost_runs"}}, cursor: null)',
+    "tell_changes": f'sensorDryRun(selectorData: {{{PLACE}, sensorName: "tell_changes"}}, cursor: null)',
+}
+EVALUATIONS = {
+    "the tick of a schedule": f"{{ {A_SCHEDULE} {{ ... on Schedule {{ {A_TICK} }} }} }}",
+    "the ticks of a schedule": f"{{ {A_SCHEDULE} {{ ... on Schedule {{ futureTicks(limit: 1) {{ results {{ {RESULT} }} }} }} }} }}",
+    "the next tick of a sensor": f"{{ {A_SENSOR} {{ ... on Sensor {{ nextTick {{ {RESULT} }} }} }} }}",
+    "the next tick of a state": f"{{ {A_SENSOR} {{ ... on Sensor {{ sensorState {{ nextTick {{ {RESULT} }} }} }} }} }}",
+    "under another name": f"{{ {A_SCHEDULE} {{ ... on Schedule {{ {A_TICK.replace('evaluation', 'version: evaluation')} }} }} }}",
+    "in fragments": f"{{ ...Q }} fragment Q on Query {{ {A_SCHEDULE} {{ ...S }} }} fragment S on Schedule {{ {A_TICK} }}",
+    "beside a query that runs nothing": f"query A {{ version }} query B {{ {A_SCHEDULE} {{ ... on Schedule {{ {A_TICK} }} }} }}",
+    "with what a mutation answers": f"mutation {{ startSensor(sensorSelector: {{{PLACE}, "
+    f'sensorName: "withdraw_dead_runs"}}) {{ ... on Sensor {{ nextTick {{ {RESULT} }} }} }} }}',
+    "beside a dry run": f"mutation A {{ {DRY_RUNS[SENSOR]} {{ ...T }} }} "
+    f"query B {{ {A_SCHEDULE} {{ ... on Schedule {{ futureTick(tickTimestamp: 1700000000) {{ ...T }} }} }} }} "
+    f"fragment T on DryRunInstigationTick {{ {RESULT} }}",
+    "as a subscription": f"subscription {{ x {{ {RESULT} }} }}",
+}
+"""What runs the body of a schedule or a sensor without saying that it changes anything."""
+
+
 def refused(answer: Answer) -> bool:
     return answer.status == 0 or 400 <= answer.status < 500 or START_PAGE in answer.body
 
@@ -405,6 +446,73 @@ def test_dagster_itself_executes_what_the_guard_refuses(served: Served, attack: 
     answer = CROSS_SITE[attack](served.way("unguarded"))
     assert answer.status == 200
     assert served.recorded() != before
+
+
+@pytest.mark.parametrize("way", ["operator", "viewer", "nginx operator", "nginx viewer"])
+@pytest.mark.parametrize("query", EVALUATIONS)
+def test_looking_runs_the_body_of_no_schedule_and_no_sensor(served: Served, way: str, query: str) -> None:
+    answer = unchanged(served, served.way(way), as_json(EVALUATIONS[query], operationName=None))
+    assert answer.status == 403
+    if "mutation" not in EVALUATIONS[query] or "operator" in way:
+        told = json.loads(answer.body)["error"]
+        assert told["what"] == "'evaluationResult' in a query"
+        assert "who looks, runs nothing" in told["rule"]
+        assert "dry run" in told["whatToDo"]
+    assert over_websocket(served, way, served.way(way).origin, EVALUATIONS[query]) == "closed"
+
+
+def test_dagster_itself_runs_the_body_of_a_schedule_for_a_query(served: Served) -> None:
+    answer = unchanged(served, served.way("unguarded"), as_json(EVALUATIONS["the tick of a schedule"]))
+    assert json.loads(answer.body)["data"]["scheduleOrError"]["futureTick"]["evaluationResult"]["skipReason"]
+
+
+@pytest.mark.parametrize("name", DRY_RUNS)
+def test_an_operator_tries_out_what_only_a_tick_does(served: Served, name: str) -> None:
+    (mutation_name,) = {"scheduleDryRun"} if name == SCHEDULE else {"sensorDryRun"}
+    text = f"mutation {{ {DRY_RUNS[name]} {{ ...T }} }} fragment T on DryRunInstigationTick {{ {RESULT} }}"
+    answer = unchanged(served, served.way("operator"), as_json(text))
+    found = json.loads(answer.body)["data"][mutation_name]["evaluationResult"]
+    assert found["skipReason"].startswith("nothing was done: only a tick of Dagster's daemon acts. ")
+    assert not found["runRequests"]
+    assert unchanged(served, served.way("viewer"), as_json(text)).status == 403
+
+
+def test_a_tick_of_dagsters_daemon_is_known_as_one(served: Served) -> None:
+    """What Dagster calls the log of a tick, and of a dry run, is not documented: this notices when it changes."""
+    log = logging.getLogger("test")
+    name = ScheduleSelector(location_name="backfill_assets", repository_name="__repository__", schedule_name=SCHEDULE)
+    schedule = served.context.create_request_context().get_schedule(name)
+    served.instance.start_schedule(schedule)
+    list(execute_sensor_iteration(served.context, log, None, None))
+    for days in (0, 2):
+        list(launch_scheduled_runs(served.context, log, datetime.now(UTC) + timedelta(days=days), {}))
+    states = {state.instigator_name: state for state in served.instance.all_instigator_state()}
+    for name in ("withdraw_dead_runs", "end_lost_runs", "tell_changes", SCHEDULE):
+        (tick, *_) = served.instance.get_ticks(states[name].instigator_origin_id, states[name].selector_id)
+        assert tick.status is TickStatus.SKIPPED, tick
+        assert "nothing was done: only a tick" not in tick.skip_reason
+
+
+def test_only_a_dry_run_shows_what_a_body_returns_in_dagsters_schema() -> None:
+    types = create_schema().graphql_schema.type_map.values()
+    fields = [(one.name, name, get_named_type(f.type).name) for one in types for name, f in getattr(one, "fields", {}).items()
+              if hasattr(f, "type")]  # fmt: skip
+    assert [(owner, name) for owner, name, returned in fields if returned == "TickEvaluation"] == [
+        ("DryRunInstigationTick", "evaluationResult")
+    ]
+    assert {name for owner, name, _ in fields if owner == "Mutation" and name.endswith("DryRun")} == BY_DRY_RUN
+
+
+def test_dagsters_own_pages_run_a_body_by_a_dry_run_only() -> None:
+    pages = Path(dagster_webserver.__file__).parent / "webapp" / "build"
+    operation = re.compile(r"(query|mutation|subscription|fragment) (\w+)")
+    asking = set()
+    for file in pages.rglob("*.js"):
+        text = file.read_text()
+        for place in re.finditer(r"evaluationResult \{", text):
+            *_, last = operation.finditer(text[: place.start()])
+            asking.add(last.groups())
+    assert asking == {("mutation", "SensorDryRunMutation"), ("mutation", "ScheduleDryRunMutation")}
 
 
 def test_every_mutation_of_dagster_is_known_to_be_allowed_or_not() -> None:

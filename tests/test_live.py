@@ -18,6 +18,8 @@ import polars as pl
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
+from dagster._grpc.impl import get_external_schedule_execution, get_external_sensor_execution
+from support import at_a_tick
 from worlds import SPARK, TARGET, World, declare
 
 from backfill_assets import decisions
@@ -173,7 +175,7 @@ def test_live_goes_on_from_the_watermark_and_makes_one_run_a_snapshot(
     with world.dagster() as instance:
 
         def sense() -> Any:
-            return sensor(dg.build_sensor_context(instance=instance), platform=world.platform)
+            return sensor(at_a_tick(dg.build_sensor_context(instance=instance)), platform=world.platform)
 
         assert isinstance(sense(), dg.SkipReason)
         second = world.arrive(date(2011, 4, 10), date(2011, 5, 20))
@@ -229,7 +231,9 @@ def test_a_target_where_nothing_is_published_begins_where_its_policy_says(
     with world.dagster() as instance:
 
         def ask() -> Any:
-            return schedule(dg.build_schedule_context(instance=instance), platform=world.platform)
+            context = dg.build_schedule_context(instance, resources={"platform": world.platform})
+            said = schedule.evaluate_tick(at_a_tick(context))
+            return said.run_requests[0] if said.run_requests else said
 
         request = ask()
         (run_id,) = world.live_runs()
@@ -246,6 +250,34 @@ def test_a_target_where_nothing_is_published_begins_where_its_policy_says(
     assert request.tags["dagster/asset_partition_range_end"] == f"{run_id}|2011-04"
     assert request.tags["backfill/run_id"] == run_id
     assert world.platform.ledger.run(run_id).state is RunState.APPROVED
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["nothing planned", "one planned"])
+def test_who_tries_a_form_of_live_out_plans_and_approves_nothing(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    snapshot = world.arrive(FIRST, date(2011, 4, 10))
+    with_policy(world, monkeypatch, begins_on=MARCH)
+    run_id = f"live-silver-case_sla_daily-{snapshot}"
+    before = [tick(world.platform, world.target).record.run_id] if again else []
+    repository = build_definitions(world.platform).get_repository_def()
+    told = f"nothing was done: only a tick of Dagster's daemon acts. {f'{run_id} is APPROVED' if again else f'A tick would plan {run_id}.'}"
+    with world.dagster() as instance:
+        reference, origin = instance.get_ref(), None
+
+        def scheduled(log: list[str] | None) -> Any:
+            name, at = "live_silver_case_sla_daily_daily", 1_700_000_000.0
+            return get_external_schedule_execution(repository, reference, name, at, "UTC", log)
+
+        def sensed(log: list[str] | None) -> Any:
+            name = "live_silver_case_sla_daily_on_new_source"
+            return get_external_sensor_execution(repository, origin, reference, name, None, None, None, log, None)
+
+        for evaluate in (scheduled, sensed):
+            assert evaluate(None).skip_message.startswith(told)  # a dry run, as the code server executes it
+            assert world.live_runs() == before
+        (request,) = scheduled(["__repository__", "its name", "7"]).run_requests
+        assert (request.tags["backfill/run_id"], world.live_runs()) == (run_id, [run_id])
 
 
 def test_live_begins_with_a_whole_chunk() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from support import at_a_tick
 
 from backfill_assets.decisions import reject
 from backfill_assets.defs import build as definitions
@@ -29,7 +30,7 @@ def test_runs_that_are_over_are_offered_no_more_and_lose_no_record(
         with instance_at(platform.settings) as instance:
 
             def offered() -> set[str]:
-                sensor.evaluate_tick(dg.build_sensor_context(instance, resources={"platform": platform}))
+                sensor.evaluate_tick(at_a_tick(dg.build_sensor_context(instance, resources={"platform": platform})))
                 return set(instance.get_dynamic_partitions(dimension))
 
             for run_id in ("approved", "rejected", "cancelled", "published"):

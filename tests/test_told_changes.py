@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
+from support import at_a_tick
 
 from backfill_assets import decisions, faults
 from backfill_assets.cli.command import cli
@@ -138,7 +139,7 @@ def test_the_sensor_tells_what_is_missing_in_order_and_several_at_once_tell_it_o
     with instance_at(platform.settings) as instance:
         for cursor in (None, '{"silver.readings": 99}'):
             context = dg.build_sensor_context(instance, cursor=cursor, resources={"platform": platform})
-            sensor.evaluate_tick(context)
+            sensor.evaluate_tick(at_a_tick(context))
     assert len(told(platform)) == 3
 
 
@@ -356,7 +357,7 @@ def test_no_publication_waits_for_a_dagster_that_hangs(platform: Platform, monke
                 with pytest.raises(EnvironmentRefused, match="another process is telling Dagster"):
                     tell_changes(platform, instance)
                 sensor = definitions.build_definitions(platform).resolve_sensor_def("tell_changes")
-                sensor.evaluate_tick(dg.build_sensor_context(instance, resources={"platform": platform}))
+                sensor.evaluate_tick(at_a_tick(dg.build_sensor_context(instance, resources={"platform": platform})))
             assert not telling_it.done()
         finally:
             goes_on.set()

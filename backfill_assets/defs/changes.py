@@ -22,7 +22,7 @@ import dagster as dg
 
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.inputs import DATA_VERSION_TAG
-from backfill_assets.defs.launched_by import RANGE_START, RUN_TAG
+from backfill_assets.defs.launched_by import RANGE_START, RUN_TAG, is_tick, tried_out
 from backfill_assets.defs.staging import PROCESS_TAG, asset_key, offer_run
 from backfill_assets.installation import Platform, declared_targets, target_named
 from backfill_assets.review.markdown import table
@@ -288,6 +288,8 @@ def summary(told: Sequence[ReaderChange]) -> str:
 )
 def changes_sensor(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SkipReason:
     """Look once, at the tables whose changes are not as many as when all of them were told."""
+    if not is_tick(context):
+        return tried_out("It shows changes of what readers see that Dagster was not told of.")
     known: dict[str, int] = json.loads(context.cursor) if context.cursor else {}
     told: list[ReaderChange] = []
     for target in declared_targets():

@@ -76,6 +76,21 @@ def schedule(name: str) -> Actor:
     return Actor(f"schedule {name}", Channel.SCHEDULE, Proof.PLATFORM)
 
 
+def is_tick(context: dg.SensorEvaluationContext | dg.ScheduleEvaluationContext) -> bool:
+    """Whether Dagster's daemon evaluates a sensor or a schedule by a tick of its own, and not somebody who tries it out.
+
+    The daemon writes its tick down first, and the tick's number ends the name of its log. Whoever tries one out, by a
+    query, the button of its page or `dagster ... preview`, has no tick: Dagster puts the time there, which is no number.
+    """
+    *_, number = context.log_key or [""]
+    return number.isdecimal()
+
+
+def tried_out(would: str) -> dg.SkipReason:
+    """Return the answer to somebody who tries a sensor or a schedule out: what its tick would do."""
+    return dg.SkipReason(f"nothing was done: only a tick of Dagster's daemon acts. {would}")
+
+
 @contextmanager
 def launched(context: dg.OpExecutionContext | dg.AssetExecutionContext, *, by_people: bool = False) -> Iterator[None]:
     """Have what a Dagster run does be recorded in the name of who has launched it; of the command, where that runs it.

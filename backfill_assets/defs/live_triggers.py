@@ -1,17 +1,18 @@
 """The daily schedule and the sensor of LIVE: how Dagster asks for the next live run of a target.
 
 Both plan, approve by policy, announce, and request the job that stages and gates; the publish sensor does the rest. They
-may run together: what the next run is follows from the ledger and the source, not from who asks.
+may run together: what the next run is follows from the ledger and the source, not from who asks. Only a tick of the daemon's
+is the platform's: whoever tries one of them out is told what it would do.
 """
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets.declarations.target import LivePolicy, TargetTable
-from backfill_assets.defs.launched_by import RUN_TAG, schedule, sensor
+from backfill_assets.defs.launched_by import RUN_TAG, is_tick, schedule, sensor, tried_out
 from backfill_assets.defs.staging import offer_run, range_tags
 from backfill_assets.installation import Platform
-from backfill_assets.live import LAUNCHABLE, tick
+from backfill_assets.live import LAUNCHABLE, foreseen, tick
 from resources.actors import acting
 
 SENSOR_SECONDS = 60
@@ -57,6 +58,8 @@ def live_schedule(target: TargetTable, policy: LivePolicy, job: UnresolvedAssetJ
     def daily(
         context: dg.ScheduleEvaluationContext, platform: dg.ResourceParam[Platform]
     ) -> dg.RunRequest | dg.SkipReason:
+        if not is_tick(context):
+            return tried_out(foreseen(platform, target))
         with acting(schedule(f"live_{target.name.replace('.', '_')}_daily")):
             return next_request(platform, context.instance, target, job.name)
 
@@ -79,6 +82,8 @@ def live_sensor(target: TargetTable, policy: LivePolicy, job: UnresolvedAssetJob
     def on_new_source(
         context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
     ) -> dg.RunRequest | dg.SkipReason:
+        if not is_tick(context):
+            return tried_out(foreseen(platform, target))
         with acting(sensor(f"live_{target.name.replace('.', '_')}_on_new_source")):
             return next_request(platform, context.instance, target, job.name)
 

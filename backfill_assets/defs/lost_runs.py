@@ -7,6 +7,7 @@ ledger's: the same launch again, or LIVE's next tick, goes on from there.
 
 import dagster as dg
 
+from backfill_assets.defs.launched_by import is_tick, tried_out
 from backfill_assets.defs.staging import PROCESS_TAG
 from resources.processes import is_gone
 
@@ -44,5 +45,7 @@ def _of_parent(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
 )
 def lost_runs_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Look once."""
+    if not is_tick(context):
+        return tried_out("It ends the runs whose process is gone.")
     ended = end_lost_runs(context.instance)
     return dg.SkipReason(f"ended {', '.join(ended)}" if ended else "no run of this machine has lost its process")

@@ -8,7 +8,7 @@ publication share them and the partitions of the publication are what readers se
 
 import dagster as dg
 
-from backfill_assets.defs.launched_by import RUN_TAG
+from backfill_assets.defs.launched_by import RUN_TAG, is_tick, tried_out
 from backfill_assets.defs.staging import backfill_partitions
 from backfill_assets.installation import Platform, declared_targets
 from manifests.lifecycle import RunState
@@ -55,6 +55,8 @@ def _worked_for(instance: dg.DagsterInstance, run_id: str) -> bool:
 )
 def offers_sensor(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SkipReason:
     """Look once."""
+    if not is_tick(context):
+        return tried_out("It takes runs that are over out of the launch dialogs.")
     withdrawn, restored = keep_offers(platform, context.instance)
     said = [f"{what}: {', '.join(runs)}" for what, runs in (("withdrawn", withdrawn), ("back", restored)) if runs]
     return dg.SkipReason("; ".join(said) or "no run that is over is offered")

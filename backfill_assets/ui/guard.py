@@ -96,6 +96,15 @@ FORBIDDEN_MUTATIONS = {
 }
 """What nobody may do here, with the rule and the way out."""
 
+BY_DRY_RUN = frozenset({"scheduleDryRun", "sensorDryRun"})
+"""The mutations by which operators have the body of a schedule or a sensor run, as a trial."""
+_EVALUATION = "evaluationResult"
+"""The field of what Dagster calls a dry run's tick: whoever asks for it runs that body, in a query or behind a mutation."""
+_NO_EVALUATING = (
+    "who looks, runs nothing, and this runs the body of a schedule or a sensor",
+    "an operator may try it out: the page of each schedule and sensor has a button for a dry run",
+)
+
 
 class RefusedRequest(Exception):  # noqa: N818 - it is a decision, not a fault
     """A request that does not reach Dagster."""
@@ -179,6 +188,35 @@ def mutations_of(document: DocumentNode) -> tuple[str, ...]:
                 spread.add(name)
                 left.append(fragments[name].selection_set)
     return tuple(found)
+
+
+def evaluates(document: DocumentNode) -> bool:
+    """Return whether an operation of a document runs the body of a schedule or a sensor, otherwise than by a dry run."""
+    fragments = {node.name.value: node for node in document.definitions if isinstance(node, FragmentDefinitionNode)}
+    left = [
+        (node.selection_set, node.operation is OperationType.MUTATION)
+        for node in document.definitions
+        if isinstance(node, OperationDefinitionNode)
+    ]
+    spread: set[tuple[str, bool]] = (
+        set()
+    )  # each fragment is looked at once as what a mutation asks for, once as the rest
+    while left:
+        selections, is_asked = left.pop()
+        for node in selections.selections:
+            if isinstance(node, FieldNode):
+                if node.name.value == _EVALUATION:
+                    return True
+                if node.selection_set is not None and not (is_asked and node.name.value in BY_DRY_RUN):
+                    left.append((node.selection_set, False))
+            elif isinstance(node, InlineFragmentNode):
+                left.append((node.selection_set, is_asked))
+            elif isinstance(node, FragmentSpreadNode):
+                key = (node.name.value, is_asked)
+                if node.name.value in fragments and key not in spread:
+                    spread.add(key)
+                    left.append((fragments[node.name.value].selection_set, is_asked))
+    return False
 
 
 class Guard:
@@ -285,8 +323,11 @@ class Guard:
                 "send the header Content-Type: application/json",
             )
         payload, document = _parsed(await _whole(receive))
-        if asked := mutations_of(document):
-            self._judge_mutations(asked)
+        asked = mutations_of(document)
+        self._judge_mutations(asked)
+        if evaluates(document):
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, f"'{_EVALUATION}' in a query", *_NO_EVALUATING)
+        if asked:
             self.note(Asked(scope[USER_KEY], self.door.role, asked))
             scope[ASKED_KEY] = asked
         # what was judged is what is executed, whatever another reader would make of the bytes or of the address
@@ -396,12 +437,15 @@ def _depth(payload: Any) -> int:
 
 
 def _is_subscription(message: Message) -> bool:
-    """Return whether a message of a websocket is one of the protocol that starts no mutation."""
+    """Return whether a message of a websocket is one of the protocol that starts no mutation, and runs nobody's body."""
     try:
         said = json.loads(message.get("text") or "")  # Dagster reads no message of bytes
         if _depth(said) > MAX_DEPTH or not isinstance(said.get("id"), str | int | None):
             return False
-        return said.get("type") != "start" or not mutations_of(_document(said["payload"]))
+        if said.get("type") != "start":
+            return True
+        document = _document(said["payload"])
+        return not mutations_of(document) and not evaluates(document)
     except (ValueError, KeyError, TypeError, AttributeError, GraphQLError, RecursionError):
         return False
 
