@@ -288,6 +288,11 @@ CROSS_SITE: dict[str, Attack] = {
     "a report of a check": lambda way: way.ask(
         f"/report_asset_check/{'/'.join(TARGET)}?check_name=chunk_rules&passed=true"
     ),
+    "two accepted types": by_get(headers=[("Accept", "application/json"), ("Accept", "text/html")]),
+    "two accepted types, the page first": by_get(headers=[("Accept", "text/html"), ("Accept", "application/json")]),
+    "a HEAD that accepts two types": by_get(
+        method="HEAD", headers=[("Accept", "application/json"), ("Accept", "text/html")]
+    ),
     "a report on an encoded path": lambda way: way.ask(f"/%72eport_asset_materialization/{'/'.join(TARGET)}"),
 }
 """What a page of another site can make a browser send; and more than it can."""
@@ -440,7 +445,7 @@ def test_history_is_neither_forged_nor_deleted_by_an_operator(served: Served, na
 
 @pytest.mark.parametrize("attack", ["a link or an image", "a form, as plain text", "JSON behind plain text",
     "a script without a type", "a name that was pointed here", "a report without a body", "a report of a check",
-    "JSON from another site"])  # fmt: skip
+    "JSON from another site", "two accepted types"])  # fmt: skip
 def test_dagster_itself_executes_what_the_guard_refuses(served: Served, attack: str) -> None:
     before = served.recorded()
     answer = CROSS_SITE[attack](served.way("unguarded"))
@@ -521,6 +526,46 @@ def test_every_mutation_of_dagster_is_known_to_be_allowed_or_not() -> None:
     assert known - OPERATOR_MUTATIONS == set(FORBIDDEN_MUTATIONS) | {
         "setAppManagedComponent", "deleteAppManagedComponent", "refreshComponentState"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", [[("Accept", "text/html")], [("Accept", "text/html, application/json")]], ids=str)
+def test_a_page_that_a_get_opens_asks_nothing(served: Served, headers: list[tuple[str, str]]) -> None:
+    answer = unchanged(served, served.way("viewer"), by_get(headers=headers))
+    assert answer.status == 200
+    assert b"GraphiQL" in answer.body
+
+
+@pytest.mark.parametrize(
+    "name", [b"accept", b"host", b"origin", b"content-type", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"]
+)
+def test_a_header_that_decides_is_given_once(name: bytes) -> None:
+    status, body = answered(b'{"query": "{ version }"}', (name, b"localhost"), (name, b"localhost"))
+    assert status == 403
+    assert f"several headers {name.decode()}" in body
+
+
+@pytest.mark.parametrize("path", ["/graphql", "/graphql/"])
+def test_what_is_handed_on_of_a_get_is_what_was_judged(path: str) -> None:
+    handed_on: list[Scope] = []
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        handed_on.append(scope)
+
+    async def nothing(*_: object) -> Message:
+        return {}
+
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"query=mutation",
+             "headers": [(b"host", b"localhost"), (b"accept", b"text/html")]}  # fmt: skip
+    asyncio.run(Guard(app, Door(Role.OPERATOR))(scope, nothing, nothing))
+    assert handed_on[0]["query_string"] == b""
+
+
+@pytest.mark.parametrize("path", ["/notebook", "/dagit/notebook"])
+def test_no_notebook_of_the_machine_is_opened(served: Served, path: str) -> None:
+    where = f"{path}?repoLocName=backfill_assets&path=/tmp/any.ipynb"
+    answer = served.way("viewer").ask(where, method="GET")
+    assert answer.status == 404
+    assert json.loads(answer.body)["error"]["what"] == "a notebook"
 
 
 def test_the_mutations_of_a_document_are_found_wherever_they_stand() -> None:

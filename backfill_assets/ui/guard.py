@@ -47,7 +47,14 @@ MAX_TOKENS = 50_000
 MAX_DEPTH = 100
 """Levels that the data of a request may have; whoever reads it after the guard reads it level by level, too."""
 _REPORTS = ("/report_asset_materialization", "/report_asset_check", "/report_asset_observation")
-_ONCE = (b"host", b"origin", b"content-type", b"content-encoding", b"sec-fetch-site", USER_HEADER)
+_NOTEBOOKS = frozenset({"/notebook", "/dagit/notebook"})
+_ONCE = frozenset(
+    {
+        b"host", b"origin", b"accept", b"content-type", b"content-encoding", b"content-length",
+        b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", USER_HEADER,
+    }
+)  # fmt: skip
+"""Headers by which something is decided, here or after the guard: of two, one would be judged and the other obeyed."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _POLICY_VIOLATION = 1008
 
@@ -376,13 +383,24 @@ def _judge_reading(scope: Scope, headers: dict[bytes, str]) -> None:
         raise RefusedRequest(
             HTTPStatus.NOT_FOUND, "a path that climbs", "a path names one thing", "open a link of the UI"
         )
-    if scope["path"].rstrip("/") == GRAPHQL and "text/html" not in headers.get(b"accept", ""):
+    if scope["path"].rstrip("/") in _NOTEBOOKS:
+        raise RefusedRequest(
+            HTTPStatus.NOT_FOUND,
+            "a notebook",
+            "no asset here has one, and its address could be that of any notebook of this machine",
+            "open it where it lies",
+        )
+    if scope["path"].rstrip("/") != GRAPHQL:
+        return
+    if "text/html" not in headers.get(b"accept", ""):
         raise RefusedRequest(
             HTTPStatus.FORBIDDEN,
             "a query by GET",
             "a GET changes nothing: links and images of any page can cause one",
             "send it by POST, as application/json",
         )
+    # what is handed on is a page and no query: the page reads the address in the browser
+    scope["query_string"] = b""
 
 
 def _name(header: str) -> str:
