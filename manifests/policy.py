@@ -342,7 +342,7 @@ class Policy(_Part):
 
     def _people(self, entry: str) -> tuple[str, ...]:
         group = _group(entry)
-        return (entry,) if group is None else (entry, *self.groups.get(group, ()))
+        return (entry,) if group is None else self.groups.get(group, ())
 
     def source_rule(self, source: str, target: str) -> SourceRule | None:
         """Return the first rule about a source for a target."""
@@ -353,19 +353,21 @@ class Policy(_Part):
         return any(fnmatchcase(source, one.table) and (one.columns or one.erasure is not None) for one in self.sources)
 
     def includes(self, entries: Sequence[str], name: str) -> bool:
-        """Whether a person is one of `entries`, by name or by group."""
+        """Whether a person is one of `entries`, by name or by group; a group is its members, and no person itself."""
         wanted = same_name(name)
-        for entry in entries:
-            group = _group(entry)
-            members = (entry,) if group is None else (entry, *self.groups.get(group, ()))
-            if wanted in map(same_name, members):
-                return True
-        return False
+        if names_group(name):
+            return False
+        return any(wanted == same_name(person) for entry in entries for person in self._people(entry))
 
 
 def same_name(name: str) -> str:
     """Return what two spellings of a person's name have in common: what differs only in case, width or space is one person."""
     return same_text(name)
+
+
+def names_group(name: str) -> bool:
+    """Return whether a name has the form of an entry for a group of people, in whatever spelling."""
+    return same_name(name).startswith((GROUP, TEAM))
 
 
 def parse_policy(text: str, *, where: str = "policy") -> Policy:

@@ -261,16 +261,18 @@ def test_an_unusual_change_waits_for_an_owner_and_is_void_when_the_numbers_chang
     with pytest.raises(PublicationRefused, match="STAGED"):
         publish(world.platform, run_id)
 
-    gate = verdict.gate
+    gate, why = verdict.gate, "all clocks were stopped by decree"
     with pytest.raises(TransitionRefused, match="is no owner of"):
         decisions.accept_change(world.platform, run_id, gate, by="bob", reason="looks right to me")
     with pytest.raises(InputRefused, match="too short"):
-        decisions.accept_change(world.platform, run_id, gate, by="team:enforcement-data", reason="ok")
+        decisions.accept_change(world.platform, run_id, gate, by="grace", reason="ok")
     with pytest.raises(InputRefused, match="does not ask"):
         decisions.accept_change(world.platform, run_id, "all_chunks_staged", by="bob", reason="looks right to me")
-    done = decisions.accept_change(
-        world.platform, run_id, gate, by="team:enforcement-data", reason="all clocks were stopped by decree"
-    )
+    put_in_force(world.platform, {"name": "test", "groups": {"enforcement-data": ["grace"]}})
+    for team in ("team:enforcement-data", "Team:Enforcement-Data"):
+        with pytest.raises(TransitionRefused, match="each of their members decides in their own name"):
+            decisions.accept_change(world.platform, run_id, gate, by=team, reason=why)
+    done = decisions.accept_change(world.platform, run_id, gate, by="grace", reason=why)
     assert done.state is RunState.VALIDATED
     (kept,) = bundle_files(world.platform, done)["acceptances.json"]
     assert (kept["plan_hash"], kept["numbers"]["details"]) == (done.plan_hash, dict(verdict.details))

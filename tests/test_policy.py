@@ -114,7 +114,19 @@ def test_only_approvers_of_the_policy_approve_and_reject(world: World):
         decisions.approve(world.platform, run_id, by="eve")
     with pytest.raises(TransitionRefused, match="'eve' is no approver"):
         decisions.reject(world.platform, run_id, by="eve")
+    for group in ("group:owners", "GROUP:owners", "team:owners"):
+        for decide in (decisions.approve, decisions.reject, decisions.review):
+            with pytest.raises(TransitionRefused, match=f"'{group}' is no person"):
+                decide(world.platform, run_id, by=group)
     assert decisions.approve(world.platform, run_id, by="bob").state is RunState.APPROVED
+
+
+def test_a_group_requests_and_publishes_nothing(world: World):
+    with pytest.raises(PlanRefused, match="'group:owners' is no person"):
+        planned(world, requestedBy="group:owners")
+    record = validated(world, decisions.approve(world.platform, planned(world).run_id, by="grace"))
+    with pytest.raises(TransitionRefused, match="'team:owners' is no person"):
+        decisions.publish(world.platform, record.run_id, by="team:owners")
 
 
 def test_reviews_of_this_very_plan_come_first_and_not_by_requester_or_approver(world: World):

@@ -12,7 +12,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import declared_targets
 from manifests.errors import Problem
 from manifests.model import MAX_RUN_ID, Kind, RunManifest
-from manifests.policy import same_name
+from manifests.policy import names_group, same_name
 
 ATTEMPTS = 5
 """Live runs for one source snapshot: each after the first stands in for one that lost its scope to somebody else."""
@@ -36,8 +36,16 @@ def is_live_id(run_id: str, target: TargetTable) -> bool:
 
 
 def name_problems(by: str) -> list[Problem]:
-    """Say why nobody may decide or request under a name: it is one of the platform's own."""
+    """Say why nobody may decide or request under a name: it is one of the platform's own, or a group's."""
     named = same_name(by)
+    if names_group(by):
+        return [
+            Problem(
+                f"'{by}' is no person",
+                "a policy names groups so, and each of their members decides in their own name",
+                "give your own name",
+            )
+        ]
     if named not in _names() and not named.startswith(POLICY_NAME):
         return []
     return [

@@ -218,9 +218,30 @@ def test_people_are_named_by_themselves_by_a_group_or_by_a_team_however_spelt():
     assert policy.includes(("group:owners", "bob"), " grace ")
     assert policy.includes(("group:owners", "bob"), "BOB")
     assert policy.includes(("team:owners",), "grace")
-    assert policy.includes(("team:unknown",), "team:unknown")
     assert not policy.includes(("group:owners", "bob"), "eve")
     assert not policy.includes((), "eve")
+
+
+@pytest.mark.parametrize("name", ["group:owners", "GROUP: owners", "team:owners", "team:unknown", "\uff47roup:owners"])
+def test_a_group_is_nobody_who_could_decide(name: str):
+    policy = a_policy(
+        groups={"owners": ["grace"]}, rules=[{"approvers": ["group:owners"], "breakGlass": ["team:unknown"]}]
+    )
+    rule = policy.rules[0]
+    assert not policy.includes(("group:owners", "team:owners", "team:unknown"), name)
+    assert role_problems(policy, rule, Role.APPROVER, name, TABLE)
+    assert break_glass_problems(policy, rule, name, "the office is closed", TABLE)
+
+
+def test_what_lists_have_in_common_is_people():
+    policy = a_policy(
+        groups={"owners": ["grace", "bob"], "others": ["grace"]},
+        rules=[
+            {"kinds": ["RESTATEMENT"], "approvers": ["group:owners", "team:unknown"]},
+            {"kinds": ["REPAIR"], "approvers": ["group:others", "group:owners", "team:unknown"]},
+        ],
+    )
+    assert policy.rule_for(TABLE, Kind.BACKFILL).approvers == ("grace", "bob")
 
 
 @pytest.mark.parametrize(
