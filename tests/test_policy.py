@@ -410,7 +410,8 @@ def test_a_policy_of_ones_own_approves_nothing(world: World, monkeypatch: pytest
     assert "is no approver" in str(say("approve", run_id, "--by", "ana").exception)
     (proposal,) = [one for one in yaml.safe_load(say("policy", "history", "--json").stdout) if one["name"] == "own"]
     assert "differs from who proposes" in str(say("policy", "adopt", proposal["policy"], "--by", "ana").exception)
-    assert "is in force, adopted by bob" in say("policy", "adopt", proposal["policy"][:12], "--by", "bob").output
+    said = say("policy", "adopt", proposal["policy"][:12], "--by", "bob", "--from", proposal["origin"]).output
+    assert f", from {proposal['origin']}, is in force, adopted by bob" in said
     assert world.platform.policy.name == "own"
     assert "own" in say("policy", "history").output
 

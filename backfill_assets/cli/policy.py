@@ -81,9 +81,19 @@ def propose(file: Path | None, by: str | None, comment: str, as_json: bool) -> N
 @click.argument("policy_hash", metavar="HASH")
 @by_option
 @click.option("--comment", default="", help="Why.")
+@click.option(
+    "--from",
+    "origin",
+    default="",
+    metavar="FILE",
+    help="The file it was proposed from, as `history` shows it; needed where it was proposed from several.",
+)
 @json_option
-def adopt(policy_hash: str, by: str | None, comment: str, as_json: bool) -> None:
-    """Put the proposed policy HASH (12 characters or all) in force. Plans that nobody has approved are made again under it."""
+def adopt(policy_hash: str, by: str | None, comment: str, origin: str, as_json: bool) -> None:
+    """Put the proposed policy HASH (12 characters or all) in force. Plans that nobody has approved are made again under it.
+
+    The lists of erased subjects that it names are read beside the file that it was proposed from.
+    """
     from backfill_assets.decisions import decider
     from resources.ledger.facade import now
     from resources.ledger.policy_in_force import adopt as put_in_force
@@ -92,12 +102,12 @@ def adopt(policy_hash: str, by: str | None, comment: str, as_json: bool) -> None
         who = decider(platform, by)
         by = who.name
         columns = _columns(who)
-        found = put_in_force(platform.ledger.engine, policy_hash, by=by, comment=comment, at=now(), who=columns)
-        name = platform.policy.name
+        put_in_force(platform.ledger.engine, policy_hash, by=by, comment=comment, at=now(), who=columns, origin=origin)
+        found = platform.policy_in_force
     if as_json:
-        say({"hash": found, "name": name})
+        say({"hash": found.hash, "name": found.policy.name, "file": found.origin})
         return
-    click.echo(f"policy '{name}' ({found[:12]}) is in force, adopted by {by}")
+    click.echo(f"policy '{found.policy.name}' ({found.hash[:12]}), from {found.origin}, is in force, adopted by {by}")
 
 
 @policy.command()

@@ -179,7 +179,16 @@ def propose(
     return policy.hash
 
 
-def adopt(engine: sa.Engine, policy_hash: str, *, by: str, comment: str, at: datetime, who: Mapping[str, str]) -> str:
+def adopt(
+    engine: sa.Engine,
+    policy_hash: str,
+    *,
+    by: str,
+    comment: str,
+    at: datetime,
+    who: Mapping[str, str],
+    origin: str = "",
+) -> str:
     """Put a proposed policy in force; return its hash.
 
     Args:
@@ -189,23 +198,24 @@ def adopt(engine: sa.Engine, policy_hash: str, *, by: str, comment: str, at: dat
         comment: why.
         at: now.
         who: `channel` and `proof` of the decision.
+        origin: the file that it was proposed from, as it is on record; needed where it was proposed from several.
 
     Raises:
-        InputRefused: if no such policy is proposed.
+        InputRefused: if no such policy is proposed, or not from that file, or from several and none is named.
         TransitionRefused: if it may not be adopted by them, or was proposed against another policy than is in force.
     """
     with engine.begin() as connection:
         lock_policy(connection)
         now = _required(connection)
-        proposal = _proposal(connection, policy_hash)
+        proposal = _proposal(connection, policy_hash, origin, now)
         text = _text(connection, now.policy_hash)
         before = None if text is None else _parsed(text)
         problems = []
-        if proposal.before_hash != now.policy_hash:
+        if proposal.id < now.id or proposal.before_hash != now.policy_hash:
             problems.append(
                 Problem(
-                    f"{proposal.policy_hash[:_SHORTEST_HASH]} was proposed against {proposal.before_hash[:_SHORTEST_HASH]}; "
-                    f"{now.policy_hash[:_SHORTEST_HASH]} is in force",
+                    f"{proposal.policy_hash[:_SHORTEST_HASH]} was proposed before {now.policy_hash[:_SHORTEST_HASH]} was put "
+                    "in force",
                     "who adopts a policy knows what it takes the place of",
                     "propose it again",
                 )
@@ -274,7 +284,10 @@ def disagreement(engine: sa.Engine, settings: Settings) -> str:
     except EnvironmentRefused as refusal:
         return f"{path} is not read: {refusal.problems[0].what}"
     if proposed == found.hash:
-        return ""
+        lists = any(one.erasure is not None and one.erasure.file is not None for one in found.policy.sources)
+        if not lists or _origin(path, settings) == found.origin:
+            return ""
+        return f"{path} says the same as {found.origin}, which was adopted, and the lists beside that one count"
     return f"{path} says {proposed[:_SHORTEST_HASH]}; in force is {found.hash[:_SHORTEST_HASH]}, and that alone counts"
 
 
@@ -292,16 +305,17 @@ def _required(connection: sa.Connection) -> Any:
     return found
 
 
-def _proposal(connection: sa.Connection, policy_hash: str) -> Any:
-    newest = (
+def _proposal(connection: sa.Connection, policy_hash: str, origin: str, now: Any) -> Any:
+    """Return the newest proposal of a policy: from the file that is named, or from the only one since `now` began."""
+    in_order = (
         sa.select(policy_decisions)
         .where(
             policy_decisions.c.decision == PROPOSED,
             policy_decisions.c.policy_hash.startswith(policy_hash, autoescape=True),
         )
-        .order_by(policy_decisions.c.id.desc())
+        .order_by(policy_decisions.c.id)
     )
-    found = [] if len(policy_hash) < _SHORTEST_HASH else list(connection.execute(newest))
+    found = [] if len(policy_hash) < _SHORTEST_HASH else list(connection.execute(in_order))
     if not found or len({row.policy_hash for row in found}) > 1:
         raise InputRefused(
             Problem(
@@ -310,7 +324,26 @@ def _proposal(connection: sa.Connection, policy_hash: str) -> Any:
                 "see `backfill policy history`; `backfill policy propose FILE --by NAME` proposes one",
             )
         )
-    return found[0]
+    standing = {row.origin: row for row in found if row.id > now.id} or {found[-1].origin: found[-1]}
+    named = found[-1].policy_hash[:_SHORTEST_HASH]
+    told = " and ".join(f"from {where} (by {row.decided_by})" for where, row in sorted(standing.items()))
+    if origin and origin not in standing:
+        raise InputRefused(
+            Problem(
+                f"{named} was not proposed from {origin}",
+                f"it was proposed {told}",
+                "write the file as `backfill policy history` shows it",
+            )
+        )
+    if not origin and len(standing) > 1:
+        raise InputRefused(
+            Problem(
+                f"{named} was proposed {told}",
+                "the lists that a policy names lie beside its file, so that the same text from another folder is another one",
+                "look at each, and name the one that you mean: `--from FILE`, written as here",
+            )
+        )
+    return standing[origin] if origin else next(iter(standing.values()))
 
 
 def _decide(

@@ -50,8 +50,8 @@ def proposed(ledger: Ledger, settings: Settings, text: dict[str, Any], by: str =
     return propose(ledger.engine, settings, write(settings, text), by=by, comment="wanted", at=at, who=CLI)
 
 
-def adopted(ledger: Ledger, policy_hash: str, by: str = "grace") -> str:
-    return adopt(ledger.engine, policy_hash, by=by, comment="agreed", at=LATER, who=CLI)
+def adopted(ledger: Ledger, policy_hash: str, by: str = "grace", origin: str = "") -> str:
+    return adopt(ledger.engine, policy_hash, by=by, comment="agreed", at=LATER, who=CLI, origin=origin)
 
 
 def names(ledger: Ledger) -> list[tuple[str, str, str]]:
@@ -120,6 +120,72 @@ def test_what_was_proposed_against_another_policy_is_proposed_again(installed: L
     with pytest.raises(TransitionRefused, match="who adopts a policy knows what it takes the place of"):
         adopted(installed, one)
     assert adopted(installed, proposed(installed, settings, OPEN)) == one
+
+
+def elsewhere(ledger: Ledger, settings: Settings, text: dict[str, Any], by: str, at: datetime = AT) -> str:
+    """Propose the same policy from a folder of one's own."""
+    folder = settings.home.parent / by
+    folder.mkdir(exist_ok=True)
+    (folder / "policy.yaml").write_text(yaml.safe_dump(text))
+    return propose(ledger.engine, settings, folder / "policy.yaml", by=by, comment="", at=at, who=CLI)
+
+
+def origins(ledger: Ledger, settings: Settings) -> tuple[str, Path]:
+    now = in_force(ledger.engine, settings.home)
+    return now.origin, now.folder
+
+
+def test_a_policy_that_was_proposed_from_two_folders_is_adopted_from_the_one_that_is_named(
+    installed: Ledger, settings: Settings
+) -> None:
+    found = proposed(installed, settings, OPEN)
+    assert elsewhere(installed, settings, OPEN, "mallory") == found
+    mallorys = str(settings.home.parent / "mallory" / "policy.yaml")
+    for order in ("mallory's is the newest", "ada's is the newest"):
+        with pytest.raises(InputRefused) as refusal:
+            adopted(installed, found)
+        (problem,) = refusal.value.problems
+        assert (
+            problem.what == f"{found[:12]} was proposed from {mallorys} (by mallory) and from policy.yaml (by ada)"
+        ), order
+        assert "the lists that a policy names lie beside its file" in problem.rule
+        assert problem.fix == "look at each, and name the one that you mean: `--from FILE`, written as here"
+        proposed(installed, settings, OPEN)
+    with pytest.raises(InputRefused, match=r"was not proposed from nowhere\.yaml"):
+        adopted(installed, found, origin="nowhere.yaml")
+    with pytest.raises(TransitionRefused, match="'mallory' proposed it"):
+        adopted(installed, found, by="mallory", origin=mallorys)
+    assert adopted(installed, found, origin="policy.yaml") == found
+    assert origins(installed, settings) == ("policy.yaml", settings.home)
+
+
+def test_the_same_policy_from_another_folder_is_another_decision(installed: Ledger, settings: Settings) -> None:
+    stale = elsewhere(installed, settings, OPEN, "mallory")
+    adopted(installed, elsewhere(installed, settings, {"name": "closed"}, "ada", LATER))
+    adopted(installed, propose(installed.engine, settings, SHIPPED, by="ada", comment="", at=LATER, who=CLI))
+    # the policy that it was proposed against is in force again, and nobody has looked at it since
+    with pytest.raises(TransitionRefused, match=r"was proposed before \w+ was put in force"):
+        adopted(installed, stale)
+    again = propose(installed.engine, settings, write(settings, OPEN), by="ada", comment="", at=LATER, who=CLI)
+    assert adopted(installed, again) == stale
+    assert origins(installed, settings) == ("policy.yaml", settings.home)
+    # its lists may move, by a decision as any other
+    elsewhere(installed, settings, OPEN, "ada", LATER)
+    adopted(installed, again)
+    assert origins(installed, settings)[1] == settings.home.parent / "ada"
+
+
+def test_a_file_that_says_the_same_beside_other_lists_is_said_to_differ(installed: Ledger, settings: Settings) -> None:
+    listing = {"name": "listing", "sources": [{"table": "a.b", "erasure": {"column": "c", "file": "erased.csv"}}]}
+    for text, differs in ((OPEN, False), (listing, True)):
+        write(settings, text)
+        adopted(installed, elsewhere(installed, settings, text, "ada", LATER))
+        said = disagreement(installed.engine, settings)
+        assert bool(said) == differs
+    assert said == (
+        f"{settings.home / 'policy.yaml'} says the same as {settings.home.parent / 'ada' / 'policy.yaml'}, which was adopted, "
+        "and the lists beside that one count"
+    )
 
 
 def test_a_policy_may_name_who_keeps_it(installed: Ledger, settings: Settings) -> None:
