@@ -19,13 +19,13 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 from dagster._grpc.impl import get_external_schedule_execution, get_external_sensor_execution
-from support import at_a_tick
+from support import a_manifest, at_a_tick
 from worlds import SPARK, TARGET, World, declare
 
 from backfill_assets import decisions
 from backfill_assets.cli.command import cli
 from backfill_assets.declarations.checking import problems_of
-from backfill_assets.declarations.target import LivePolicy, TargetTable
+from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.launch import initialise_instance, run_publication
 from backfill_assets.defs.live_triggers import live_schedule, live_sensor
@@ -35,6 +35,7 @@ from backfill_assets.ingestion.case_events import load_case_events
 from backfill_assets.installation import Platform, target_named
 from backfill_assets.live import Tick, approve_by_policy, live_manifest, tick
 from backfill_assets.operations.initialise import initialise
+from backfill_assets.planning import live_names
 from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, generator, raw
 from backfill_assets.products.enforcement.loading import RawLoad
@@ -43,6 +44,7 @@ from backfill_assets.staging.executor import require_computable
 from manifests.errors import (
     InputRefused,
     PlanRefused,
+    Problem,
     PublicationDeferred,
     PublicationRefused,
     SinkRefused,
@@ -413,10 +415,44 @@ def test_names_of_the_platform_are_nobodys(world: LiveWorld, monkeypatch: pytest
     for name in ("live schedule", "Policy:anything"):
         with pytest.raises(PlanRefused, match="is no person"):
             plan_run(world.platform, world.manifest("mine", requestedBy=name, **scope))
+    looks = scope | {
+        "kind": "RECONCILIATION",
+        "safety": {"sinks": []},
+    }  # which policies approve, and which no rule of a table is for
+    for run_id in (f"live-silver-case_sla_daily-{snapshot}", f"live-silver-case_sla_daily-{snapshot}.2"):
+        with pytest.raises(PlanRefused, match="is one of a live run"):
+            plan_run(world.platform, world.manifest(run_id, **looks))
+    for name in ("live schedule", "policy:live-daily", "policy:reconciliation"):
+        with pytest.raises(PlanRefused, match="is no person"):
+            plan_run(world.platform, world.manifest("looks", requestedBy=name, **looks))
+    with pytest.raises(PlanRefused, match="'Reconciliation  schedule' is no person"):
+        plan_run(world.platform, world.manifest("mine", requestedBy="Reconciliation  schedule", **scope))
     plan_run(world.platform, world.manifest("mine", **scope))
     for decide in (decisions.approve, decisions.reject, decisions.review):
         with pytest.raises(TransitionRefused, match="'policy:live-daily' is no person"):
             decide(world.platform, "mine", by="policy:live-daily")
+
+
+@pytest.mark.parametrize(
+    "reconciled", [None, ReconciliationPolicy(), ReconciliationPolicy(requested_by="the night shift")]
+)
+def test_a_reconciliation_has_the_name_that_its_schedule_asks_under_and_no_other_of_the_platform(
+    reconciled: ReconciliationPolicy | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = (reconciled or ReconciliationPolicy()).requested_by
+    own, other = replace(CASE_SLA_DAILY, reconciled=reconciled), replace(CASE_SLA_DAILY, name="silver.other", live=None)
+    other = replace(other, reconciled=ReconciliationPolicy(requested_by="the other's schedule"))
+    monkeypatch.setattr(live_names, "declared_targets", lambda: [own, other])
+
+    def claimed(kind: str, by: str, run_id: str = "mine") -> list[Problem]:
+        return live_names.claims(a_manifest(runId=run_id, kind=kind, requestedBy=by))
+
+    assert claimed("RECONCILIATION", name) == claimed("RECONCILIATION", "ada") == claimed("BACKFILL", "ada") == []
+    assert claimed("BACKFILL", name)
+    assert claimed("RECONCILIATION", "the other's schedule")
+    assert claimed("RECONCILIATION", "live schedule")
+    for kind in ("BACKFILL", "RECONCILIATION"):
+        assert claimed(kind, "ada", "live-silver-other-17"), "LIVE may be declared for it tomorrow"
 
 
 # --- cut lines and gaps ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from backfill_assets.declarations.target import TargetTable
+from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
 from backfill_assets.installation import declared_targets
 from manifests.errors import Problem
 from manifests.model import MAX_RUN_ID, Kind, RunManifest
@@ -59,10 +59,12 @@ def name_problems(by: str) -> list[Problem]:
 
 def claims(manifest: RunManifest) -> list[Problem]:
     """Say what of the platform's names a person's manifest claims; nothing for LIVE, which the platform writes."""
-    if manifest.kind in {Kind.LIVE, Kind.RECONCILIATION}:
+    if manifest.kind is Kind.LIVE:
         return []
-    problems = name_problems(manifest.requested_by)
-    if any(is_live_id(manifest.run_id, target) for target in declared_targets() if target.live is not None):
+    asks_for_itself = manifest.kind is Kind.RECONCILIATION and _asks_to_reconcile(manifest)
+    problems = [] if asks_for_itself else name_problems(manifest.requested_by)
+    # also of tables that have no live policy yet: it would find the id taken
+    if any(is_live_id(manifest.run_id, target) for target in declared_targets()):
         problems.append(
             Problem(
                 f"the run id '{manifest.run_id}' is one of a live run",
@@ -73,6 +75,18 @@ def claims(manifest: RunManifest) -> list[Problem]:
     return problems
 
 
+def _asks_to_reconcile(manifest: RunManifest) -> bool:
+    """Whether a manifest is asked for under the name that the schedule of its table's reconciliations has."""
+    asking = [_reconciled(target).requested_by for target in declared_targets() if target.name == manifest.target.table]
+    return same_name(manifest.requested_by) in map(same_name, asking)
+
+
+def _reconciled(target: TargetTable) -> ReconciliationPolicy:
+    return target.reconciled or ReconciliationPolicy()
+
+
 def _names() -> set[str]:
-    policies = [one for target in declared_targets() for one in (target.live, target.reconciled) if one is not None]
+    targets = declared_targets()
+    live = [one.live for one in targets if one.live is not None]
+    policies: list[LivePolicy | ReconciliationPolicy] = [*live, *map(_reconciled, targets)]
     return {same_name(name) for one in policies for name in (one.requested_by, one.approved_by)}
