@@ -286,7 +286,11 @@ class Guard:
         found: dict[bytes, str] = {}
         for name, value in scope["headers"]:
             if name in found and name in _ONCE:
-                raise _foreign(f"several headers {name.decode('latin-1')}", "it is given once")
+                raise _foreign(
+                    f"several headers {name.decode('latin-1')}",
+                    "something is decided by it, here or by Dagster, so that it is given once",
+                    "send it once; a browser does, and so does a proxy that adds none",
+                )
             found[name] = value.decode("latin-1")
         host, origin, site = (found.get(name, "") for name in (b"host", b"origin", b"sec-fetch-site"))
         if not self.door.is_its_host(host):
