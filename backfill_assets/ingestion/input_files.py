@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pandera.errors import SchemaErrors
 
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
+from backfill_assets.delivered_files import content_hash
 from manifests.errors import InputRefused, Problem
 from manifests.model import EARLIEST, LATEST
 
@@ -56,10 +57,11 @@ class InputFile:
     """A Parquet or CSV file with rows of a declared table."""
 
     def __init__(self, path: Path, model: type[pa.DataFrameModel]) -> None:
-        """Open a file and look at its columns.
+        """Open a file, look at its columns and read it once, for the hash of its content.
 
         Raises:
-            InputRefused: if it cannot be read, or does not have the columns and types of the model: all reasons at once.
+            InputRefused: if it cannot be read, or does not have the columns and types of the model: all reasons at once; or
+                if a quote in it would make one cell of several.
         """
         self._path, self._model = path, model
         # pandera has types without parameters as classes
@@ -71,12 +73,14 @@ class InputFile:
             _require_file(path)
             found = _csv_columns(path) if self._is_text else _parquet_columns(path)
             self._columns = self._required(found)
+            self.content_hash = content_hash(path)
 
     def batches(self, rows: int = 200_000) -> Iterator[Checked]:
         """Yield the rows of the file in batches of about `rows`, in file order; memory is one batch's.
 
         Raises:
-            InputRefused: for damage further down the file, or if a rule of the model is about the whole table at once.
+            InputRefused: for damage further down the file, for a line end within a cell that is no text, or if a rule of the
+                model is about the whole table at once.
         """
         first = 0
         with _readable(self._path):
@@ -139,6 +143,8 @@ class InputFile:
         typed = raw.select(
             ROW, *absent, *(_typed(name, raw.schema[name], self._types[name]) for name in self._columns)
         ).select(ROW, *self._types)
+        if self._is_text:
+            self._require_whole_rows(raw, typed)
         without_offset = [
             pl.when(_local_instant(pl.col(name))).then(pl.lit(f"{name}: no offset from UTC"))
             for name in self._columns
@@ -161,6 +167,21 @@ class InputFile:
         return Checked(
             typed.filter(reason.is_null()), self._rejected(raw.with_columns(reason).filter(reason.is_not_null()))
         )
+
+    def _require_whole_rows(self, raw: pl.DataFrame, typed: pl.DataFrame) -> None:
+        """Refuse a file in which rows have become part of a cell: text may have a line end, and nothing else."""
+        for name in self._columns:
+            if isinstance(self._types[name], pl.String):
+                continue
+            found = raw.filter(typed[name].is_null() & raw[name].str.contains(r"[\r\n]"))
+            if found.height:
+                raise InputRefused(
+                    Problem(
+                        f"{self._path} has a line end within column {name}, in row {found.item(0, ROW):,}, counted from 0",
+                        f"a {self._names[name]} has no line end: between two stray quotes, rows are read as one cell",
+                        "correct the quotes of that row; nothing of it was loaded",
+                    )
+                )
 
     def _broken(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the rows that break a rule of the model, each with the first rule it breaks."""

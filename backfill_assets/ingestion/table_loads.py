@@ -7,7 +7,6 @@ loader makes of its files is the product's.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -44,7 +43,6 @@ from resources.lakehouse.loads import (
 )
 from resources.ledger.facade import now, operator
 
-_READ = 1 << 20
 _CANDIDATES = 10
 _LEAST_OF_HASH = 4
 """So many characters of a content's hash name a load without its table."""
@@ -120,7 +118,7 @@ def load_file(
     declared = _loadable(table, version)
     limit = 0.0 if declared.is_reference else platform.settings.quarantine_limit
     opened = InputFile(path, declared.model)
-    content = f"{declared.name}:{_hash(path)}"
+    content = f"{declared.name}:{opened.content_hash}"
     loads = platform.lakehouse.loads(declared.name)
     to_make = load_to_make(loads, content, replaces=declared.is_reference)
     load_id, before = to_make.load_id, to_make.before
@@ -345,14 +343,6 @@ def _loadable(name: str, version: str | None) -> InputTable:
             Problem(f"{name} has no named versions", "reference tables have versions", "leave out --version")
         )
     return table
-
-
-def _hash(path: Path) -> str:
-    total = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_READ):
-            total.update(block)
-    return total.hexdigest()
 
 
 class _Repeated:

@@ -5,7 +5,6 @@ Put here which rows go to which table. How a table is appended to is the lakehou
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from backfill_assets.declarations.quarantine import FirstRow, Rejections
 from backfill_assets.declarations.schema import iceberg_schema
+from backfill_assets.delivered_files import content_hash
 from backfill_assets.products.enforcement import generator, raw, reference, schemas, transforms
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused, Problem
@@ -25,7 +25,6 @@ QUARANTINE = "bronze.case_events_quarantine"
 DEFAULT_JURISDICTION = "IT"
 BATCH_ROWS = 1_000_000
 """Rows classified at once: a load leaves a file a month and batch behind."""
-_READ = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -51,19 +50,16 @@ def from_file(path: Path) -> RawLoad:
     """Return the load of a file; its id is the hash of the file's content.
 
     Raises:
-        InputRefused: if the file cannot be read or does not have the shape of a raw log.
+        InputRefused: if the file cannot be read, does not have the shape of a raw log, or has a quote too many.
     """
     try:
         raw.read_batches(path)  # judges the file at the call
-        total = hashlib.sha256()
-        with path.open("rb") as stream:
-            while block := stream.read(_READ):
-                total.update(block)
+        content = content_hash(path)
     except (raw.RawFileError, OSError) as error:
         raise InputRefused(
             Problem(str(error), "a raw log is a readable Parquet or CSV file", "correct the file")
         ) from error
-    return RawLoad(f"case-events:{total.hexdigest()}", path.name, lambda: raw.read_batches(path, BATCH_ROWS))
+    return RawLoad(f"case-events:{content}", path.name, lambda: raw.read_batches(path, BATCH_ROWS))
 
 
 def generated(cases: int, seed: int) -> RawLoad:

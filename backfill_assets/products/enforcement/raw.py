@@ -550,6 +550,7 @@ def _check_csv(path: Path) -> list[str]:
 
 
 def _csv_batches(path: Path, columns: list[str], batch_rows: int) -> Iterator[pl.DataFrame]:
+    read = 0
     try:
         with pa_csv.open_csv(
             path,
@@ -566,7 +567,10 @@ def _csv_batches(path: Path, columns: list[str], batch_rows: int) -> Iterator[pl
         ) as reader:
             for block in reader:
                 for start in range(0, block.num_rows, batch_rows):
-                    yield _to_polars(block.slice(start, batch_rows))
+                    batch = _to_polars(block.slice(start, batch_rows))
+                    _require_whole_rows(path, batch, read + start)
+                    yield batch
+                read += block.num_rows
     except (pa.ArrowException, OSError) as error:
         raise _refusal(
             path,
@@ -574,6 +578,20 @@ def _csv_batches(path: Path, columns: list[str], batch_rows: int) -> Iterator[pl
             "each line of a CSV raw log is UTF-8 and has the header's columns",
             "mend that line, or deliver the file again",
         ) from error
+
+
+def _require_whole_rows(path: Path, batch: pl.DataFrame, first: int) -> None:
+    """Refuse a file in which stray quotes have made one cell of several rows."""
+    for name in batch.columns:
+        rows = batch[name].str.contains(r"[\r\n]").arg_true()
+        if len(rows):
+            raise _refusal(
+                path,
+                f"has a line end within {name}, in row {first + rows[0]:,}, counted from 0",
+                "no column of a raw log that is read has line ends: between two stray "
+                "quotes, rows are read as one cell",
+                "correct the quotes of that row",
+            )
 
 
 def _to_polars(batch: Any) -> pl.DataFrame:

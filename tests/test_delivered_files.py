@@ -1,0 +1,185 @@
+"""What a delivered file says is what is loaded, value by value, or it is refused: nothing in between.
+
+Put here what libraries that read CSV and Parquet let pass in silence. Files are held against models without a table.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandera.polars as pandera
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import backfill_assets as ba
+from backfill_assets import delivered_files
+from backfill_assets.ingestion.input_files import REASON, ROW, InputFile
+from backfill_assets.products.enforcement import loading
+from manifests.errors import InputRefused
+
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+
+
+class Meters(pandera.DataFrameModel):
+    name: str = pandera.Field(nullable=True)
+    number: pl.Int64 = pandera.Field(nullable=True)
+    day: date = pandera.Field(nullable=True)
+    at: ba.Instant = pandera.Field(nullable=True)
+    size: pl.Float64 = pandera.Field(nullable=True)
+    price: Annotated[pl.Decimal, 10, 2] = pandera.Field(nullable=True)
+    checked: bool = pandera.Field(nullable=True)
+    note: str = pandera.Field(nullable=True)
+
+
+class Names(pandera.DataFrameModel):
+    name: str = pandera.Field(nullable=True)
+
+
+class Lists(pandera.DataFrameModel):
+    name: str
+    numbers: pl.List(pl.Int32) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    sizes: pl.List(pl.Float64) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    prices: pl.List(pl.Decimal(10, 2)) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    instants: pl.List(pl.Datetime("us", "UTC")) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    words: pl.List(pl.String) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    nested: pl.List(pl.List(pl.Int32)) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+
+
+def a_csv(folder: Path, content: str | bytes) -> Path:
+    file = folder / "a.csv"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return file
+
+
+def a_parquet(folder: Path, **columns: Any) -> Path:
+    file = folder / "a.parquet"
+    pq.write_table(pa.table(columns), file)
+    return file
+
+
+def read(file: Path, model: type[pandera.DataFrameModel] = Meters) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Return the rows that pass, without their absent values, and the reason of each row that does not."""
+    passed: list[dict[str, Any]] = []
+    rejected: dict[int, str] = {}
+    for checked in InputFile(file, model).batches():
+        passed += checked.passed.drop(ROW).to_dicts()
+        rejected |= dict(checked.rejected.select(ROW, REASON).iter_rows())
+    return [{name: value for name, value in row.items() if value is not None} for row in passed], rejected
+
+
+def refusal(file: Path, model: type[pandera.DataFrameModel] = Meters) -> str:
+    with pytest.raises(InputRefused) as refused:
+        read(file, model)
+    (problem,) = refused.value.problems
+    assert problem.rule
+    assert problem.fix
+    return problem.what
+
+
+def texts(*values: bytes, kind: pa.DataType | None = None) -> pa.Array:
+    """Return text of any bytes, as a writer that checks nothing makes it."""
+    binary = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(values), binary.buffers()).cast(kind or pa.string())
+
+
+# --- quotes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_quote_that_is_never_closed_refuses_the_file_and_names_its_line(tmp_path: Path) -> None:
+    rows = [f"m{row},{row}," for row in range(200)]
+    rows[3] += '"note not closed'
+    file = a_csv(tmp_path, "\n".join(["name,number,note", *rows, ""]))
+    assert f"{file} opens a quote in line 5 that is never closed" in refusal(file)
+    file = a_csv(tmp_path, "\r\n".join(["name,number,note", *rows]))
+    assert "line 5" in refusal(file)
+
+
+def test_a_stray_quote_that_another_one_seems_to_close_refuses_the_file_and_names_both_lines(tmp_path: Path) -> None:
+    file = a_csv(tmp_path, 'name,number\na,"1\nb,2\nc,3\nd,"4\ne,5\n')
+    assert "opens a quote in line 2, and after the one that closes it, in line 5, comes '4'" in refusal(file)
+    assert "line 2, and" in refusal(a_csv(tmp_path, 'name,number\n"a"x,1\nb,2\n'))
+
+
+def test_a_line_end_in_a_cell_that_is_no_text_refuses_the_file_whose_rows_it_swallowed(tmp_path: Path) -> None:
+    file = a_csv(tmp_path, 'name,number\na,1\nb,"1\nc,2\nd,3"\ne,5\n')
+    assert "has a line end within column number, in row 1" in refusal(file)
+    assert refusal(a_csv(tmp_path, 'name,day\na,"2024-01-01\r"\n'))
+
+
+def test_quotes_that_are_closed_and_doubled_say_what_they_enclose(tmp_path: Path) -> None:
+    file = a_csv(tmp_path, '\ufeff"name","number",note\r\n"a ""b"", c","1",""\r\n"""",2,"two\nlines"\r\nd,3,"""end"""')
+    assert read(file)[0] == [
+        {"name": 'a "b", c', "number": 1, "note": ""},
+        {"name": '"', "number": 2, "note": "two\nlines"},
+        {"name": "d", "number": 3, "note": '"end"'},
+    ]
+
+
+def test_a_quote_in_the_middle_of_a_cell_is_a_character_like_any_other(tmp_path: Path) -> None:
+    file = a_csv(tmp_path, 'name,number\n5" pipe,1\n6"",2\n "x,3\n')
+    assert [row["name"] for row in read(file)[0]] == ['5" pipe', '6""', ' "x']
+
+
+def misquoted(text: str) -> bool:
+    """Return whether a quote is not closed, or not at the end of its cell: character by character, as Arrow reads."""
+    place = "begins"
+    for character in text.removeprefix("\ufeff"):
+        match place, character:
+            case "enclosed", '"':
+                place = "after"
+            case "enclosed", _:
+                pass
+            case (("begins" | "after"), '"'):
+                place = "enclosed"
+            case _, "," | "\r" | "\n":
+                place = "begins"
+            case "after", _:
+                return True
+            case _:
+                place = "within"
+    return place == "enclosed"
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text('",\n\rx\ufeff', max_size=30), block=st.integers(3, 40))
+def test_misquoted_text_is_refused_wherever_the_blocks_it_is_read_in_end(tmp_path: Path, text: str, block: int) -> None:
+    file = a_csv(tmp_path, text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delivered_files, "_READ", block)
+        try:
+            delivered_files.content_hash(file)
+        except InputRefused:
+            assert misquoted(text)
+        else:
+            assert not misquoted(text)
+
+
+def a_log(last: str) -> str:
+    rows = [f'A{row},Payment,2006-07-24T00:00:00+02:00,1,0,IT,"fine"' for row in range(20)]
+    rows[1] = f"A1,Payment,2006-07-24T00:00:00+02:00,1,0,{last}"
+    return "\n".join(["case:concept:name,concept:name,time:timestamp,amount,_event_seq,jurisdiction,note", *rows, ""])
+
+
+@pytest.mark.parametrize(
+    ("last", "says"),
+    [
+        ('IT,"not closed', "comes 'f'"),
+        ('"IT,x', "comes 'f'"),
+        ('"IT\nA1,Payment,2006-07-24T00:00:00+02:00,1,0,IT",x', "has a line end within jurisdiction, in row 1"),
+    ],
+)
+def test_a_case_log_with_a_stray_quote_is_refused(tmp_path: Path, last: str, says: str) -> None:
+    with pytest.raises(InputRefused) as refused:
+        loading.count(loading.from_file(a_csv(tmp_path, a_log(last))), NOON)
+    assert says in str(refused.value)
+
+
+def test_a_case_log_whose_last_quote_is_not_closed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match="opens a quote in line 3 that is never closed"):
+        loading.from_file(a_csv(tmp_path, a_log('IT,"open').replace('"fine"', "fine")))
