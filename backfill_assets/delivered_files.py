@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
+from typing import Any
+
+import pyarrow as arrow
 
 from manifests.errors import InputRefused, Problem
 
@@ -42,6 +46,48 @@ def content_hash(path: Path) -> str:
     if quotes is not None:
         quotes.end()
     return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A value of a Parquet file that is none of its type, such as text that is not UTF-8: its column, its row and why."""
+
+    column: str
+    row: int
+    why: str
+
+
+def damaged(batch: Any, first: int) -> Damaged | None:
+    """Return the first damaged value of an Arrow record batch whose first row is the file's row `first`, if there is one.
+
+    Arrow hands on what it reads without a look at it, and Polars believes it: what is not UTF-8 would be written, and
+    make the file that it is in unreadable for others.
+    """
+    if _why_damaged(batch) is None:
+        return None
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if _why_damaged(column) is None:
+            continue
+        # the values of a dictionary are judged whole, whichever of them a row has
+        values = column.dictionary_decode() if arrow.types.is_dictionary(column.type) else column
+        low, high = 0, len(values)
+        while high - low > 1:
+            middle = (low + high) // 2
+            # taken, not sliced: a slice of lists is judged by the values of all of them
+            if _why_damaged(values.take(arrow.array(range(low, middle)))) is None:
+                low = middle
+            else:
+                high = middle
+        return Damaged(name, first + low, str(_why_damaged(column)))
+    return Damaged(", ".join(batch.schema.names), first, str(_why_damaged(batch)))
+
+
+def _why_damaged(values: Any) -> str | None:
+    try:
+        values.validate(full=True)
+    except arrow.ArrowInvalid as error:
+        return str(error).splitlines()[0]
+    return None
 
 
 class _Place(Enum):

@@ -183,3 +183,43 @@ def test_a_case_log_with_a_stray_quote_is_refused(tmp_path: Path, last: str, say
 def test_a_case_log_whose_last_quote_is_not_closed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputRefused, match="opens a quote in line 3 that is never closed"):
         loading.from_file(a_csv(tmp_path, a_log('IT,"open').replace('"fine"', "fine")))
+
+
+# --- text ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize("bad", [b"z\xff", b"m\xff", b"\xff\xfe", b"a\xed\xa0\x80"])
+def test_text_of_a_parquet_file_that_is_not_utf_8_refuses_the_file_and_names_its_place(
+    tmp_path: Path, bad: bytes, kind: pa.DataType
+) -> None:
+    values = [b"m%d" % row for row in range(50)]
+    values[17] = bad
+    file = a_parquet(tmp_path, number=list(range(50)), name=texts(*values, kind=kind))
+    assert f"{file} has a damaged value in column name, row 17" in refusal(file)
+
+
+def test_damaged_text_is_numbered_by_its_row_in_the_file_also_in_a_later_batch(tmp_path: Path) -> None:
+    file = a_parquet(tmp_path, name=texts(*[b"a"] * 8, b"\xff", b"b"))
+    with pytest.raises(InputRefused, match="column name, row 8"):
+        list(InputFile(file, Meters).batches(rows=3))
+
+
+def test_damaged_text_in_a_list_refuses_the_file(tmp_path: Path) -> None:
+    words = pa.ListArray.from_arrays(pa.array([0, 1, 3]), texts(b"a", b"b", b"\xff"))
+    assert "column words, row 1" in refusal(a_parquet(tmp_path, name=["a", "b"], words=words), Lists)
+
+
+def test_a_case_log_with_damaged_text_is_refused(tmp_path: Path) -> None:
+    file = a_parquet(
+        tmp_path,
+        **{
+            "case:concept:name": texts(b"A1", b"A\xff"),
+            "concept:name": ["Payment"] * 2,
+            "time:timestamp": ["2006-07-24T00:00:00+02:00"] * 2,
+            "amount": [1.0, 2.0],
+            "_event_seq": [0, 1],
+        },
+    )
+    with pytest.raises(InputRefused, match="damaged value in case:concept:name, row 1"):
+        loading.count(loading.from_file(file), NOON)

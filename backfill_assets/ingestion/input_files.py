@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pandera.errors import SchemaErrors
 
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
-from backfill_assets.delivered_files import content_hash
+from backfill_assets.delivered_files import content_hash, damaged
 from manifests.errors import InputRefused, Problem
 from manifests.model import EARLIEST, LATEST
 
@@ -133,7 +133,17 @@ class InputFile:
 
     def _parquet_batches(self, rows: int) -> Iterator[pl.DataFrame]:
         with pq.ParquetFile(self._path) as file:
+            first = 0
             for batch in file.iter_batches(rows, columns=self._columns):
+                if (bad := damaged(batch, first)) is not None:
+                    raise InputRefused(
+                        Problem(
+                            f"{self._path} has a damaged value in column {bad.column}, row {bad.row:,}, counted from 0: {bad.why}",
+                            "text is UTF-8, and every value is one of its column's type",
+                            "have the file written again; nothing of it was loaded",
+                        )
+                    )
+                first += batch.num_rows
                 frame = pl.from_arrow(arrow.Table.from_batches([batch]))
                 assert isinstance(frame, pl.DataFrame)
                 yield frame

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import polars as pl
 
+from backfill_assets.delivered_files import damaged
+
 if TYPE_CHECKING:
     # pyarrow ships no types. Said here, where it is used, so that a checker comes to the
     # same verdict whether or not it is told to follow untyped imports.
@@ -515,7 +517,16 @@ _COLUMN_KIND_NAMES: Final[dict[str, str]] = {
 def _parquet_batches(path: Path, columns: list[str], batch_rows: int) -> Iterator[pl.DataFrame]:
     try:
         with pq.ParquetFile(path) as file:
+            first = 0
             for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
+                if (bad := damaged(batch, first)) is not None:
+                    raise _refusal(
+                        path,
+                        f"has a damaged value in {bad.column}, row {bad.row:,}, counted from 0 ({bad.why})",
+                        "text is UTF-8",
+                        "have the file written again",
+                    )
+                first += batch.num_rows
                 yield _to_polars(batch)
     # Polars panics with an exception of its own where it meets what it does not know
     except (pa.ArrowException, OSError, UnicodeError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
