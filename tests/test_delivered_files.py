@@ -5,7 +5,9 @@ Put here what libraries that read CSV and Parquet let pass in silence. Files are
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 
 import backfill_assets as ba
 from backfill_assets import delivered_files
-from backfill_assets.ingestion.input_files import REASON, ROW, InputFile
+from backfill_assets.ingestion.input_files import REASON, RECORD, ROW, InputFile
 from backfill_assets.products.enforcement import loading
 from manifests.errors import InputRefused
 
@@ -223,3 +225,44 @@ def test_a_case_log_with_damaged_text_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputRefused, match="damaged value in case:concept:name, row 1"):
         loading.count(loading.from_file(file), NOON)
+
+
+# --- lists --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "good", "bad"),
+    [
+        ("numbers", pa.list_(pa.int64()), [1, None, 3], [1, 2**40, 3]),
+        ("sizes", pa.large_list(pa.int64()), [1, 2**53], [2**53 + 1]),
+        ("prices", pa.list_(pa.decimal128(20, 3)), [Decimal("1.500"), Decimal("0.010")], [Decimal("1.505")]),
+        ("instants", pa.list_(pa.timestamp("us", "Europe/Rome")), [NOON, None], [datetime(1, 1, 1, tzinfo=UTC)]),
+        ("instants", pa.list_(pa.timestamp("ns", "UTC")), [NOON], [1]),
+        ("nested", pa.list_(pa.list_(pa.int64())), [[1, None], None, []], [[1], [2**40]]),
+    ],
+)
+def test_a_list_with_an_element_that_its_type_cannot_hold_is_rejected_not_bent(
+    tmp_path: Path, column: str, kind: pa.DataType, good: list[Any], bad: list[Any]
+) -> None:
+    lists = pa.array([good, bad, None, []], kind)
+    file = a_parquet(tmp_path, name=list("abcd"), **{column: lists})
+    passed, rejected = read(file, Lists)
+    assert passed == [{"name": "a", column: good}, {"name": "c"}, {"name": "d", column: []}]
+    assert set(rejected) == {1}
+    assert rejected[1].startswith(f"{column}: not list<")
+
+
+def test_a_rejected_row_with_a_list_is_kept_as_it_came(tmp_path: Path) -> None:
+    file = a_parquet(
+        tmp_path,
+        name=["a", None],
+        numbers=[[1], [2, None]],
+        nested=pa.array([[], [[3], None]], pa.list_(pa.list_(pa.int32()))),
+    )
+    (checked,) = InputFile(file, Lists).batches()
+    assert checked.rejected[REASON].to_list() == ["name: null"]
+    assert json.loads(checked.rejected.item(0, RECORD)) == {
+        "name": None,
+        "numbers": ["2", None],
+        "nested": [["3"], None],
+    }

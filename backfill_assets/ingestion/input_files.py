@@ -7,7 +7,7 @@ go is `table_loads`'s; nothing here opens a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -151,7 +151,9 @@ class InputFile:
     def _check(self, raw: pl.DataFrame) -> Checked:
         absent = [pl.lit(None, kind).alias(name) for name, kind in self._types.items() if name not in raw.columns]
         typed = raw.select(
-            ROW, *absent, *(_typed(name, raw.schema[name], self._types[name]) for name in self._columns)
+            ROW,
+            *absent,
+            *(_typed(pl.col(name), raw.schema[name], self._types[name]).alias(name) for name in self._columns),
         ).select(ROW, *self._types)
         if self._is_text:
             self._require_whole_rows(raw, typed)
@@ -228,15 +230,11 @@ class InputFile:
         return broken
 
     def _rejected(self, rows: pl.DataFrame) -> pl.DataFrame:
-        shown = rows.with_columns(
-            pl.struct(pl.col(name).cast(pl.String, strict=False) for name in self._columns)
-            .struct.json_encode()
-            .alias(RECORD)
-        )
+        shown = rows.with_columns(as_json({name: rows.schema[name] for name in self._columns}).alias(RECORD))
         column = pl.col(REASON).str.split(": ").list.first()
         value: pl.Expr = reduce(
             lambda other, name: (
-                pl.when(column == name).then(pl.col(name).cast(pl.String, strict=False)).otherwise(other)
+                pl.when(column == name).then(_as_text(pl.col(name), rows.schema[name])).otherwise(other)
             ),
             [name for name in self._columns if not isinstance(rows.schema[name], pl.List)],
             pl.lit(None, pl.String),
@@ -250,6 +248,17 @@ def unique_columns(model: type[pa.DataFrameModel]) -> list[tuple[str, ...]]:
     schema = model.to_schema()
     together = [tuple(schema.unique)] if schema.unique else []
     return together + [(name,) for name, column in schema.columns.items() if column.unique]
+
+
+def as_json(columns: Mapping[str, pl.DataType]) -> pl.Expr:
+    """Return rows as JSON text, each value as text, because JSON has no NaN and no decimals; lists are lists of it."""
+    return pl.struct(_as_text(pl.col(name), kind).alias(name) for name, kind in columns.items()).struct.json_encode()
+
+
+def _as_text(values: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    if isinstance(kind, pl.List):
+        return values.list.eval(_as_text(pl.element(), kind.inner))  # type: ignore[arg-type]
+    return values.cast(pl.String, strict=False)
 
 
 def _without_uniqueness(schema: pa.DataFrameSchema) -> pa.DataFrameSchema:
@@ -384,31 +393,38 @@ def _local_instant(text: pl.Expr) -> pl.Expr:
     return text.str.contains(_LOCAL) & exists
 
 
-def _typed(name: str, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
+def _typed(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
     """Return a column with its declared type; null where the value would not be the same, or no run could reach its day."""
-    converted = _converted(name, found, declared)
+    if isinstance(declared, pl.List):
+        return _typed_lists(column, found.inner, declared.inner)  # type: ignore[attr-defined,arg-type]
+    converted = _converted(column, found, declared)
     if isinstance(declared, (pl.Date, pl.Datetime)):
-        return pl.when(converted.dt.year().is_between(EARLIEST.year, LATEST.year)).then(converted).alias(name)
+        return pl.when(converted.dt.year().is_between(EARLIEST.year, LATEST.year)).then(converted)
     return converted
 
 
-def _converted(name: str, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
-    column = pl.col(name)
+def _typed_lists(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
+    """Return lists with elements of their declared type; null where one of them would not be the same."""
+    element = pl.element()
+    typed = _typed(element, found, declared)
+    lost = column.list.eval(element.is_not_null() & typed.is_null()).list.any()
+    return pl.when(~lost).then(column.list.eval(typed))
+
+
+def _converted(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
     if found == declared:
         return column
     if isinstance(found, pl.String) and not isinstance(declared, pl.String):
-        return _parsed(column, declared).alias(name)
+        return _parsed(column, declared)
     if isinstance(declared, pl.Datetime):
         # by instant: another zone is another way to write it
         converted = column.dt.convert_time_zone("UTC").dt.cast_time_unit("us")
         back = converted.dt.cast_time_unit(found.time_unit)  # type: ignore[attr-defined]
-        return pl.when(back == column.dt.convert_time_zone("UTC")).then(converted).alias(name)
+        return pl.when(back == column.dt.convert_time_zone("UTC")).then(converted)
     converted = column.cast(declared, strict=False)
-    if isinstance(declared, pl.List):
-        return converted.alias(name)
     if isinstance(declared, pl.Float64):
-        return pl.when(converted.is_nan() | (converted.cast(found, strict=False) == column)).then(converted).alias(name)
-    return pl.when(converted.cast(found, strict=False) == column).then(converted).alias(name)
+        return pl.when(converted.is_nan() | (converted.cast(found, strict=False) == column)).then(converted)
+    return pl.when(converted.cast(found, strict=False) == column).then(converted)
 
 
 def _parsed(text: pl.Expr, declared: pl.DataType) -> pl.Expr:

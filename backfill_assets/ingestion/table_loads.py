@@ -24,7 +24,16 @@ from backfill_assets.decisions import decider
 from backfill_assets.declarations.quarantine import WITHHELD, FirstRow, Quarantine, Rejections
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import InputTable
-from backfill_assets.ingestion.input_files import DETAIL, REASON, RECORD, ROW, Checked, InputFile, unique_columns
+from backfill_assets.ingestion.input_files import (
+    DETAIL,
+    REASON,
+    RECORD,
+    ROW,
+    Checked,
+    InputFile,
+    as_json,
+    unique_columns,
+)
 from backfill_assets.installation import Platform, input_named, input_tables
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
@@ -357,12 +366,12 @@ class _Repeated:
         for columns, numbers in self._rows.items():
             again = passed.filter(pl.col(ROW).is_in(numbers.implode()))
             if again.height:
-                names = ", ".join(columns)
+                names, kinds = ", ".join(columns), again.schema
                 shown = again.select(
                     ROW,
                     pl.lit(f"{names}: not unique").alias(REASON),
-                    pl.struct(pl.col(columns).cast(pl.String)).struct.json_encode().alias(DETAIL),
-                    pl.struct(pl.exclude(ROW).cast(pl.String, strict=False)).struct.json_encode().alias(RECORD),
+                    as_json({name: kinds[name] for name in columns}).alias(DETAIL),
+                    as_json({name: kind for name, kind in kinds.items() if name != ROW}).alias(RECORD),
                 )
                 passed, rejected = passed.join(again, on=ROW, how="anti"), pl.concat([rejected, shown])
         return Checked(passed, rejected)
