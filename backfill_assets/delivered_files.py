@@ -13,6 +13,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as arrow
 
 from manifests.errors import InputRefused, Problem
@@ -88,6 +89,19 @@ def _why_damaged(values: Any) -> str | None:
     except arrow.ArrowInvalid as error:
         return str(error).splitlines()[0]
     return None
+
+
+def is_no_text(text: pl.Expr) -> pl.Expr:
+    """Return whether text has what no writer means: a NUL, as damaged files have them, or a byte order mark in front.
+
+    A mark that is not the file's first bytes is what joined files leave behind, and nobody sees that two keys differ by it.
+    """
+    return text.str.contains("\0", literal=True) | text.str.starts_with("\ufeff")
+
+
+def without_nul(text: pl.Expr) -> pl.Expr:
+    """Return text for people, with NUL written out."""
+    return text.str.replace_all("\0", "\\0", literal=True)
 
 
 class _Place(Enum):

@@ -227,6 +227,34 @@ def test_a_case_log_with_damaged_text_is_refused(tmp_path: Path) -> None:
         loading.count(loading.from_file(file), NOON)
 
 
+# --- values of text -----------------------------------------------------------------------------------------------------
+
+
+def test_text_with_a_nul_or_a_byte_order_mark_is_rejected_with_that_reason(tmp_path: Path) -> None:
+    reason = "name: has a NUL character, or begins with a byte order mark"
+    written = ["a\0b", "\ufeffname", "fine", "\0", "in\ufeffside"]
+    csv = a_csv(tmp_path, "name,number\n" + "".join(f"{name},1\n" for name in written))
+    for file in (csv, a_parquet(tmp_path, name=written, number=[1] * 5)):
+        passed, rejected = read(file)
+        assert [row["name"] for row in passed] == ["fine", "in\ufeffside"]
+        assert rejected == {0: reason, 1: reason, 3: reason}
+    (checked,) = InputFile(csv, Meters).batches()
+    assert json.loads(checked.rejected.item(0, RECORD))["name"] == "a\0b"
+    assert not checked.rejected["_detail"].str.contains("\0", literal=True).any()
+
+
+def test_a_list_with_such_a_text_is_rejected(tmp_path: Path) -> None:
+    file = a_parquet(tmp_path, name=["a", "b"], words=[["a", "", None], ["a", "b\0"]])
+    assert read(file, Lists) == ([{"name": "a", "words": ["a", "", None]}], {1: "words: not list<string>"})
+
+
+def test_a_case_whose_id_has_a_nul_is_quarantined(tmp_path: Path) -> None:
+    log = a_log("IT,x").replace("A3", "A\x003").replace("A4", "\ufeffA4")
+    counted = loading.count(loading.from_file(a_csv(tmp_path, log)), NOON)
+    assert counted.by_reason == {"BAD_CASE_ID": 2}
+    assert "\0" not in counted.first["BAD_CASE_ID"].detail
+
+
 # --- lists --------------------------------------------------------------------------------------------------------------
 
 
@@ -266,3 +294,63 @@ def test_a_rejected_row_with_a_list_is_kept_as_it_came(tmp_path: Path) -> None:
         "numbers": ["2", None],
         "nested": [["3"], None],
     }
+
+
+# --- values of CSV --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("size", "1e400"),
+        ("size", "-1.7976931348623157e309"),
+        ("size", "1e-400"),
+        ("size", "9007199254740993"),
+        ("size", "inf"),
+        ("size", "\u0663"),
+        ("day", "2020-2-3"),
+        ("day", "+2020-01-01"),
+        ("day", "20200101"),
+        ("day", "2020-01-01 "),
+        ("day", "2020-02-30"),
+        ("at", "2020-01-01T00:00:00+99:99"),
+        ("at", "2020-01-01T00:00:00+24:00"),
+        ("at", "2020-01-01T00:00:00+01:60"),
+        ("at", "2020-01-01T00:00:00.1234567Z"),
+        ("at", "2020-01-01T24:00:00Z"),
+        ("number", "9223372036854775808"),
+        ("number", " 7"),
+        ("number", "1_000"),
+        ("number", "1.0"),
+        ("price", "99999999999.00"),
+        ("price", "1.005"),
+        ("price", "1e2"),
+        ("checked", "1"),
+    ],
+)
+def test_text_that_is_no_value_of_its_column_is_rejected(tmp_path: Path, column: str, text: str) -> None:
+    passed, rejected = read(a_csv(tmp_path, f"name,{column}\na,{text}\nb,\n"))
+    assert passed == [{"name": "b"}]
+    assert rejected[0].startswith(f"{column}: not ")
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "value"),
+    [
+        ("size", "1.7976931348623157e308", 1.7976931348623157e308),
+        ("size", "5e-324", 5e-324),
+        ("size", "0e-400", 0.0),
+        ("size", "0.1", 0.1),
+        ("size", "9007199254740992", 2.0**53),
+        ("size", "100000000000000000000000000000000000000000", 1e41),
+        ("day", "2020-02-03", date(2020, 2, 3)),
+        ("at", "2020-01-01 00:00+05:30", datetime(2019, 12, 31, 18, 30, tzinfo=UTC)),
+        ("number", "-9223372036854775808", -(2**63)),
+        ("price", "-12345678.90000", Decimal("-12345678.90")),
+        ("checked", "True", True),
+    ],
+)
+def test_text_that_says_a_value_of_its_column_is_that_value(
+    tmp_path: Path, column: str, text: str, value: object
+) -> None:
+    assert read(a_csv(tmp_path, f"name,{column}\na,{text}\n")) == ([{"name": "a", column: value}], {})

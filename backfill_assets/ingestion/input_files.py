@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pandera.errors import SchemaErrors
 
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
-from backfill_assets.delivered_files import content_hash, damaged
+from backfill_assets.delivered_files import content_hash, damaged, is_no_text, without_nul
 from manifests.errors import InputRefused, Problem
 from manifests.model import EARLIEST, LATEST
 
@@ -35,10 +35,14 @@ RECORD = "_record"
 _CSV_BLOCK = 16 << 20
 """Bytes of CSV text in memory at once; one line cannot be longer."""
 _DETAIL_LENGTH = 200
+_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})$"
 """A leap second (:60) is none: it would be stored as the next minute's first."""
 _LOCAL = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?$"
 _WHOLE = r"^[+-]?\d+$"
+_INTEGER = r"^[+-]?\d{16,38}$"
+"""So many digits may be more than a float has, and no more than an integer of Polars'."""
+_NOT_ZERO = r"^[+-]?[0.]*[1-9]"
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 
 
@@ -64,8 +68,7 @@ class InputFile:
                 if a quote in it would make one cell of several.
         """
         self._path, self._model = path, model
-        # pandera has types without parameters as classes
-        self._types = {name: kind() if isinstance(kind, type) else kind for name, kind in dtypes(model).items()}
+        self._types = {name: _instance(kind) for name, kind in dtypes(model).items()}
         self._names = {field.name: str(field.field_type) for field in iceberg_schema(model).fields}
         self._schema = _without_uniqueness(model.to_schema())
         self._is_text = path.suffix.lower() == ".csv"
@@ -162,7 +165,17 @@ class InputFile:
             for name in self._columns
             if isinstance(self._types[name], pl.Datetime) and isinstance(raw.schema[name], pl.String)
         ]
-        reasons = without_offset + [
+        no_text = [
+            pl.when(is_no_text(pl.col(name))).then(
+                pl.lit(f"{name}: has a NUL character, or begins with a byte order mark")
+            )
+            for name in self._columns
+            if isinstance(self._types[name], pl.String) and isinstance(raw.schema[name], pl.String)
+        ]
+        reasons = [
+            *without_offset,
+            *no_text,
+        ] + [
             pl.when(pl.col(name).is_not_null() & typed[name].is_null()).then(pl.lit(f"{name}: not {self._names[name]}"))
             for name in self._columns
         ]
@@ -239,7 +252,8 @@ class InputFile:
             [name for name in self._columns if not isinstance(rows.schema[name], pl.List)],
             pl.lit(None, pl.String),
         )
-        detail = pl.coalesce(pl.format("{} is {}", column, value.str.slice(0, _DETAIL_LENGTH)), pl.col(REASON))
+        value = without_nul(value.str.slice(0, _DETAIL_LENGTH))
+        detail = pl.coalesce(pl.format("{} is {}", column, value), pl.col(REASON))
         return shown.select(ROW, REASON, detail.alias(DETAIL), RECORD)
 
 
@@ -396,11 +410,19 @@ def _local_instant(text: pl.Expr) -> pl.Expr:
 def _typed(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
     """Return a column with its declared type; null where the value would not be the same, or no run could reach its day."""
     if isinstance(declared, pl.List):
-        return _typed_lists(column, found.inner, declared.inner)  # type: ignore[attr-defined,arg-type]
+        return _typed_lists(column, _instance(found.inner), _instance(declared.inner))  # type: ignore[attr-defined]
     converted = _converted(column, found, declared)
     if isinstance(declared, (pl.Date, pl.Datetime)):
         return pl.when(converted.dt.year().is_between(EARLIEST.year, LATEST.year)).then(converted)
+    if isinstance(declared, pl.String):
+        return pl.when(~is_no_text(converted)).then(converted)
     return converted
+
+
+def _instance(kind: Any) -> pl.DataType:
+    """Return a type as an object: pandera and lists have those without parameters as classes."""
+    found: pl.DataType = kind() if isinstance(kind, type) else kind
+    return found
 
 
 def _typed_lists(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
@@ -433,7 +455,8 @@ def _parsed(text: pl.Expr, declared: pl.DataType) -> pl.Expr:
         lower = text.str.to_lowercase()
         return pl.when(lower.is_in(["true", "false"])).then(lower == "true")
     if isinstance(declared, pl.Date):
-        return text.str.to_date("%Y-%m-%d", strict=False, exact=True)
+        # the pattern decides: Polars takes signs and days of one digit
+        return pl.when(text.str.contains(_DAY)).then(text.str.to_date("%Y-%m-%d", strict=False, exact=True))
     if isinstance(declared, pl.Datetime):
         plain = text.str.replace(" ", "T", literal=True).str.replace(r"Z$", "+00:00")
         seconds = plain.str.replace(r"T(\d{2}:\d{2})([+-])", "T${1}:00${2}")
@@ -444,5 +467,12 @@ def _parsed(text: pl.Expr, declared: pl.DataType) -> pl.Expr:
         fits = text.str.contains(rf"^[+-]?\d*(\.\d{{0,{declared.scale}}}0*)?$") & text.str.contains(r"\d")
         return pl.when(fits).then(text.cast(declared, strict=False))
     if isinstance(declared, pl.Float64):
-        return pl.when(text.str.contains(_NUMBER)).then(text.cast(declared, strict=False))
+        number = text.cast(declared, strict=False)
+        # a decimal fraction is the float next to it; an integer, a number too large or one too small has to be the same
+        whole = pl.when(text.str.contains(_INTEGER)).then(text.str.strip_prefix("+"))
+        changed = number.is_infinite() | ((number == 0) & text.str.contains(_NOT_ZERO))
+        rounded = whole.is_not_null() & (
+            whole.cast(pl.Int128, strict=False) != number.cast(pl.Int128, strict=False)
+        ).fill_null(value=True)
+        return pl.when(text.str.contains(_NUMBER) & ~changed & ~rounded).then(number)
     return pl.when(text.str.contains(_WHOLE)).then(text.cast(declared, strict=False))

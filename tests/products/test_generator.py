@@ -274,7 +274,8 @@ def test_some_events_are_delivered_twice_the_second_time_later_in_the_file(
 
 def test_some_rows_cannot_be_classified_for_each_of_the_reasons(judged: Classified, log: pl.DataFrame) -> None:
     reasons = Counter(judged.quarantined["reason"])
-    assert set(reasons) == {reason.value for reason in Reason}
+    damage = Reason.BAD_CASE_ID  # of a file, which a generated log is none
+    assert set(reasons) == {reason.value for reason in Reason if reason is not damage}
     assert reasons.total() / log.height == pytest.approx(0.003, abs=0.001)
     assert judged.events.height + judged.quarantined.height == log.height
 

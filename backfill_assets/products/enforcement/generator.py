@@ -434,5 +434,5 @@ def _broken(draw: _Draw, row: _Row) -> _Row:
         Reason.BAD_AMOUNT: ("amount", ("NaN", "35 EUR", "12.345", "99999999999.00")),
         Reason.UNKNOWN_JURISDICTION: ("jurisdiction", ("XX", "it")),
     }
-    column, values = ways[draw.pick(tuple(Reason))]
+    column, values = ways[draw.pick(tuple(ways))]
     return _Row(**{**row._asdict(), column: draw.pick(values)})

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import polars as pl
 
-from backfill_assets.delivered_files import damaged
+from backfill_assets.delivered_files import damaged, is_no_text, without_nul
 
 if TYPE_CHECKING:
     # pyarrow ships no types. Said here, where it is used, so that a checker comes to the
@@ -110,6 +110,8 @@ class Reason(StrEnum):
 
     MISSING_CASE_ID = "MISSING_CASE_ID"
     """The case id is null or blank."""
+    BAD_CASE_ID = "BAD_CASE_ID"
+    """The case id has a NUL character, or begins with a byte order mark."""
     UNKNOWN_ACTIVITY = "UNKNOWN_ACTIVITY"
     """The activity is none of `ACTIVITIES`, letter for letter."""
     BAD_TIMESTAMP = "BAD_TIMESTAMP"
@@ -348,6 +350,7 @@ def _reason(known_jurisdictions: frozenset[str]) -> pl.Expr:
     no_instant = pl.col("_event_at").is_null()
     failures = {
         Reason.MISSING_CASE_ID: case_id.str.strip_chars().fill_null("") == "",
+        Reason.BAD_CASE_ID: is_no_text(case_id),
         Reason.UNKNOWN_ACTIVITY: ~_is_one_of(activity, ACTIVITIES),
         Reason.BAD_TIMESTAMP: no_instant & ~pl.col("_naive"),
         Reason.TIMESTAMP_WITHOUT_OFFSET: no_instant,
@@ -364,6 +367,7 @@ def _detail(known_jurisdictions: frozenset[str]) -> pl.Expr:
     """Return, for a quarantined row, the offending value and the rule in words."""
     rules = {
         Reason.MISSING_CASE_ID: (CASE_ID, "an event must name its case"),
+        Reason.BAD_CASE_ID: (CASE_ID, "it must have no NUL and no byte order mark in front"),
         Reason.UNKNOWN_ACTIVITY: (
             ACTIVITY,
             f"it must be one of the {len(ACTIVITIES)} activities of a fine",
@@ -398,7 +402,7 @@ def _detail(known_jurisdictions: frozenset[str]) -> pl.Expr:
 
 
 def _shown(column: str) -> pl.Expr:
-    text = pl.col(column).cast(pl.String)
+    text = without_nul(pl.col(column).cast(pl.String))
     return pl.concat_str(pl.lit("'"), text, pl.lit("'")).fill_null("null")
 
 
