@@ -354,3 +354,50 @@ def test_text_that_says_a_value_of_its_column_is_that_value(
     tmp_path: Path, column: str, text: str, value: object
 ) -> None:
     assert read(a_csv(tmp_path, f"name,{column}\na,{text}\n")) == ([{"name": "a", column: value}], {})
+
+
+# --- what else is let pass ------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_line_is_a_row_without_a_value_where_there_is_one_column(tmp_path: Path) -> None:
+    (checked,) = InputFile(a_csv(tmp_path, 'name\na\n\n""\n'), Names).batches()
+    assert checked.passed["name"].to_list() == ["a", None, ""]
+    (checked,) = InputFile(a_csv(tmp_path, "name,note\na,1\n\nb,2\n"), Meters).batches()
+    assert checked.passed["name"].to_list() == ["a", "b"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_end_in_any_of_the_three_ways(tmp_path: Path, end: str) -> None:
+    file = a_csv(tmp_path, end.join(["name,number", "a,1", 'b,"2"', ""]))
+    assert read(file)[0] == [{"name": "a", "number": 1}, {"name": "b", "number": 2}]
+
+
+def test_a_parquet_page_that_is_not_what_its_checksum_says_refuses_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    table = pa.table({"name": ["meter-one", "meter-two"], "number": [1, 2]})
+    pq.write_table(
+        table, file, compression="none", use_dictionary=False, write_statistics=False, write_page_checksum=True
+    )
+    content = file.read_bytes()
+    assert content.count(b"meter-two") == 1
+    file.write_bytes(content.replace(b"meter-two", b"meter-six"))
+    assert "CRC" in refusal(file)
+
+
+def test_a_column_that_a_file_has_twice_refuses_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.Table.from_arrays([pa.array(["a"]), pa.array([1]), pa.array([2])], ["name", "number", "number"]), file
+    )
+    assert "has the column(s) number twice" in refusal(file)
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_an_instant_of_any_unit_and_zone_is_that_instant_and_what_no_run_reaches_is_rejected(
+    tmp_path: Path, unit: str
+) -> None:
+    for zone in ("UTC", "Europe/Rome", "+05:30"):
+        at = pa.array([0, 2**62, -(2**62), None], pa.timestamp(unit, zone))
+        passed, rejected = read(a_parquet(tmp_path, name=list("abcd"), at=at))
+        assert passed == [{"name": "a", "at": datetime(1970, 1, 1, tzinfo=UTC)}, {"name": "d"}]
+        assert rejected == {1: "at: not timestamptz", 2: "at: not timestamptz"}

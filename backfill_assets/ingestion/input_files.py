@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ class InputFile:
         return [name for name in self._types if name in found]
 
     def _parquet_batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        with pq.ParquetFile(self._path) as file:
+        with _open_parquet(self._path) as file:
             first = 0
             for batch in file.iter_batches(rows, columns=self._columns):
                 if (bad := damaged(batch, first)) is not None:
@@ -147,7 +148,7 @@ class InputFile:
                         )
                     )
                 first += batch.num_rows
-                frame = pl.from_arrow(arrow.Table.from_batches([batch]))
+                frame = pl.from_arrow(arrow.Table.from_batches([_in_utc(batch)]))
                 assert isinstance(frame, pl.DataFrame)
                 yield frame
 
@@ -272,6 +273,9 @@ def as_json(columns: Mapping[str, pl.DataType]) -> pl.Expr:
 def _as_text(values: pl.Expr, kind: pl.DataType) -> pl.Expr:
     if isinstance(kind, pl.List):
         return values.list.eval(_as_text(pl.element(), kind.inner))  # type: ignore[arg-type]
+    if isinstance(kind, pl.Datetime):  # what is beyond any calendar is its number
+        number = values.to_physical().cast(pl.String)
+        return pl.coalesce(_within_reach(values, kind).cast(pl.String), number)
     return values.cast(pl.String, strict=False)
 
 
@@ -320,19 +324,43 @@ def _require_file(path: Path) -> None:
         )
 
 
+def _open_parquet(path: Path) -> Any:
+    # a page without a checksum is believed; Arrow believes the others too, unless it is told to look
+    return pq.ParquetFile(path, page_checksum_verification=True)
+
+
 def _parquet_columns(path: Path) -> dict[str, Any]:
-    with pq.ParquetFile(path) as file:
-        return {field.name: field.type for field in file.schema_arrow}
+    with _open_parquet(path) as file:
+        fields = list(file.schema_arrow)
+    _require_once(path, [field.name for field in fields])
+    return {field.name: field.type for field in fields}
 
 
-def _open_csv(path: Path, columns: Sequence[str] | None = None) -> Any:
+def _in_utc(batch: Any) -> Any:
+    """Return a batch whose instants are shown in UTC: they are the same, and Polars knows no zone such as +05:30."""
+    for place, field in enumerate(batch.schema):
+        if arrow.types.is_timestamp(field.type) and field.type.tz is not None:
+            column = batch.column(place).cast(arrow.timestamp(field.type.unit, "UTC"))
+            batch = batch.set_column(place, field.name, column)
+    return batch
+
+
+def _require_once(path: Path, names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputRefused(
+            Problem(f"{path} has the column(s) {', '.join(twice)} twice", "a column has one name", "correct the header")
+        )
+
+
+def _open_csv(path: Path, columns: Sequence[str] = (), *, empty_lines: bool = False) -> Any:
     return arrow_csv.open_csv(
         path,
         read_options=arrow_csv.ReadOptions(block_size=_CSV_BLOCK),
-        parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
+        parse_options=arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=not empty_lines),
         convert_options=arrow_csv.ConvertOptions(
-            column_types=dict.fromkeys(columns or (), arrow.string()),
-            include_columns=list(columns or ()),
+            column_types=dict.fromkeys(columns, arrow.string()),
+            include_columns=list(columns),
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
@@ -343,16 +371,13 @@ def _open_csv(path: Path, columns: Sequence[str] | None = None) -> Any:
 def _csv_columns(path: Path) -> dict[str, Any]:
     with _open_csv(path) as reader:
         names = reader.schema.names
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InputRefused(
-            Problem(f"{path} has the column(s) {', '.join(twice)} twice", "a column has one name", "correct the header")
-        )
+    _require_once(path, names)
     return dict.fromkeys(names, arrow.string())
 
 
 def _csv_batches(path: Path, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-    with _open_csv(path, columns) as reader:
+    # an empty line is a row without a value where a row is one cell; where it is several, it is none
+    with _open_csv(path, columns, empty_lines=len(columns) == 1) as reader:
         for batch in reader:
             frame = pl.from_arrow(arrow.Table.from_batches([batch]))
             assert isinstance(frame, pl.DataFrame)
@@ -425,6 +450,16 @@ def _instance(kind: Any) -> pl.DataType:
     return found
 
 
+def _within_reach(instants: pl.Expr, found: pl.DataType) -> pl.Expr:
+    """Return instants without those that no run could reach: of some units, Polars cannot even convert them."""
+    a_second = {"ms": 10**3, "us": 10**6, "ns": 10**9}[found.time_unit]  # type: ignore[attr-defined]
+    first, after = (
+        int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * a_second for year in (EARLIEST.year, LATEST.year + 1)
+    )
+    reached = instants.to_physical().cast(pl.Int128).is_between(pl.lit(first, pl.Int128), pl.lit(after - 1, pl.Int128))
+    return pl.when(reached).then(instants)
+
+
 def _typed_lists(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
     """Return lists with elements of their declared type; null where one of them would not be the same."""
     element = pl.element()
@@ -440,6 +475,7 @@ def _converted(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl
         return _parsed(column, declared)
     if isinstance(declared, pl.Datetime):
         # by instant: another zone is another way to write it
+        column = _within_reach(column, found)
         converted = column.dt.convert_time_zone("UTC").dt.cast_time_unit("us")
         back = converted.dt.cast_time_unit(found.time_unit)  # type: ignore[attr-defined]
         return pl.when(back == column.dt.convert_time_zone("UTC")).then(converted)

@@ -520,7 +520,8 @@ _COLUMN_KIND_NAMES: Final[dict[str, str]] = {
 
 def _parquet_batches(path: Path, columns: list[str], batch_rows: int) -> Iterator[pl.DataFrame]:
     try:
-        with pq.ParquetFile(path) as file:
+        # Pages that have a checksum are read silently without it, unless it is asked for.
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             first = 0
             for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
                 if (bad := damaged(batch, first)) is not None:
