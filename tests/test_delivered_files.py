@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import backfill_assets as ba
 from backfill_assets import delivered_files
+from backfill_assets.ingestion import input_files
 from backfill_assets.ingestion.input_files import REASON, RECORD, ROW, InputFile
 from backfill_assets.products.enforcement import loading
 from manifests.errors import InputRefused
@@ -366,6 +367,12 @@ def test_an_empty_line_is_a_row_without_a_value_where_there_is_one_column(tmp_pa
     assert checked.passed["name"].to_list() == ["a", "b"]
 
 
+def test_a_last_cell_that_is_empty_is_null_also_where_the_line_does_not_end(tmp_path: Path) -> None:
+    for end in ("", "\n", "\r\n"):
+        (checked,) = InputFile(a_csv(tmp_path, f'name,note\n"a",{end}'), Meters).batches()
+        assert checked.passed.select("name", "note").rows() == [("a", None)]
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_lines_end_in_any_of_the_three_ways(tmp_path: Path, end: str) -> None:
     file = a_csv(tmp_path, end.join(["name,number", "a,1", 'b,"2"', ""]))
@@ -401,3 +408,111 @@ def test_an_instant_of_any_unit_and_zone_is_that_instant_and_what_no_run_reaches
         passed, rejected = read(a_parquet(tmp_path, name=list("abcd"), at=at))
         assert passed == [{"name": "a", "at": datetime(1970, 1, 1, tzinfo=UTC)}, {"name": "d"}]
         assert rejected == {1: "at: not timestamptz", 2: "at: not timestamptz"}
+
+
+# --- honest writers -------------------------------------------------------------------------------------------------------
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "name": st.text(max_size=8) | st.text('",\n\r\0\ufeff x', max_size=8),
+    "number": st.integers(-(2**63), 2**63 - 1),
+    "day": st.dates(),
+    "at": st.datetimes(timezones=st.just(UTC)),
+    "size": st.floats(allow_nan=False, allow_infinity=False),
+    "price": st.decimals(-99_999_999, 99_999_999, places=2),
+    "checked": st.booleans(),
+    "note": st.text(max_size=8) | st.text('",\n\r x', max_size=8),
+}
+ROWS = st.lists(
+    st.fixed_dictionaries({name: st.none() | kind for name, kind in VALUES.items()}), min_size=1, max_size=12
+)
+ARROW = {
+    "name": [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()],
+    "number": [pa.int64()],
+    "day": [pa.date32()],
+    "at": [pa.timestamp("us", "UTC"), pa.timestamp("us", "Asia/Kolkata"), pa.timestamp("us", "-03:30")],
+    "size": [pa.float64()],
+    "price": [pa.decimal128(10, 2), pa.decimal128(20, 4)],
+    "checked": [pa.bool_()],
+    "note": [pa.string()],
+}
+
+
+def as_field(value: object, *, quoted: bool) -> str:
+    """Write a value as RFC 4180 has it: nothing for null, two quotes for text that is empty."""
+    if value is None:
+        return ""
+    text = value.isoformat() if isinstance(value, date) else str(value)
+    needed = not text or any(character in text for character in '",\r\n')
+    return '"{}"'.format(text.replace('"', '""')) if needed or quoted else text
+
+
+def is_refused_by_rule(name: str, value: object) -> bool:
+    """Return whether a value that a file can hold is one that no table takes."""
+    if isinstance(value, str):
+        return "\0" in value or value.startswith("\ufeff")
+    return isinstance(value, date) and not 1000 <= value.year <= 9000
+
+
+def comes_back(file: Path, written: list[dict[str, Any]], names: list[str]) -> None:
+    """Assert that every row of a file is read as it was written, or is rejected for a value that no table takes."""
+    passed: dict[int, dict[str, Any]] = {}
+    rejected: dict[int, str] = {}
+    for checked in InputFile(file, Meters).batches(rows=3):
+        passed |= {row.pop(ROW): row for row in checked.passed.to_dicts()}
+        rejected |= dict(checked.rejected.select(ROW, REASON).iter_rows())
+    wrong = {
+        number: [name for name in names if is_refused_by_rule(name, row[name])] for number, row in enumerate(written)
+    }
+    assert {number: reason.partition(":")[0] in wrong[number] for number, reason in rejected.items()} == {
+        number: True for number, found in wrong.items() if found
+    }
+    assert passed == {
+        number: {name: row[name] if name in names else None for name in VALUES}
+        for number, row in enumerate(written)
+        if not wrong[number]
+    }
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=ROWS,
+    names=st.permutations(list(VALUES)).flatmap(lambda all_of: st.integers(1, 8).map(lambda some: all_of[:some])),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    options=st.fixed_dictionaries({name: st.booleans() for name in ("quoted", "marked", "ended")}),
+    block=st.integers(400, 2000),
+)
+def test_what_an_honest_writer_puts_into_a_csv_file_comes_back_or_is_rejected_row_by_row(
+    tmp_path: Path,
+    rows: list[dict[str, Any]],
+    names: list[str],
+    end: str,
+    options: dict[str, bool],
+    block: int,
+) -> None:
+    lines = [names, *([as_field(row[name], quoted=options["quoted"]) for name in names] for row in rows)]
+    text = end.join(",".join(line) for line in lines)
+    # a last row that is an empty line is one only if it ends
+    ended = options["ended"] or not any(lines[-1])
+    file = a_csv(tmp_path, ("\ufeff" if options["marked"] else "") + text + (end if ended else ""))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(input_files, "_CSV_BLOCK", block)
+        patch.setattr(delivered_files, "_READ", block)
+        comes_back(file, rows, names)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=ROWS,
+    kinds=st.fixed_dictionaries({name: st.sampled_from(kinds) for name, kinds in ARROW.items()}),
+    group=st.integers(1, 12),
+)
+def test_what_an_honest_writer_puts_into_a_parquet_file_comes_back_or_is_rejected_row_by_row(
+    tmp_path: Path, rows: list[dict[str, Any]], kinds: dict[str, pa.DataType], group: int
+) -> None:
+    columns = {
+        name: pa.array([row[name] for row in rows], pa.string() if name == "name" else kind).cast(kind)
+        for name, kind in kinds.items()
+    }
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), file, row_group_size=group)
+    comes_back(file, rows, list(VALUES))

@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -353,9 +354,34 @@ def _require_once(path: Path, names: Sequence[str]) -> None:
         )
 
 
+class _Ended(RawIOBase):
+    """The bytes of a CSV file, and a line end if it lacks its last.
+
+    Without it, Arrow takes an empty last cell for a quoted one where the cell before was: text that is empty, and not null.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._last = b"\n"
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self._last = block[-1:] or self._last
+        if (size < 0 or len(block) < size) and self._last not in {b"\n", b"\r"}:
+            block, self._last = block + b"\n", b"\n"
+        return block
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def _open_csv(path: Path, columns: Sequence[str] = (), *, empty_lines: bool = False) -> Any:
     return arrow_csv.open_csv(
-        path,
+        arrow.PythonFile(_Ended(path), mode="r"),
         read_options=arrow_csv.ReadOptions(block_size=_CSV_BLOCK),
         parse_options=arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=not empty_lines),
         convert_options=arrow_csv.ConvertOptions(
