@@ -6,19 +6,17 @@ The rules of planning are the planner's; what is done here is looking things up,
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from backfill_assets import faults
-from backfill_assets.declarations.schema import false_row_rules, iceberg_schema
+from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform, declared_targets, target_named
+from backfill_assets.planning.contracts import contract_of, require_row_rules
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
 from manifests.chunks import aligned, cut, first_day, key_of, last_day
@@ -31,7 +29,6 @@ from manifests.planner import (
     Plan,
     ReferenceState,
     SourceState,
-    TargetContract,
     draft_problems,
     make_plan,
     pin_reference,
@@ -65,7 +62,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         raise refused.as_one()
     before = refused.number
     with refused.kept():
-        _require_row_rules(target)
+        require_row_rules(target)
     with refused.kept():
         _require_columns(platform, target, manifest)
     as_declared = refused.number == before
@@ -77,7 +74,8 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         raise refused.as_one()
     contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
     with refused.kept():
-        contract = _contract(target, _PinnedRows(platform, target, manifest, references))
+        pinned = _PinnedRows(platform, target, manifest, references)
+        contract = contract_of(target, pinned, lambda error: error is pinned.unreadable)
     policy, run_clock = platform.policy, now()
     keep = keep and not refused.number
     if keep:
@@ -179,52 +177,6 @@ def _source_state(
         with refused.kept():
             return platform.lakehouse.source_state(target.source, target.source_time_column, snapshot_id)
     return None
-
-
-def _require_row_rules(target: TargetTable) -> None:
-    """Refuse a plan for a target whose model declares as a rule of rows what looks at several of them.
-
-    Raises:
-        PlanRefused: naming the rules.
-    """
-    if wrong := false_row_rules(target.model):
-        raise PlanRefused(
-            Problem(
-                f"the model of {target.name} declares as row_rule what looks at several rows: {', '.join(wrong)}",
-                "many chunks are held against a row_rule at once",
-                "declare it as a pandera dataframe_check",
-            )
-        )
-
-
-def _contract(target: TargetTable, rows: _PinnedRows) -> TargetContract:
-    """Return what the planner must know of a target, with the warm-up that its product computes.
-
-    Raises:
-        PlanRefused: if what the product has for the warm-up raises, or returns no number of days.
-    """
-    where = f"{target.name}: warm_up_days"
-    rule = "it is a function of the rows of the pinned references, by table name, and returns whole days, 0 or more"
-    shown = f"the references are {', '.join(rows) or 'none'}"
-    try:
-        contract = target.contract(rows)
-    except Refused:
-        raise
-    except Exception as error:
-        if error is rows.unreadable:
-            raise
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [one for one in frames if "site-packages" not in one.filename and one.filename != __file__][-1]
-        at = f" ({Path(own.filename).name}, line {own.lineno})"
-        meant = ""
-        if isinstance(error, KeyError) and (close := get_close_matches(str(error.args[0]), list(rows), n=1)):
-            meant = f"; did you mean '{close[0]}'?"
-        what = f"it raised {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}{meant}{at}"
-        raise PlanRefused(Problem(what, rule, f"correct the function; {shown}", where)) from error
-    days = contract.warm_up_days
-    if not isinstance(days, int) or isinstance(days, bool) or days < 0:
-        raise PlanRefused(Problem(f"it returned {days!r}", rule, f"correct the function; {shown}", where))
-    return contract
 
 
 def _require_columns(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:
