@@ -38,8 +38,8 @@ from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.publication.publisher import publish
 from backfill_assets.review.diff import _require_staged, diff_run
-from backfill_assets.staging.compute import read
 from backfill_assets.staging.executor import stage_chunks
+from backfill_assets.staging.rows import read
 from manifests.canonical import plain
 from manifests.lifecycle import RunState
 from manifests.model import manifest_from

@@ -32,7 +32,8 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.staging import derivation, executor
-from backfill_assets.staging.compute import CHUNK_FOLDER, entities_folder, lineage, staged_files
+from backfill_assets.staging.compute import entities_folder, staged_files
+from backfill_assets.staging.rows import CHUNK_FOLDER, lineage
 from manifests.chunks import Chunking
 from manifests.lifecycle import RunState
 from manifests.model import manifest_from

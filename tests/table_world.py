@@ -38,8 +38,9 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.staging import derivation
-from backfill_assets.staging.compute import entities_folder, lineage
+from backfill_assets.staging.compute import entities_folder
 from backfill_assets.staging.executor import by_plan
+from backfill_assets.staging.rows import lineage
 from manifests.chunks import Chunking
 from manifests.model import Acceptance, PublishMode, manifest_from
 from manifests.planner import PlannedChunk, StagedFile

@@ -24,7 +24,8 @@ from backfill_assets.declarations.target import TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.staging import compute
-from backfill_assets.staging.compute import compute_batch, require_arrived, slots_of, staged_files
+from backfill_assets.staging.compute import compute_batch, require_arrived, staged_files
+from backfill_assets.staging.rows import slots_of
 from benchmarks.small_table import TARGET
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, TransformRefused

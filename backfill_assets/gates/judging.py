@@ -33,20 +33,21 @@ from backfill_assets.installation import Platform, target_named
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.planning.old_data import finding as old_data_finding
 from backfill_assets.staging import stopping
-from backfill_assets.staging.compute import history_until_end, lineage, staged_frame, transform_context
+from backfill_assets.staging.compute import history_until_end, staged_frame, transform_context
 from backfill_assets.staging.derivation import DerivedVerdict, chunk_scopes, judge_derived
 from backfill_assets.staging.executor import Listener, _silent, by_plan
 from backfill_assets.staging.raised import PLACE, TRACEBACK, found_or_raised
+from backfill_assets.staging.rows import lineage
 from backfill_assets.staging.workers import in_workers
 from backfill_assets.worker.chunk_gate import (
     GateResult,
     GateSpec,
     GateTask,
     gate_batches,
-    reference_to,
     require_read,
     result_from_json,
     rule_name,
+    spec_of,
     task_to_json,
 )
 from manifests.canonical import plain
@@ -74,15 +75,7 @@ CHUNK_GATE = "chunk_rules"
 
 def gate_spec(target: TargetTable, plan: Plan) -> GateSpec:
     """Return what the chunks of a plan are held against."""
-    return GateSpec(
-        model=reference_to(target.model),
-        key=target.key,
-        day_column=target.day_column,
-        lineage=lineage(plan),
-        measure=None if target.measure is None else reference_to(target.measure),
-        outline=None if target.outline is None else reference_to(target.outline.rows),
-        outline_columns=() if target.outline is None else target.outline.columns,
-    )
+    return spec_of(target, lineage(plan))
 
 
 def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = _silent) -> None:

@@ -39,9 +39,10 @@ from backfill_assets.installation import Platform, target_named
 from backfill_assets.planning import old_data
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.staging import stopping
-from backfill_assets.staging.compute import history_until_end, read
+from backfill_assets.staging.compute import history_until_end
 from backfill_assets.staging.derivation import chunk_scopes
 from backfill_assets.staging.raised import found_or_raised
+from backfill_assets.staging.rows import read
 from backfill_assets.staging.workers import in_workers, spread
 from backfill_assets.worker.chunk_gate import (
     GateResult,

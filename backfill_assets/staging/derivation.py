@@ -14,7 +14,8 @@ from typing import Any
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform, target_named
-from backfill_assets.staging.compute import entities_folder, lineage
+from backfill_assets.staging.compute import entities_folder
+from backfill_assets.staging.rows import lineage
 from backfill_assets.staging.workers import in_workers
 from backfill_assets.worker.chunk_gate import (
     GateSpec,

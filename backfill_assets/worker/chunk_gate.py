@@ -27,6 +27,7 @@ from pandera.errors import SchemaError, SchemaErrors
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, is_row_rule
 from backfill_assets.worker.columns import scan_file
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from manifests.canonical import plain
@@ -159,6 +160,19 @@ def reference_to(thing: type | Callable[..., Any]) -> str:
     if named(f"{thing.__module__}:{thing.__qualname__}") is not thing:
         raise TypeError(f"{thing!r} is not a module-level name: Spark's workers could not import it")
     return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def spec_of(target: TargetTable, lineage: Mapping[str, Any]) -> GateSpec:
+    """Return what the chunks of a target are held against, with the planned value of each lineage column."""
+    return GateSpec(
+        model=reference_to(target.model),
+        key=target.key,
+        day_column=target.day_column,
+        lineage=lineage,
+        measure=None if target.measure is None else reference_to(target.measure),
+        outline=None if target.outline is None else reference_to(target.outline.rows),
+        outline_columns=() if target.outline is None else target.outline.columns,
+    )
 
 
 def gate_chunks(spec: GateSpec, tasks: Iterable[GateTask]) -> Iterator[GateResult]:

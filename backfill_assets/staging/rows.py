@@ -1,0 +1,310 @@
+"""What is done to rows: what a transform is given, and what is done to its output before Spark writes it.
+
+Put here what a run and a test of a transform alone do alike, in one piece that both call; nothing here knows an installation.
+Where pinned rows come from, and what a policy leaves of them, is `compute`'s; which values are allowed is the gate's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyiceberg.schema import Schema
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+
+from backfill_assets.declarations.output_types import fits, way_out
+from backfill_assets.declarations.places import place
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, spark_schema
+from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
+from manifests.chunks import Chunk, Chunking, key_of
+from manifests.errors import Problem, Refused, TransformRefused
+from manifests.planner import Plan, PlannedChunk, StagedFile
+from resources.lakehouse.facade import PinnedRead
+from resources.spark.sessions import OPEN_FILES
+
+CHUNK_FOLDER = "chunk"
+_FOOTER_READERS = 8
+_LINE = 300
+_READ_A_TASK = 4_000
+"""Source rows that a task is worth its start for (20 to 40 ms): chunks that read less share one."""
+_TRUNC = {Chunking.MONTH: "MM", Chunking.DAY: "DD"}
+
+
+def read(spark: SparkSession, pinned: PinnedRead, columns: Sequence[str] | None = None) -> DataFrame:
+    """Return a pinned read as a frame: natively by Parquet field id, no catalog involved."""
+    schema = spark_schema(pinned.schema, columns)
+    if not pinned.paths:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*pinned.paths)
+
+
+class _References(dict[str, DataFrame]):
+    """Reference tables by name; of one that is not there it says which there are."""
+
+    def __missing__(self, name: str) -> DataFrame:
+        raise KeyError(f"the target declares no reference '{name}': it has {', '.join(sorted(self)) or 'none'}")
+
+
+def context_of(
+    plan: Plan,
+    target: TargetTable,
+    chunks: Sequence[PlannedChunk],
+    references: Mapping[str, DataFrame],
+    cores: int,
+) -> TransformContext:
+    """Return the context that a transform of this plan gets for these chunks, where so many tasks run at once."""
+    return TransformContext(
+        run_id=plan.run_id,
+        mode=plan.mode,
+        run_clock=plan.run_clock,
+        version=plan.transform_version,
+        references=_References(references),
+        publish_range=plan.publish_range,
+        configuration=target.configuration,
+        chunks=tuple(Chunk(chunk.key, chunk.index, chunk.start, chunk.end) for chunk in chunks),
+        slots=slots_of(chunks, cores),
+    )
+
+
+def slots_of(chunks: Sequence[PlannedChunk], cores: int) -> tuple[int, ...]:
+    """Return the Spark partition that each chunk is written from, from 0 on without a gap.
+
+    One a chunk, but small chunks share: not more than a task has files open, and not fewer tasks than there are cores.
+    """
+    reads = sum(chunk.reads.rows for chunk in chunks)
+    tasks = max(-(-reads // _READ_A_TASK), -(-len(chunks) // OPEN_FILES))
+    tasks = min(len(chunks), -(-tasks // cores) * cores)
+    return tuple(number * tasks // len(chunks) for number in range(len(chunks)))
+
+
+def read_window(plan: Plan, chunks: Sequence[PlannedChunk]) -> tuple[datetime, datetime]:
+    """Return from when (inclusive) and until when (exclusive) source rows are read whole for chunks."""
+    first = min(chunk.start for chunk in chunks) - timedelta(days=plan.warm_up_days)
+    last = max(chunk.end for chunk in chunks)
+    return plan.read_from + (first - plan.input_range.start), plan.read_until - (plan.input_range.end - last)
+
+
+def _as_they_are(rows: DataFrame) -> DataFrame:
+    return rows
+
+
+def inputs_of(
+    target: TargetTable,
+    window: tuple[datetime, datetime],
+    rows: DataFrame,
+    earlier: DataFrame | None,
+    seen: Callable[[DataFrame], DataFrame] = _as_they_are,
+) -> Inputs:
+    """Return what a transform is given of its source.
+
+    Args:
+        target: what is computed.
+        window: from when (inclusive) and until when (exclusive) rows are read whole; see `read_window`.
+        rows: rows of the source, all of the window among them.
+        earlier: rows of the source with the look-back columns, all before the window among them; None where there are none.
+        seen: leaves of rows what may be seen of them.
+    """
+    start, end = window
+    instant = F.col(target.source_time_column)
+    source = seen(rows.where((instant >= F.lit(start)) & (instant < F.lit(end))))
+    if earlier is None:
+        return Inputs(source, None)
+    return Inputs(source, seen(earlier.where(instant < F.lit(start))).select(*target.look_back_columns))
+
+
+def lineage(plan: Plan) -> dict[str, Any]:
+    """Return the value of each lineage column of a plan's rows."""
+    return {
+        "run_id": plan.run_id,
+        "processing_mode": plan.mode.value,
+        "transform_version": plan.transform_version,
+        "input_snapshot_id": plan.source_snapshot_id,
+        "produced_at": plan.run_clock,
+    }
+
+
+def computed_rows(
+    target: TargetTable,
+    plan: Plan,
+    chunks: Sequence[PlannedChunk],
+    inputs: Inputs,
+    context: TransformContext,
+    schema: Schema,
+) -> DataFrame:
+    """Return the rows of chunks as they are written: those of `schema`, and the folder of each in `CHUNK_FOLDER`.
+
+    Raises:
+        TransformRefused: if the transform's frame cannot be built, or its output does not have the declared columns, each of
+            its declared type or of one that widens to it without loss.
+    """
+    version = target.versions[plan.transform_version]
+    with building(plan):
+        rows = version.function(inputs, context)
+        _require_columns(target, plan, rows)
+        _require_types(target, plan, rows, schema)
+        rows = _only_these(rows, target, chunks)
+        if not version.clustered:
+            rows = _clustered(rows, target, context)
+        day = F.col(target.day_column)
+        folder = F.trunc(day, _TRUNC[plan.chunking]) if plan.chunking is Chunking.MONTH else day
+        return _with_declared_columns(rows, schema, plan).withColumn(CHUNK_FOLDER, folder)
+
+
+@contextmanager
+def building(plan: Plan) -> Iterator[None]:
+    """Refuse a frame that cannot be built: no row is looked at before it is, so that no chunk would fare better.
+
+    What fails because of rows (a job that the transform runs while it builds its frame) is raised as it is.
+
+    Raises:
+        TransformRefused: with the first line of the error, and where in the code it was raised.
+    """
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        if _may_depend_on_rows(error):
+            raise
+        raise TransformRefused(
+            Problem(
+                f"the frame of {plan.transform} {plan.transform_version} cannot be built: {type(error).__name__}: "
+                f"{str(error).strip().partition(chr(10))[0][:_LINE]}{f' ({at})' if (at := place(error)) else ''}",
+                "a frame is built before any row is read, alike for every chunk: no other chunk was tried",
+                "correct the transform; its code is another one then, and the change is planned under a new run id",
+            )
+        ) from error
+
+
+def _may_depend_on_rows(error: Exception) -> bool:
+    """Whether an error may be Spark's, or the machine's, of a job that has run."""
+    if isinstance(error, AnalysisException):  # also of SQL that cannot be parsed
+        return False
+    if isinstance(error, PySparkException):  # a wrong argument is one of Python's errors as well
+        return not isinstance(error, (TypeError, ValueError, AttributeError, LookupError, NotImplementedError))
+    return isinstance(error, (Py4JError, OSError, MemoryError))
+
+
+def _require_columns(target: TargetTable, plan: Plan, rows: DataFrame) -> None:
+    declared = [name for name in dtypes(target.model) if name not in LINEAGE_COLUMNS]
+    counted = Counter(rows.columns)
+    wrong = {
+        "lacks": sorted(set(declared) - set(counted)),
+        "has besides": sorted(set(counted) - set(declared)),
+        "has twice": sorted(name for name, number in counted.items() if number > 1),
+    }
+    said = "; ".join(f"{what} {', '.join(names)}" for what, names in wrong.items() if names)
+    if said:
+        raise TransformRefused(
+            Problem(
+                f"what {plan.transform} {plan.transform_version} returned for {target.name} {said}",
+                "a transform returns exactly the declared columns, each once, without the lineage columns",
+                "correct the transform or the model",
+            )
+        )
+
+
+def _require_types(target: TargetTable, plan: Plan, rows: DataFrame, schema: Schema) -> None:
+    """Refuse columns whose values a cast to the declared type could change."""
+    declared = {field.name: field.dataType for field in spark_schema(schema).fields}
+    found = {field.name: field.dataType for field in rows.schema.fields}
+    problems = [
+        Problem(
+            f"{plan.transform} {plan.transform_version} returned {name} of {target.name} as "
+            f"{kind.simpleString()}; it is declared as {declared[name].simpleString()}",
+            "a column has its declared type, or one that widens to it without loss: nothing is rounded, truncated or parsed",
+            way_out(kind, declared[name]),
+        )
+        for name, kind in found.items()
+        if name in declared and not fits(kind, declared[name])
+    ]
+    if problems:
+        raise TransformRefused(problems)
+
+
+def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:
+    """Drop rows of other days: whatever a transform returns, only the batch's chunks are written."""
+    day = F.col(target.day_column)
+    ranges: list[tuple[date, date]] = []
+    for chunk in sorted(chunks, key=lambda chunk: chunk.start):
+        if ranges and ranges[-1][1] + timedelta(days=1) == chunk.start:
+            ranges[-1] = (ranges[-1][0], chunk.end)
+        else:
+            ranges.append((chunk.start, chunk.end))
+    condition = F.lit(False)
+    for start, end in ranges:
+        condition = condition | day.between(F.lit(start), F.lit(end))
+    return rows.where(condition)
+
+
+def _clustered(rows: DataFrame, target: TargetTable, context: TransformContext) -> DataFrame:
+    """Bring each chunk to the Spark partition that it is written from, sorted by key."""
+    day = F.trunc(target.day_column, "MM") if target.chunking is Chunking.MONTH else F.col(target.day_column)
+    slots = rows.sparkSession.createDataFrame(
+        [(chunk.start, slot) for chunk, slot in zip(context.chunks, context.slots, strict=True)],
+        "_chunk_start date, _slot int",
+    )
+    placed = rows.withColumn("_chunk_start", day).join(F.broadcast(slots), "_chunk_start")
+    return (
+        placed.repartitionById(context.slots[-1] + 1, F.col("_slot"))
+        .sortWithinPartitions(*target.key)
+        .drop("_chunk_start", "_slot")
+    )
+
+
+def _with_declared_columns(rows: DataFrame, schema: Schema, plan: Plan) -> DataFrame:
+    """Add the lineage columns, cast to the declared types and attach field ids, which a cast drops: they come last."""
+    constants = lineage(plan)
+    columns = []
+    for field in spark_schema(schema).fields:
+        value = F.lit(constants[field.name]) if field.name in constants else F.col(field.name)
+        columns.append(value.cast(field.dataType).alias(field.name, metadata=field.metadata))
+    return rows.select(*columns)
+
+
+def files_below(
+    filesystem: pafs.FileSystem, folder: str, scheme: str, chunking: Chunking, keys: Sequence[str]
+) -> dict[str, list[StagedFile]]:
+    """List what was written below a folder, by chunk; rows are read from each file's footer.
+
+    Raises:
+        FileNotFoundError: if the folder is not there.
+        TransformRefused: if it holds other chunks.
+    """
+    found = filesystem.get_file_info(pafs.FileSelector(folder, recursive=True))
+    infos = sorted(
+        (
+            info
+            for info in found
+            if info.is_file and info.base_name.endswith(".parquet") and f"/{CHUNK_FOLDER}=" in info.path[len(folder) :]
+        ),
+        key=lambda info: info.path,
+    )
+
+    def staged(info: pafs.FileInfo) -> tuple[str, StagedFile]:
+        parent = info.path.rsplit("/", 2)[1]
+        start = date.fromisoformat(parent.removeprefix(f"{CHUNK_FOLDER}="))
+        with filesystem.open_input_file(info.path) as stream:
+            rows = pq.read_metadata(stream).num_rows
+        return key_of(chunking, start), StagedFile(f"{scheme}{info.path}", rows, info.size)
+
+    files: dict[str, list[StagedFile]] = defaultdict(list, {key: [] for key in keys})
+    with ThreadPoolExecutor(_FOOTER_READERS) as pool:
+        for key, file in pool.map(staged, infos):
+            if file.rows:  # Spark may leave a file without rows; it would only cost every later reader
+                files[key].append(file)
+    unknown = sorted(set(files) - set(keys))
+    if unknown:
+        raise TransformRefused(
+            Problem(f"{scheme}{folder} holds chunks {unknown}", "a batch writes its own chunks only", "report it")
+        )
+    return dict(files)
