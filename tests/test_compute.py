@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyspark.sql import DataFrame
-from support import a_lakehouse
+from support import a_lakehouse, a_plan
 from worlds import FEW_GATES, make_world
 
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TransformVersion
 from backfill_assets.installation import Platform
+from backfill_assets.planning.old_data import needed_columns
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.staging import compute
 from backfill_assets.staging.compute import compute_batch, require_arrived, staged_files
@@ -143,3 +144,9 @@ def test_a_transform_that_asks_for_a_reference_by_another_name_is_told_which_the
     ) as told:
         compute_batch(world.platform, target, record.plan, record.plan.chunks[:1], str(tmp_path / "staged"))
     assert str(told.value).startswith("the transform is refused")
+
+
+def test_what_is_read_of_earlier_rows_has_the_column_that_places_them_in_time() -> None:
+    target = replace(TARGET, look_back_columns=("id",))
+    assert needed_columns(target, a_plan(), target.look_back_columns) == ("id", "at")
+    assert needed_columns(target, a_plan(), ("at", "id")) == ("at", "id")

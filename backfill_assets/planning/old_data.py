@@ -103,12 +103,10 @@ def allowed(platform: Platform, target: TargetTable, plan: Plan, rows: DataFrame
 
 
 def needed_columns(target: TargetTable, plan: Plan, columns: Sequence[str]) -> tuple[str, ...]:
-    """Return columns of a source and those that `allowed` judges its rows by."""
-    extra = []
+    """Return columns of a source, the one that places its rows in time, and those that `allowed` judges them by."""
+    extra = [target.source_time_column]
     if plan.data is not None and plan.data.erasure is not None:
         extra.append(plan.data.erasure.column)
-    if plan.data is not None and plan.data.not_before is not None:
-        extra.append(target.source_time_column)
     return (*columns, *(name for name in extra if name not in columns))
 
 
