@@ -37,6 +37,7 @@ LONG = (
     "test_live.py",
     "test_reconciliation.py",
     "test_leases.py",
+    "test_testing.py",
     "test_doctor.py",
     "test_old_data.py",
     "test_dagster.py",

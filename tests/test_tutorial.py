@@ -26,6 +26,12 @@ def run(*words):
         cli(list(words), standalone_mode=False)
     return said.getvalue()
 
+trial = runpy.run_path("docs/tutorial/test_metering.py")
+tested = [name for name in trial if name.startswith("test_")]
+for name in tested:
+    trial[name]()
+print("TESTED " + json.dumps(tested))
+
 run("init")
 sys.argv = ["make_readings.py", "readings.csv"]
 runpy.run_path("docs/tutorial/make_readings.py")
@@ -95,6 +101,12 @@ def test_the_table_takes_fewer_than_sixty_lines() -> None:
     manifest = (TUTORIAL / "meter-daily-2024-q1.yaml").read_text(encoding="utf-8")
     written = [line for line in (product + manifest).splitlines() if line.strip()]
     assert len(written) + len(["an import", "its name"]) < 60
+
+
+def test_the_transform_passes_the_tests_of_it_alone_which_the_page_shows(said: dict[str, Any]) -> None:
+    assert len(said["TESTED"]) == 4
+    page = (ROOT / "docs" / "adding-a-table.md").read_text(encoding="utf-8")
+    assert f"```python\n{(TUTORIAL / 'test_metering.py').read_text(encoding='utf-8')}```\n" in page
 
 
 def test_the_table_is_published_with_its_three_months(said: dict[str, Any]) -> None:

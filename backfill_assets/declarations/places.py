@@ -29,7 +29,7 @@ def place(error: BaseException) -> str:
     worker's lines count.
     """
     found = [*_ways(error)]
-    own = [one for one in found if _is_own(one[0])] or [one for one in found if is_core(one[0])]
+    own = [one for one in found if is_own(one[0])] or [one for one in found if is_core(one[0])]
     if not own:
         return ""
     file, line, function = own[-1]
@@ -66,7 +66,8 @@ def raised_in_worker(error: BaseException) -> str:
     return next((line.strip() for line in below if line and not line.startswith(" ")), "")
 
 
-def _is_own(name: str) -> bool:
+def is_own(name: str) -> bool:
+    """Return whether a file is an author's: neither the platform's, nor Python's, nor an installed package's."""
     file = Path(name)
     if file.is_relative_to(PRODUCTS_FOLDER):
         return True
