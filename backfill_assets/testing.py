@@ -248,7 +248,8 @@ class Trial:
         """Require that rows depend on nothing but the rows that are read: they are computed in several ways, all of them alike.
 
         That is: once more; from source rows in reverse order; from rows spread over more files, with other shuffles and joins
-        and chunks in Spark partitions of their own; in a process of another time zone; each chunk alone; and in twos.
+        and chunks in Spark partitions of their own; in a process of another time zone; each chunk alone; in twos; and, of a
+        target with an entity, every second one alone, as a merge computes some of them.
 
         Args:
             zone: the other time zone of this process.
@@ -287,6 +288,8 @@ class Trial:
         for at in range(0, len(chunks), 2) if len(chunks) > 2 else ():  # noqa: PLR2004 - in twos
             found = self._compute(chunks[at : at + 2])
             self._require_alike(f"with chunks {' and '.join(found)} together", found, self._cause_of_chunks)
+        if self.target.entity is not None:
+            self._require_alike_by_entity(self.target.entity)
 
     def require_no_look_ahead(self) -> None:
         """Require that no chunk's rows change where the source rows after its own read window are removed.
@@ -517,6 +520,20 @@ class Trial:
                     f"{self._named} has other rows of {key} when it is computed {how}: {_rows_in(differences)}",
                     differences,
                     cause(self.plan.chunk(key)),
+                )
+
+    def _require_alike_by_entity(self, entity: str) -> None:
+        """Require of some entities the rows that they have beside others: a merge computes some of them alone."""
+        some = self._source[entity].drop_nulls().unique().sort().gather_every(2).to_list()
+        of_them = pl.col(entity).is_in(some)
+        found = self._compute(self.plan.chunks, source=self._stored([part.filter(of_them) for part in self._parts]))
+        for key, frame in found.items():
+            if differences := self._differences(self._together[key].filter(of_them), frame):
+                raise TrialError(
+                    f"{self._named} has other rows of {key} when it is computed of {len(some):,} values of {entity} alone: "
+                    f"{_rows_in(differences)}",
+                    differences,
+                    f"a row depends on source rows of another {entity}; MERGE_BY_KEY computes some of them without the others",
                 )
 
     def _cause_of_chance(self, _: PlannedChunk) -> str:

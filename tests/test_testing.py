@@ -378,6 +378,19 @@ def test_a_transform_that_is_not_pure_is_told_how_and_why(
         assert set(told.value.differences[0].key) == {"meter", "day"}
 
 
+def share_of_the_day(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    of_all = F.sum("watt_hours").over(Window.partitionBy("day"))
+    share = F.floor(100 * F.col("watt_hours") / of_all)
+    return daily(inputs, context).withColumn("watt_hours", share)
+
+
+def test_rows_of_an_entity_that_depend_on_another_are_found_where_entities_are_merged() -> None:
+    with pytest.raises(TrialError, match="computed of 1 values of meter alone: 31 row") as told:
+        trial(share_of_the_day, entity="meter").require_pure()
+    assert "MERGE_BY_KEY" in told.value.cause
+    trial(share_of_the_day).require_pure()
+
+
 @pytest.mark.parametrize(
     ("value", "asked"),
     [
