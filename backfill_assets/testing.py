@@ -129,23 +129,30 @@ class TrialError(AssertionError):
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that differs. `column` is empty where the whole row is there a different number of times."""
+    """One value that differs: what is `found`, and what is `expected` or, in another way of computing it, was found before.
+
+    `column` is empty where the whole row is there a different number of times.
+    """
 
     key: Mapping[str, Any]
     column: str
     expected: Any
     found: Any
+    word: str = "expected"
 
     def __str__(self) -> str:
         key = ", ".join(f"{name}={value}" for name, value in self.key.items())
         if self.column:
-            return f"{key}: {self.column} is {self.found!r}, expected {self.expected!r}"
-        if self.found == 0:
-            return f"{key}: the row is missing"
-        return f"{key}: no such row is expected" if self.expected == 0 else f"{key}: {self._times()}"
+            return f"{key}: {self.column} is {_shown(self.found)}, {self.word} {_shown(self.expected)}"
+        return f"{key}: the row is there {_times(self.found)}, {self.word} {_times(self.expected)}"
 
-    def _times(self) -> str:
-        return f"the row is there {self.found} time(s), expected {self.expected}"
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def _times(number: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(number, f"{number:,} times")
 
 
 def transformed(
@@ -241,7 +248,7 @@ class Trial:
         wanted = _frame(self.target.name, self.target.model, expected, complete=True)
         first, last = self.plan.publish_range.start, self.plan.publish_range.end
         wanted = wanted.filter(pl.col(self.target.day_column).is_between(first, last))
-        if found := self._differences(wanted, rows):
+        if found := self._differences(wanted, rows, "expected"):
             raise TrialError(f"{self._named} does not compute what is expected: {_rows_in(found)}", found)
 
     def require_pure(self, *, zone: str = _OTHER_ZONE, session_zone: str | None = None) -> None:
@@ -494,7 +501,7 @@ class Trial:
 
     # --- what differs, and why ----------------------------------------------------------------------------------------
 
-    def _differences(self, expected: pl.DataFrame, found: pl.DataFrame) -> list[Difference]:
+    def _differences(self, expected: pl.DataFrame, found: pl.DataFrame, word: str = "otherwise") -> list[Difference]:
         key = list(self.target.key)
         others = [name for name in dtypes(self.target.model) if name not in {*key, *LINEAGE_COLUMNS}]
         sides = [frame.select(*key, *others).sort(*key, *others) for frame in (expected, found)]
@@ -505,11 +512,11 @@ class Trial:
         for one in sorted(left.keys() | right.keys(), key=lambda values: [(part is not None, part) for part in values]):
             named, before, after = dict(zip(key, one, strict=True)), left.get(one, []), right.get(one, [])
             if len(before) != len(after):
-                differences.append(Difference(named, "", len(before), len(after)))
+                differences.append(Difference(named, "", len(before), len(after), word))
                 continue
             for old, new in zip(before, after, strict=True):
                 pairs = zip(others, old, new, strict=True)
-                differences += [Difference(named, name, was, now) for name, was, now in pairs if was != now]
+                differences += [Difference(named, name, was, now, word) for name, was, now in pairs if was != now]
         return differences
 
     def _require_alike(self, how: str, found: Mapping[str, pl.DataFrame], cause: Callable[[PlannedChunk], str]) -> None:
@@ -547,10 +554,11 @@ class Trial:
         return "its Python code asks a clock or a random generator, or goes by the order of a set"
 
     def _cause_of_order(self, _: PlannedChunk) -> str:
-        said = self._has((*_RANDOM, *_PLACES, *_ORDERED))
         what = "it depends on the order of rows, or on which lie in one Spark partition"
-        if said:
-            return f"{what}: its plan has {said}; order them by columns that no two rows share"
+        if said := self._has((*_RANDOM, *_PLACES)):
+            return f"{what}: its plan has {said}, whose values go by where a row lies, whatever the seed"
+        if said := self._has(_ORDERED):
+            return f"{what}: its plan has {said}; order by columns that no two rows share, or take the least or the largest"
         return f"{what}; so does adding up floating point numbers"
 
     def _cause_of_chunks(self, chunk: PlannedChunk) -> str:

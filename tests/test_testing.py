@@ -289,8 +289,8 @@ def test_what_differs_is_named_by_key_and_column(sound: Trial) -> None:
     assert str(told.value).splitlines() == [
         "daily 1.0.0 of silver.daily does not compute what is expected: 3 row(s) differ",
         "  - meter=m1, day=2024-01-04: watt_hours is 130, expected 131",
-        "  - meter=m1, day=2024-01-08: no such row is expected",
-        "  - meter=m3, day=2024-01-01: the row is missing",
+        "  - meter=m1, day=2024-01-08: the row is there once, expected never",
+        "  - meter=m3, day=2024-01-01: the row is there never, expected once",
     ]
     with pytest.raises(InputRefused, match=r"a row of silver\.daily lacks watt_hours"):
         sound.require_same_as([{"meter": "m1", "day": date(2024, 1, 1)}])
@@ -359,7 +359,7 @@ ALONE = "with chunk 2024-0{} alone"
             "reverse order|more files",
             r"monotonically_increasing_id\(\)",
         ),
-        (first_of_the_day, "from source rows in reverse order", r"its plan has first\(\); order them by"),
+        (first_of_the_day, "from source rows in reverse order", r"its plan has first\(\); order by columns"),
         (since_noon, "in a process whose time zone is Pacific/Auckland", "a datetime without a time zone"),
         (changed(lambda context: F.lit(len(context.chunks))), ALONE.format(1), "as `context.chunks`"),
         (changed(lambda context: F.lit(len(set(context.slots)))), "more files|alone", "context.chunks|Spark partition"),
