@@ -317,6 +317,14 @@ def test_a_transform_that_says_it_is_clustered_and_is_not_breaks_a_rule() -> Non
     }
 
 
+def test_a_clustered_transform_that_returns_other_days_as_well_has_them_cut(sound: Trial) -> None:
+    sorted_by_key = trial(
+        lambda inputs, context: daily(inputs, context).coalesce(1).sortWithinPartitions(*DAILY.key), clustered=True
+    )
+    assert sorted_by_key.violations() == {}
+    assert sorted_by_key.rows().equals(sound.rows())
+
+
 # --- pure -------------------------------------------------------------------------------------------------------------
 
 
