@@ -26,8 +26,8 @@ from pandera.errors import SchemaError, SchemaErrors
 
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, is_row_rule
-from backfill_assets.worker.columns import scan_file
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.worker.columns import scan_file
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from manifests.canonical import plain
