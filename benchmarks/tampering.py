@@ -37,6 +37,7 @@ from backfill_assets.publication.publisher import publish, rollback
 from benchmarks import small_table
 from benchmarks.changed_bytes import Tamperer, problems_of
 from benchmarks.forged_records import FORGED_RECORDS, Hand
+from benchmarks.forged_snapshots import FORGED_SNAPSHOTS
 from benchmarks.forgeries import FORGERIES, Forged, Forger
 from benchmarks.histories import live_through
 
@@ -49,6 +50,8 @@ CHANGED = (
     ("REPLACE_PARTITIONS", ("2020-03-01", "2020-03-31"), "1", {}),
 )
 """The runs of the installation that is changed; the last one is rolled back."""
+OF_TABLES = (*FORGERIES, *FORGED_SNAPSHOTS)
+"""Every kind of forgery of a table, in turn."""
 
 
 @dataclass
@@ -110,7 +113,7 @@ def change_tables(platform: Platform, copies: Copies, number: int, seed: int) ->
     """Forge tables one change at a time, each kind in turn."""
     outcome = Outcome()
     for one in range(number):
-        forgery = FORGERIES[one % len(FORGERIES)]
+        forgery = OF_TABLES[one % len(OF_TABLES)]
         forged = forgery(Forger(platform, random.Random(f"{seed}-{one}")))
         outcome.made[forgery.__name__] += 1
         found = verify(platform).everything  # what metadata alone shows is cheap

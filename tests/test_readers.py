@@ -24,10 +24,10 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor import mend
 from backfill_assets.publication.publisher import accept, change_of, publish, reinstate, rollback
 from benchmarks import small_table
-from benchmarks.forgeries import FORGERIES, Forged, Forger
+from benchmarks.forgeries import Forged, Forger
 from benchmarks.histories import History
 from benchmarks.small_table import HISTORY, READINGS, manifest, planned, staged
-from benchmarks.tampering import Copies, change_tables, installation, lawful_histories
+from benchmarks.tampering import OF_TABLES, Copies, change_tables, installation, lawful_histories
 from resources.lakehouse.facade import EVIDENCE_PROPERTY, RUN_PROPERTY, commit_replacement, local_path
 from resources.ledger.tables import publications
 
@@ -83,7 +83,7 @@ def test_what_nobody_touched_is_what_readers_get(platform: Platform) -> None:
 
 
 def test_each_kind_of_forgery_of_a_table_is_found_and_named(made: tuple[Platform, Copies]) -> None:
-    outcome = change_tables(*made, len(FORGERIES), SEED)
+    outcome = change_tables(*made, len(OF_TABLES), SEED)
     assert (outcome.unnoticed, outcome.unnamed) == ([], [])
     assert set(outcome.made.values()) == {1}
     assert verify(made[0], data=True).everything == []  # each was put back

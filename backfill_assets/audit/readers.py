@@ -26,6 +26,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import Transform
 from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, TimestamptzType
 
+from backfill_assets.audit.listed_files import counts_in, not_as_rows
 from backfill_assets.audit.table_metadata import check_log, check_refs, check_writing
 from backfill_assets.evidence.seals import Sealed, digest_types
 from backfill_assets.publication.under_way import Effect, Intent, effects
@@ -45,12 +46,13 @@ from resources.lakehouse.snapshots import (
     spec_facts,
     summary_facts,
 )
-from resources.lakehouse.storage import Storage, place_of
+from resources.lakehouse.storage import Storage, place_of, store_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_FILES = 3
 _WIDER = {("int", "long"), ("float", "double")}
 """Changes of a column's type by which no value changes, as Iceberg allows them."""
+_MISLED = "is not that of a file of rows that readers find there"
 _UNREADABLE = (OSError, arrow.ArrowException, pl.exceptions.PolarsError, ValueError, KeyError, TypeError)
 
 
@@ -362,6 +364,10 @@ def _judged(
     """Name a chunk whose files are others than those accepted, or return it if as many rows came in their place."""
     came = sum(entry.file.record_count for entry in strays)
     if all(entry.is_data for entry in strays) and came == sum(file["rows"] for file in missing):
+        stores = {store_of(file["path"]) for file in own}
+        for entry in strays:
+            for name, expected, found in not_as_rows(entry, stores):
+                report.add(f"{seen.name} chunk {key} {entry.place} {name}", _MISLED, expected, found)
         return [Rewritten(key, tuple(strays))]
     had = sum(file["rows"] for file in own)
     names = [f"- {place_of(file['path'])}" for file in missing]
@@ -394,7 +400,7 @@ def _own(seen: Seen, sealed: Sealed, chunk: Mapping[str, Any], days: Days) -> li
     derived = {place_of(file["path"]): file for file in chunk["derived"]}
     left = _at(seen, sealed, days) or {}
     beside = [
-        {"path": one.place, "rows": one.file.record_count, "bytes": one.file.file_size_in_bytes}
+        {"path": one.file.file_path, "rows": one.file.record_count, "bytes": one.file.file_size_in_bytes}
         for place, one in left.items()
         if place not in derived
     ]
@@ -426,6 +432,8 @@ def _entry(
     ):
         if listed != known:
             report.add(f"{where} {name}", "is not that of the file that was accepted", known, listed)
+    for name, expected, found in not_as_rows(entry, {store_of(file["path"])}):
+        report.add(f"{where} {name}", _MISLED, expected, found)
     bounds = day_bounds(entry, day)
     if bounds is not None and not (days[0] <= bounds[0] and bounds[1] <= days[1]):
         report.add(f"{where} bounds", "lie outside of the chunk", _span(days), _span(bounds))
@@ -634,7 +642,7 @@ def _read(
         for field_id, own, name in renamed:
             report.add(f"{at} column {own} (field {field_id})", "readers find it under another name", own, name)
             is_right = False
-        for name, expected, shown in _lies(seen, entry, frame, schema):
+        for name, expected, shown in (*counts_in(entry, raw, frame, schema), *_lies(seen, entry, frame, schema)):
             report.add(f"{at} {name}", "its manifest says otherwise than its rows", expected, shown)
             is_right = False
     except _UNREADABLE as error:
@@ -678,15 +686,10 @@ def _arrow_type(kind: IcebergType) -> arrow.DataType:
 def _lies(seen: Seen, entry: Entry, frame: pl.DataFrame, schema: Schema) -> Iterator[tuple[str, Any, Any]]:
     """Yield what a manifest says of a file and its rows do not: name, what is true, and what it says."""
     file = entry.file
-    if file.record_count != frame.height:
-        yield "record_count", frame.height, file.record_count
     for field in schema.fields:
         if not isinstance(field.field_type, PrimitiveType):
             continue
         values = frame[field.name]
-        nulls = (file.null_value_counts or {}).get(field.field_id)
-        if nulls is not None and nulls != values.null_count():
-            yield f"null count of {field.name}", values.null_count(), nulls
         for side, bounds, real in (
             ("lower", file.lower_bounds, values.min()),
             ("upper", file.upper_bounds, values.max()),

@@ -27,6 +27,8 @@ from resources.lakehouse.metadata import readable_place
 _LOOK_AT_ONCE = 1_000
 _NAMED_HOSTS = frozenset({"hdfs", "viewfs"})
 """Schemes whose host is a part of the file system, and not of a file's place in it; as in PyIceberg."""
+_SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb", "gcs": "gs"}
+"""Schemes that name the same store as another one."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,13 @@ def place_of(uri: str) -> str:
     if parts.scheme in {"", "file"}:
         return local_path(uri)
     return parts.path if parts.scheme in _NAMED_HOSTS else parts.netloc + parts.path
+
+
+def store_of(uri: str) -> str:
+    """Return which file system a URI is of: with `place_of` it says which file, and another spelling of both is the same."""
+    parts = urlsplit(uri)
+    host = parts.netloc if parts.scheme in {*_NAMED_HOSTS, "file"} and parts.netloc != "localhost" else ""
+    return f"{_SAME_STORE.get(parts.scheme, parts.scheme) or 'file'}://{host}"
 
 
 def filesystem_of(table: Table, uri: str) -> tuple[pafs.FileSystem, str, str]:
