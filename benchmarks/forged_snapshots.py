@@ -438,5 +438,6 @@ FORGED_SNAPSHOTS: tuple[Callable[[Forger], Forged], ...] = (
     all_not_a_number,
     as_many_values_as_nulls,
     split_behind_the_rows,
+    rewritten_under_another_run,
 )
 """Every kind, in turn."""

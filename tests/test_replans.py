@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as arrow
 import pytest
@@ -22,6 +23,7 @@ from backfill_assets.planning import resolve as planning
 from backfill_assets.publication import publisher as publication
 from backfill_assets.staging import executor
 from benchmarks import small_table
+from benchmarks.histories import History
 from benchmarks.small_table import SOURCE, manifest_data
 from manifests.errors import EnvironmentRefused, Problem, PublicationDeferred, StateMoved
 from manifests.lifecycle import RunState
@@ -211,3 +213,20 @@ def test_runs_that_are_planned_within_one_second_are_two_versions_of_a_row(
         small_table.planned(platform, contract)
         assert small_table.staged(platform, contract.run_id).state is RunState.VALIDATED
         publication.publish(platform, contract.run_id)
+
+
+def test_rows_of_a_chunk_that_was_planned_anew_are_its_new_plan_s_whoever_has_rewritten_them(
+    platform: Platform,
+) -> None:
+    two_runs(platform)
+    small_table.staged(platform, SLOW)
+    meanwhile(platform)
+    comes_to_its_end(platform)
+    plans = platform.ledger.plans(platform.ledger.run(SLOW))
+    assert plans["2020-02"].source_snapshot_id != plans["2020-03"].source_snapshot_id
+    march_of_all = mock.Mock(choice=lambda months: months[2])
+    History(platform, march_of_all).compacted()
+    assert verify(platform, data=True).everything == []
+    rewritten = [note for run in verify(platform, [SLOW]).runs for note in run.notes if "were rewritten" in note]
+    assert rewritten
+    assert "2020-03" in rewritten[0]

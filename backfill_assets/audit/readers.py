@@ -28,6 +28,7 @@ from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, T
 
 from backfill_assets.audit.listed_files import counts_in, not_as_rows
 from backfill_assets.audit.table_metadata import check_log, check_refs, check_writing
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.evidence.seals import Sealed, digest_types
 from backfill_assets.publication.under_way import Effect, Intent, effects
 from backfill_assets.worker.chunk_gate import by_key
@@ -52,6 +53,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_FILES = 3
 _WIDER = {("int", "long"), ("float", "double")}
 """Changes of a column's type by which no value changes, as Iceberg allows them."""
+_PLANNED = {
+    "run_id": "run_id",
+    "processing_mode": "mode",
+    "transform_version": "transform_version",
+    "input_snapshot_id": "source_snapshot_id",
+    "produced_at": "run_clock",
+}
+"""What a plan says of each lineage column, by column."""
 _MISLED = "is not that of a file of rows that readers find there"
 _UNREADABLE = (OSError, arrow.ArrowException, pl.exceptions.PolarsError, ValueError, KeyError, TypeError)
 
@@ -538,17 +547,33 @@ def read_chunk(
     if frames is None:
         return False
     accepted: str | None = str(chunk["digest"])
+    more = LINEAGE_COLUMNS if merges else ()  # of one run's rows the plan says what is in them
     try:
         if merges:
             accepted = _as_merged(seen, storage, sealed, own, where, days, report) if rewritten else None
-        found = _digest(sealed, frames) if accepted is not None else None
+        found = _digest(sealed, frames, more) if accepted is not None else None
     except _UNREADABLE as error:
         report.add(where, f"cannot be read by the current schema: {type(error).__name__}: {str(error)[:200]}")
         return False
     if found != accepted:
-        report.add(where, "readers get rows of another digest", accepted, found)
+        also = ", or their lineage is another" if merges else ""
+        report.add(where, f"readers get rows of another digest{also}", accepted, found)
         return False
+    for name, expected, said in _other_lineage(sealed, key, frames) if rewritten and not merges else ():
+        report.add(f"{where} lineage {name}", "is not that of the run that holds the chunk", expected, said)
+        whole = False
     return whole
+
+
+def _other_lineage(sealed: Sealed, key: str, frames: Sequence[pl.DataFrame]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each lineage column of which rows say something else than the plan of their chunk: no digest has these columns."""
+    plan = sealed.plan_of(key)
+    planned = {column: plan.get(name) for column, name in _PLANNED.items()}
+    for name, expected in planned.items():
+        own = datetime.fromisoformat(str(expected)) if name == "produced_at" and expected is not None else expected
+        found = {value for frame in frames if name in frame.columns for value in frame[name].unique().to_list()}
+        if own is not None and (others := found - {own}):
+            yield name, expected, ", ".join(sorted(map(str, others)))
 
 
 def _frames(
@@ -589,7 +614,7 @@ def _as_merged(
         )
         return None
     frames, _ = _frames(seen, storage, list(at.values()), own, where, sealed.target.day_column, days, report)
-    return None if frames is None else _digest(sealed, frames)
+    return None if frames is None else _digest(sealed, frames, LINEAGE_COLUMNS)
 
 
 def read_corrections(seen: Seen, storage: Storage, sealed: Sealed, report: Report) -> None:
@@ -601,10 +626,11 @@ def read_corrections(seen: Seen, storage: Storage, sealed: Sealed, report: Repor
                 _read(seen, storage, entry, file, seen.table.schema(), where, report)
 
 
-def _digest(sealed: Sealed, frames: Sequence[pl.DataFrame]) -> str:
-    """Compute the digest of a chunk's rows, whatever files they came in."""
+def _digest(sealed: Sealed, frames: Sequence[pl.DataFrame], more: Sequence[str] = ()) -> str:
+    """Compute the digest of a chunk's rows, whatever files they came in, of `more` columns than those of digests as well."""
     key = list(sealed.target.key)
     types = digest_types(sealed, frames[0].schema if frames else None)
+    types |= {name: kind for name, kind in dtypes(sealed.target.model).items() if name in more}
     digest = RowDigest(types)
     ordered = [by_key(frame, key)[0] for frame in frames if frame.height]
     ordered.sort(key=lambda frame: [(value is not None, value) for value in frame.select(key).row(0)])

@@ -102,6 +102,11 @@ class Sealed:
         plan = self.run["plan"]
         return plan if isinstance(plan, dict) else {}
 
+    def plan_of(self, chunk: str) -> Mapping[str, Any]:
+        """The plan that a chunk was computed by: the approved one, or the last one that it was planned anew with."""
+        anew = [one["plan"] for one in self.rows.get("amendments", {}).values() if chunk in one["chunks"]]
+        return anew[-1] if anew and isinstance(anew[-1], dict) else self.plan
+
     @property
     def table(self) -> str:
         """The table by whose snapshots the ledger knows the changes of the run."""
