@@ -438,6 +438,8 @@ FORGED_SNAPSHOTS: tuple[Callable[[Forger], Forged], ...] = (
     all_not_a_number,
     as_many_values_as_nulls,
     split_behind_the_rows,
+    deletes_of_another_day,
+    rows_of_another_day,
     rewritten_under_another_run,
 )
 """Every kind, in turn."""

@@ -28,6 +28,7 @@ from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, T
 
 from backfill_assets.audit.listed_files import counts_in, not_as_rows
 from backfill_assets.audit.table_metadata import check_log, check_refs, check_writing
+from backfill_assets.audit.unknown_files import Holds, UnknownFiles, UnknownIn
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.evidence.seals import Sealed, digest_types
 from backfill_assets.publication.under_way import Effect, Intent, effects
@@ -61,6 +62,7 @@ _PLANNED = {
     "produced_at": "run_clock",
 }
 """What a plan says of each lineage column, by column."""
+_UNPROVABLE = "is of nobody's run, and cannot be opened: what readers get by it of accepted days cannot be proved"
 _MISLED = "is not that of a file of rows that readers find there"
 _UNREADABLE = (OSError, arrow.ArrowException, pl.exceptions.PolarsError, ValueError, KeyError, TypeError)
 
@@ -82,11 +84,13 @@ class World:
         seen: returns a table as its metadata shows it now; None if it cannot be read, which is said where it is found out.
         intents: returns the actions that are under way, or were interrupted, so that the ledger does not know yet what they did.
         gone: names a snapshot that the metadata no longer holds, if policy keeps it still: where, and when it was made.
+        unknown: says what files hold that are not known; None where nothing is opened.
     """
 
     seen: Callable[[str], Seen | None]
     intents: Callable[[], Sequence[Intent]]
     gone: Callable[[str, datetime], None]
+    unknown: UnknownFiles | None = None
 
 
 # --- the metadata -----------------------------------------------------------------------------------------------------
@@ -309,8 +313,8 @@ def check_files(world: World, sealed: Sealed, report: Report) -> Looked:
     days = _days_of(sealed)
     own = {str(chunk["chunk"]): _own(seen, sealed, chunk, days[str(chunk["chunk"])]) for chunk in chunks}
     missing = _missing(seen, own, day, days, report)
-    expected = {place_of(file["path"]) for files in own.values() for file in files}
-    strays = _strays(seen, day, {key: days[key] for key in own}, expected)
+    expected = {place_of(file["path"]): key for key, files in own.items() for file in files}
+    strays = _strays(world, seen, sealed, {key: days[key] for key in own}, expected, report)
     if sealed.plan.get("merge") and sealed.changes[-1]["snapshot_id"] not in seen.by_id:
         strays = {}  # an expiry has taken what says which files the merge left alone
     rewritten: list[Rewritten] = []
@@ -458,22 +462,48 @@ def _entry(
             report.add(f"{where} partition {field.name}", what, low if low == high else f"{low} to {high}", value)
 
 
-def _strays(seen: Seen, day: int | None, days: Mapping[str, Days], known: set[str]) -> dict[str, list[Entry]]:
-    """Return the files in which readers may find rows of chunks, and which are not known to be theirs, by chunk."""
+def _strays(
+    world: World,
+    seen: Seen,
+    sealed: Sealed,
+    days: Mapping[str, Days],
+    known: Mapping[str, str],
+    report: Report,
+) -> dict[str, list[Entry]]:
+    """Return the files in which readers may find rows of chunks, or that delete such, and are not `known` to be theirs, by chunk.
+
+    A file is where its bounds and partition say; where it may be opened, also where its rows are.
+    """
+    day, unknown = _field_of(seen, sealed, sealed.target.day_column), _unknown(world, seen, sealed)
     by_start = sorted(days.items(), key=lambda item: item[1])
     starts = [span[0] for _, span in by_start]
+
+    def within(low: date, high: date) -> Iterator[str]:
+        for number in range(bisect_right(starts, high) - 1, -1, -1):
+            key, span = by_start[number]
+            if span[1] < low:
+                break
+            yield key
+
     found: dict[str, list[Entry]] = {}
     for place, entries in seen.entries.items():
-        if place in known:
-            continue
-        for entry in entries:
-            low, high = days_of(seen, entry, day)
-            for number in range(bisect_right(starts, high) - 1, -1, -1):
-                key, span = by_start[number]
-                if span[1] < low:
-                    break
+        for entry in entries if place not in known else ():
+            keys = set(within(*days_of(seen, entry, day)))
+            gated = unknown.gated_for(place) if entry.is_data else None
+            held = Holds() if gated is not None and not any(within(*gated)) else unknown.holds(entry)
+            keys |= {key for one in held.days for key in within(one, one)}
+            keys |= {known[file] for file in held.deletes if file in known}
+            if held.trouble and not keys:
+                report.add(f"{seen.name} {place}", _UNPROVABLE, "a file that can be opened", held.trouble)
+            for key in sorted(keys):
                 found.setdefault(key, []).append(entry)
     return found
+
+
+def _unknown(world: World, seen: Seen, sealed: Sealed) -> UnknownIn:
+    """Return what says of the files of one table what they hold; nothing, where none may be opened."""
+    day, run = (_field_of(seen, sealed, column) for column in (sealed.target.day_column, "run_id"))
+    return UnknownIn(world.unknown, seen, sealed.target.name, day, run)
 
 
 def _field_of(seen: Seen, sealed: Sealed, column: str) -> int | None:

@@ -25,6 +25,7 @@ from backfill_assets.audit.foreign_files import begun_bundles, interrupted, stra
 from backfill_assets.audit.pins import Inputs
 from backfill_assets.audit.proof import FileProblem, check_rows
 from backfill_assets.audit.readers import Looked, World, check_files, check_metadata, read_chunk, read_corrections
+from backfill_assets.audit.unknown_files import UnknownFiles
 from backfill_assets.evidence.diff_records import no_diff
 from backfill_assets.evidence.events import ADOPTED, GC, REFUSED
 from backfill_assets.evidence.links import misnamed, strange_links
@@ -50,8 +51,8 @@ from resources.evidence.store import INDEX, SEALED, examine
 from resources.files.kept_files import json_of, read_json, read_kept
 from resources.lakehouse.facade import ACTION_PROPERTY, EVIDENCE_PROPERTY, PLAN_PROPERTY, RUN_PROPERTY, VERSION_PROPERTY
 from resources.lakehouse.history import referenced
-from resources.lakehouse.snapshots import Seen, summary_facts
-from resources.lakehouse.storage import Storage
+from resources.lakehouse.snapshots import Days, Seen, summary_facts
+from resources.lakehouse.storage import Storage, place_of
 from resources.ledger.journal import (
     INSTALLATION,
     Explained,
@@ -226,6 +227,7 @@ class _Check:
         self.journal = Explained()
         self._tables: dict[str, Seen | None] = {}
         self._inputs = Inputs(platform)
+        self._unknown = UnknownFiles(self._published)
         self._in_use: dict[str, set[str]] = {}
         self._is_outrun = False
         try:
@@ -681,7 +683,7 @@ class _Check:
 
         before = len(found.problems)
         self._snapshots(sealed, root, found)
-        world = World(look, self._intents, gone)
+        world = World(look, self._intents, gone, self._unknown if data else None)
         check_metadata(world, sealed, found)
         looked = check_files(world, sealed, found)
         rewritten = looked.rewritten
@@ -789,6 +791,21 @@ class _Check:
             if (file.stem, hashlib.sha256(raw).hexdigest()) in vouched:
                 said.setdefault(file.stem.rpartition("-")[0], {}).update(json_of(raw))
         return list(said.values())
+
+    def _published(self, target: str, table: str) -> dict[str, Days]:
+        """Return the files that the ledger says runs of a target have published to a table, each with the days it was gated for."""
+        ledger = self.platform.ledger
+        files: dict[str, Days] = {}
+        for record in ledger.runs(target=target, states=WAS_PUBLISHED):
+            corrects, is_target = record.plan.corrections is not None, table == target
+            try:
+                days = {one.key: (one.start, one.end) for one in record.plan.chunks}
+                for chunk in ledger.chunks(record.run_id) if corrects or is_target else ():
+                    own = (*(chunk.files if is_target else ()), *(chunk.derived if corrects is not is_target else ()))
+                    files |= {place_of(one.path): days[chunk.chunk] for one in own}
+            except (Refused, KeyError):
+                continue  # the rows of that run are named with it, and its files are opened
+        return files
 
     def _table(self, name: str, found: _Findings) -> Seen | None:
         if name not in self._tables:

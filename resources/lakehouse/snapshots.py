@@ -325,8 +325,11 @@ def entries_of(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[Entr
 
 
 def days_of(seen: Seen, entry: Entry, day: int | None) -> Days:
-    """Return the days that a file may hold, by its bounds, else by its partition; all of them where nothing says."""
-    bounds = day_bounds(entry, day)
+    """Return the days that a file may hold, by its bounds, else by its partition; all of them where nothing says.
+
+    What deletes rows deletes them in its partition, whatever its bounds are of.
+    """
+    bounds = day_bounds(entry, day) if entry.is_data else None
     if bounds is not None:
         return bounds
     spec = seen.table.specs()[entry.file.spec_id]
