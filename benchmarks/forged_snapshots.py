@@ -440,6 +440,8 @@ FORGED_SNAPSHOTS: tuple[Callable[[Forger], Forged], ...] = (
     split_behind_the_rows,
     deletes_of_another_day,
     rows_of_another_day,
+    deletes_of_corrections,
+    corrections_again,
     rewritten_under_another_run,
 )
 """Every kind, in turn."""

@@ -525,22 +525,53 @@ def _span(days: Days) -> str:
 
 
 def _corrections(world: World, sealed: Sealed, report: Report) -> None:
-    """Require that the corrections that a run issued are what readers of its corrections table get."""
-    if not sealed.plan.get("corrections") or sealed.target.corrections is None or not sealed.changes:
+    """Require that the corrections that a run issued are what readers of its corrections table get, and nothing else in its name."""
+    if sealed.target.corrections is None or (seen := world.seen(sealed.target.corrections.name)) is None:
         return
-    if sealed.changes[-1]["action"] == ROLLBACK:
-        return
-    seen = world.seen(sealed.target.corrections.name)
-    if seen is None:
-        return
-    for chunk in sealed.rows.get("chunks", {}).values():
+    issues = bool(sealed.plan.get("corrections") and sealed.changes)
+    shows = issues and sealed.changes[-1]["action"] != ROLLBACK
+    own: set[str] = set()
+    for chunk in sealed.rows.get("chunks", {}).values() if issues else ():
         for file in chunk["derived"]:
-            place = place_of(file["path"])
-            listed = seen.entries.get(place, [])
-            rows = [entry.file.record_count for entry in listed]
-            if rows != [file["rows"]] and not any(place in one.gone for one in _effects(world, seen, sealed)):
-                where = f"{seen.name} chunk {chunk['chunk']} {place}"
-                report.add(where, "is not what readers get of these corrections", [file["rows"]], rows)
+            own.add(place_of(file["path"]))
+            _correction(world, seen, sealed, str(chunk["chunk"]), file, report, shows=shows)
+    others = [entry for place, entries in seen.entries.items() if place not in own for entry in entries]
+    deletes = [entry for entry in others if not entry.is_data]
+    for entry in deletes if shows else ():
+        where = f"{seen.name} {entry.place}{_by(seen, entry)}"
+        report.add(where, "is a file of deleted rows: readers may get fewer corrections", "nothing", "deleted rows")
+    _more_corrections(world, seen, sealed, [entry for entry in others if entry.is_data], report, shows=shows)
+
+
+def _more_corrections(
+    world: World, seen: Seen, sealed: Sealed, others: Iterable[Entry], report: Report, *, shows: bool
+) -> None:
+    """Name each file of rows in the name of the run that no run has published; of one that has, that run is asked."""
+    unknown = _unknown(world, seen, sealed)
+    for entry in others:
+        if unknown.gated_for(entry.place) is not None:
+            continue
+        where, held = f"{seen.name} {entry.place}{_by(seen, entry)}", unknown.holds(entry)
+        if held.trouble and shows:
+            report.add(where, _UNPROVABLE, "a file that can be opened", held.trouble)
+        if sealed.run_id in held.runs and not any(entry.place in one.came for one in _effects(world, seen, sealed)):
+            what = f"has rows in the name of '{sealed.run_id}', which has not issued them"
+            report.add(where, what, "nothing", f"{entry.file.record_count:,} rows")
+
+
+def _correction(
+    world: World, seen: Seen, sealed: Sealed, key: str, file: Mapping[str, Any], report: Report, *, shows: bool
+) -> None:
+    """Hold what readers get of a file of corrections against what was issued; after a rollback that is nothing."""
+    place = place_of(file["path"])
+    where = f"{seen.name} chunk {key} {place}"
+    listed = seen.entries.get(place, [])
+    rows, wanted = [entry.file.record_count for entry in listed], [file["rows"]] if shows else []
+    if rows != wanted and not any(place in one.gone | one.came for one in _effects(world, seen, sealed)):
+        report.add(where, "is not what readers get of these corrections", wanted, rows)
+    for entry in listed:
+        for name, expected, found in not_as_rows(entry, {store_of(file["path"])}):
+            report.add(f"{where} {name}", _MISLED, expected, found)
 
 
 # --- the rows that readers get ----------------------------------------------------------------------------------------
