@@ -443,5 +443,7 @@ FORGED_SNAPSHOTS: tuple[Callable[[Forger], Forged], ...] = (
     deletes_of_corrections,
     corrections_again,
     rewritten_under_another_run,
+    another_spec_of_the_source,
+    another_schema_of_the_source,
 )
 """Every kind, in turn."""

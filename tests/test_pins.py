@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from worlds import SPARK
+from pyiceberg.types import LongType
 
 from backfill_assets import decisions
 from backfill_assets.audit.report import report, report_beside
@@ -115,6 +116,16 @@ def test_what_is_loaded_later_and_by_others_is_no_alarm(platform: Platform) -> N
     assert done.everything == []
     assert "loaded by another program" in done.runs[1].notes[0]
     assert done.runs[0].notes == ()
+
+
+def test_what_the_owner_of_a_source_does_to_it_later_is_no_alarm(platform: Platform) -> None:
+    table = platform.lakehouse.table(SOURCE)
+    with table.update_schema() as schema:
+        schema.rename_column("id", "event")
+        schema.add_column("more", LongType())
+    with platform.lakehouse.table(SOURCE).update_spec() as spec:
+        spec.add_field("event", "identity", "by_event")
+    assert said(platform) == []
 
 
 def test_the_text_of_the_policy_that_decided_is_in_the_evidence(platform: Platform) -> None:

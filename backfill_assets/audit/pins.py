@@ -12,13 +12,22 @@ from datetime import datetime
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.audit.readers import Report, World
 from backfill_assets.evidence.seals import Sealed
 from backfill_assets.installation import Platform
 from resources.lakehouse.contents import hash_of, said_of, sha256_at
 from resources.lakehouse.facade import before
-from resources.lakehouse.snapshots import Entry, Seen, lineage_from, schema_facts, summary_facts
+from resources.lakehouse.snapshots import (
+    Entry,
+    Seen,
+    lineage_from,
+    manifests_of,
+    schema_facts,
+    spec_facts,
+    summary_facts,
+)
 from resources.lakehouse.storage import place_of
 from resources.ledger import approvals
 from resources.sinks import AUDIT_TABLE
@@ -163,14 +172,16 @@ def _same_input(seen: Seen, where: str, facts: Mapping[str, Any], report: Report
     snapshot = seen.by_id[facts["snapshotId"]]
     if snapshot.timestamp_ms != facts["at"]:
         report.add(f"{where} time", "is not when it was committed", facts["at"], snapshot.timestamp_ms)
+    if snapshot.sequence_number != facts.get("sequence", snapshot.sequence_number):
+        report.add(f"{where} sequence number", "is not its own", facts["sequence"], snapshot.sequence_number)
+    parent = facts.get("parentId", snapshot.parent_snapshot_id)
+    if snapshot.parent_snapshot_id != parent and (snapshot.parent_snapshot_id is not None or parent in seen.by_id):
+        report.add(f"{where} parent", "is not the snapshot that it followed", parent, snapshot.parent_snapshot_id)
     if summary_facts(snapshot) != facts["summary"]:
         report.add(f"{where} summary", "is not what it was when it was read", facts["summary"], summary_facts(snapshot))
     if snapshot.manifest_list != facts["manifestList"]["path"]:
         report.add(f"{where} manifest list", "is another file", facts["manifestList"]["path"], snapshot.manifest_list)
-    schema = next((one for one in seen.table.metadata.schemas if one.schema_id == facts["schemaId"]), None)
-    if schema is not None and schema_facts(schema) != facts["fields"]:
-        what = "is not the one that it was read with"
-        report.add(f"{seen.name} schema {facts['schemaId']}", what, facts["fields"], schema_facts(schema))
+    _same_reading(seen, snapshot, where, facts, report)
     for file in [facts["manifestList"], *facts["manifests"]]:
         if (found := seen.sha256(file["path"])) != file["sha256"]:
             what = "was changed after it was read" if found else "is missing, and the metadata needs it"
@@ -179,6 +190,33 @@ def _same_input(seen: Seen, where: str, facts: Mapping[str, Any], report: Report
     for number in sorted(facts["loads"].keys() & loads.keys()):
         if facts["loads"][number] != loads[number]:
             report.add(f"{seen.name} snapshot {number}", "gives other hashes of its files than when it was read")
+
+
+def _same_reading(seen: Seen, snapshot: Snapshot, where: str, facts: Mapping[str, Any], report: Report) -> None:
+    """Hold by what schema and partition specs a snapshot is read against what was sealed.
+
+    What the table's owner does to its columns later goes into another schema, and is no change of what was read. What no
+    snapshot needs any more, an expiry may take away.
+    """
+    read_by = facts.get("snapshotSchemaId")
+    if read_by is not None and snapshot.schema_id != read_by:
+        report.add(f"{where} schema", "is not the one that it was read with", read_by, snapshot.schema_id)
+    schema = next((one for one in seen.table.metadata.schemas if one.schema_id == facts["schemaId"]), None)
+    if schema is None and facts["schemaId"] in {read_by, snapshot.schema_id}:
+        what = "is gone, and what it was read with"
+        report.add(f"{seen.name} schema {facts['schemaId']}", what, facts["fields"], "nothing")
+    elif schema is not None and schema_facts(schema) != facts["fields"]:
+        what = "is not the one that it was read with"
+        report.add(f"{seen.name} schema {facts['schemaId']}", what, facts["fields"], schema_facts(schema))
+    specs = spec_facts(seen.table)
+    for number, fields in facts.get("specs", {}).items():
+        if specs.get(number) != fields and (number in specs or number in _specs_of(seen, snapshot)):
+            what = "is not the one that it was read by: files are looked for by it"
+            report.add(f"{seen.name} partition spec {number}", what, fields, specs.get(number, "nothing"))
+
+
+def _specs_of(seen: Seen, snapshot: Snapshot) -> set[str]:
+    return {str(one.partition_spec_id) for one in manifests_of(seen.table, snapshot)}
 
 
 def _read_by(sealed: Sealed) -> BooleanExpression:
