@@ -445,5 +445,7 @@ FORGED_SNAPSHOTS: tuple[Callable[[Forger], Forged], ...] = (
     rewritten_under_another_run,
     another_spec_of_the_source,
     another_schema_of_the_source,
+    moved_base,
+    moved_candidate,
 )
 """Every kind, in turn."""

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from manifests.lifecycle import ACCEPT
+from manifests.lifecycle import ACCEPT, PUBLISH
 from manifests.model import ON_BRANCH, Acceptance
 from resources.lakehouse.facade import is_fence
 from resources.lakehouse.lineage import is_past, withdrawn
@@ -109,7 +109,8 @@ def _is_cut(seen: Seen, log: list[tuple[int, int]], made: int) -> bool:
 
 
 def check_refs(seen: Seen, sealed: Sealed, report: Report) -> None:
-    """Require that no name that this project has given has an age at which an expiry would take it."""
+    """Require that the names of what was there before a run, and of its candidate, name it, and that no expiry would take a name."""
+    _kept_by_name(seen, sealed, report)
     version = sealed.plan.get("version")
     own = {f"before-{sealed.run_id}", f"candidate-{sealed.run_id}"}
     own |= {version, withdrawn(version)} if version else set()
@@ -120,6 +121,22 @@ def check_refs(seen: Seen, sealed: Sealed, report: Report) -> None:
             if age is not None:
                 said = "was set by somebody: an expiry takes the name away, and then what it holds"
                 report.add(f"{seen.name} ref {name} {what}", said, "nothing", age)
+
+
+def _kept_by_name(seen: Seen, sealed: Sealed, report: Report) -> None:
+    """Require that the base of the run, and its candidate, are what their names say; the base has its name while a chunk is held."""
+    if seen.name != sealed.target.name or not sealed.changes:
+        return
+    refs = {name: ref.snapshot_id for name, ref in seen.table.refs().items()}
+    base, name = sealed.plan.get("base_snapshot_id"), f"before-{sealed.run_id}"
+    if base is not None and (name in refs or (sealed.accepted and base in seen.by_id)) and refs.get(name) != base:
+        what = f"does not name what was there before '{sealed.run_id}': nothing keeps what a rollback needs"
+        report.add(f"{seen.name} ref {name}", what, base, refs.get(name, "nothing"))
+    shown = next((one["snapshot_id"] for one in sealed.changes if one["action"] == PUBLISH), None)
+    candidate = f"candidate-{sealed.run_id}"
+    if sealed.plan.get("publish_mode") in ON_BRANCH and refs.get(candidate, shown) != shown:
+        what = f"does not name what '{sealed.run_id}' has published from it"
+        report.add(f"{seen.name} ref {candidate}", what, shown, refs[candidate])
 
 
 def _ms(instant: Any) -> int:
