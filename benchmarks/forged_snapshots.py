@@ -447,5 +447,6 @@ FORGED_SNAPSHOTS: tuple[Callable[[Forger], Forged], ...] = (
     another_schema_of_the_source,
     moved_base,
     moved_candidate,
+    later_schema_with_swapped_names,
 )
 """Every kind, in turn."""

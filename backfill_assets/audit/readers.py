@@ -151,6 +151,7 @@ def _same_columns(seen: Seen, facts: Mapping[str, Any], add: Callable[[str, str,
         add(f"{seen.name} schema {facts['schemaId']}", "is gone: it is never changed or removed", then, "nothing")
     elif (found := schema_facts(own)) != then and own.schema_id != seen.table.schema().schema_id:
         add(f"{seen.name} schema {facts['schemaId']}", "is not the one that was sealed", then, found)
+    _same_names_later(seen, facts, add)
     for field_id, (name, kind) in then.items():
         where = f"{seen.name} column {name} (field {field_id})"
         if field_id not in current:
@@ -161,6 +162,23 @@ def _same_columns(seen: Seen, facts: Mapping[str, Any], add: Callable[[str, str,
             add(where, "has another name: readers find its values under that one", name, new_name)
         if new_kind != kind and not _is_wider(kind, new_kind):
             add(where, "has another type", kind, new_kind)
+
+
+def _same_names_later(seen: Seen, facts: Mapping[str, Any], add: Callable[[str, str, Any, Any], None]) -> None:
+    """Require that what main came to show after a commit is read by schemas in which its columns have their names."""
+    if (number := facts.get("sequence")) is None:
+        return
+    used = {one.schema_id for one in seen.lineage.values() if (one.sequence_number or 0) > number}
+    for schema in seen.table.metadata.schemas:
+        if schema.schema_id not in used - {facts["schemaId"], seen.table.schema().schema_id}:
+            continue
+        found = schema_facts(schema)
+        for field_id, (name, kind) in facts["fields"].items():
+            new_name, new_kind = found.get(field_id, ("nothing", kind))
+            if new_name != name or (new_kind != kind and not _is_wider(kind, new_kind)):
+                what = "is another: who asks for a snapshot that was made with it finds its values otherwise"
+                where = f"{seen.name} schema {schema.schema_id} column {name} (field {field_id})"
+                add(where, what, f"{name} {kind}", f"{new_name} {new_kind}")
 
 
 def _is_wider(old: str, new: str) -> bool:
