@@ -448,5 +448,8 @@ FORGED_SNAPSHOTS: tuple[Callable[[Forger], Forged], ...] = (
     moved_base,
     moved_candidate,
     later_schema_with_swapped_names,
+    columns_in_another_order,
+    a_required_column,
+    ids_given_again,
 )
 """Every kind, in turn."""

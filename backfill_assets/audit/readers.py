@@ -27,7 +27,7 @@ from pyiceberg.transforms import Transform
 from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, TimestamptzType
 
 from backfill_assets.audit.listed_files import counts_in, not_as_rows
-from backfill_assets.audit.table_metadata import check_log, check_refs, check_writing
+from backfill_assets.audit.table_metadata import check_log, check_numbers, check_refs, check_writing
 from backfill_assets.audit.unknown_files import Holds, UnknownFiles, UnknownIn
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.evidence.seals import Sealed, digest_types
@@ -41,9 +41,11 @@ from resources.lakehouse.lineage import withdrawn
 from resources.lakehouse.snapshots import (
     Days,
     Entry,
+    Facts,
     Seen,
     day_bounds,
     days_of,
+    layout_facts,
     schema_facts,
     spec_facts,
     summary_facts,
@@ -118,6 +120,7 @@ def check_metadata(world: World, sealed: Sealed, report: Report) -> None:
     changed = dict.fromkeys([sealed.table, *sealed.tables])
     for table in filter(None, map(world.seen, changed)):
         check_log(table, sealed, report)
+        check_numbers(table, report)
     for table in filter(None, map(world.seen, dict.fromkeys([*changed, sealed.target.name]))):
         check_refs(table, sealed, report)
     if (seen := world.seen(sealed.table)) is not None:
@@ -151,6 +154,9 @@ def _same_columns(seen: Seen, facts: Mapping[str, Any], add: Callable[[str, str,
         add(f"{seen.name} schema {facts['schemaId']}", "is gone: it is never changed or removed", then, "nothing")
     elif (found := schema_facts(own)) != then and own.schema_id != seen.table.schema().schema_id:
         add(f"{seen.name} schema {facts['schemaId']}", "is not the one that was sealed", then, found)
+    else:
+        for where, expected, shown in _laid_out_otherwise(facts.get("layout", []), layout_facts(own)):
+            add(f"{seen.name} schema {facts['schemaId']} {where}", "is not the one that was sealed", expected, shown)
     _same_names_later(seen, facts, add)
     for field_id, (name, kind) in then.items():
         where = f"{seen.name} column {name} (field {field_id})"
@@ -162,6 +168,17 @@ def _same_columns(seen: Seen, facts: Mapping[str, Any], add: Callable[[str, str,
             add(where, "has another name: readers find its values under that one", name, new_name)
         if new_kind != kind and not _is_wider(kind, new_kind):
             add(where, "has another type", kind, new_kind)
+
+
+def _laid_out_otherwise(sealed: Sequence[Facts], now: Sequence[Facts]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what a schema says of its columns otherwise than it was sealed, if it was: their order, or one of them."""
+    order, found = ([one["id"] for one in columns] for columns in (sealed, now))
+    if sealed and order != found:
+        yield "order of columns", order, found
+    by_id = {one["id"]: one for one in now}
+    for one in sealed:
+        if (other := by_id.get(one["id"], {})) != one:
+            yield f"column {one['name']} (field {one['id']}) as it is laid out", one, other
 
 
 def _same_names_later(seen: Seen, facts: Mapping[str, Any], add: Callable[[str, str, Any, Any], None]) -> None:

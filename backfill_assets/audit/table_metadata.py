@@ -38,6 +38,30 @@ def check_writing(seen: Seen, facts: Mapping[str, Any], add: Callable[[str, str,
             follows = "other programs open its files by it" if name in of_access else "who writes next follows it"
             what = f"is not the one that was sealed: {follows}"
             add(f"{seen.name} {name}", what, "nothing" if then is None else then, now.get(name) or "nothing")
+    if (version := seen.table.format_version) < facts.get("formatVersion", 0):
+        what = "is older than the one that was sealed: who reads by it knows nothing of deleted rows"
+        add(f"{seen.name} format-version", what, f"{facts['formatVersion']} or later", version)
+
+
+def check_numbers(seen: Seen, report: Report) -> None:
+    """Require that what is added to a table next gets a number that nothing of it has: Iceberg's own rule."""
+    metadata = seen.table.metadata
+    for name, last, taken in (
+        ("last-column-id", metadata.last_column_id, [max(one.field_ids, default=0) for one in metadata.schemas]),
+        (
+            "last-partition-id",
+            metadata.last_partition_id,
+            [field.field_id for spec in metadata.partition_specs for field in spec.fields],
+        ),
+        (
+            "last-sequence-number",
+            getattr(metadata, "last_sequence_number", None),  # the first version of the format has none
+            [one.sequence_number or 0 for one in metadata.snapshots],
+        ),
+    ):
+        if last is not None and last < max(taken, default=0):
+            what = "is less than a number that is taken: the next one is given twice"
+            report.add(f"{seen.name} {name}", what, f"{max(taken)} or more", last)
 
 
 def check_log(seen: Seen, sealed: Sealed, report: Report) -> None:

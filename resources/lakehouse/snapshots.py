@@ -8,6 +8,7 @@ lies in the warehouse now is what is looked at. What must agree with what is `ba
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ Days = tuple[date, date]
 """The first and the last, both included."""
 _EPOCH = date(1970, 1, 1)
 _READERS = 16
+_LAYOUT = frozenset({"id", "name", "type", "required"})
+_DEFAULTS = frozenset({"initial-default", "write-default"})
 _REDIRECTS = (
     "write.data.path",
     "write.metadata.path",
@@ -57,6 +60,21 @@ def schema_facts(schema: Schema) -> dict[str, list[str]]:
     return {str(field.field_id): [field.name, str(field.field_type)] for field in schema.fields}
 
 
+def layout_facts(schema: Schema) -> list[Facts]:
+    """Return what else a schema fixes of its columns, in order: what is inside them, which are required, and what is read where a file lacks one.
+
+    In the words of Iceberg's specification, so that no version of a library says it otherwise.
+    """
+    return [
+        {
+            name: value
+            for name, value in json.loads(field.model_dump_json(by_alias=True)).items()
+            if name in _LAYOUT or (name in _DEFAULTS and value is not None)
+        }
+        for field in schema.fields
+    ]
+
+
 def spec_facts(table: Table) -> dict[str, list[list[Any]]]:
     """Return a table's partition specs by id: source column, field id, transform and name of each field."""
     return {
@@ -71,6 +89,8 @@ def table_facts(table: Table) -> Facts:
         "uuid": str(table.metadata.table_uuid),
         "schemaId": table.schema().schema_id,
         "fields": schema_facts(table.schema()),
+        "layout": layout_facts(table.schema()),
+        "formatVersion": table.format_version,
         "specs": spec_facts(table),
         "writing": writing_facts(table),
     }
