@@ -445,6 +445,7 @@ FORGED_SNAPSHOTS: tuple[Callable[[Forger], Forged], ...] = (
     rewritten_under_another_run,
     another_spec_of_the_source,
     another_schema_of_the_source,
+    log_goes_back,
     moved_base,
     moved_candidate,
     later_schema_with_swapped_names,

@@ -87,6 +87,7 @@ def check_log(seen: Seen, sealed: Sealed, report: Report) -> None:
 def _run_in_log(seen: Seen, sealed: Sealed, log: list[tuple[int, int]], report: Report) -> None:
     """Require that the log has the run's changes, at the times on record."""
     where, first = f"{seen.name} snapshot log", dict(reversed(log))
+    _follow_their_parents(seen, sealed, log, report)
     for entry in _on_main(sealed):
         snapshot = seen.by_id.get(entry["snapshot_id"])
         if snapshot is None or snapshot.snapshot_id not in seen.lineage:
@@ -106,6 +107,21 @@ def _run_in_log(seen: Seen, sealed: Sealed, log: list[tuple[int, int]], report: 
         elif shown > latest >= snapshot.timestamp_ms:
             what = f"says that readers got the {entry['action']} of '{sealed.run_id}' later than they did"
             report.add(f"{where} {snapshot.snapshot_id}", what, f"{latest} at the latest", shown)
+
+
+def _follow_their_parents(seen: Seen, sealed: Sealed, log: list[tuple[int, int]], report: Report) -> None:
+    """Require of each commit of the run to main that main had shown the snapshot that it follows just before."""
+    own = _committed_to_main(sealed)
+    said: set[int] = set()
+    for (before, _), (number, at) in pairwise(log):
+        snapshot = seen.by_id.get(number)
+        if snapshot is None or number not in own or number == before or at > snapshot.timestamp_ms + _SKEW_MS:
+            continue  # not of the run, or shown again later
+        parent = snapshot.parent_snapshot_id
+        if number not in said and parent in seen.by_id and parent != before:
+            said.add(number)
+            what = f"says that readers got another state just before that of '{sealed.run_id}', which followed upon its parent"
+            report.add(f"{seen.name} snapshot log {number}", what, parent, before)
 
 
 def _on_main(sealed: Sealed) -> list[Mapping[str, Any]]:
