@@ -16,19 +16,23 @@ import pyarrow as arrow
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.table import Table
 
 from backfill_assets import faults
+from backfill_assets.audit import unknown_files
 from backfill_assets.audit.verification import verify
-from backfill_assets.evidence import records
+from backfill_assets.evidence import records, seals
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor import mend
 from backfill_assets.publication.publisher import accept, change_of, publish, reinstate, rollback
-from benchmarks import small_table
+from benchmarks import forged_snapshots, small_table
 from benchmarks.forgeries import Forged, Forger
 from benchmarks.histories import History
 from benchmarks.small_table import HISTORY, READINGS, manifest, planned, staged
 from benchmarks.tampering import OF_TABLES, Copies, change_tables, installation, lawful_histories
+from resources.lakehouse import snapshots
 from resources.lakehouse.facade import EVIDENCE_PROPERTY, RUN_PROPERTY, commit_replacement, local_path
+from resources.lakehouse.snapshots import Entry, Seen, table_facts
 from resources.ledger.tables import publications
 
 SEED = 20120131
@@ -104,6 +108,11 @@ def test_lawful_histories_raise_no_alarm() -> None:
         (Forger.record_count, "record_count"),
         (Forger.changed_copy, "readers get rows of another digest"),
         (Forger.appended, "never committed it"),
+        (forged_snapshots.another_host, " store: "),
+        (forged_snapshots.all_not_a_number, " NaN count of "),
+        (forged_snapshots.rows_of_another_day, "readers get other files than those accepted"),
+        (forged_snapshots.rewritten_under_another_run, " lineage "),
+        (forged_snapshots.ids_given_again, "the next one is given twice"),
     ],
 )
 def test_what_was_published_before_metadata_was_sealed_is_held_against_its_rows(
@@ -127,6 +136,88 @@ def test_rows_rewritten_by_another_program_are_read_and_compared(platform: Platf
     assert plain.everything == read.everything == []
     assert any("--data says whether they are the same" in note for run in plain.runs for note in run.notes)
     assert not any("--data" in note for run in read.runs for note in run.notes)
+
+
+def test_what_was_sealed_without_the_layout_of_its_columns_is_no_alarm(tmp_path: Path) -> None:
+    def facts(table: Table) -> dict[str, Any]:
+        found = dict(table_facts(table))
+        return {name: said for name, said in found.items() if name not in {"layout", "formatVersion"}}
+
+    with (
+        small_table.declared(),
+        mock.patch.object(seals, "table_facts", facts),
+        mock.patch.object(snapshots, "table_facts", facts),
+    ):
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        planned(platform, manifest("old", "REPLACE_PARTITIONS", HISTORY))
+        staged(platform, "old")
+        publish(platform, "old")
+        assert verify(platform, data=True).everything == []
+        forged_snapshots.columns_in_another_order(Forger(platform, random.Random(SEED)))
+        assert said(platform) == []  # nobody knows their order
+        small_table.closed(platform)
+
+
+# --- files of other programs ------------------------------------------------------------------------------------------
+
+
+def test_files_of_others_on_days_of_nobody_are_no_alarm(platform: Platform) -> None:
+    History(platform, random.Random(SEED)).written_beside()
+    (foreign,) = _foreign(platform)
+    assert said(platform) == []
+    _deleted_from(platform, foreign)
+    assert said(platform) == []
+
+
+def test_a_file_of_others_that_cannot_be_opened_is_named(platform: Platform) -> None:
+    History(platform, random.Random(SEED)).written_beside()
+    (foreign,) = _foreign(platform)
+    Path(foreign.place).write_bytes(b"nothing that anybody could read")
+    assert said(platform, data=False) == []
+    where = f"{READINGS} {foreign.place}: is of nobody's run, and cannot be opened"
+    assert all(one.startswith(where) for one in said(platform))
+    assert said(platform)
+
+
+def test_each_file_of_others_is_opened_once_and_none_of_a_run(platform: Platform) -> None:
+    History(platform, random.Random(SEED)).written_beside()
+    (foreign,) = _foreign(platform)
+    opened: list[str] = []
+
+    def look(seen: Seen, entry: Entry, *fields: int | None) -> unknown_files.Holds:
+        opened.append(entry.place)
+        return really(seen, entry, *fields)
+
+    really = unknown_files._opened
+    with mock.patch.object(unknown_files, "_opened", look):
+        assert said(platform) == []
+    assert opened == [foreign.place]
+
+
+def test_corrections_that_were_taken_back_are_named_where_somebody_shows_them_again(platform: Platform) -> None:
+    how, scope, options = MODES["instead"]
+    planned(platform, manifest("next", how, scope, computed_by="1", **options))
+    staged(platform, "next")
+    publish(platform, "next")
+    rollback(platform, "next")
+    assert said(platform) == []
+    (chunk,) = platform.ledger.chunks("next")
+    table = platform.lakehouse.table(small_table.CORRECTIONS)
+    new = [parquet_file_to_data_file(table.io, table.metadata, file.path) for file in chunk.derived]
+    commit_replacement(table, AlwaysTrue(), [], new, {})
+    assert any("is not what readers get of these corrections" in one for one in said(platform, data=False))
+
+
+def _foreign(platform: Platform) -> list[Entry]:
+    found = Seen(platform.lakehouse.table(READINGS)).entries.values()
+    return [entry for entries in found for entry in entries if "/run=" not in entry.place]
+
+
+def _deleted_from(platform: Platform, entry: Entry) -> None:
+    forger = Forger(platform, random.Random(SEED))
+    with mock.patch.object(forged_snapshots, "_a_file", return_value=entry):
+        forged_snapshots._deletes(forger, READINGS)
 
 
 def test_the_metadata_files_of_each_change_are_in_the_evidence(platform: Platform) -> None:
