@@ -25,7 +25,7 @@ from sqlalchemy.engine import make_url
 
 from manifests.canonical import LATER, canonical_json
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, StateMoved, TransitionRefused
-from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, RunState, check_transition
+from manifests.lifecycle import APPROVED_OR_LATER, COMPUTABLE, ROLLBACK, RunState, check_transition
 from manifests.model import MAX_RUN_ID, Kind, Mode, RunManifest, stored_manifest
 from manifests.planner import Plan, StagedFile
 from manifests.policy import same_name
@@ -71,7 +71,6 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSION = sa.table("alembic_version", sa.column("version_num", sa.String))
 """Where alembic keeps the revision of a schema."""
 """What instants of a ledger differ by at least."""
-_others = accepted_versions.alias()
 _RUN = tuple(column for column in runs.c if column.name != "plan")
 """What a record of a run is made of; its plan is fetched when somebody asks for it."""
 
@@ -1004,9 +1003,7 @@ class Ledger:
                 watermarks.advance(connection, plan, at)
             _require_state(record, BEFORE[_action_of(connection, publication)], RunState.PUBLISHED)
             _move(connection, run_id, record.state, RunState.PUBLISHED, actor, f"snapshot {snapshot_id}")
-            for earlier in sorted(set(before.values())):
-                if not _still_holds(connection, earlier):
-                    _move(connection, earlier, RunState.PUBLISHED, RunState.SUPERSEDED, actor, f"by run {run_id}")
+            self._supersede(connection, set(before.values()), run_id, actor)
 
     def undo(self, run_id: str, publication: int, *, snapshot_id: int, added: int, removed: int, actor: str) -> None:
         """Record a rollback that landed: the runs accepted before are accepted again."""
@@ -1019,18 +1016,7 @@ class Ledger:
                 _close_recorded(connection, publication, at)
                 return
             keys = [chunk.key for chunk in plan.chunks]
-            earlier = connection.execute(
-                sa.select(accepted_versions.c.chunk, accepted_versions.c.run_id).where(
-                    accepted_versions.c.target == record.target,
-                    accepted_versions.c.ended_by == run_id,
-                    accepted_versions.c.ended_how == "SUPERSEDED",
-                    # at the last time: a run may have been rolled back and reinstated before
-                    accepted_versions.c.ended_at
-                    == sa.select(sa.func.max(_others.c.ended_at))
-                    .where(_others.c.ended_by == run_id, _others.c.ended_how == "SUPERSEDED")
-                    .scalar_subquery(),
-                )
-            ).all()
+            earlier = _held_before(connection, record.target, run_id, publication)
             _end_accepted(connection, record.target, keys, run_id, "ROLLED_BACK", at, holder=run_id)
             for chunk, holder in earlier:
                 _insert_accepted(connection, record.target, [chunk], holder, at)
@@ -1055,9 +1041,18 @@ class Ledger:
             keys = [chunk.key for chunk in plan.chunks]
             before = _take(connection, record.target, keys, run_id, at)
             watermarks.advance(connection, plan, at)
-            for earlier in sorted(set(before.values())):
-                if not _still_holds(connection, earlier):
-                    _move(connection, earlier, RunState.PUBLISHED, RunState.SUPERSEDED, actor, f"by run {run_id}")
+            self._supersede(connection, set(before.values()), run_id, actor)
+
+    def _supersede(self, connection: sa.Connection, holders: Iterable[str], by: str, actor: str) -> None:
+        """Move the runs that hold no chunk any more since another one has taken theirs.
+
+        What has landed is on record, whatever state a holder is in: earlier versions could give a chunk back to one that
+        was rolled back.
+        """
+        for holder in sorted(holders):
+            published = self.run(holder, connection=connection).state is RunState.PUBLISHED
+            if published and not _still_holds(connection, holder):
+                _move(connection, holder, RunState.PUBLISHED, RunState.SUPERSEDED, actor, f"by run {by}")
 
     def replan(
         self, run_id: str, plan: Plan, keys: Sequence[str], *, actor: str, reason: str, token: int | None = None
@@ -1447,6 +1442,35 @@ def _take(connection: sa.Connection, target: str, keys: Sequence[str], run_id: s
         _end_accepted(connection, target, keys, run_id, "SUPERSEDED", at)
         _insert_accepted(connection, target, keys, run_id, at)
     return before
+
+
+def _held_before(connection: sa.Connection, target: str, run_id: str, rollback: int) -> list[tuple[str, str]]:
+    """Return the chunks that a run took when it was last published, reinstated or accepted, each with who held it then.
+
+    That is since the rollback before the one that is being recorded: of a chunk that nobody held then, nobody holds it again.
+    A chunk that was taken from the run since, and given back to it, is one that it took then. And nobody who is rolled
+    back holds anything: earlier versions could have it so.
+    """
+    rolled_back = sa.select(sa.func.max(publications.c.ended_at)).where(
+        publications.c.run_id == run_id,
+        publications.c.action == ROLLBACK,
+        publications.c.state == "COMMITTED",
+        publications.c.id != rollback,
+    )
+    since = connection.execute(rolled_back).scalar()
+    taken = (
+        sa.select(accepted_versions.c.chunk, accepted_versions.c.run_id)
+        .join(runs, runs.c.run_id == accepted_versions.c.run_id)
+        .where(
+            accepted_versions.c.target == target,
+            accepted_versions.c.ended_by == run_id,
+            accepted_versions.c.ended_how == "SUPERSEDED",
+            sa.true() if since is None else accepted_versions.c.ended_at > since,
+            runs.c.state.in_([RunState.PUBLISHED, RunState.SUPERSEDED]),
+        )
+        .order_by(accepted_versions.c.id)
+    )
+    return [(row.chunk, row.run_id) for row in connection.execute(taken)]
 
 
 def _still_holds(connection: sa.Connection, run_id: str) -> bool:
