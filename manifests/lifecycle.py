@@ -5,7 +5,9 @@ The rules only; who holds the state and moves it by compare-and-set is the ledge
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 from manifests.errors import Problem, TransitionRefused
 
@@ -79,3 +81,18 @@ def check_transition(run_id: str, current: RunState, wanted: RunState) -> None:
             "see `backfill status` for what the run waits for; a new attempt at the same change is a new run id",
         )
     )
+
+
+def undone_by(done: Sequence[Mapping[str, Any]]) -> str:
+    """Return the action that the next rollback or reinstatement undoes, from a run's committed entries, oldest first.
+
+    It is the last one by which main came to show something else. To accept a version makes main show what was published;
+    where a version was taken back, or brought back, by its name alone, the entry has the snapshot that was published.
+    """
+    published = done[0]["snapshot_id"]
+    for one in reversed(done):
+        if one["action"] == ACCEPT:
+            return PUBLISH
+        if one["snapshot_id"] not in {published, 0}:  # an earlier version could record a change of a name with 0
+            return str(one["action"])
+    return PUBLISH

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -19,7 +20,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.staging.derivation import chunk_scopes, publishes_to
 from manifests.errors import Problem, PublicationRefused
-from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
+from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW, undone_by
 from manifests.model import ON_BRANCH, Acceptance, Corrections
 from manifests.planner import Plan, PlannedChunk, StagedFile
 from resources.lakehouse.facade import (
@@ -318,7 +319,7 @@ class Change:
         if action == ACCEPT:
             shown = self._landed(self.target.name, PUBLISH, 1)
             return None if shown is None else Commit(shown.snapshot_id, 0, 0)
-        if self.plan.acceptance is Acceptance.LATER and not self._is_main(PUBLISH):
+        if self._is_by_name(action):
             version = self.plan.version or ""
             candidate = self.platform.lakehouse.snapshot_of(self.target.name, self.branch)
             if candidate is None or not self._named(withdrawn(version) if action == ROLLBACK else version):
@@ -326,6 +327,25 @@ class Change:
             return Commit(candidate, 0, 0)
         found = [self._landed(table, action, sequence) for table in self.tables]
         return None if None in found else found[0]
+
+    def _is_by_name(self, action: str) -> bool:
+        """Whether an action changes the name of a version alone: what main shows, or does not show, is so already.
+
+        So it is as long as the version is not accepted. One that is accepted is taken back from main, but where an earlier
+        version of this project has taken it back by name alone: to bring it back its name is all that is missing.
+        """
+        if self.plan.acceptance is not Acceptance.LATER:
+            return False
+        done = self._done
+        if self._is_main(PUBLISH):
+            return action == REINSTATE and bool(done) and undone_by(done) != ROLLBACK
+        return not any(one["action"] == ACCEPT for one in done)
+
+    @property
+    def _done(self) -> list[dict[str, Any]]:
+        """What the ledger says that the run has committed, oldest first."""
+        entries = self.platform.ledger.publications(self.record.run_id)
+        return [one for one in entries if one["state"] == "COMMITTED"]
 
     def is_half_done(self, action: str, sequence: int) -> bool:
         """Whether an action was committed to the target, and not yet to the corrections beside it or a version's name."""
@@ -362,9 +382,9 @@ class Change:
         coming: list[str] = []
         for table in self.tables:
             last = self.platform.lakehouse.find_publication(table, self.record.run_id, undone)
-            if last is None:  # a version under its own name: what comes back is the candidate
+            if self._is_by_name(action):  # what comes back is the candidate
                 coming += [file.path for file in self.files(table)] if action == REINSTATE else []
-            elif last.parent_snapshot_id is not None:
+            elif last is not None and last.parent_snapshot_id is not None:
                 lakehouse, scopes = self.platform.lakehouse, [scope for scope, _ in self.scopes(table)]
                 present = set(lakehouse.files_in(table, last.snapshot_id, scopes))
                 earlier = lakehouse.files_in(table, last.parent_snapshot_id, scopes)
@@ -415,11 +435,12 @@ class Change:
         version = self.plan.version
         last = lakehouse.find_publication(table, run_id, undone)
         done = self._landed(table, action, sequence)
-        if done is None and last is None:
-            if version is None or self.moves_main:
-                raise self._not_in_history(table, undone)
+        if self._is_by_name(action):
+            assert version is not None
             snapshot = lakehouse.snapshot_of(table, version if action == ROLLBACK else withdrawn(version))
             done = Commit(snapshot or lakehouse.snapshot_of(table, self.branch) or 0, 0, 0)
+        elif done is None and last is None:
+            raise self._not_in_history(table, undone)
         elif done is None and table != self.tables[0]:
             done = self._undo_announcement(table, action, sequence, root, last)
         elif done is None and last is not None:

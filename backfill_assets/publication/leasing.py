@@ -6,16 +6,15 @@ first puts on record what they published and could not say. What is published is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
-from typing import Any
 
 from backfill_assets import faults
 from backfill_assets.installation import Platform, target_named
 from backfill_assets.publication.changes_by_mode import Change
 from manifests.errors import EnvironmentRefused, Refused
-from manifests.lifecycle import ACCEPT, PREPARE, PUBLISH, ROLLBACK
+from manifests.lifecycle import ACCEPT, PREPARE, PUBLISH, ROLLBACK, undone_by
 from manifests.model import ON_BRANCH
 from resources.lakehouse.facade import Commit
 from resources.ledger.facade import RunRecord, operator
@@ -180,11 +179,6 @@ def brought_to_an_end(platform: Platform, change: Change, action: str) -> Commit
     if action == PUBLISH:
         return change.publish(root)
     return change.undo(action, number, undone_by(done), root)
-
-
-def undone_by(done: Sequence[Mapping[str, Any]]) -> str:
-    """Return the action that the next rollback or reinstatement undoes, from a run's committed entries."""
-    return next(str(one["action"]) for one in reversed(done) if one["action"] != ACCEPT)
 
 
 def put_on_record(platform: Platform, change: Change, entry: int, action: str, commit: Commit) -> None:

@@ -36,7 +36,7 @@ from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.planning.resolve import replanned
 from backfill_assets.publication.changes_by_mode import Change
 from backfill_assets.publication.heads import keep
-from backfill_assets.publication.leasing import held, leases_of, publishing_lease, put_on_record, undone_by
+from backfill_assets.publication.leasing import held, leases_of, publishing_lease, put_on_record
 from backfill_assets.staging import stopping
 from backfill_assets.staging.derivation import chunk_scopes
 from backfill_assets.staging.executor import require_young
@@ -53,7 +53,7 @@ from manifests.errors import (
     StateMoved,
 )
 from manifests.kinds import FIRST_OUTPUT
-from manifests.lifecycle import ACCEPT, CANCEL, PREPARE, PUBLISH, REINSTATE, ROLLBACK, RunState
+from manifests.lifecycle import ACCEPT, CANCEL, PREPARE, PUBLISH, REINSTATE, ROLLBACK, RunState, undone_by
 from manifests.model import ON_BRANCH, Acceptance, OnConflict, PublishMode
 from manifests.planner import Plan, step_id
 from manifests.policy import Role

@@ -16,7 +16,7 @@ from typing import Any
 from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.target import TargetTable
-from manifests.lifecycle import ACCEPT, PUBLISH
+from manifests.lifecycle import ACCEPT, PUBLISH, undone_by
 from manifests.model import ON_BRANCH, Corrections
 from resources.lakehouse.facade import (
     ACTION_PROPERTY,
@@ -228,7 +228,9 @@ def _undone(
     seen: Seen, target: TargetTable, day: int | None, snapshot: Snapshot, intent: Intent
 ) -> tuple[set[str], set[str]] | None:
     """Return the places of the files that come back and go where a run's last change is undone; None if it has expired."""
-    undone = next((one["action"] for one in reversed(intent.committed) if one["action"] != ACCEPT), None)
+    if not intent.committed:
+        return None
+    undone = undone_by(intent.committed)
     earlier = dropwhile(lambda one: one is not snapshot, seen.lineage.values())
     said = {RUN_PROPERTY: intent.run_id, ACTION_PROPERTY: undone}
     last = next((one for one in earlier if one is not snapshot and said.items() <= _said(one).items()), None)

@@ -1,0 +1,193 @@
+"""What is taken back, and brought back: orders of rollbacks, reinstatements, acceptances and collections that once went wrong.
+
+Each leaves readers, the ledger's holders and the evidence in agreement, and nobody's next publication in the way. The table
+is the benchmarks' small one, without Spark.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from backfill_assets import faults
+from backfill_assets.audit.verification import verify
+from backfill_assets.installation import Platform
+from backfill_assets.operations import garbage
+from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
+from benchmarks import small_table
+from benchmarks.interleavings import Died, _no_lease_ends, bury
+from benchmarks.small_table import HISTORY, READINGS, SCOPE, closed, declared, initialise, opened, planned, rows, staged
+from manifests.errors import PublicationDeferred, PublicationRefused
+from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, RunState
+from manifests.model import Conflict, OnConflict
+from resources.lakehouse.lineage import withdrawn
+from resources.ledger.facade import now
+
+FEBRUARY, APRIL = ("2020-02-01", "2020-02-29"), ("2020-04-01", "2020-04-30")
+MAY, TO_JUNE = ("2020-05-01", "2020-05-31"), ("2020-05-01", "2020-06-30")
+NO_RETENTION = {"keep_snapshots_days": 0, "keep_superseded_days": 0, "keep_dead_runs_days": 0}
+LATER = {"version": "v2", "acceptance": "LATER"}
+PUBLISHED, ROLLED_BACK = RunState.PUBLISHED, RunState.ROLLED_BACK
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Platform]:
+    """A table without rows, of an installation that keeps nothing longer than it must."""
+    with declared():
+        opened_here = opened(tmp_path / "home", **NO_RETENTION)
+        initialise(opened_here)
+        yield opened_here
+        closed(opened_here)
+
+
+@pytest.fixture
+def history(platform: Platform) -> Platform:
+    """The same with rows of four months, published by the run `base`."""
+    validated(platform, "base-run", scope=HISTORY, computed_by="1")
+    publish(platform, "base-run")
+    return platform
+
+
+def validated(
+    platform: Platform,
+    run_id: str,
+    mode: str = "REPLACE_PARTITIONS",
+    *,
+    scope: tuple[str, str] = SCOPE,
+    computed_by: str = "2",
+    **options: Any,
+) -> str:
+    planned(platform, small_table.manifest(run_id, mode, scope, computed_by=computed_by, **options))
+    assert staged(platform, run_id).state is RunState.VALIDATED
+    return run_id
+
+
+def published(platform: Platform, run_id: str, **options: Any) -> str:
+    publish(platform, validated(platform, run_id, **options))
+    return run_id
+
+
+def readers(platform: Platform, ref: str = "main") -> dict[str, str]:
+    """Return the run whose rows readers see of each month."""
+    months: dict[str, set[str]] = defaultdict(set)
+    for row in rows(platform, ref=ref):
+        months[f"{row[1]:%Y-%m}"].add(row[3])
+    return {month: ", ".join(sorted(runs)) for month, runs in months.items()}
+
+
+def state(platform: Platform, run_id: str) -> RunState:
+    return platform.ledger.run(run_id).state
+
+
+def refs(platform: Platform) -> frozenset[str]:
+    return platform.lakehouse.refs(READINGS)
+
+
+def agree(platform: Platform) -> bool:
+    """Whether readers see of each month what its holder wrote, and neither doctor nor verification finds anything."""
+    shown = readers(platform)
+    assert {month: run for month, run in platform.ledger.accepted(READINGS).items() if month in shown} == shown
+    assert [f"{one.kind} {one.where}: {one.what}" for one in examine(platform)] == []
+    assert [f"{one.run_id} {one.where}: {one.what}" for one in verify(platform).everything] == []
+    return True
+
+
+def collected(platform: Platform) -> None:
+    """Collect, days later, what nothing needs."""
+    at = now() + timedelta(days=3)
+    garbage.collect(platform, garbage.find(platform, at=at), by="ada", at=at)
+
+
+def expired_by_another_program(platform: Platform, snapshot_id: int) -> None:
+    """Expire a snapshot as a program can that removes the names of it first."""
+    table = platform.lakehouse.table(READINGS)
+    for name in [name for name, ref in table.refs().items() if ref.snapshot_id == snapshot_id]:
+        table.manage_snapshots().remove_tag(name).commit()
+        table = platform.lakehouse.table(READINGS)
+    table.maintenance.expire_snapshots().by_id(snapshot_id).commit()
+
+
+@contextmanager
+def dying_at(platform: Platform, point: str) -> Iterator[None]:
+    """Let a process die at a point of `faults`; its lease is that of a process that is no more."""
+
+    def die(reached: str) -> None:
+        if reached == point:
+            raise Died
+
+    with _no_lease_ends(), mock.patch.object(faults, "reach", die), pytest.raises(Died):
+        yield
+    bury(platform)
+
+
+# --- a version that is accepted after it was taken back and brought back ----------------------------------------------
+
+
+def test_a_version_that_was_brought_back_before_it_was_accepted_is_taken_back_from_main(history: Platform) -> None:
+    before = rows(history)
+    validated(history, "later", "VERSIONED", **LATER)
+    for act in (publish, rollback, reinstate, accept):
+        act(history, "later")
+    after = rows(history)
+    assert readers(history)["2020-02"] == "later"
+    rollback(history, "later")
+    assert (rows(history), state(history, "later")) == (before, ROLLED_BACK)
+    assert agree(history)
+    reinstate(history, "later")
+    assert (rows(history), state(history, "later")) == (after, PUBLISHED)
+    assert agree(history)
+
+
+def test_a_rollback_of_it_that_dies_after_its_commit_is_completed_by_the_next_publisher(history: Platform) -> None:
+    before = rows(history)
+    validated(history, "later", "VERSIONED", **LATER)
+    validated(history, "elsewhere", scope=MAY)
+    for act in (publish, rollback, reinstate, accept):
+        act(history, "later")
+    with dying_at(history, "undoing.halfway"):
+        rollback(history, "later")
+    assert rows(history) == before
+    publish(history, "elsewhere")
+    assert state(history, "later") is ROLLED_BACK
+    assert "v2" not in refs(history)
+    assert agree(history)
+
+
+def test_what_an_earlier_version_took_back_by_name_alone_is_brought_back_and_then_taken_back(history: Platform) -> None:
+    """It renamed a version that main showed: the ledger has it as rolled back, with the snapshot that was published."""
+    before = rows(history)
+    validated(history, "later", "VERSIONED", **LATER)
+    for act in (publish, rollback, reinstate, accept):
+        act(history, "later")
+    ledger, snapshot = history.ledger, history.lakehouse.snapshot_of(READINGS, "v2")
+    assert snapshot is not None
+    entry = ledger.open_publication("later", ROLLBACK, snapshot, ledger.publications("later")[0]["evidence_root"], "ada")
+    history.lakehouse.point(
+        READINGS, expected={"v2": snapshot}, tags={withdrawn("v2"): snapshot}, removed=["v2"]
+    )
+    ledger.undo("later", entry, snapshot_id=snapshot, added=0, removed=0, actor="ada")
+    reinstate(history, "later")
+    assert (readers(history)["2020-02"], state(history, "later")) == ("later", PUBLISHED)
+    rollback(history, "later")
+    assert (rows(history), state(history, "later")) == (before, ROLLED_BACK)
+
+
+def test_a_version_whose_rollback_has_left_mains_history_is_not_brought_back_by_its_name(history: Platform) -> None:
+    validated(history, "later", "VERSIONED", **LATER)
+    for act in (publish, accept, rollback):
+        act(history, "later")
+    published(history, "next", scope=APRIL)
+    expired_by_another_program(history, history.ledger.publications("later")[-1]["snapshot_id"])
+    with pytest.raises(PublicationRefused, match="the rollback of 'later' is not in the history"):
+        reinstate(history, "later")
+    assert state(history, "later") is ROLLED_BACK
+    assert withdrawn("v2") in refs(history)
