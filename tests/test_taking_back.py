@@ -159,6 +159,7 @@ def test_a_rollback_of_it_that_dies_after_its_commit_is_completed_by_the_next_pu
     publish(history, "elsewhere")
     assert state(history, "later") is ROLLED_BACK
     assert "v2" not in refs(history)
+    mend(history)  # the other run has told nobody of it
     assert agree(history)
 
 
@@ -191,3 +192,71 @@ def test_a_version_whose_rollback_has_left_mains_history_is_not_brought_back_by_
         reinstate(history, "later")
     assert state(history, "later") is ROLLED_BACK
     assert withdrawn("v2") in refs(history)
+
+
+# --- two versions of one name -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acceptance", ["LATER", "ON_PUBLICATION"])
+def test_a_name_that_a_version_has_had_since_the_plan_is_not_given_again(history: Platform, acceptance: str) -> None:
+    validated(history, "one", "VERSIONED", version="v2")
+    validated(history, "two", "VERSIONED", version="v2", acceptance=acceptance, computed_by="1")
+    publish(history, "one")
+    rollback(history, "one")
+    with pytest.raises(PublicationRefused, match="has a version v2 already: withdrawn-v2") as refused:
+        publish(history, "two")
+    assert "next name" in str(refused.value)
+    assert state(history, "two") is RunState.REJECTED
+    reinstate(history, "one")
+    assert readers(history, "v2")["2020-02"] == "one"
+    assert agree(history)
+
+
+def both_named_alike(platform: Platform) -> None:
+    """Publish two versions of one name, the second once the first was rolled back, as an earlier version allowed."""
+    validated(platform, "one", "VERSIONED", version="v2")
+    validated(platform, "two", "VERSIONED", computed_by="1", **LATER)
+    validated(platform, "elsewhere", scope=MAY)
+    publish(platform, "one")
+    rollback(platform, "one")
+    point = platform.lakehouse.point
+
+    def unlike(name: str, *, expected: dict[str, Any], **changes: Any) -> None:
+        point(name, expected={ref: one for ref, one in expected.items() if ref != withdrawn("v2")}, **changes)
+
+    snapshot_of = platform.lakehouse.snapshot_of
+
+    def hidden(name: str, ref: str = "main") -> int | None:
+        return None if ref == withdrawn("v2") else snapshot_of(name, ref)
+
+    with mock.patch.object(platform.lakehouse, "point", unlike):
+        with mock.patch.object(platform.lakehouse, "snapshot_of", hidden):
+            publish(platform, "two")
+
+
+def test_a_version_is_not_brought_back_under_the_name_of_another(history: Platform) -> None:
+    both_named_alike(history)
+    before = rows(history)
+    with pytest.raises(PublicationRefused, match="v2 is the name of another version") as refused:
+        reinstate(history, "one")
+    assert "restate the scope" in str(refused.value)
+    assert rows(history) == before
+    publish(history, "elsewhere")  # nobody waits for it
+    with pytest.raises(PublicationRefused, match="withdrawn-v2 is the name of another version"):
+        rollback(history, "two")
+    assert readers(history, "v2")["2020-02"] == "two"
+    assert agree(history)
+
+
+def test_a_reinstatement_that_landed_and_finds_its_name_taken_is_recorded_without_it(history: Platform) -> None:
+    """An earlier version committed to main first, and could never record it: every later action was refused."""
+    both_named_alike(history)
+    with dying_at(history, "undoing.halfway"), mock.patch(
+        "backfill_assets.publication.changes_by_mode.Change._require_undoable"
+    ):
+        reinstate(history, "one")
+    publish(history, "elsewhere")
+    assert (state(history, "one"), readers(history)["2020-02"]) == (PUBLISHED, "one")
+    assert readers(history, "v2")["2020-02"] == "two"
+    rollback(history, "one")
+    assert readers(history, "v2")["2020-02"] == "two"  # which is not the one that was rolled back

@@ -474,7 +474,8 @@ def _landed(view: _View, record: RunRecord, change: Change, recorded: Sequence[M
         return _Landed(action, _USUAL_NUMBER.get(action, 1) if number is None else number, snapshot)
     if change.plan.version is not None:
         for name in (change.plan.version, withdrawn(change.plan.version)):
-            if (named := view.table.snapshot_by_name(name)) is not None:
+            named = view.table.snapshot_by_name(name)
+            if named is not None and _properties(named).get(RUN_PROPERTY) == record.run_id:
                 return _Landed(PUBLISH, 1, named)
     return None
 

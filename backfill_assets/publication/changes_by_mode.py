@@ -266,11 +266,19 @@ class Change:
         snapshot = candidate.snapshot_id
         done = Commit(snapshot, *lakehouse.changed_files(name, candidate))
         version = self.plan.version
-        named = version is None or lakehouse.snapshot_of(name, version) == snapshot
+        named = version is None or self._named(version) is not None
         if named and (not self.moves_main or self._is_main(PUBLISH)):
             return done
         lakehouse.require_gated(name, self.files(name))
-        expected: dict[str, int | None] = {} if version is None else {version: None}
+        expected: dict[str, int | None] = {} if version is None else {version: None, withdrawn(version): None}
+        if had := [ref for ref in expected if lakehouse.snapshot_of(name, ref) is not None]:
+            raise PublicationRefused(
+                Problem(
+                    f"{name} has a version {version} already: {', '.join(had)}",
+                    "the name of a version is given once, also where that one was rolled back since this run was planned",
+                    "plan the change again, under a new run id, and give target.version the next name",
+                )
+            )
         if self.moves_main:
             expected[MAIN] = self.plan.base_snapshot_id
         lakehouse.point(
@@ -289,10 +297,14 @@ class Change:
         """Make a version that is published under its name what main shows, or find that it is."""
         lakehouse, name = self.platform.lakehouse, self.target.name
         assert self.plan.version is not None
-        snapshot = lakehouse.snapshot_of(name, self.plan.version)
+        snapshot = self._named(self.plan.version)
         if snapshot is None:
             raise PublicationRefused(
-                Problem(f"{name} has no version {self.plan.version}", "an accepted version exists", "publish it first")
+                Problem(
+                    f"{name} has no version {self.plan.version} of '{self.record.run_id}'",
+                    "an accepted version exists, under the name of its plan",
+                    "publish it first",
+                )
             )
         if not self._is_main(PUBLISH):
             lakehouse.require_gated(name, self.files(name))
@@ -306,13 +318,22 @@ class Change:
         lakehouse, run_id = self.platform.lakehouse, self.record.run_id
         if lakehouse.find_publication(self.tables[0], run_id, PUBLISH) is not None:
             return True
-        return self.plan.acceptance is Acceptance.LATER and self._named(self.plan.version or "")
+        return self.plan.acceptance is Acceptance.LATER and self._named(self.plan.version or "") is not None
 
-    def _named(self, version: str) -> bool:
-        """Whether the candidate has the name of a version."""
+    def _named(self, version: str) -> int | None:
+        """Return the snapshot that the name of a version names, if it says of itself that it is the run's publication.
+
+        The candidate's branch does not tell: a collection takes it once the run is over, and the version keeps its name.
+        """
         lakehouse, name = self.platform.lakehouse, self.target.name
-        candidate = lakehouse.find_publication(name, self.record.run_id, PUBLISH, self.branch)
-        return candidate is not None and lakehouse.snapshot_of(name, version) == candidate.snapshot_id
+        published = lakehouse.find_publication(name, self.record.run_id, PUBLISH, version)
+        named = lakehouse.snapshot_of(name, version)
+        return named if published is not None and published.snapshot_id == named else None
+
+    def _names(self, action: str) -> tuple[str, str]:
+        """Return the name that the run's version has before a rollback or reinstatement, and the one that it has after it."""
+        version = self.plan.version or ""
+        return (version, withdrawn(version)) if action == ROLLBACK else (withdrawn(version), version)
 
     def recorded_late(self, action: str, sequence: int) -> Commit | None:
         """Return what an action has committed, if it has in every table: for one that died before it could say so."""
@@ -320,11 +341,8 @@ class Change:
             shown = self._landed(self.target.name, PUBLISH, 1)
             return None if shown is None else Commit(shown.snapshot_id, 0, 0)
         if self._is_by_name(action):
-            version = self.plan.version or ""
-            candidate = self.platform.lakehouse.snapshot_of(self.target.name, self.branch)
-            if candidate is None or not self._named(withdrawn(version) if action == ROLLBACK else version):
-                return None
-            return Commit(candidate, 0, 0)
+            named = self._named(self._names(action)[1])
+            return None if named is None else Commit(named, 0, 0)
         found = [self._landed(table, action, sequence) for table in self.tables]
         return None if None in found else found[0]
 
@@ -350,9 +368,9 @@ class Change:
     def is_half_done(self, action: str, sequence: int) -> bool:
         """Whether an action was committed to the target, and not yet to the corrections beside it or a version's name."""
         if action in {ROLLBACK, REINSTATE} and self.plan.version is not None:
-            named = self.plan.version if action == ROLLBACK else withdrawn(self.plan.version)
+            old, new = self._names(action)
             landed = self._landed(self.target.name, action, sequence) is not None
-            return landed and self.platform.lakehouse.snapshot_of(self.target.name, named) is not None
+            return landed and self._named(old) is not None and not self._is_taken(new)
         if len(self.tables) == 1 or action == ACCEPT:
             return False
         first, *others = (self._landed(table, action, sequence) for table in self.tables)
@@ -393,6 +411,8 @@ class Change:
 
     def has_undone(self, action: str, sequence: int) -> bool:
         """Whether an action of the run was committed, in any of its tables."""
+        if self._is_by_name(action):
+            return self._named(self._names(action)[1]) is not None
         return any(self._landed(table, action, sequence) is not None for table in self.tables)
 
     def undo(self, action: str, sequence: int, undone: str, root: str) -> Commit:
@@ -410,8 +430,11 @@ class Change:
         """Refuse what the commits of an undoing do not refuse by themselves, before the first of them changes anything.
 
         Of two tables, what is wrong with the second one. And corrections do not come back for rows that others have
-        replaced, where the target is not changed with them: they say what to do with the rows of the run's base.
+        replaced, where the target is not changed with them: they say what to do with the rows of the run's base. The other
+        name of a version must be free.
         """
+        if self.plan.version is not None:
+            self._require_renamable(action)
         if len(self.tables) > 1:
             for table in self.tables:
                 last = self.platform.lakehouse.find_publication(table, self.record.run_id, undone)
@@ -436,9 +459,7 @@ class Change:
         last = lakehouse.find_publication(table, run_id, undone)
         done = self._landed(table, action, sequence)
         if self._is_by_name(action):
-            assert version is not None
-            snapshot = lakehouse.snapshot_of(table, version if action == ROLLBACK else withdrawn(version))
-            done = Commit(snapshot or lakehouse.snapshot_of(table, self.branch) or 0, 0, 0)
+            done = Commit(self._candidate(), 0, 0)
         elif done is None and last is None:
             raise self._not_in_history(table, undone)
         elif done is None and table != self.tables[0]:
@@ -456,7 +477,7 @@ class Change:
         assert done is not None
         if version is not None:
             faults.reach("undoing.halfway")
-            self._rename_version(table, *((version, withdrawn(version))[:: 1 if action == ROLLBACK else -1]))
+            self._rename_version(*self._names(action))
         return done
 
     def _undo_announcement(self, table: str, action: str, sequence: int, root: str, last: Snapshot | None) -> Commit:
@@ -496,18 +517,63 @@ class Change:
                 )
             )
 
+    def _candidate(self) -> int:
+        """Return the snapshot of a version, under either of its names.
+
+        Raises:
+            PublicationRefused: if neither of them names it.
+        """
+        version = self.plan.version or ""
+        for name in (version, withdrawn(version)):
+            if (named := self._named(name)) is not None:
+                return named
+        raise PublicationRefused(
+            Problem(
+                f"neither {version} nor {withdrawn(version)} of {self.target.name} names the snapshot of "
+                f"'{self.record.run_id}'",
+                "a version that main does not show is taken back, and brought back, by its name",
+                "somebody moved or removed it; inspect the table's refs, or restate the scope with a new run",
+            )
+        )
+
+    def _is_taken(self, name: str) -> bool:
+        """Whether a name is that of another version."""
+        return self.platform.lakehouse.snapshot_of(self.target.name, name) is not None and self._named(name) is None
+
+    def _require_renamable(self, action: str) -> None:
+        """Refuse to take a version back, or to bring it back, under a name that another one has.
+
+        Raises:
+            PublicationRefused: naming it; or if the version is to be known by its name, and has none.
+        """
+        old, new = self._names(action)
+        if self._is_by_name(action):
+            self._candidate()
+        if self._named(old) is not None and self._is_taken(new):
+            raise PublicationRefused(
+                Problem(
+                    f"{new} is the name of another version of {self.target.name} than that of '{self.record.run_id}'",
+                    "a version that was rolled back is named withdrawn-<version>, and a reinstated one as it was published",
+                    "restate the scope with a new run, and the next name for its version",
+                )
+            )
+
     def _base_of(self, table: str) -> int | None:
         if self.plan.corrections is not None and table == self.table:
             return self.plan.corrections_base_snapshot_id
         return self.plan.base_snapshot_id
 
-    def _rename_version(self, table: str, old: str, new: str) -> None:
-        """Give a version another name: a withdrawn one stays readable, and its name is not used again."""
-        snapshot = self.platform.lakehouse.snapshot_of(table, old)
-        if snapshot is not None:
+    def _rename_version(self, old: str, new: str) -> None:
+        """Give a version another name: a withdrawn one stays readable, and its name is not used again.
+
+        Where that name is another version's by now, what main shows has changed already, and is put on record without it:
+        else nobody could change the table any more.
+        """
+        snapshot = self._named(old)
+        if snapshot is not None and not self._is_taken(new):
             expected: dict[str, int | None] = {old: snapshot, new: None}
             self.platform.lakehouse.point(
-                table, expected=expected, tags={new: snapshot}, removed=[old], token=self.token
+                self.target.name, expected=expected, tags={new: snapshot}, removed=[old], token=self.token
             )
 
     def _landed(self, table: str, action: str, sequence: int) -> Commit | None:
