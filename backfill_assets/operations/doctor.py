@@ -41,7 +41,7 @@ from backfill_assets.publication.recording import PROCESS_ENDED, close_intent, p
 from backfill_assets.review.kept_diffs import due, keep_diff
 from manifests.chunks import Chunking, first_day, last_day
 from manifests.errors import EnvironmentRefused, InputRefused, LedgerLocked, Refused, StateMoved
-from manifests.lifecycle import ACCEPT, PUBLISH, ROLLBACK, WAS_PUBLISHED, WITHDRAW, RunState
+from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WAS_PUBLISHED, WITHDRAW, RunState
 from manifests.model import Acceptance
 from manifests.planner import StagedFile
 from manifests.text import visible
@@ -434,9 +434,10 @@ def _publications(views: Mapping[str, _View], record: RunRecord) -> Iterator[Dis
     recorded = [entry for entry in entries if entry["state"] == "COMMITTED"]
     change = change_of(platform, record, [])
     view = views[change.tables[0]]  # the one by which readers, and the ledger, know it
-    landed = _landed(view, record, change, recorded)
+    intended = frozenset(entry["action"] for entry in entries if entry["state"] == "INTENT")
+    landed = _landed(view, record, change, recorded, intended)
     for table in change.tables[1:]:  # half of a change of two tables is not nothing
-        other = _landed(views[table], record, change, recorded)
+        other = _landed(views[table], record, change, recorded, intended)
         if other is not None and other.number > max(len(recorded), landed.number if landed else 0):
             view, landed = views[table], other
     if landed is not None and landed.number > len(recorded):
@@ -457,8 +458,17 @@ def _publications(views: Mapping[str, _View], record: RunRecord) -> Iterator[Dis
             yield _open_intent(platform, record, entry, later[:1])
 
 
-def _landed(view: _View, record: RunRecord, change: Change, recorded: Sequence[Mapping[str, Any]]) -> _Landed | None:
-    """Return the newest change of a run that readers can see, by main or by the name of its version."""
+def _landed(
+    view: _View,
+    record: RunRecord,
+    change: Change,
+    recorded: Sequence[Mapping[str, Any]],
+    intended: frozenset[str],
+) -> _Landed | None:
+    """Return the newest change of a run that readers can see, by main or by the name of its version.
+
+    `intended` are the actions of its open intents: nothing else may have changed the name.
+    """
     for snapshot in view.history:
         said = _properties(snapshot)
         if said.get(RUN_PROPERTY) != record.run_id:
@@ -473,10 +483,13 @@ def _landed(view: _View, record: RunRecord, change: Change, recorded: Sequence[M
         number = count_said(view.table, snapshot, SEQUENCE_PROPERTY)
         return _Landed(action, _USUAL_NUMBER.get(action, 1) if number is None else number, snapshot)
     if change.plan.version is not None:
-        for name in (change.plan.version, withdrawn(change.plan.version)):
+        for name, by in ((change.plan.version, REINSTATE), (withdrawn(change.plan.version), ROLLBACK)):
             named = view.table.snapshot_by_name(name)
-            if named is not None and _properties(named).get(RUN_PROPERTY) == record.run_id:
-                return _Landed(PUBLISH, 1, named)
+            if named is None or _properties(named).get(RUN_PROPERTY) != record.run_id:
+                continue
+            if by in intended and recorded and BEFORE[by] is record.state:  # it has changed the name, and nothing else
+                return _Landed(by, len(recorded) + 1, named)
+            return _Landed(PUBLISH, 1, named)
     return None
 
 

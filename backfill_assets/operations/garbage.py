@@ -30,6 +30,7 @@ from manifests.lifecycle import RunState
 from resources import logs
 from resources.lakehouse.facade import RUN_PROPERTY
 from resources.lakehouse.history import Referenced, expirable, forget, referenced
+from resources.lakehouse.lineage import withdrawn
 from resources.lakehouse.storage import FileFound, Storage, place_of
 from resources.ledger.facade import RunRecord
 from resources.ledger.repairs import named_paths, newest_instants, open_watermarks
@@ -187,7 +188,8 @@ def _over(platform: Platform, records: Sequence[RunRecord], at: datetime) -> dic
 def _released_refs(table: Table, over: Mapping[str, RunRecord]) -> list[str]:
     """Return the refs that keep the base or the candidate of a run that is over: each is our own, and where we put it.
 
-    The names of versions stay: whoever asks for one by name still finds it.
+    The names of versions stay: whoever asks for one by name still finds it. So does the branch of one that has a name: it
+    keeps the base as well, without which the version can be brought back and not be accepted.
     """
     released = []
     for name, ref in table.refs().items():
@@ -197,10 +199,17 @@ def _released_refs(table: Table, over: Mapping[str, RunRecord]) -> list[str]:
             continue
         is_tag = ref.snapshot_ref_type is SnapshotRefType.TAG
         if (kind == "before" and is_tag and record.plan.base_snapshot_id == ref.snapshot_id) or (
-            kind == "candidate" and not is_tag
+            kind == "candidate" and not is_tag and not _is_named(table, record, ref.snapshot_id)
         ):
             released.append(name)
     return sorted(released)
+
+
+def _is_named(table: Table, record: RunRecord, candidate: int) -> bool:
+    """Whether a run's candidate is a version that can be asked for by its name."""
+    version = record.plan.version
+    names = () if version is None else (version, withdrawn(version))
+    return any((ref := table.refs().get(name)) is not None and ref.snapshot_id == candidate for name in names)
 
 
 def _needed_snapshots(platform: Platform, table: Table, keeping: Sequence[RunRecord]) -> set[int]:
