@@ -171,10 +171,10 @@ def test_what_an_earlier_version_took_back_by_name_alone_is_brought_back_and_the
         act(history, "later")
     ledger, snapshot = history.ledger, history.lakehouse.snapshot_of(READINGS, "v2")
     assert snapshot is not None
-    entry = ledger.open_publication("later", ROLLBACK, snapshot, ledger.publications("later")[0]["evidence_root"], "ada")
-    history.lakehouse.point(
-        READINGS, expected={"v2": snapshot}, tags={withdrawn("v2"): snapshot}, removed=["v2"]
+    entry = ledger.open_publication(
+        "later", ROLLBACK, snapshot, ledger.publications("later")[0]["evidence_root"], "ada"
     )
+    history.lakehouse.point(READINGS, expected={"v2": snapshot}, tags={withdrawn("v2"): snapshot}, removed=["v2"])
     ledger.undo("later", entry, snapshot_id=snapshot, added=0, removed=0, actor="ada")
     reinstate(history, "later")
     assert (readers(history)["2020-02"], state(history, "later")) == ("later", PUBLISHED)
@@ -229,9 +229,11 @@ def both_named_alike(platform: Platform) -> None:
     def hidden(name: str, ref: str = "main") -> int | None:
         return None if ref == withdrawn("v2") else snapshot_of(name, ref)
 
-    with mock.patch.object(platform.lakehouse, "point", unlike):
-        with mock.patch.object(platform.lakehouse, "snapshot_of", hidden):
-            publish(platform, "two")
+    with (
+        mock.patch.object(platform.lakehouse, "point", unlike),
+        mock.patch.object(platform.lakehouse, "snapshot_of", hidden),
+    ):
+        publish(platform, "two")
 
 
 def test_a_version_is_not_brought_back_under_the_name_of_another(history: Platform) -> None:
@@ -251,8 +253,9 @@ def test_a_version_is_not_brought_back_under_the_name_of_another(history: Platfo
 def test_a_reinstatement_that_landed_and_finds_its_name_taken_is_recorded_without_it(history: Platform) -> None:
     """An earlier version committed to main first, and could never record it: every later action was refused."""
     both_named_alike(history)
-    with dying_at(history, "undoing.halfway"), mock.patch(
-        "backfill_assets.publication.changes_by_mode.Change._require_undoable"
+    with (
+        dying_at(history, "undoing.halfway"),
+        mock.patch("backfill_assets.publication.changes_by_mode.Change._require_undoable"),
     ):
         reinstate(history, "one")
     publish(history, "elsewhere")
@@ -260,3 +263,106 @@ def test_a_reinstatement_that_landed_and_finds_its_name_taken_is_recorded_withou
     assert readers(history, "v2")["2020-02"] == "two"
     rollback(history, "one")
     assert readers(history, "v2")["2020-02"] == "two"  # which is not the one that was rolled back
+
+
+# --- who holds a chunk ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first version of the transform compute no row of May."""
+    rows_of = small_table.rows_of
+
+    def none_of_may(version: str, start: date, end: date) -> list[dict[str, Any]]:
+        return [] if (version, start.month) == ("1", 5) else rows_of(version, start, end)
+
+    monkeypatch.setattr(small_table, "rows_of", none_of_may)
+
+
+@pytest.mark.usefixtures("without_rows")
+def test_a_chunk_goes_back_to_who_held_it_before_and_to_nobody_where_that_was_nobody(history: Platform) -> None:
+    published(history, "empty", scope=TO_JUNE, computed_by="1")
+    published(history, "above", scope=MAY)
+    for act, run_id in ((rollback, "above"), (rollback, "empty"), (reinstate, "above"), (rollback, "above")):
+        act(history, run_id)
+    assert "2020-05" not in history.ledger.accepted(READINGS)
+    published(history, "next", scope=MAY)
+    assert (state(history, "next"), readers(history)["2020-05"]) == (PUBLISHED, "next")
+    assert agree(history)
+
+
+def test_a_chunk_goes_back_to_who_held_it_although_it_went_back_to_the_run_itself_since(history: Platform) -> None:
+    published(history, "first", scope=FEBRUARY)
+    published(history, "second", scope=FEBRUARY, computed_by="1")
+    rollback(history, "second")
+    rollback(history, "first")
+    assert history.ledger.accepted(READINGS)["2020-02"] == "base-run"
+    assert agree(history)
+
+
+@pytest.mark.parametrize("acceptance", ["ON_PUBLICATION", "LATER"])
+def test_a_publication_that_landed_is_recorded_whoever_held_its_chunks(history: Platform, acceptance: str) -> None:
+    """Earlier versions could name a run as holder that is rolled back; it is not moved on, and holds nothing again."""
+    published(history, "first", scope=FEBRUARY)
+    rollback(history, "first")
+    with history.ledger.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE accepted_versions SET run_id = 'first' WHERE chunk = '2020-02' AND ended_at IS NULL"
+        )
+    published(history, "next", mode="VERSIONED", version="v2", acceptance=acceptance)
+    if acceptance == "LATER":
+        accept(history, "next")
+    assert history.ledger.accepted(READINGS)["2020-02"] == "next"
+    assert (state(history, "next"), state(history, "first")) == (PUBLISHED, ROLLED_BACK)
+    rollback(history, "next")
+    assert "2020-02" not in history.ledger.accepted(READINGS)
+    assert state(history, "first") is ROLLED_BACK
+
+
+# --- bases ------------------------------------------------------------------------------------------------------------
+
+
+def planned_anew(platform: Platform) -> int:
+    """Publish a run that was planned while the table had no rows, and anew on those of `other`; return their snapshot."""
+    contract = small_table.manifest("anew", "REPLACE_PARTITIONS", MAY)
+    planned(platform, contract.model_copy(update={"conflict": Conflict(onConflict=OnConflict.REPLAN)}))
+    staged(platform, "anew")
+    published(platform, "other", scope=TO_JUNE, computed_by="1")
+    with pytest.raises(PublicationDeferred):
+        publish(platform, "anew")
+    staged(platform, "anew")
+    publish(platform, "anew")
+    base = platform.lakehouse.table(READINGS).current_snapshot().parent_snapshot_id
+    assert base is not None
+    return base
+
+
+def test_the_base_of_a_chunk_that_was_planned_anew_is_kept_from_expiry_by_a_tag_of_its_own(platform: Platform) -> None:
+    base = planned_anew(platform)
+    assert f"before-anew@{base}" in refs(platform)
+    with pytest.raises(ValueError, match="protected"):
+        platform.lakehouse.table(READINGS).maintenance.expire_snapshots().by_id(base).commit()
+    rollback(platform, "anew")
+    assert readers(platform) == {"2020-05": "other", "2020-06": "other"}
+    assert agree(platform)
+
+
+def test_a_run_that_was_planned_anew_is_not_taken_back_to_no_rows_where_its_base_has_expired(
+    platform: Platform,
+) -> None:
+    base = planned_anew(platform)
+    expired_by_another_program(platform, base)
+    with pytest.raises(PublicationRefused, match="the snapshot before the publish of 'anew' has expired"):
+        rollback(platform, "anew")
+    assert readers(platform) == {"2020-05": "anew", "2020-06": "other"}
+
+
+def test_the_tags_of_bases_go_with_the_run_that_they_are_of(platform: Platform) -> None:
+    base = planned_anew(platform)
+    platform.lakehouse.table(READINGS).manage_snapshots().remove_tag(f"before-anew@{base}").commit()
+    repaired, left = mend(platform)
+    assert ([one.done for one in repaired], left) == ([f"created tag before-anew@{base}"], [])
+    rollback(platform, "anew")
+    collected(platform)
+    assert not [name for name in refs(platform) if name.startswith("before-anew")]
+    assert agree(platform)

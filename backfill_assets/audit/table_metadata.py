@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from manifests.lifecycle import ACCEPT, PUBLISH
 from manifests.model import ON_BRANCH, Acceptance
 from resources.lakehouse.facade import is_fence
-from resources.lakehouse.lineage import is_past, withdrawn
+from resources.lakehouse.lineage import amended_base_tag, base_tag, is_past, withdrawn
 from resources.lakehouse.snapshots import Seen, redirected_access, writing_facts
 
 if TYPE_CHECKING:
@@ -152,10 +152,11 @@ def check_refs(seen: Seen, sealed: Sealed, report: Report) -> None:
     """Require that the names of what was there before a run, and of its candidate, name it, and that no expiry would take a name."""
     _kept_by_name(seen, sealed, report)
     version = sealed.plan.get("version")
-    own = {f"before-{sealed.run_id}", f"candidate-{sealed.run_id}"}
+    own = {base_tag(sealed.run_id), f"candidate-{sealed.run_id}"}
     own |= {version, withdrawn(version)} if version else set()
     for name, ref in seen.table.refs().items():
-        if name not in own and not is_fence(name) and not is_past(name, ref.snapshot_id):
+        is_base = name == amended_base_tag(sealed.run_id, ref.snapshot_id)
+        if name not in own and not is_base and not is_fence(name) and not is_past(name, ref.snapshot_id):
             continue
         for what, age in (("max-ref-age-ms", ref.max_ref_age_ms), ("max-snapshot-age-ms", ref.max_snapshot_age_ms)):
             if age is not None:

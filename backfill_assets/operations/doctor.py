@@ -37,7 +37,7 @@ from backfill_assets.evidence.records import catch_up, harmed, harmed_of, is_beh
 from backfill_assets.installation import Platform, declared_targets
 from backfill_assets.publication.changes_by_mode import Change
 from backfill_assets.publication.publisher import change_of
-from backfill_assets.publication.recording import PROCESS_ENDED, close_intent, protect_base, record_landed, tell_again
+from backfill_assets.publication.recording import PROCESS_ENDED, close_intent, protect_bases, record_landed, tell_again
 from backfill_assets.review.kept_diffs import due, keep_diff
 from manifests.chunks import Chunking, first_day, last_day
 from manifests.errors import EnvironmentRefused, InputRefused, LedgerLocked, Refused, StateMoved
@@ -631,32 +631,34 @@ def _tell_again(platform: Platform, run_id: str, action: str, number: int) -> st
 
 def _base_tag(view: _View, record: RunRecord) -> Iterator[Disagreement]:
     """Find a published run whose base snapshot nothing protects."""
-    base, tag = record.plan.base_snapshot_id, f"before-{record.run_id}"
-    if record.state is not RunState.PUBLISHED or base is None or view.table.snapshot_by_id(base) is None:
+    if record.state is not RunState.PUBLISHED:
         return
-    reference = view.table.refs().get(tag)
-    if reference is None:
-        yield Disagreement(
-            "base-tag-missing",
-            record.run_id,
-            f"no tag {tag} protects snapshot {base} of {view.target.name}, the run's base",
-            Sure.CERTAIN,
-            "tag the snapshot, so that no expiry takes it",
-            partial(_tag_again, view.platform, record.run_id),
-        )
-    elif reference.snapshot_id != base:
-        yield Disagreement(
-            "base-tag-moved",
-            record.run_id,
-            f"tag {tag} of {view.target.name} names snapshot {reference.snapshot_id}, the run's base is {base}",
-            Sure.CERTAIN,
-            "find out who moved it; a tag of this project is never moved",
-        )
+    for tag, base in change_of(view.platform, record, []).base_tags.items():
+        reference = view.table.refs().get(tag)
+        if view.table.snapshot_by_id(base) is None:
+            continue
+        if reference is None:
+            yield Disagreement(
+                "base-tag-missing",
+                record.run_id,
+                f"no tag {tag} protects snapshot {base} of {view.target.name}, the run's base",
+                Sure.CERTAIN,
+                "tag the snapshot, so that no expiry takes it",
+                partial(_tag_again, view.platform, record.run_id),
+            )
+        elif reference.snapshot_id != base:
+            yield Disagreement(
+                "base-tag-moved",
+                record.run_id,
+                f"tag {tag} of {view.target.name} names snapshot {reference.snapshot_id}, the run's base is {base}",
+                Sure.CERTAIN,
+                "find out who moved it; a tag of this project is never moved",
+            )
 
 
 def _tag_again(platform: Platform, run_id: str) -> str:
-    tag = protect_base(platform, run_id)
-    return _done(tag is not None, f"created tag {tag}")
+    tags = protect_bases(platform, run_id)
+    return _done(bool(tags), f"created tag {', '.join(tags)}")
 
 
 # --- attempts ---------------------------------------------------------------------------------------------------------

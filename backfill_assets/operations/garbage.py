@@ -30,7 +30,7 @@ from manifests.lifecycle import RunState
 from resources import logs
 from resources.lakehouse.facade import RUN_PROPERTY
 from resources.lakehouse.history import Referenced, expirable, forget, referenced
-from resources.lakehouse.lineage import withdrawn
+from resources.lakehouse.lineage import amended_base_tag, base_tag, withdrawn
 from resources.lakehouse.storage import FileFound, Storage, place_of
 from resources.ledger.facade import RunRecord
 from resources.ledger.repairs import named_paths, newest_instants, open_watermarks
@@ -193,12 +193,16 @@ def _released_refs(table: Table, over: Mapping[str, RunRecord]) -> list[str]:
     """
     released = []
     for name, ref in table.refs().items():
-        kind, _, run_id = name.partition("-")
+        kind, _, rest = name.partition("-")
+        run_id, _, _ = rest.partition("@")
         record = over.get(run_id)
         if record is None:
             continue
         is_tag = ref.snapshot_ref_type is SnapshotRefType.TAG
-        if (kind == "before" and is_tag and record.plan.base_snapshot_id == ref.snapshot_id) or (
+        is_base = name == amended_base_tag(run_id, ref.snapshot_id) or (
+            name == base_tag(run_id) and record.plan.base_snapshot_id == ref.snapshot_id
+        )
+        if (is_base and is_tag) or (
             kind == "candidate" and not is_tag and not _is_named(table, record, ref.snapshot_id)
         ):
             released.append(name)

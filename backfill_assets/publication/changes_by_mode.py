@@ -34,7 +34,7 @@ from resources.lakehouse.facade import (
     Scope,
     ScopeChanged,
 )
-from resources.lakehouse.lineage import withdrawn
+from resources.lakehouse.lineage import amended_base_tag, base_tag, withdrawn
 from resources.ledger.facade import ChunkRecord, RunRecord
 
 MAIN = "main"
@@ -89,6 +89,14 @@ class Change:
     def branch(self) -> str:
         """The branch on which a candidate waits."""
         return f"candidate-{self.record.run_id}"
+
+    @property
+    def base_tags(self) -> dict[str, int]:
+        """The tags that keep the run's bases in the target from expiry: that of its plan, and those of chunks planned anew."""
+        approved = self.plan.base_snapshot_id
+        bases = {plan.base_snapshot_id for plan in self.plans.values()} - {approved, None}
+        anew = {amended_base_tag(self.record.run_id, base): base for base in bases if base is not None}
+        return anew if approved is None else {base_tag(self.record.run_id): approved} | anew
 
     @property
     def moves_main(self) -> bool:
@@ -508,7 +516,7 @@ class Change:
 
     def _require_before(self, table: str, undone: str, last: Snapshot) -> None:
         """Refuse to undo what an expiry has cut off: to "restore" nothing would empty the scope."""
-        if last.parent_snapshot_id is None and (undone != PUBLISH or self._base_of(table) is not None):
+        if last.parent_snapshot_id is None and (undone != PUBLISH or self._had_base(table)):
             raise PublicationRefused(
                 Problem(
                     f"the snapshot before the {undone} of '{self.record.run_id}' has expired from {table}",
@@ -558,10 +566,12 @@ class Change:
                 )
             )
 
-    def _base_of(self, table: str) -> int | None:
+    def _had_base(self, table: str) -> bool:
+        """Whether a table had a snapshot when the run, or any chunk of it, was planned."""
+        plans = [self.plan, *self.plans.values()]
         if self.plan.corrections is not None and table == self.table:
-            return self.plan.corrections_base_snapshot_id
-        return self.plan.base_snapshot_id
+            return any(plan.corrections_base_snapshot_id is not None for plan in plans)
+        return any(plan.base_snapshot_id is not None for plan in plans)
 
     def _rename_version(self, old: str, new: str) -> None:
         """Give a version another name: a withdrawn one stays readable, and its name is not used again.

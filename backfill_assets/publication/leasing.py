@@ -181,6 +181,20 @@ def brought_to_an_end(platform: Platform, change: Change, action: str) -> Commit
     return change.undo(action, number, undone_by(done), root)
 
 
+def tag_bases(platform: Platform, change: Change) -> list[str]:
+    """Tag the bases of a run that its target's history still has, so that no expiry takes them; return the tags that are new.
+
+    Raises:
+        PublicationRefused: if there is such a tag, and it names another snapshot.
+    """
+    lakehouse, target = platform.lakehouse, change.target.name
+    known, refs = lakehouse.history(target), lakehouse.refs(target)
+    tags = {tag: base for tag, base in change.base_tags.items() if base in known}
+    for tag, base in tags.items():
+        lakehouse.tag(target, tag, base)
+    return sorted(tags.keys() - refs)
+
+
 def put_on_record(platform: Platform, change: Change, entry: int, action: str, commit: Commit) -> None:
     """Record under an entry what an action has committed: accepted versions, supersession and state."""
     ledger, run_id = platform.ledger, change.record.run_id

@@ -349,8 +349,8 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
         unless_stopped=not change.has_landed,
         policy_hash=held_against,
     )
-    if plan.base_snapshot_id is not None:
-        platform.lakehouse.tag(plan.target, f"before-{run_id}", plan.base_snapshot_id)
+    for tag, base in change.base_tags.items():
+        platform.lakehouse.tag(plan.target, tag, base)
     faults.reach("publishing.tagged")
     try:
         change.prepare(root)

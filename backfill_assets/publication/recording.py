@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from backfill_assets.evidence.records import bundle_in_use
 from backfill_assets.installation import Platform
-from backfill_assets.publication.leasing import brought_to_an_end, publishing_lease, put_on_record
+from backfill_assets.publication.leasing import brought_to_an_end, publishing_lease, put_on_record, tag_bases
 from backfill_assets.publication.publisher import change_of, require_publishable, tell_of
 from manifests.lifecycle import PUBLISH, RunState
 from resources.ledger.facade import ABANDONED, BEFORE, operator
@@ -64,10 +64,10 @@ def close_intent(platform: Platform, run_id: str, entry: int, action: str) -> st
         return state if close_publication(ledger, entry, state, note) else None
 
 
-def protect_base(platform: Platform, run_id: str) -> str | None:
-    """Tag the base snapshot of a published run, so that no expiry takes it; return the tag.
+def protect_bases(platform: Platform, run_id: str) -> list[str]:
+    """Tag the base snapshots of a published run, so that no expiry takes them; return the tags that were missing.
 
-    None, and nothing is done, where the run is published no more, or a collection has removed the snapshot since.
+    None, and nothing is done, where the run is published no more, or a collection has removed the snapshots since.
 
     Raises:
         LeaseHeld: if somebody is at a change of the same days, or collects garbage.
@@ -75,12 +75,7 @@ def protect_base(platform: Platform, run_id: str) -> str | None:
     """
     with publishing_lease(platform, platform.ledger.run(run_id), RECORD):
         record = platform.ledger.run(run_id)
-        base, tag = record.plan.base_snapshot_id, f"before-{run_id}"
-        known = base is not None and base in platform.lakehouse.history(record.target)
-        if record.state is not RunState.PUBLISHED or base is None or not known:
-            return None
-        platform.lakehouse.tag(record.target, tag, base)
-        return tag
+        return tag_bases(platform, change_of(platform, record, [])) if record.state is RunState.PUBLISHED else []
 
 
 def tell_again(platform: Platform, run_id: str, action: str, number: int) -> int | None:

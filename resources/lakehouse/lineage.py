@@ -73,3 +73,13 @@ def _age(snapshot: Snapshot) -> tuple[int, int]:
 def withdrawn(version: str) -> str:
     """Return the name under which a version that was rolled back stays readable."""
     return f"withdrawn-{version}"
+
+
+def base_tag(run_id: str) -> str:
+    """Return the name of the tag at the snapshot that a run was planned on."""
+    return f"before-{run_id}"
+
+
+def amended_base_tag(run_id: str, snapshot_id: int) -> str:
+    """Return the name of the tag at a snapshot that chunks of a run were planned anew on: no id of a run has an `@`."""
+    return f"before-{run_id}@{snapshot_id}"
