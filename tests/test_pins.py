@@ -16,8 +16,8 @@ import pyarrow as arrow
 import pytest
 from click.testing import CliRunner
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from worlds import SPARK
 from pyiceberg.types import LongType
+from worlds import SPARK
 
 from backfill_assets import decisions
 from backfill_assets.audit.report import report, report_beside

@@ -366,3 +366,122 @@ def test_the_tags_of_bases_go_with_the_run_that_they_are_of(platform: Platform) 
     collected(platform)
     assert not [name for name in refs(platform) if name.startswith("before-anew")]
     assert agree(platform)
+
+
+# --- collections ------------------------------------------------------------------------------------------------------
+
+
+def test_a_version_keeps_its_branch_and_base_while_it_has_a_name(history: Platform) -> None:
+    validated(history, "later", "VERSIONED", **LATER)
+    for act in (publish, rollback):
+        act(history, "later")
+    collected(history)
+    assert {withdrawn("v2"), "candidate-later"} <= refs(history)
+    before = rows(history)
+    for act in (reinstate, accept, rollback):
+        act(history, "later")
+    assert rows(history) == before
+    assert agree(history)
+
+
+@pytest.mark.parametrize("ended_by", ["the same command", "another run", "the doctor"])
+@pytest.mark.parametrize("action", [ROLLBACK, REINSTATE])
+def test_a_change_of_a_versions_name_that_was_not_recorded_is_known_by_the_name(
+    history: Platform, action: str, ended_by: str
+) -> None:
+    """Also where an earlier version's collection has taken the candidate's branch."""
+    validated(history, "later", "VERSIONED", **LATER)
+    validated(history, "elsewhere", scope=MAY)
+    for act in (publish, rollback, reinstate)[: 1 if action == ROLLBACK else 2]:
+        act(history, "later")
+    snapshot = history.ledger.publications("later")[0]["snapshot_id"]
+    history.lakehouse.table(READINGS).manage_snapshots().remove_branch("candidate-later").commit()
+    act = rollback if action == ROLLBACK else reinstate
+    with dying_at(history, "undoing.committed"):
+        act(history, "later")
+    assert [one.kind for one in examine(history)] == ["publication-unrecorded"]
+    if ended_by == "the same command":
+        act(history, "later")
+    elif ended_by == "another run":
+        publish(history, "elsewhere")
+    else:
+        assert mend(history)[1] == []
+    done = [one for one in history.ledger.publications("later") if one["state"] == "COMMITTED"]
+    assert (done[-1]["action"], {one["snapshot_id"] for one in done}) == (action, {snapshot})
+    assert state(history, "later") is (ROLLED_BACK if action == ROLLBACK else PUBLISHED)
+    mend(history)  # the other run has told nobody of it
+    assert agree(history)
+
+
+def test_a_version_that_has_lost_its_name_is_not_renamed(history: Platform) -> None:
+    publish(history, validated(history, "later", "VERSIONED", **LATER))
+    history.lakehouse.table(READINGS).manage_snapshots().remove_tag("v2").commit()
+    with pytest.raises(PublicationRefused, match=r"neither v2 nor withdrawn-v2 of .* names the snapshot of 'later'"):
+        rollback(history, "later")
+    assert state(history, "later") is PUBLISHED
+    assert {one["snapshot_id"] for one in history.ledger.publications("later")} - {None} != {0}
+
+
+def test_a_run_that_is_published_again_has_its_base_kept_from_expiry_again(history: Platform) -> None:
+    published(history, "first", scope=FEBRUARY, computed_by="1")
+    published(history, "elsewhere", scope=APRIL)
+    published(history, "second", scope=FEBRUARY)
+    collected(history)
+    assert "before-first" not in refs(history)
+    rollback(history, "second")
+    assert (state(history, "first"), "before-first" in refs(history)) == (PUBLISHED, True)
+    collected(history)
+    assert "before-second" not in refs(history)
+    assert agree(history)
+    rollback(history, "first")
+    assert agree(history)
+
+
+def test_a_rollback_is_done_and_recorded_whether_or_not_a_base_can_be_tagged(history: Platform) -> None:
+    published(history, "first", scope=FEBRUARY, computed_by="1")
+    published(history, "elsewhere", scope=APRIL)
+    published(history, "second", scope=FEBRUARY)
+    collected(history)
+    commit = SqlCatalog.commit_table
+
+    def no_tags(self: SqlCatalog, table: Any, requirements: Any, updates: Any) -> Any:
+        if any(getattr(one, "ref_name", "").startswith("before-") for one in updates):
+            raise OSError("the catalog cannot be reached")
+        return commit(self, table, requirements, updates)
+
+    with mock.patch.object(SqlCatalog, "commit_table", no_tags):
+        rollback(history, "second")
+    assert (state(history, "second"), state(history, "first")) == (ROLLED_BACK, PUBLISHED)
+    assert [one.kind for one in examine(history)] == ["base-tag-missing"]
+
+
+def collected_while_superseded(platform: Platform) -> str:
+    """Have the snapshot of a run collected while it is superseded, and the run that superseded it rolled back."""
+    published(platform, "first", scope=FEBRUARY, computed_by="1")
+    published(platform, "april", scope=APRIL)
+    published(platform, "april-again", scope=APRIL, computed_by="1")
+    published(platform, "second", scope=FEBRUARY)
+    collected(platform)
+    rollback(platform, "second")
+    assert state(platform, "first") is PUBLISHED
+    return "first"
+
+
+def test_a_publication_that_policy_has_collected_is_said_to_be_collected(history: Platform) -> None:
+    run_id = collected_while_superseded(history)
+    with pytest.raises(PublicationRefused, match=f"the {PUBLISH} of '{run_id}' is not in the history") as refused:
+        rollback(history, run_id)
+    assert "restate the scope" in str(refused.value)
+    (found,) = [one for one in examine(history) if one.kind == "publication-not-in-history"]
+    assert found.where == run_id
+    assert "a collection of garbage has removed it" in found.what
+    assert "somebody" not in found.what + found.fix
+    assert verify(history).everything == []
+
+
+def test_a_publication_that_no_collection_has_removed_is_said_to_be_somebodys_doing(history: Platform) -> None:
+    published(history, "first", scope=FEBRUARY)
+    published(history, "april", scope=APRIL)
+    expired_by_another_program(history, history.ledger.publications("first")[0]["snapshot_id"])
+    (found,) = [one for one in examine(history) if one.where == "first"]
+    assert (found.kind, "somebody moved or expired" in found.fix) == ("publication-not-in-history", True)

@@ -26,6 +26,7 @@ from backfill_assets.audit.pins import Inputs
 from backfill_assets.audit.proof import FileProblem, check_rows
 from backfill_assets.audit.readers import Looked, World, check_files, check_metadata, read_chunk, read_corrections
 from backfill_assets.audit.unknown_files import UnknownFiles
+from backfill_assets.evidence.collected import collected_files, collected_snapshots, collections
 from backfill_assets.evidence.diff_records import no_diff
 from backfill_assets.evidence.events import ADOPTED, GC, REFUSED
 from backfill_assets.evidence.links import misnamed, strange_links
@@ -48,7 +49,7 @@ from manifests.lifecycle import PUBLISH, WAS_PUBLISHED
 from resources.evidence.chain import START, Link, ReadChain
 from resources.evidence.heads import Kept, kept_heads, not_extended
 from resources.evidence.store import INDEX, SEALED, examine
-from resources.files.kept_files import json_of, read_json, read_kept
+from resources.files.kept_files import read_json
 from resources.lakehouse.facade import ACTION_PROPERTY, EVIDENCE_PROPERTY, PLAN_PROPERTY, RUN_PROPERTY, VERSION_PROPERTY
 from resources.lakehouse.history import referenced
 from resources.lakehouse.snapshots import Days, Seen, summary_facts
@@ -761,40 +762,18 @@ class _Check:
 
     @cached_property
     def _collected(self) -> frozenset[str]:
-        """The snapshots that collections have removed by their records.
-
-        Of one that ended before it could say what it has done, those that it set out to remove.
-        """
-        said = [one.get("done") or one.get("listed") or {} for one in self._collections]
-        return frozenset(f"{one.get('table')} snapshot {n}" for one in said for n in one.get("snapshots", ()))
+        """The snapshots that collections have removed by their records."""
+        return collected_snapshots(self._collections)
 
     @cached_property
     def _collected_files(self) -> frozenset[str]:
-        """The files that collections have removed by their records: those that they set out to remove and have not left."""
-        return frozenset(
-            path
-            for one in self._collections
-            for item in one.get("listed", {}).get("files", ())
-            if (path := item["file"]["path"]) not in one.get("done", {}).get("left", {})
-        )
+        """The files that collections have removed by their records."""
+        return collected_files(self._collections)
 
     @cached_property
     def _collections(self) -> list[Mapping[str, Any]]:
-        """What collections have put on record, if a link vouches for it: what each has listed, and what it has done."""
-        vouched = {
-            (link.content.get("record"), link.content.get("recordHash"))
-            for link in self.chain.links
-            if link.content.get("run") == GC
-        }
-        said: dict[str, dict[str, Any]] = {}
-        for file in sorted(self.platform.evidence.records(GC).glob("*.json")):
-            try:
-                raw = read_kept(file)
-            except (FileNotFoundError, EnvironmentRefused):
-                continue  # no link vouches for it as it is
-            if (file.stem, hashlib.sha256(raw).hexdigest()) in vouched:
-                said.setdefault(file.stem.rpartition("-")[0], {}).update(json_of(raw))
-        return list(said.values())
+        """What collections have put on record."""
+        return collections(self.platform.evidence, (link.content for link in self.chain.links))
 
     def _published(self, target: str, table: str) -> dict[str, Days]:
         """Return the files that the ledger says runs of a target have published to a table, each with the days it was gated for."""

@@ -32,6 +32,7 @@ from pyiceberg.types import DateType
 
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.evidence.collected import collected_snapshots, collections
 from backfill_assets.evidence.events import MOVED
 from backfill_assets.evidence.records import catch_up, harmed, harmed_of, is_behind, name_of, planted, untold
 from backfill_assets.installation import Platform, declared_targets
@@ -444,13 +445,7 @@ def _publications(views: Mapping[str, _View], record: RunRecord) -> Iterator[Dis
         held = view.at_it.get(record.run_id)
         yield _unrecorded(view, record, landed) if held is None else _under_way(view, record, landed, held)
     elif landed is None and recorded and record.state is RunState.PUBLISHED:
-        yield Disagreement(
-            "publication-not-in-history",
-            record.run_id,
-            f"its snapshot {recorded[-1]['snapshot_id']} is not in the history of {view.name}",
-            Sure.CERTAIN,
-            "somebody moved or expired the table's history: the run cannot be rolled back; restate its scope",
-        )
+        yield _not_in_history(view, record, recorded[-1]["snapshot_id"])
     for entry in entries:
         healed_first = landed is not None and landed.number > len(recorded) and landed.action == entry["action"]
         if entry["state"] == "INTENT" and not healed_first:
@@ -491,6 +486,20 @@ def _landed(
                 return _Landed(by, len(recorded) + 1, named)
             return _Landed(PUBLISH, 1, named)
     return None
+
+
+def _not_in_history(view: _View, record: RunRecord, snapshot_id: int) -> Disagreement:
+    """Say why the history of a table does not show what a published run has made of it."""
+    what = f"its snapshot {snapshot_id} is not in the history of {view.name}"
+    fix = "somebody moved or expired the table's history: the run cannot be rolled back; restate its scope"
+    evidence = view.platform.evidence
+    collected: frozenset[str] = frozenset()
+    with suppress(EnvironmentRefused):  # the chain cannot be read: found as such below
+        collected = collected_snapshots(collections(evidence, evidence.chain.contents()))
+    if f"{view.name} snapshot {snapshot_id}" in collected:
+        what += ": a collection of garbage has removed it, as policy allows of a run that others have superseded"
+        fix = "its rows are what readers see, and nothing is lost; to take them back restate its scope with a new run"
+    return Disagreement("publication-not-in-history", record.run_id, what, Sure.CERTAIN, fix)
 
 
 def _unrecorded(view: _View, record: RunRecord, landed: _Landed) -> Disagreement:

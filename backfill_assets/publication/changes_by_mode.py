@@ -510,7 +510,8 @@ class Change:
             Problem(
                 f"the {undone} of '{self.record.run_id}' is not in the history of {table}",
                 "what is undone is what the table's history shows",
-                "somebody moved the table; inspect its snapshots",
+                "`backfill doctor` says whether a collection has removed it by policy, or somebody moved the table; "
+                "restate the scope with a new run",
             )
         )
 

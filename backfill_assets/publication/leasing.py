@@ -7,14 +7,14 @@ first puts on record what they published and could not say. What is published is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date
 
 from backfill_assets import faults
 from backfill_assets.installation import Platform, target_named
 from backfill_assets.publication.changes_by_mode import Change
 from manifests.errors import EnvironmentRefused, Refused
-from manifests.lifecycle import ACCEPT, PREPARE, PUBLISH, ROLLBACK, undone_by
+from manifests.lifecycle import ACCEPT, PREPARE, PUBLISH, REINSTATE, ROLLBACK, undone_by
 from manifests.model import ON_BRANCH
 from resources.lakehouse.facade import Commit
 from resources.ledger.facade import RunRecord, operator
@@ -205,3 +205,19 @@ def put_on_record(platform: Platform, change: Change, entry: int, action: str, c
         ledger.undo(run_id, entry, **facts, actor=operator())
     else:
         ledger.accept(run_id, entry, **facts, actor=operator(), keys=held(platform, change))
+    if action in {ROLLBACK, REINSTATE}:
+        _protect_again(platform, change, action)
+
+
+def _protect_again(platform: Platform, change: Change, action: str) -> None:
+    """Tag the bases of the runs that are published again: a collection may have taken the tags while they were over.
+
+    The change is on record. What cannot be tagged now, the doctor finds.
+    """
+    keys = [chunk.key for chunk in change.plan.chunks]
+    holders = (
+        platform.ledger.accepted(change.target.name, keys).values() if action == ROLLBACK else [change.record.run_id]
+    )
+    for run_id in sorted(set(holders)):
+        with suppress(Refused):
+            tag_bases(platform, _change(platform, platform.ledger.run(run_id)))
