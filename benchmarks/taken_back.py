@@ -277,6 +277,68 @@ MENDS = (
             Edit(COMPUTE, "    require_arrived(rows, _written(counted), files, prefix)\n", ""),
         ),
     ),
+    Mend(
+        "A11",
+        "a version that was taken back and brought back before it was accepted is taken back from nobody who reads main",
+        "VERSIONED, accepted later, brought back: accept, rollback",
+        12,
+        (
+            Edit(
+                WAYS,
+                "            return action == REINSTATE and bool(done) and undone_by(done) != ROLLBACK\n",
+                '            undone = next(one["action"] for one in reversed(done) if one["action"] != ACCEPT)\n'
+                "            return not self._is_main(undone)\n",
+            ),
+        ),
+    ),
+    Mend(
+        "A12",
+        "a version is given the name of one that was rolled back, whose reinstatement lands then and is never recorded",
+        "VERSIONED, name set free: publish twin, reinstate",
+        12,
+        (
+            Edit(
+                WAYS,
+                "if had := [ref for ref in expected if lakehouse.snapshot_of(name, ref) is not None]:",
+                'expected.pop(withdrawn(version or ""), None)\n        if had := list[str]():',
+            ),
+            Edit(
+                WAYS,
+                "        if self._named(old) is not None and self._is_taken(new):\n",
+                "        if self._named(old) is None and self._is_taken(old):\n",
+            ),
+            Edit(
+                WAYS,
+                "return landed and self._named(old) is not None and not self._is_taken(new)",
+                "return landed and self._named(old) is not None",
+            ),
+            Edit(WAYS, "if snapshot is not None and not self._is_taken(new):", "if snapshot is not None:"),
+        ),
+    ),
+    Mend(
+        "A13",
+        "a chunk that nobody held goes back to a run that is rolled back, and nothing published into it can be recorded",
+        "REPLACE_PARTITIONS, above nothing: unwind",
+        12,
+        (
+            Edit(LEDGER, "    since = connection.execute(rolled_back).scalar()\n", "    since = None\n"),
+            Edit(LEDGER, "runs.c.state.in_([RunState.PUBLISHED, RunState.SUPERSEDED]),", "sa.true(),"),
+        ),
+    ),
+    Mend(
+        "A14",
+        "a run that was planned anew on the rows of another one is rolled back to no rows once its base has expired",
+        "REPLACE_PARTITIONS, planned anew: expire, rollback",
+        12,
+        (
+            Edit(WAYS, "plans = [self.plan, *self.plans.values()]", "plans = [self.plan]"),
+            Edit(
+                WAYS,
+                "bases = {plan.base_snapshot_id for plan in self.plans.values()} - {approved, None}",
+                "bases = {self.plan.base_snapshot_id} - {approved, None}",
+            ),
+        ),
+    ),
 )
 
 
