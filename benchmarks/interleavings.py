@@ -195,7 +195,7 @@ def _collect(_: World, platform: Platform, *, later: timedelta) -> None:
 
 def _expire(_: World, platform: Platform) -> None:
     """Do as a program that expires every snapshot which no name keeps."""
-    with suppress(CommitFailedException):  # somebody commits at the same moment: it does so another day
+    with suppress(CommitFailedException, CommitStateUnknownException):  # it does so another day, or has done so
         table = platform.lakehouse.table(READINGS)
         table.maintenance.expire_snapshots().older_than(datetime.now(UTC) + timedelta(days=1)).commit()
 

@@ -323,6 +323,11 @@ MENDS = (
         (
             Edit(LEDGER, "    since = connection.execute(rolled_back).scalar()\n", "    since = None\n"),
             Edit(LEDGER, "runs.c.state.in_([RunState.PUBLISHED, RunState.SUPERSEDED]),", "sa.true(),"),
+            Edit(
+                LEDGER,
+                "if published and not _still_holds(connection, holder):",
+                "if not _still_holds(connection, holder):",
+            ),
         ),
     ),
     Mend(
