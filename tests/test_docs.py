@@ -257,7 +257,7 @@ def options_of(command: click.Command, *, below: bool = False) -> set[str]:
 
 
 def test_the_table_of_commands_has_every_command_and_no_option_of_another() -> None:
-    rows = table("README.md", "| command | what it does |")
+    rows = table("docs/commands.md", "| command | what it does |")
     shown = {name: text for first, text in rows for _, name in re.findall(r"^`(backfill) ([\w-]+)", first)}
     assert shown.keys() == set(cli.list_commands(click.Context(cli)))
     strange = {
@@ -361,14 +361,14 @@ def test_the_drawn_directions_are_those_that_the_linter_holds() -> None:
     assert arrows == expected | {("products", "declarations")}
 
 
-def test_every_package_has_its_paragraph_and_its_line_in_the_readme() -> None:
+def test_every_package_has_its_paragraph_and_its_line_in_the_listing() -> None:
     packages = {name for name, file in MODULES.items() if file.name == "__init__.py" and name.count(".") <= 1} - {
         "backfill_assets",
         "resources",
     }
     listed = {
         coded_path.rstrip("/").replace("/", ".")
-        for row in table("README.md", "| package |")
+        for row in table("docs/architecture.md", "| package |")
         for coded_path in re.findall(r"`([\w/]+)`", row[0])
     }
     assert listed == packages
