@@ -136,5 +136,5 @@ def test_ctrl_c_and_a_kill_in_the_middle_of_a_spark_write_lose_nothing(world: Wo
 
 def test_every_named_point_is_passed_by_a_run() -> None:
     root = Path(faults.__file__).parent
-    text = "".join(file.read_text() for file in root.glob("*.py"))
+    text = "".join(file.read_text() for file in root.rglob("*.py"))
     assert {point for point in faults.POINTS if f'faults.reach("{point}")' in text} == faults.POINTS
