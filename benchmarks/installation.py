@@ -20,7 +20,7 @@ from typing import Any
 from dagster import DagsterInstance
 
 from backfill_assets.cli import demo
-from backfill_assets.cli.command import execute
+from backfill_assets.cli.launching import execute
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at
 from backfill_assets.ingestion.case_events import load_case_events
 from backfill_assets.installation import Platform, open_platform

@@ -13,7 +13,7 @@ from dagster._core.run_coordinator.base import SubmitRunContext
 from dagster._core.run_coordinator.queued_run_coordinator import QueuedRunCoordinator
 from worlds import World, make_world
 
-from backfill_assets.cli.command import execute
+from backfill_assets.cli.launching import execute
 from backfill_assets.coordination import AT_ONCE, DecisionsFirst
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.checks import CHUNK_GATE

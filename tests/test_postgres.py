@@ -17,7 +17,7 @@ from launches import launch
 from servers import Postgres, copied, packaged
 from worlds import TARGET, World, make_world
 
-from backfill_assets.cli.command import execute
+from backfill_assets.cli.launching import execute
 from backfill_assets.defs.launch import initialise_instance, instance_at
 from backfill_assets.defs.staging import asset_key
 from backfill_assets.publication.publisher import publish, rollback

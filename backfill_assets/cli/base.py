@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from manifests.errors import EnvironmentRefused, Problem
+from manifests.errors import EnvironmentRefused, Problem, Refused
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -27,6 +27,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 EXIT_FAILED, EXIT_REFUSED = 1, 2
 POLL_SECONDS = 0.5
 
+WHOLE_PROCESS = object()
+"""What says that a command is all that its process is for."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -122,3 +124,10 @@ def bars(total: int, look: Callable[[], tuple[int, int] | None]) -> Iterator[Non
             stop.set()
             watcher.join()
             update()
+
+
+def refuse(error: Refused) -> None:
+    """Print a refusal with its reasons."""
+    from backfill_assets.cli.console import make_console, refusal
+
+    make_console(stderr=True).print(refusal(error))

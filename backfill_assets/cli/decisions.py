@@ -208,4 +208,19 @@ def loud(run_id: str, by: str, reason: str) -> None:
     show(Panel(text, title="BREAK-GLASS", border_style="bold red", title_align="left"))
 
 
-COMMANDS = (approve, reject, review, accept_change, decisions)
+@click.command()
+@click.argument("run_id")
+@by_option
+@click.option("--comment", default="", help="Why.")
+def cancel(run_id: str, by: str | None, comment: str) -> None:
+    """End RUN_ID without a publication. What is staged stays on disk and on record; readers have seen nothing of it."""
+    from backfill_assets import decisions
+    from resources.ledger.facade import operator
+
+    with opened_platform() as platform:
+        by = by or operator()
+        decisions.cancel(platform, run_id, by=by, comment=comment)
+    click.echo(f"{run_id}: CANCELLED by {by}")
+
+
+COMMANDS = (approve, reject, review, accept_change, cancel, decisions)

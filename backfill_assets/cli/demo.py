@@ -16,7 +16,7 @@ from rich.rule import Rule
 from backfill_assets import decisions
 from backfill_assets.cli import console
 from backfill_assets.cli.base import EXIT_FAILED
-from backfill_assets.cli.command import execute
+from backfill_assets.cli.launching import execute
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, report_inputs
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.ingestion.case_events import load_case_events

@@ -1,0 +1,228 @@
+"""The commands that compute a run and take it as far as its manifest allows: `run`, `resume`.
+
+Put here which chunks are launched, and what a person sees of it. A launch itself is `defs.launch`'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from backfill_assets.cli.base import (
+    EXIT_FAILED,
+    bars,
+    json_option,
+    opened_instance,
+    opened_platform,
+)
+from manifests.errors import (
+    InputRefused,
+    Problem,
+    RunStopped,
+)
+from manifests.lifecycle import WAS_PUBLISHED, RunState
+from resources.processes import began_at
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
+    from backfill_assets.installation import Platform
+    from resources.ledger.facade import RunRecord
+from backfill_assets.cli.base import WHOLE_PROCESS, refuse
+from backfill_assets.cli.status import show_run
+
+_DONE_COMPUTING = frozenset({RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED})
+
+
+@click.command()
+@click.argument("run_id")
+@click.option(
+    "--chunks",
+    "ranges",
+    multiple=True,
+    metavar="FROM[..TO]",
+    help="Only these chunks, e.g. 2012-01..2012-06; may be repeated. Default: all that are not staged.",
+)
+@json_option
+def run(run_id: str, ranges: tuple[str, ...], as_json: bool) -> None:
+    """Compute chunks of an approved RUN_ID into staging and gate them, as a launch from the UI does.
+
+    Safe to repeat: staged chunks are skipped. Once every chunk is staged and every gate has passed, the run is
+    published as the sensor would do it, unless its manifest requires a manual publish.
+    """
+    _run(run_id, ranges, as_json)
+
+
+@click.command()
+@click.argument("run_id")
+@json_option
+def resume(run_id: str, as_json: bool) -> None:
+    """Launch RUN_ID again, which somebody has stopped (`backfill stop`, Ctrl-C, Terminate): what is staged is kept.
+
+    The same as `backfill run RUN_ID`: any launch ends the stop before it.
+    """
+    _run(run_id, (), as_json)
+
+
+def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
+    """Launch a run, and show what came of it; why it did not succeed goes to stderr."""
+    from backfill_assets.staging.stopping import is_being_published
+    from resources.ledger import stops
+
+    failures: list[str] = []
+    stopped: RunStopped | None = None
+    # a stop that comes while Python starts is a stop of this launch
+    asked_at = began_at() if click.get_current_context().find_root().obj is WHOLE_PROCESS else None
+    with opened_platform() as platform, opened_instance(platform.settings) as instance:
+        try:
+            success = execute(
+                platform, instance, run_id, ranges, progress=not as_json, failed=failures.append, asked_at=asked_at
+            )
+        except RunStopped as error:
+            stopped, success = error, False
+        late = None if stopped is not None else stops.held(platform.ledger.engine, run_id)
+        goes_on = late is not None and late.note != "" and is_being_published(platform, run_id)
+        is_published = platform.ledger.run(run_id).state in WAS_PUBLISHED
+        if late is not None and not (is_published or goes_on):
+            stopped, success = stops.refusal(late), False
+        show_run(platform, run_id, as_json)
+        for why in failures if stopped is None else ():  # what a stop has cut short failed at nothing
+            click.echo(why, err=True)
+        if stopped is not None:
+            refuse(stopped)
+        elif late is not None:
+            said = "its publication had begun, and was let finish" if is_published else late.note
+            click.echo(f"{run_id}: {late}: {said}", err=True)
+    if not success:
+        sys.exit(EXIT_FAILED)
+
+
+def execute(
+    platform: Platform,
+    instance: DagsterInstance,
+    run_id: str,
+    ranges: Sequence[str],
+    *,
+    progress: bool,
+    failed: Callable[[str], None] = lambda _: None,
+    asked_at: datetime | None = None,
+    resumes: bool = True,
+) -> bool:
+    """Stage, gate and, where the manifest lets the sensor do it, publish a run; return success.
+
+    `failed` is told why it did not succeed; `asked_at` is when somebody asked for it, if not now; a stop `resumes` with what
+    a person asks for, not with LIVE's own launch.
+
+    Raises:
+        RunStopped: if somebody stops the run.
+    """
+    from backfill_assets.installation import target_named
+    from backfill_assets.staging import stopping
+    from backfill_assets.staging.executor import require_computable
+
+    record = platform.ledger.run(run_id)
+    keys = select_chunks(record, ranges)
+    if record.state not in _DONE_COMPUTING:
+        require_computable(platform, run_id, keys, target=target_named(record.target))
+    with stopping.launched(platform, run_id, asked_at=asked_at, resumes=resumes):
+        return _execute(platform, instance, record, keys, progress=progress, failed=failed)
+
+
+def _execute(
+    platform: Platform,
+    instance: DagsterInstance,
+    record: RunRecord,
+    keys: Sequence[str],
+    *,
+    progress: bool,
+    failed: Callable[[str], None],
+) -> bool:
+    from backfill_assets.defs.changes import tell_changes
+    from backfill_assets.defs.launch import announce_approval, run_chunks, run_publication
+    from backfill_assets.defs.lost_runs import end_lost_runs
+    from backfill_assets.defs.publish import publication_requests
+    from backfill_assets.installation import target_named
+    from backfill_assets.publication.publisher import publish as publish_again
+    from backfill_assets.review.kept_diffs import after_publication
+    from backfill_assets.staging.executor import require_computable
+
+    run_id, target = record.run_id, target_named(record.target)
+    end_lost_runs(instance)
+    while True:
+        success = True
+        if record.state not in _DONE_COMPUTING:
+            require_computable(platform, run_id, keys, target=target)
+            announce_approval(instance, record)
+            with _progress(platform, run_id, keys) if progress else nullcontext():
+                success = run_chunks(platform, instance, record, keys, failed=failed)
+        if platform.ledger.run(run_id).state is RunState.PUBLISHED:
+            publish_again(platform, run_id)  # nothing is published twice; what a crash left untold is told now
+            tell_changes(platform, instance, target.name)
+            after_publication(platform, run_id)
+        wanted = [request for request in publication_requests(platform, target) if request.partition_key == run_id]
+        if wanted:
+            success &= run_publication(platform, instance, record, failed=failed)
+        planned_anew = platform.ledger.amendments(run_id)
+        record = platform.ledger.run(run_id)
+        if not (wanted and planned_anew and record.state is RunState.RUNNING):
+            return success
+        # somebody else had changed some of its chunks: those were planned anew, which the manifest bounds
+        keys = [chunk.chunk for chunk in platform.ledger.chunks(run_id) if chunk.state == "PLANNED"]
+
+
+def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
+    """Return the planned chunks that ranges like `2012-01..2012-06` name; all of them without a range.
+
+    Raises:
+        InputRefused: for a malformed range, or one outside the plan.
+    """
+    from manifests.chunks import first_day
+
+    planned = [chunk.key for chunk in record.plan.chunks]
+    if not ranges:
+        return planned
+    chosen: set[str] = set()
+    for text in ranges:
+        first, separator, last = text.partition("..")
+        last = last if separator else first
+        for key in (first, last):
+            first_day(record.plan.chunking, key)
+        found = [key for key in planned if first <= key <= last]
+        if not found or first not in planned or last not in planned or last < first:
+            raise InputRefused(
+                Problem(
+                    f"--chunks {text} is not a range of the plan",
+                    f"'{record.run_id}' has {planned[0]} to {planned[-1]}",
+                    "correct the range",
+                )
+            )
+        chosen.update(found)
+    return [key for key in planned if key in chosen]
+
+
+@contextmanager
+def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
+    """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
+    from backfill_assets.staging.progress import written_chunks
+    from resources.ledger.facade import STAGED, ChunkState, Ledger
+
+    wanted = set(keys)
+    ledger = Ledger(platform.ledger.url)
+
+    def look() -> tuple[int, int]:
+        chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
+        staged = sum(chunk.state in STAGED for chunk in chunks)
+        under_way = [attempt["prefix"] for attempt in ledger.attempts(run_id) if attempt["state"] == "RUNNING"]
+        computed = staged + sum(len(written_chunks(prefix)) for prefix in under_way[-1:])
+        return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)
+
+    try:
+        with bars(len(wanted), look):
+            yield
+    finally:
+        ledger.engine.dispose()

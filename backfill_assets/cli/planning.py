@@ -1,0 +1,95 @@
+"""The commands that resolve a manifest: `plan`.
+
+Put here arguments and output; what is looked up is `planning.resolve`'s, the rules are `manifests.planner`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from backfill_assets.cli.base import (
+    json_option,
+    opened_platform,
+    say,
+    show,
+)
+from manifests.errors import (
+    EnvironmentRefused,
+    ManifestRefused,
+    Problem,
+    TransitionRefused,
+)
+from manifests.lifecycle import RunState
+
+if TYPE_CHECKING:
+    from manifests.model import RunManifest
+    from resources.ledger.facade import RunRecord
+
+
+@click.command()
+@click.argument("manifest", type=click.Path(path_type=Path))
+@click.option("--preview", is_flag=True, help="Show the plan without recording it.")
+@json_option
+def plan(manifest: Path, preview: bool, as_json: bool) -> None:
+    """Resolve MANIFEST (YAML or JSON) to a plan: pins, chunks, estimates, stages. Computes nothing.
+
+    A manifest may be planned again, on newer tables, until it is approved; after that its text is immutable. A
+    `progressive` manifest becomes a series of runs (RUN.s001, RUN.s002, ...), each published after the one before it.
+    """
+    from backfill_assets.cli.console import plan as show_plan
+    from backfill_assets.planning import resolve as planning
+
+    contract = _valid(manifest)
+    with opened_platform() as platform:
+        if preview:
+            found = [(one, "PREVIEW, not recorded") for one in planning.preview_series(platform, contract)]
+        else:
+            records = planning.plan_series(platform, contract)
+            _refuse_dead(records)
+            found = [(record.plan, record.state.value) for record in records]
+    if as_json:
+        told = [
+            {"state": state, "planHash": one.hash, "plan": one, "stages": [s.describe() for s in one.stages]}
+            for one, state in found
+        ]
+        say(told if contract.progressive is not None else told[0])
+    else:
+        show(*(show_plan(one, state) for one, state in found))
+
+
+def _valid(manifest: Path) -> RunManifest:
+    """Read a manifest.
+
+    Raises:
+        ManifestRefused: if it is not valid, with what the installation has against the rest of it, where there is one.
+    """
+    from backfill_assets.planning import resolve as planning
+    from manifests.model import load_manifest
+
+    try:
+        return load_manifest(manifest)
+    except ManifestRefused as refusal:
+        try:
+            with opened_platform() as platform:
+                whole = planning.whole_refusal(platform, refusal)
+        except EnvironmentRefused:
+            raise refusal from None
+        raise whole from None
+
+
+def _refuse_dead(records: Sequence[RunRecord]) -> None:
+    """Refuse to show the plan of a run that nothing can come of any more as if it were one to approve."""
+    dead = [record for record in records if record.state in {RunState.CANCELLED, RunState.REJECTED}]
+    if dead:
+        raise TransitionRefused(
+            Problem(
+                f"run '{record.run_id}' is {record.state}",
+                "a run that is over is not planned again",
+                "give the same change a run id of its own",
+            )
+            for record in dead
+        )

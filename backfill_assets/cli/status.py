@@ -1,0 +1,148 @@
+"""The command that says where runs stand: `status`.
+
+Put here what is shown of a run, also at the end of its launch.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backfill_assets.cli.base import (
+    POLL_SECONDS,
+    json_option,
+    opened_platform,
+    say,
+    show,
+)
+from manifests.lifecycle import RunState
+
+if TYPE_CHECKING:
+    from backfill_assets.installation import Platform
+
+
+def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
+    """Show one run: its state and why, its chunks, its gates, and what it waits for."""
+    from backfill_assets.cli import console
+    from backfill_assets.gates.judging import CHUNK_GATE
+    from backfill_assets.review import wording
+    from resources.ledger import approvals, freezes, launches, stops
+
+    record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
+    verdicts = platform.ledger.verdicts(run_id)
+    publications = platform.ledger.publications(run_id)
+    waiting = freezes.waiting(platform.ledger.engine)
+    launch = launches.waits(platform.ledger, record, chunks=chunks)
+    if launch is not None:
+        waiting[run_id] = str(launch)
+    by_hand = record.plan.manual_publish and record.manifest.execution_mode.publishes
+    if record.state is RunState.VALIDATED and by_hand and run_id not in waiting:
+        waiting[run_id] = f"its manifest requires a manual publish: `backfill publish {run_id}`"
+    if as_json:
+        say(
+            {
+                "runId": run_id,
+                "state": record.state,
+                "why": record.state_reason,
+                "target": record.target,
+                "planHash": record.plan_hash,
+                "chunkStates": console.chunk_counts(chunks),
+                "chunks": chunks,
+                "gates": [*(one for one in verdicts if not one.chunk), *wording.failed_chunks(verdicts)],
+                "approvals": platform.ledger.approvals(run_id),
+                "asksForOwner": [verdict.gate for verdict in approvals.asking(platform.ledger, run_id)],
+                "publications": publications,
+                "sinkRequests": platform.ledger.sink_attempts(run_id),
+                "evidence": str(platform.evidence.path(run_id)),
+                "waitsFor": waiting.get(run_id),
+                "waitsForLaunchOf": None if launch is None else launch.chunks,
+                "stops": stops.of_run(platform.ledger.engine, run_id),
+            }
+        )
+        return
+    pairs: list[tuple[str, object]] = [
+        ("state", launches.state(record, launch)),
+        ("why", launches.reason(record, launch)),
+        ("target", record.target),
+        ("plan", record.plan_hash),
+    ]
+    pairs += [("waits", waiting[run_id])] if run_id in waiting and ("why", waiting[run_id]) not in pairs else []
+    pairs += [(f"{one['action']} {one['state'].lower()}", f"snapshot {one['snapshot_id']}") for one in publications]
+    show(console.facts(pairs, run_id), console.grid(chunks))
+    if any(chunk.error for chunk in chunks):
+        show(console.failures(chunks))
+    if verdicts:
+        show(console.gates(verdicts, CHUNK_GATE, approvals.accepted_gates(platform.ledger, run_id)))
+    if wording.failed_chunks(verdicts):
+        click.echo(f"the rows that break a rule: backfill exceptions {run_id}")
+
+
+def _waits(platform: Platform) -> dict[str, str]:
+    """Return what each run waits for that waits: the end of a freeze, or a launch."""
+    from resources.ledger import freezes, launches
+
+    found = freezes.waiting(platform.ledger.engine)
+    return found | {run_id: str(why) for run_id, why in launches.all_waiting(platform.ledger).items()}
+
+
+@click.command()
+@click.argument("run_id", required=False)
+@click.option("--watch", is_flag=True, help="Refresh until interrupted.")
+@json_option
+def status(run_id: str | None, watch: bool, as_json: bool) -> None:
+    """Show all runs, or one run with its chunk grid and gates. A live run that waits for a freeze says for which."""
+    from backfill_assets.cli import console
+    from resources.ledger import launches
+
+    with opened_platform() as platform:
+        if run_id is not None and not watch:
+            show_run(platform, run_id, as_json)
+            return
+        if watch:
+            from rich.console import Group
+            from rich.live import Live
+
+            shown = run_id
+
+            def view() -> Any:
+                if shown is None:
+                    return console.run_table(platform.ledger.runs(), _waits(platform))
+                record = platform.ledger.run(shown)
+                launch = launches.waits(platform.ledger, record)
+                why = launches.reason(record, launch)
+                pairs: list[tuple[str, object]] = [("state", launches.state(record, launch)), ("why", why)]
+                pairs += [("waits", launch)] if launch is not None and why != str(launch) else []
+                return Group(console.facts(pairs, shown), console.grid(platform.ledger.chunks(shown)))
+
+            with Live(view(), console=console.make_console(), refresh_per_second=2) as live:
+                try:
+                    while True:
+                        time.sleep(POLL_SECONDS)
+                        live.update(view())
+                except KeyboardInterrupt:
+                    return
+        records, waiting = platform.ledger.runs(), _waits(platform)
+        if as_json:
+            say(
+                [
+                    {
+                        "runId": record.run_id,
+                        "kind": record.kind,
+                        "mode": record.mode,
+                        "target": record.target,
+                        "state": record.state,
+                        "why": record.state_reason,
+                        "planHash": record.plan_hash,
+                        "range": record.manifest.target.publish_range,
+                        "transformVersion": record.manifest.transform.version,
+                        "waitsFor": waiting.get(record.run_id),
+                    }
+                    for record in records
+                ]
+            )
+        elif records:
+            show(console.run_table(records, waiting))
+        else:
+            click.echo("no runs yet: `backfill plan MANIFEST.yaml` makes the first")
