@@ -14,7 +14,7 @@ from typing import Any
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table.snapshots import Snapshot
 
-from backfill_assets.audit.readers import Report, World
+from backfill_assets.audit.findings import Report, World
 from backfill_assets.evidence.seals import Sealed
 from backfill_assets.installation import Platform
 from resources.lakehouse.contents import hash_of, said_of, sha256_at

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from io import BytesIO
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import polars as pl
 import pyarrow as arrow
@@ -26,12 +26,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import Transform
 from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, TimestamptzType
 
+from backfill_assets.audit.findings import Report, World
 from backfill_assets.audit.listed_files import counts_in, not_as_rows
 from backfill_assets.audit.table_metadata import check_log, check_numbers, check_refs, check_writing
-from backfill_assets.audit.unknown_files import Holds, UnknownFiles, UnknownIn
+from backfill_assets.audit.unknown_files import Holds, UnknownIn
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.evidence.seals import Sealed, digest_types
-from backfill_assets.publication.under_way import Effect, Intent, effects
+from backfill_assets.publication.under_way import Effect, effects
 from backfill_assets.worker.chunk_gate import by_key
 from backfill_assets.worker.digest import RowDigest
 from manifests.lifecycle import ACCEPT, REINSTATE, ROLLBACK
@@ -67,32 +68,6 @@ _PLANNED = {
 _UNPROVABLE = "is of nobody's run, and cannot be opened: what readers get by it of accepted days cannot be proved"
 _MISLED = "is not that of a file of rows that readers find there"
 _UNREADABLE = (OSError, arrow.ArrowException, pl.exceptions.PolarsError, ValueError, KeyError, TypeError)
-
-
-class Report(Protocol):
-    """Where findings go."""
-
-    notes: list[str]
-
-    def add(self, where: str, what: str, expected: Any = "", found: Any = "") -> None:
-        """Name something that is not as the evidence has it."""
-
-
-@dataclass(frozen=True)
-class World:
-    """What the checks look things up by.
-
-    Attributes:
-        seen: returns a table as its metadata shows it now; None if it cannot be read, which is said where it is found out.
-        intents: returns the actions that are under way, or were interrupted, so that the ledger does not know yet what they did.
-        gone: names a snapshot that the metadata no longer holds, if policy keeps it still: where, and when it was made.
-        unknown: says what files hold that are not known; None where nothing is opened.
-    """
-
-    seen: Callable[[str], Seen | None]
-    intents: Callable[[], Sequence[Intent]]
-    gone: Callable[[str, datetime], None]
-    unknown: UnknownFiles | None = None
 
 
 # --- the metadata -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from resources.lakehouse.snapshots import Seen, redirected_access, writing_facts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backfill_assets.audit.readers import Report
+    from backfill_assets.audit.findings import Report
     from backfill_assets.evidence.seals import Sealed
 
 _SKEW_MS = 60_000
