@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -65,6 +65,8 @@ class History:
     def __init__(self, platform: Platform, seed: random.Random) -> None:
         self.platform, self.random = platform, seed
         self.number = 0
+        self.today = now()
+        """What day it is for whoever looks: a collection of long ago is long ago."""
 
     def _table(self) -> Table:
         return self.platform.lakehouse.table(small_table.READINGS)
@@ -195,7 +197,7 @@ class History:
 
     def collected(self) -> None:
         """Everything that policy does not keep is removed."""
-        at = now() + timedelta(days=4000)
+        at = self.today = now() + timedelta(days=4000)
         with mock.patch("backfill_assets.operations.garbage._require_clock"):
             collect(self.platform, find(self.platform, at=at), by="ops", at=at)
 
@@ -226,8 +228,8 @@ HAPPENS: Sequence[Callable[[History], None]] = (
 )
 
 
-def live_through(platform: Platform, seed: random.Random) -> list[str]:
-    """Have things happen to an installation; return their names. What is refused has not happened."""
+def live_through(platform: Platform, seed: random.Random) -> tuple[list[str], datetime]:
+    """Have things happen to an installation; return their names, and what day it is then. What is refused has not happened."""
     history = History(platform, seed)
     history.published()
     done = ["published"]
@@ -240,4 +242,4 @@ def live_through(platform: Platform, seed: random.Random) -> list[str]:
         except Refused:
             continue
         done.append(step.__name__)
-    return done
+    return done, max(history.today, now())

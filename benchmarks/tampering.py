@@ -171,12 +171,12 @@ def lawful_histories(number: int, seed: int, tell: Callable[[str], None] = lambd
         with tempfile.TemporaryDirectory() as folder, small_table.declared(small_table.OUTLINED):
             platform = small_table.opened(Path(folder) / "home")
             small_table.initialise(platform)
-            done = live_through(platform, random.Random(f"{seed}-{one}"))
+            done, today = live_through(platform, random.Random(f"{seed}-{one}"))
             steps += len(done)
             for data in (False, True):
                 alarms += [
                     f"history {one} ({', '.join(done)}): {found.run_id} {found.where}: {found.what}"
-                    for found in verify(platform, data=data).everything
+                    for found in verify(platform, data=data, at=today).everything
                 ]
             small_table.closed(platform)
         tell(f"history {one + 1} of {number}: {len(alarms)} false alarm(s)")

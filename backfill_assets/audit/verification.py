@@ -155,15 +155,22 @@ class Verification:
 
 
 def verify(
-    platform: Platform, only: Sequence[str] | None = None, *, data: bool = False, head: str | None = None
+    platform: Platform,
+    only: Sequence[str] | None = None,
+    *,
+    data: bool = False,
+    head: str | None = None,
+    at: datetime | None = None,
 ) -> Verification:
     """Check runs (all of them, if none is named) and the chain; `data` reads every published row again.
+
+    What policy lets expire is asked as of `at`: now, but for tests.
 
     Raises:
         InputRefused: if the ledger and the evidence know nothing of a named run.
     """
     asked = tuple(kept_heads(platform.settings.head_places))  # before the chain is read, which only grows
-    check = _Check(platform)
+    check = _Check(platform, at or datetime.now(UTC))
     wanted = check.known if only is None else list(only)
     if unknown := [run_id for run_id in wanted if run_id not in set(check.known) | check.in_ledger.keys()]:
         platform.ledger.run(unknown[0])
@@ -188,7 +195,7 @@ def _looked_at(platform: Platform, check: _Check, run_id: str, *, data: bool) ->
         if not verified.problems or not (is_behind or check.has_moved()):
             break
         time.sleep(_AGAIN_SECONDS)
-        check = _Check(platform)
+        check = _Check(platform, check.at)
         verified, _ = check.run(run_id, data=data)
         is_behind = False  # what an event just now would explain has had its time
     return verified
@@ -223,7 +230,8 @@ class _Damage:
 class _Check:
     """What is read once for all runs."""
 
-    def __init__(self, platform: Platform) -> None:
+    def __init__(self, platform: Platform, at: datetime) -> None:
+        self.at = at
         self.platform = platform
         self._length = platform.evidence.chain.length()
         self.chain: ReadChain = platform.evidence.chain.read()
@@ -262,7 +270,7 @@ class _Check:
         committed = self.journal.length
         if committed > self.journal.linked:
             time.sleep(_AGAIN_SECONDS)  # a transaction may have been committed just now: its link comes next
-            again = _Check(self.platform)
+            again = _Check(self.platform, self.at)
             if not again.ledger_problems:
                 self.chain, self.head, self.journal = again.chain, again.head, again.journal
                 self._length, self._read_until = again._length, again._read_until
@@ -751,7 +759,7 @@ class _Check:
 
     def _gone(self, where: str, made: datetime, found: _Findings) -> None:
         days = self.platform.settings.keep_snapshots_days
-        if datetime.now(UTC) - made < timedelta(days=days):
+        if self.at - made < timedelta(days=days):
             found.add(where, f"is gone, and policy keeps snapshots for {days} days (keep_snapshots_days)")
             return
         if where not in self._collected:
