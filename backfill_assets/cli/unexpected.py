@@ -64,7 +64,7 @@ def full_disk(error: BaseException) -> Refused | None:
 
     try:
         home = str(load_settings().home)
-    except Refused:
+    except Exception:  # noqa: BLE001 - settings that cannot be read, for whatever reason, take no word away
         home = None
     return space.refusal(error, home)
 
