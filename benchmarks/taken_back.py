@@ -80,7 +80,7 @@ class NotFoundOnce(Exception):  # noqa: N818 - what was found, not what went wro
 
 
 DERIVE = "backfill_assets/worker/chunk_merge.py"
-DERIVATION, COMPUTE = (f"backfill_assets/staging/{name}.py" for name in ("derivation", "compute"))
+DERIVATION, COMPUTE, ROWS = (f"backfill_assets/staging/{name}.py" for name in ("derivation", "compute", "rows"))
 WAYS, LEASING = (f"backfill_assets/publication/{name}.py" for name in ("changes_by_mode", "leasing"))
 DOCTOR = "backfill_assets/operations/doctor.py"
 GARBAGE, LAKEHOUSE, LEDGER = (
@@ -270,7 +270,7 @@ MENDS = (
         12,
         (
             Edit(
-                COMPUTE,
+                ROWS,
                 "pafs.FileSelector(folder, recursive=True)",
                 "pafs.FileSelector(folder, recursive=True, allow_not_found=True)",
             ),

@@ -19,7 +19,7 @@ from backfill_assets.defs.staging import asset_key
 from backfill_assets.installation import Platform
 from backfill_assets.staging import executor
 from benchmarks import small_table
-from manifests.errors import Problem, TransformRefused
+from manifests.errors import Problem, RunStopped, TransformRefused
 from manifests.model import manifest_from
 from manifests.planner import PlannedChunk
 
@@ -82,6 +82,16 @@ def test_a_transform_that_is_refused_is_refused_once_and_no_other_stretch_of_chu
     assert ended == "FAILURE"
     assert tried == [["2020-01"]]
     assert len([text for text in why if "lacks declared columns" in text]) == 1
+
+
+def test_what_a_stop_has_cut_short_is_no_failure_of_its_own(platform: Platform) -> None:
+    def stopped(*_: object) -> None:
+        said = Problem("'cut' was stopped by olga", "nothing of it is computed", "resume it")
+        raise RunStopped(said) from ValueError("An error occurred while calling o566.parquet.")
+
+    with mock.patch.object(executor, "compute_batch", stopped):
+        ended, *_, why = launched(platform, "cut")
+    assert (ended, why) == ("CANCELED", [])
 
 
 def test_one_failed_gate_leaves_the_checks_green_that_passed(platform: Platform) -> None:

@@ -91,7 +91,7 @@ def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
         if late is not None and not (is_published or goes_on):
             stopped, success = stops.refusal(late), False
         show_run(platform, run_id, as_json)
-        for why in failures if stopped is None else ():  # what a stop has cut short failed at nothing
+        for why in failures:
             click.echo(why, err=True)
         if stopped is not None:
             refuse(stopped)

@@ -27,7 +27,7 @@ from backfill_assets.defs.publish import publish_job
 from backfill_assets.defs.staging import PROCESS_TAG, REFUSAL, offer_run, range_tags, staging_job_name, stretches
 from backfill_assets.installation import Platform, target_named
 from backfill_assets.staging import stopping
-from manifests.errors import EnvironmentRefused, Problem, Refused, TransformRefused
+from manifests.errors import EnvironmentRefused, Problem, Refused, RunStopped, TransformRefused
 from resources import logs
 from resources.files import space
 from resources.ledger.facade import RunRecord
@@ -236,8 +236,12 @@ def _failures(result: dg.ExecuteInProcessResult) -> list[str]:
         if data.user_failure_data is not None and data.user_failure_data.description:
             found.append(data.user_failure_data.description)
         elif (error := data.error) is not None:
-            while error.cause is not None:
-                error = error.cause
+            causes = [error]
+            while (cause := causes[-1].cause) is not None:
+                causes.append(cause)
+            if RunStopped.__name__ in {one.cls_name for one in causes}:
+                continue  # what a stop has cut short has failed at nothing, whatever Spark says of it; the stop is said by itself
+            error = causes[-1]
             judged = _not_passed(result) if error.cls_name == DagsterAssetCheckFailedError.__name__ else []
             found += judged or [error.message.strip().partition("\n")[0]]
     return found
