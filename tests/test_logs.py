@@ -233,7 +233,7 @@ def test_py4j_writes_no_traceback_of_an_interruption(
     root.error("KeyboardInterrupt while sending command.", exc_info=interrupted)
     broken.__context__ = interrupted
     root.error("Exception while sending command.", exc_info=broken)
-    assert [one.message for one in caplog.records] == ["Exception while sending command."]
+    assert [one.getMessage() for one in caplog.records] == ["Exception while sending command."]
 
 
 def test_configuring_again_writes_no_line_twice(monkeypatch: pytest.MonkeyPatch) -> None:
