@@ -67,10 +67,10 @@ BEFORE = {
 }
 """The state of a run from which each action changes its tables."""
 _MOMENT = timedelta(microseconds=1)
+"""What instants of a ledger differ by at least."""
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSION = sa.table("alembic_version", sa.column("version_num", sa.String))
 """Where alembic keeps the revision of a schema."""
-"""What instants of a ledger differ by at least."""
 _RUN = tuple(column for column in runs.c if column.name != "plan")
 """What a record of a run is made of; its plan is fetched when somebody asks for it."""
 
