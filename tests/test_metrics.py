@@ -235,7 +235,7 @@ def test_a_chunk_that_two_launches_compute_is_a_duplicate_of_the_second(platform
                 executor.Staged(),
                 edition=0,
                 dagster_run_id="",
-                tell=executor._silent,
+                tell=executor.ignore_progress,
             )
         return compute(*arguments)
 

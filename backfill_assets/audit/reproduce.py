@@ -24,7 +24,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.gates.judging import run_gates
 from backfill_assets.installation import WORKER_MODULES, Platform, target_named
 from backfill_assets.staging.compute import compute_batch
-from backfill_assets.staging.executor import by_plan
+from backfill_assets.staging.executor import by_plan, ignore_progress
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.digest import ALGORITHM, RowDigest
 from manifests.errors import InputRefused, Problem, Refused
@@ -137,12 +137,13 @@ Listener = Callable[[str, Sequence[str], str], None]
 """Told what happens: an event (`computing`, `computed`, `compared`), the chunks, and a folder or nothing."""
 
 
-def _silent(_event: str, _chunks: Sequence[str], _text: str) -> None:
-    """Hear nothing."""
-
-
 def reproduce(
-    platform: Platform, run_id: str, keys: Sequence[str] | None = None, *, keep: bool = False, tell: Listener = _silent
+    platform: Platform,
+    run_id: str,
+    keys: Sequence[str] | None = None,
+    *,
+    keep: bool = False,
+    tell: Listener = ignore_progress,
 ) -> Reproduction:
     """Compute chunks of a recorded run (all of them by default) again from its plan, and compare their digests.
 

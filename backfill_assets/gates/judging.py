@@ -35,7 +35,7 @@ from backfill_assets.planning.old_data import finding as old_data_finding
 from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import history_until_end, staged_frame, transform_context
 from backfill_assets.staging.derivation import DerivedVerdict, chunk_scopes, judge_derived
-from backfill_assets.staging.executor import Listener, _silent, by_plan
+from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
 from backfill_assets.staging.raised import PLACE, TRACEBACK, found_or_raised
 from backfill_assets.staging.rows import lineage
 from backfill_assets.staging.workers import in_workers
@@ -78,7 +78,7 @@ def gate_spec(target: TargetTable, plan: Plan) -> GateSpec:
     return spec_of(target, lineage(plan))
 
 
-def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = _silent) -> None:
+def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = ignore_progress) -> None:
     """Gate every staged chunk of a run that has no verdict yet: one pass over their files, spread by Spark.
 
     Also those that another launch staged: it may have ended before it could gate them.

@@ -59,7 +59,7 @@ Listener = Callable[[str, Sequence[str], str], None]
 """Told what happens: an event (`attempt`, `staged`, `failed`, `gating`, `gated`), the chunks, and a folder or text."""
 
 
-def _silent(_event: str, _chunks: Sequence[str], _text: str) -> None:
+def ignore_progress(_event: str, _chunks: Sequence[str], _text: str) -> None:
     """Hear nothing."""
 
 
@@ -161,7 +161,7 @@ def _require_same_code(platform: Platform, record: RunRecord) -> None:
 
 
 def stage_chunks(
-    platform: Platform, run_id: str, keys: Sequence[str], *, dagster_run_id: str = "", tell: Listener = _silent
+    platform: Platform, run_id: str, keys: Sequence[str], *, dagster_run_id: str = "", tell: Listener = ignore_progress
 ) -> Staged:
     """Compute chunks of an approved run into staging, a batch a Spark job; skip those that are staged.
 
