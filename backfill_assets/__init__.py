@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from backfill_assets.declarations.quarantine import Quarantine
+    from backfill_assets.declarations.deliveries import Counted, Delivery, Loader
+    from backfill_assets.declarations.quarantine import FirstRow, Quarantine, Rejections
     from backfill_assets.declarations.reconciliations import (
         Comparison,
         Entities,
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
         TransformContext,
         TransformVersion,
     )
+    from backfill_assets.defs.build import build_definitions
+    from backfill_assets.installation import Platform
     from manifests.chunks import Chunking
+    from manifests.errors import InputRefused, Problem
 
 __all__ = [
     "Chunking",
@@ -47,25 +51,34 @@ __all__ = [
     "Comparison",
     "Corrections",
     "CorrectionsTable",
+    "Counted",
+    "Delivery",
     "Entities",
     "Finding",
+    "FirstRow",
+    "InputRefused",
     "InputTable",
     "Inputs",
     "Instant",
     "Level",
     "LivePolicy",
+    "Loader",
     "Needs",
     "Outline",
+    "Platform",
+    "Problem",
     "Product",
     "Published",
     "Quarantine",
     "Reconciliation",
     "ReconciliationContext",
     "ReconciliationPolicy",
+    "Rejections",
     "TargetTable",
     "TransformContext",
     "TransformVersion",
     "Wrong",
+    "build_definitions",
     "change_gate",
     "duplicate_gate",
     "keys",
@@ -77,7 +90,8 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "backfill_assets.declarations.quarantine": ("Quarantine",),
+    "backfill_assets.declarations.deliveries": ("Counted", "Delivery", "Loader"),
+    "backfill_assets.declarations.quarantine": ("FirstRow", "Quarantine", "Rejections"),
     "backfill_assets.declarations.reconciliations": (
         "Comparison",
         "Entities",
@@ -107,7 +121,10 @@ _ROOMS = {
         "TransformContext",
         "TransformVersion",
     ),
+    "backfill_assets.defs.build": ("build_definitions",),
+    "backfill_assets.installation": ("Platform",),
     "manifests.chunks": ("Chunking",),
+    "manifests.errors": ("InputRefused", "Problem"),
 }
 _PLACES = {name: room for room, names in _ROOMS.items() for name in names}
 

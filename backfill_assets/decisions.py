@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from backfill_assets.evidence.events import REFUSED
 from backfill_assets.evidence.records import catch_up
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.planning.live_names import name_problems
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.heads import keep
@@ -70,7 +70,7 @@ def approve(
         TransitionRefused: if the run's state, its plan, its age or the policy does not allow it.
     """
     with _in_the_name_of(platform, run_id, by, comment, break_glass) as person:
-        _raise(name_problems(person))
+        _raise(name_problems(platform, person))
         return _approve(platform, run_id, by=person, comment=comment, plan_hash=plan_hash, break_glass=break_glass)
 
 
@@ -137,7 +137,7 @@ def reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
 def _reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:
     record, policy, rule = _of(platform, run_id)
     check_transition(run_id, record.state, RunState.REJECTED)
-    _raise(name_problems(by) + role_problems(policy, rule, Role.APPROVER, by, record.target))
+    _raise(name_problems(platform, by) + role_problems(policy, rule, Role.APPROVER, by, record.target))
 
     def end(found: RunState, token: int | None) -> None:
         platform.ledger.decide(
@@ -167,7 +167,7 @@ def cancel(platform: Platform, run_id: str, *, by: str, comment: str = "") -> Ru
         TransitionRefused: if the run is over, or the policy wants to know who decides, and nothing but a name says so.
     """
     with _in_the_name_of(platform, run_id, by, comment) as person:
-        _raise(name_problems(person))
+        _raise(name_problems(platform, person))
         publication.cancel(platform, run_id, person, comment)
         return platform.ledger.run(run_id)
 
@@ -185,7 +185,7 @@ def review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_
 
 def _review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan_hash: str | None = None) -> RunRecord:
     record, policy, rule = _of(platform, run_id)
-    problems = name_problems(by) + role_problems(policy, rule, Role.REVIEWER, by, record.target)
+    problems = name_problems(platform, by) + role_problems(policy, rule, Role.REVIEWER, by, record.target)
     if rule.four_eyes and same_name(by) == same_name(record.requested_by):
         problems.append(
             Problem(f"'{by}' requested run '{run_id}'", "a reviewer differs from the requester", "ask somebody else")
@@ -380,8 +380,8 @@ def _accept_change(
         raise InputRefused(
             Problem(f"the reason '{reason}' is too short", "an owner says why the change is right", "give --reason")
         )
-    owners = target_named(record.target).owners if rule.owners is None else rule.owners
-    problems = name_problems(by)
+    owners = platform.products.target(record.target).owners if rule.owners is None else rule.owners
+    problems = name_problems(platform, by)
     if not policy.includes(owners, by):
         problems.append(
             Problem(
@@ -433,7 +433,7 @@ def decider(platform: Platform, by: str | None, about: str = "the policy") -> Ac
     policy_in_force.require_explained(platform.ledger.engine)
     policy, actor = platform.policy, actors.current()
     decides = actor.under(by) if by is not None and by.strip() else actor
-    problems = actors.no_name(decides.name) + name_problems(decides.name)
+    problems = actors.no_name(decides.name) + name_problems(platform, decides.name)
     wanted = policy.identity is not None or any(rule.authenticated for rule in policy.rules)
     if wanted and not decides.is_authenticated:
         problems.append(
@@ -509,8 +509,8 @@ def _publisher_problems(
     not_the_approver: bool,
 ) -> list[Problem]:
     if break_glass:
-        return name_problems(by) + break_glass_problems(policy, rule, by, break_glass, record.target)
-    problems = name_problems(by) + role_problems(policy, rule, Role.PUBLISHER, by, record.target)
+        return name_problems(platform, by) + break_glass_problems(policy, rule, by, break_glass, record.target)
+    problems = name_problems(platform, by) + role_problems(policy, rule, Role.PUBLISHER, by, record.target)
     approval = approvals.approval_of(platform.ledger, record)
     own = approval is not None and same_name(approval["decided_by"]) == same_name(by)
     if not_the_approver and own:

@@ -40,6 +40,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.declarations import checking
+from backfill_assets.declarations.finding import find_products
 from backfill_assets.declarations.places import is_own
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_schema
 from backfill_assets.declarations.target import Inputs, InputTable, Product, TargetTable, TransformContext
@@ -370,7 +371,7 @@ class Trial:
 
     @cached_property
     def _tables(self) -> dict[str, InputTable]:
-        given = self.inputs or [table for product in checking.products() for table in product.inputs]
+        given = self.inputs or [table for product in find_products(None) for table in product.inputs]
         wanted = {self.target.source, *self.target.references}
         return {table.name: table for table in given if table.name in wanted}
 

@@ -31,8 +31,8 @@ from backfill_assets.cli import demo
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.gates.chunk_changes import sides_of
 from backfill_assets.gates.judging import gate_chunks, gate_run
-from backfill_assets.ingestion.case_events import load_case_events
-from backfill_assets.installation import Platform, open_platform, target_named
+from backfill_assets.ingestion.deliveries import load_delivery
+from backfill_assets.installation import Platform, open_platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import loading as enforcement
@@ -87,7 +87,7 @@ def prepare(platform: Platform, events: Path | None, cases: int) -> None:
     if few is not None and few.state is RunState.STAGED:
         return
     load = enforcement.from_file(events) if events else enforcement.generated(cases, 1)
-    load_case_events(platform, load, platform.settings.quarantine_limit)
+    load_delivery(platform, enforcement.EVENTS, load, platform.settings.quarantine_limit)
     scope = demo._months_of_source(platform)
     for name, run_id, chunks in ((demo.HISTORY, "history", None), (demo.RESTATEMENT, RUN, None)):
         _staged(platform, name, run_id, scope, chunks)
@@ -120,7 +120,7 @@ def _staged(platform: Platform, name: str, run_id: str, scope: object, months: i
 def versions(platform: Platform, run_id: str) -> tuple[DataFrame, DataFrame]:
     """Return the frames of both versions, as the diff reads them."""
     record, chunks = _require_staged(platform, run_id)
-    target = target_named(record.target)
+    target = platform.products.target(record.target)
     sides = sides_of(platform, target, record, chunks).values()
     spark, schema = platform.spark.session(record.plan.mode), platform.lakehouse.table(target.name).schema()
 
@@ -133,7 +133,7 @@ def versions(platform: Platform, run_id: str) -> tuple[DataFrame, DataFrame]:
 
 def bare_join(platform: Platform, run_id: str) -> dict[str, int]:
     """Join both versions on the key and count the kinds of change."""
-    target = target_named(platform.ledger.run(run_id).target)
+    target = platform.products.target(platform.ledger.run(run_id).target)
     old, new = versions(platform, run_id)
     values = [name for name in dtypes(target.model) if name not in (*target.key, *LINEAGE_COLUMNS)]
     before = old.withColumnsRenamed({name: f"{name}_old" for name in values}).withColumn("was", F.lit(True))

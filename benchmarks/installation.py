@@ -22,7 +22,7 @@ from dagster import DagsterInstance
 from backfill_assets.cli import demo
 from backfill_assets.cli.launching import execute
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at
-from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.installation import Platform, open_platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.resolve import plan_run
@@ -54,7 +54,7 @@ class Installation:
         record = plan_run(self.platform, manifest)
         run_id, ledger = record.run_id, self.platform.ledger
         ledger.decide(run_id, approve=True, by="benchmark", comment="", self_approval=False, plan_hash=record.plan_hash)
-        announce_approval(self.instance, record)
+        announce_approval(self.platform, self.instance, record)
         if not execute(self.platform, self.instance, run_id, (), progress=False):
             raise SystemExit(f"{run_id}: {ledger.run(run_id).state_reason}")
         return ledger.run(run_id)
@@ -77,7 +77,7 @@ def installed(options: argparse.Namespace) -> Iterator[Installation]:
         initialise_instance(settings)
         with open_platform(settings) as platform, instance_at(settings) as instance:
             load = enforcement.from_file(options.events) if options.events else enforcement.generated(options.cases, 1)
-            load_case_events(platform, load, settings.quarantine_limit)
+            load_delivery(platform, enforcement.EVENTS, load, settings.quarantine_limit)
             yield Installation(platform, instance, load, demo._months_of_source(platform), Path(folder))
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from backfill_assets.cli import demo
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.publication.publisher import rollback
 from backfill_assets.staging.derivation import chunk_scopes
 from resources.ledger.facade import RunRecord
@@ -26,7 +26,7 @@ from resources.ledger.facade import RunRecord
 
 def bare(platform: Platform, record: RunRecord) -> None:
     """Join and write: today's files without the merged keys, and the computed rows, sorted, one file a chunk."""
-    plan, target = record.plan, target_named(record.target)
+    plan, target = record.plan, platform.products.target(record.target)
     spark = platform.spark.session(plan.mode)
     chunks = platform.ledger.chunks(record.run_id)
     touched = [path for chunk in chunks for path in chunk.replaced]
@@ -79,7 +79,7 @@ def main() -> None:
         memory.stop.set()
         chunks = platform.ledger.chunks(record.run_id)
         files = platform.lakehouse.files_by_chunk(
-            history.target, None, chunk_scopes(target_named(history.target), history.plan.chunks)
+            history.target, None, chunk_scopes(platform.products.target(history.target), history.plan.chunks)
         )
     keys = sum(chunk.rows or 0 for chunk in chunks)
     copied = sum(len(chunk.replaced) for chunk in chunks)

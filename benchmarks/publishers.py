@@ -35,7 +35,7 @@ from pyiceberg.types import NestedField, StringType, TimestamptzType
 from rich.console import Console
 from rich.table import Table
 
-from backfill_assets import installation as platform_module
+from backfill_assets.declarations import finding
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Published, iceberg_schema
 from backfill_assets.declarations.target import Product, TargetTable, TransformVersion
 from backfill_assets.gates.judging import CHUNK_GATE
@@ -44,6 +44,7 @@ from backfill_assets.operations.initialise import _spec, make_ledger
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish
 from backfill_assets.worker.digest import RowDigest
+from benchmarks.small_table import serves
 from manifests.chunks import Chunking, cut
 from manifests.errors import LeaseHeld, PublicationRefused
 from manifests.lifecycle import RunState
@@ -93,7 +94,7 @@ TARGET = TargetTable(
 
 def declare() -> None:
     """Make the table this process's only product."""
-    platform_module.PRODUCTS = (Product("days", (), (TARGET,)),)
+    finding.find_products = serves(Product("days", (), (TARGET,)))
 
 
 def opened(settings: dict[str, Any]) -> Platform:

@@ -25,21 +25,22 @@ from rich.table import Table
 
 from backfill_assets.cli import demo
 from backfill_assets.gates import judging
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import preview
 from backfill_assets.publication import publisher as publication
 from backfill_assets.staging import executor
 from backfill_assets.staging.compute import pinned_inputs, transform_context
+from backfill_assets.staging.rows import lineage
 from manifests.planner import Plan
 from resources.ledger.facade import now
 
 
 def bare(platform: Platform, plan: Plan) -> None:
     """The bare job of a plan: read, transform, sorted write."""
-    target = target_named(plan.target)
+    target = platform.products.target(plan.target)
     inputs = pinned_inputs(platform, target, plan, plan.chunks)
     rows = target.versions[plan.transform_version].function(inputs, transform_context(platform, plan, plan.chunks))
-    constants = [F.lit(value).alias(name) for name, value in executor.lineage(plan).items()]
+    constants = [F.lit(value).alias(name) for name, value in lineage(plan).items()]
     folder = f"{platform.settings.catalog['warehouse']}/bare"
     rows.select("*", *constants, F.trunc(target.day_column, "MM").alias("chunk")).write.partitionBy("chunk").parquet(
         folder

@@ -24,8 +24,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 
-from backfill_assets import installation as platform_module
+from backfill_assets.declarations import finding
+from backfill_assets.declarations.products import Products
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Corrections, Published, dtypes, iceberg_schema
+from backfill_assets.declarations.sources import sources_of
 from backfill_assets.declarations.target import CorrectionsTable, Outline, Product, TargetTable, TransformVersion
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
@@ -92,6 +94,7 @@ TARGET = TargetTable(
     entity="meter",
     corrections=CorrectionsTable(CORRECTIONS, Correction),
 )
+PRODUCT = Product("readings", (), (TARGET,))
 
 
 def first_readings(rows: pl.DataFrame) -> pl.DataFrame:
@@ -157,12 +160,16 @@ def here(
     return [text for found in function(iter([batch])) for text in found.column("result").to_pylist()]
 
 
+def serves(*products: Product) -> Callable[[Sequence[str] | None], Products]:
+    """Return what stands for `finding.find_products` where a process is to serve these products, as they are."""
+    return lambda _names: Products(products)
+
+
 @contextmanager
 def declared(target: TargetTable = TARGET) -> Iterator[None]:
     """Make the table this process's only product, and leave Spark out."""
-    products = (Product("readings", (), (target,)),)
     with (
-        mock.patch.object(platform_module, "PRODUCTS", products),
+        mock.patch.object(finding, "find_products", serves(replace(PRODUCT, targets=(target,)))),
         mock.patch.object(executor, "compute_batch", compute),
         mock.patch.object(judging, "in_workers", here),
         mock.patch.object(derivation, "in_workers", here),
@@ -172,7 +179,7 @@ def declared(target: TargetTable = TARGET) -> Iterator[None]:
 
 def opened(home: Path, **settings: Any) -> Platform:
     """Return the platform of an installation."""
-    code_identity()  # looked up once a process, and inherited by those that are forked from it
+    code_identity(sources_of(PRODUCT))  # looked up once a process, and inherited by those that are forked from it
     return Platform.of(load_settings(home=home, **settings))
 
 

@@ -44,20 +44,21 @@ ROOT = str(Path(__file__).resolve().parent.parent)
 sys.path.insert(0, ROOT)
 
 from backfill_assets import decisions
-from backfill_assets import installation as platform_module
 from backfill_assets.cli import command as cli
+from backfill_assets.declarations import finding
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext, TransformVersion
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at
 from backfill_assets.defs.launched_by import RUN_TAG
 from backfill_assets.defs.publish import publication_requests
 from backfill_assets.defs.staging import range_tags, staging_job_name
-from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT
 from backfill_assets.products.enforcement import loading as enforcement
+from benchmarks.small_table import serves
 from manifests.lifecycle import RunState
 from manifests.model import manifest_from
 from resources.code.identity import code_identity
@@ -108,7 +109,7 @@ def slow_target(pause: float = _PAUSE_SECONDS, spin: float = _SPIN_SECONDS) -> T
 @contextmanager
 def declared(target: TargetTable | None = None) -> Iterator[None]:
     """Let the product have the slow target only."""
-    with mock.patch.object(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target or slow_target(),)),)):
+    with mock.patch.object(finding, "find_products", serves(replace(PRODUCT, targets=(target or slow_target(),)))):
         yield
 
 
@@ -139,7 +140,7 @@ def by_dagster(home: str, run_id: str, folder: str) -> None:
     platform = opened(Path(home))
     with declared(), instance_at(platform.settings) as instance:
         record = platform.ledger.run(run_id)
-        job = build_definitions(platform).resolve_job_def(staging_job_name(platform_module.target_named(record.target)))
+        job = build_definitions(platform).resolve_job_def(staging_job_name(platform.products.target(record.target)))
         tags = range_tags(run_id, record.plan.chunks[0].key, record.plan.chunks[-1].key)
         with partition_loading_context(dynamic_partitions_store=instance):
             result = job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
@@ -232,7 +233,7 @@ def build(home: Path, cases: int) -> Platform:
     platform = opened(home)
     initialise(platform)
     initialise_instance(platform.settings)
-    load_case_events(platform, enforcement.generated(cases, 7), 0.5)
+    load_delivery(platform, enforcement.EVENTS, enforcement.generated(cases, 7), 0.5)
     return platform
 
 
@@ -257,7 +258,7 @@ def approved(platform: Platform, run_id: str) -> RunRecord:
     record = plan_run(platform, manifest)
     platform.ledger.decide(run_id, approve=True, by="bob", comment="", self_approval=False, plan_hash=record.plan_hash)
     with instance_at(platform.settings) as instance:
-        announce_approval(instance, record)
+        announce_approval(platform, instance, record)
     return platform.ledger.run(run_id)
 
 

@@ -157,15 +157,61 @@ class BaseState:
     present: Present | None = None
 
 
+_SHORT_HASH = 12
+
+
+@dataclass(frozen=True)
+class ProductCode:
+    """Which code a product is: its packages, the distribution that brought them, and what `CodeIdentity` says of its own."""
+
+    name: str
+    packages: tuple[str, ...]
+    distribution: str | None
+    content_hash: str
+    lock_hash: str | None
+    git_commit: str | None
+    dirty: bool
+
+    def __str__(self) -> str:
+        return f"product {self.name} {_code_in_words(self)}"
+
+
 @dataclass(frozen=True)
 class CodeIdentity:
-    """Which code: the git commit where there is one, and always a hash of the packages' contents."""
+    """Which code: the git commit where there is one, and always a hash of the packages' contents.
+
+    `product` is the code of the product that declares the target. Plans that were made before a product had code of its
+    own have none: the hash of this package covered it.
+    """
 
     package_version: str
     content_hash: str
     lock_hash: str | None
     git_commit: str | None
     dirty: bool
+    product: ProductCode | None = field(default=None, metadata=LATER)
+
+    def __str__(self) -> str:
+        return "; ".join([_code_in_words(self), *([str(self.product)] if self.product else [])])
+
+    @property
+    def parts(self) -> tuple[CodeIdentity | ProductCode, ...]:
+        """This package's code, and the product's."""
+        return (self,) if self.product is None else (self, self.product)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether a part is not what its commit says."""
+        return any(part.dirty for part in self.parts)
+
+    def is_same(self, other: CodeIdentity) -> bool:
+        """Return whether another identity names the same contents; which commits they were checked out from does not count."""
+        return [part.content_hash for part in self.parts] == [part.content_hash for part in other.parts]
+
+
+def _code_in_words(code: CodeIdentity | ProductCode) -> str:
+    git = f"git {code.git_commit[:_SHORT_HASH]}" if code.git_commit else "no git"
+    return f"{code.content_hash[:_SHORT_HASH]} ({git}{', with uncommitted changes' if code.dirty else ''})"
 
 
 @dataclass(frozen=True)
@@ -917,16 +963,19 @@ def _name_problems(manifest: RunManifest, contract: TargetContract) -> list[Prob
 
 
 def _code_problems(manifest: RunManifest, code: CodeIdentity) -> list[Problem]:
-    if not code.dirty or manifest.development:
+    if manifest.development:
         return []
     return [
         Problem(
-            f"the code is git commit {code.git_commit} with uncommitted changes"
-            if code.git_commit is not None
-            else "the code lies in a git checkout, and git cannot say which commit it is of",
+            f"{whose} is git commit {part.git_commit} with uncommitted changes"
+            if part.git_commit is not None
+            else f"{whose} lies in a git checkout, and git cannot say which commit it is of",
             "a run must say which code made it",
             "commit the changes, or mark the manifest `development: true`",
         )
+        for part in code.parts
+        if part.dirty
+        for whose in [f"the code of product {part.name}" if isinstance(part, ProductCode) else "the code"]
     ]
 
 

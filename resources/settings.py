@@ -58,6 +58,10 @@ class Settings(BaseSettings):
     dagster_storage_url: str = Field(
         "", description="PostgreSQL URL of Dagster's runs, events and schedules; default: SQLite under the home folder."
     )
+    products: list[str] | None = Field(
+        None,
+        description="Products that are served: names of entry points, or module:ATTRIBUTE; default: all that are installed.",
+    )
     spark: dict[str, str] = Field(default_factory=dict, description="Spark settings for every mode.")
     spark_by_mode: dict[Mode, dict[str, str]] = Field(
         default_factory=dict, description="Spark settings of one mode, over those for every mode."

@@ -10,6 +10,7 @@ from py_compile import PycInvalidationMode
 
 from resources.code.identity import PACKAGES
 
+COMPUTE = "backfill_assets/staging/compute.py"
 TRANSFORMS = "backfill_assets/products/enforcement/transforms.py"
 
 
@@ -31,6 +32,7 @@ def make_checkout(folder: Path) -> Path:
     """Make a checkout of the project's layout in a folder, committed; return the folder."""
     for package in PACKAGES:
         write(folder, f"{package}/__init__.py", "")
+    write(folder, COMPUTE, "VERSION = 1\n")
     write(folder, TRANSFORMS, "VERSION = 1\n")
     write(folder, "pyproject.toml", "[project]\n")
     write(folder, "requirements.lock", "polars==2.1.0\n")

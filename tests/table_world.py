@@ -29,7 +29,7 @@ from pyiceberg.types import NestedField, StringType, TimestamptzType
 from table_model import Event, File, Row, Run
 
 from backfill_assets import faults
-from backfill_assets import installation as platform_module
+from backfill_assets.declarations import finding
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Published, iceberg_schema
 from backfill_assets.declarations.schema import Corrections as CorrectionsModel
 from backfill_assets.declarations.target import CorrectionsTable, Product, TargetTable, TransformVersion
@@ -41,6 +41,7 @@ from backfill_assets.staging import derivation
 from backfill_assets.staging.compute import entities_folder
 from backfill_assets.staging.executor import by_plan
 from backfill_assets.staging.rows import lineage
+from benchmarks.small_table import serves
 from manifests.chunks import Chunking
 from manifests.model import Acceptance, PublishMode, manifest_from
 from manifests.planner import PlannedChunk, StagedFile
@@ -353,7 +354,7 @@ def only_this_table() -> Iterator[None]:
     """Make the table the process's only product, and do workers' work here; put back what was before."""
     products = (Product("days", (), (TARGET,)),)
     with (
-        mock.patch.object(platform_module, "PRODUCTS", products),
+        mock.patch.object(finding, "find_products", serves(*products)),
         mock.patch.object(derivation, "in_workers", here),
         mock.patch.dict(os.environ, {"BACKFILL_OPERATOR": "ada"}),
     ):

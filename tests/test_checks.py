@@ -43,7 +43,7 @@ def launched(platform: Platform, run_id: str, **changes: object) -> tuple[str, d
     text = small_table.manifest_data(run_id, "REPLACE_PARTITIONS", small_table.SCOPE) | changes
     record = small_table.planned(platform, manifest_from(text))
     with instance_at(platform.settings) as instance:
-        announce_approval(instance, record)
+        announce_approval(platform, instance, record)
         keys = list(chunks or [chunk.key for chunk in record.plan.chunks])
         run_chunks(platform, instance, record, keys, failed=why.append)
         (run,) = instance.get_runs(limit=1)

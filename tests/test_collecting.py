@@ -18,16 +18,17 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from backfill_assets import faults
-from backfill_assets import installation as platform_module
 from backfill_assets.audit.explain import explain
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.command import cli
+from backfill_assets.declarations import finding
 from backfill_assets.installation import Platform
 from backfill_assets.operations import clock
 from backfill_assets.operations.doctor import examine
 from backfill_assets.operations.garbage import collect, find
 from backfill_assets.publication.publisher import publish, reinstate, rollback
 from benchmarks.publishers import DAYS, initialise, opened, validated
+from benchmarks.small_table import serves
 from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, PublicationRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse.facade import LOAD_PROPERTY, _ensure_snapshot, fence_of, require_unfenced
@@ -47,7 +48,7 @@ NO_RETENTION = {"keep_snapshots_days": 0, "keep_dead_runs_days": 0, "keep_supers
 @pytest.fixture
 def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """An installation that keeps nothing longer than it must, with one table that has no rows."""
-    monkeypatch.setattr(platform_module, "PRODUCTS", ())
+    monkeypatch.setattr(finding, "find_products", serves())
     platform = opened({"home": tmp_path / "home"} | NO_RETENTION)
     initialise(platform)
     yield platform

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pandera.polars as pa
 import polars as pl
 import pytest
@@ -23,9 +22,9 @@ import backfill_assets as ba
 from backfill_assets.cli.command import cli
 from backfill_assets.declarations import checking as declared
 from backfill_assets.declarations.checking import problems_of
-from backfill_assets.installation import input_named, target_named
-from backfill_assets.products.registry import PRODUCTS
-from manifests.errors import InputRefused
+from backfill_assets.declarations.finding import find_products, imported_loader, installed
+from manifests.errors import DeclarationRefused, InputRefused
+from resources.settings import load_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 OWNERS = ("team:metering",)
@@ -142,7 +141,7 @@ def test_what_is_exported_is_there_and_is_imported_when_it_is_asked_for() -> Non
 
 
 def test_what_is_shipped_and_shown_has_no_mistake() -> None:
-    assert problems_of(PRODUCTS) == []
+    assert problems_of(find_products(None).declared) == []
     assert said(TARGET) == []
 
 
@@ -331,16 +330,14 @@ def test_what_keeps_a_product_from_being_imported_is_named_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: str, becomes: str, found: str
 ) -> None:
     right = (ROOT / "docs" / "tutorial" / "metering.py").read_text(encoding="utf-8")
-    product, registry = tmp_path / "metering_declared.py", tmp_path / "registry.py"
+    product = tmp_path / "metering_declared.py"
     product.write_text(right.replace(was, becomes), encoding="utf-8")
-    registry.write_text("from metering_declared import PRODUCT\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(declared, "_REGISTRY", registry)
-    with pytest.raises(Exception, match=r".") as caught:
-        runpy.run_path(str(registry))
-    assert isinstance(caught.value, Exception)
-    (problem,) = declared.import_problems(caught.value)
+    with pytest.raises(DeclarationRefused) as caught:
+        find_products(["metering_declared:PRODUCT"])
+    (problem,) = caught.value.problems
     assert found in problem.what
+    assert "`python -c 'import metering_declared'`" in problem.fix
     file, _, line = problem.where.rpartition(":")
     assert file == str(product)
     wrong = right.splitlines()[int(line) - 1]
@@ -350,7 +347,7 @@ def test_what_keeps_a_product_from_being_imported_is_named_with_its_line(
 def test_every_argument_that_a_declaration_does_not_have_or_lacks_is_named_at_once() -> None:
     with pytest.raises(TypeError) as caught:
         ba.TargetTable("silver.daily", day_colum="day", keys=("meter_id",), nothing_like_it=1)  # type: ignore[call-arg]
-    reasons = [one.what for one in declared.import_problems(caught.value)]
+    reasons = [one.what for one in declared.import_problems(caught.value, "metering")]
     assert reasons[:3] == [
         "TargetTable has no day_colum; did you mean day_column?",
         "TargetTable has no keys; did you mean key?",
@@ -382,7 +379,7 @@ def test_an_argument_of_a_gate_that_is_misspelt_hides_no_other_mistake_of_its_ta
     assert len(found) == len(wrong) + 1
     with pytest.raises(TypeError) as caught:
         ba.TargetTable("silver.daily", day_colum="day", keys=("meter_id",), reconciliations=gates)  # type: ignore[call-arg]
-    reasons = [one.what for one in declared.import_problems(caught.value)]
+    reasons = [one.what for one in declared.import_problems(caught.value, "metering")]
     assert [one for one in reasons if " lacks " not in one or "gate" in one] == [
         "TargetTable has no day_colum; did you mean day_column?",
         "TargetTable has no keys; did you mean key?",
@@ -444,9 +441,9 @@ def test_what_a_tolerance_or_a_gate_cannot_be_is_refused_with_the_declaration() 
 
 def test_a_misspelt_table_is_answered_with_the_one_that_was_meant() -> None:
     with pytest.raises(InputRefused, match=r"did you mean silver\.case_sla_daily\? correct the name"):
-        target_named("silver.case_sla_dayly")
+        find_products(None).target("silver.case_sla_dayly")
     with pytest.raises(InputRefused, match=r"did you mean bronze\.case_events\?"):
-        input_named("bronze.case_event")
+        find_products(None).input("bronze.case_event")
 
 
 def test_settings_of_a_folder_without_an_installation_say_so_and_are_shown(
@@ -460,13 +457,14 @@ def test_settings_of_a_folder_without_an_installation_say_so_and_are_shown(
     assert json.loads(done.stdout)["home"].endswith("elsewhere")
 
 
-def said_by(checkout: Path, text: str, command: str) -> str:
-    (checkout / "backfill_assets" / "products" / "metering.py").write_text(text, encoding="utf-8")
-    (checkout / "home").mkdir(exist_ok=True)
+def said_by(folder: Path, text: str, command: str) -> str:
+    (folder / "metering.py").write_text(text, encoding="utf-8")
+    (folder / "home").mkdir(exist_ok=True)
     done = subprocess.run(
         [sys.executable, "-m", "backfill_assets.cli.command", *command.split()],
-        cwd=checkout, capture_output=True, text=True, timeout=100, check=False,
-        env=os.environ | {"PYTHONPATH": str(checkout), "BACKFILL_HOME": str(checkout / "home")},
+        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
+        env=os.environ
+        | {"PYTHONPATH": f"{folder}:{ROOT}", "BACKFILL_HOME": str(folder / "home"), "BACKFILL_PRODUCTS": '["metering:PRODUCT"]'},
     )  # fmt: skip
     assert done.returncode == 2, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
@@ -474,13 +472,81 @@ def said_by(checkout: Path, text: str, command: str) -> str:
 
 
 def test_a_command_refuses_what_a_product_declares_wrongly_without_a_traceback(tmp_path: Path) -> None:
-    for name in ("backfill_assets", "resources", "manifests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    registry = "from backfill_assets.products.metering import PRODUCT\n\nPRODUCTS = (PRODUCT,)\n"
-    (tmp_path / "backfill_assets" / "products" / "registry.py").write_text(registry, encoding="utf-8")
     right = (ROOT / "docs" / "tutorial" / "metering.py").read_text(encoding="utf-8")
     line = right.splitlines().index("DAILY = ba.TargetTable(") + 1
     said = said_by(tmp_path, right.replace("day_column=", "dya_column="), "ui")
-    assert f"backfill_assets/products/metering.py:{line}: " in said
+    assert f"metering.py:{line}: " in said
     said = said_by(tmp_path, right.replace('day_column="day"', 'day_column="dya"'), "init")
     assert "'dya' is no column of silver.meter_daily" in said
+
+
+# --- where products come from -----------------------------------------------------------------------------------------
+
+
+def test_what_is_installed_is_served_unless_the_settings_name_what_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "metering_found.py").write_bytes((ROOT / "docs" / "tutorial" / "metering.py").read_bytes())
+    monkeypatch.syspath_prepend(tmp_path)
+    assert installed() == {"enforcement": "backfill_assets.products.enforcement:PRODUCT"}
+    assert [product.name for product in find_products(None)] == ["enforcement"]
+    assert [product.name for product in find_products([])] == []
+    by_path = find_products(["metering_found:PRODUCT", "enforcement"])
+    assert [product.name for product in by_path] == ["metering", "enforcement"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["enforcment"], ["no product is called 'enforcment'"]),
+        (["enforcement", "enforcement"], ["is named 2 times"]),
+        (["enforcement", "backfill_assets.products.enforcement:PRODUCT"], ["is named 2 times"]),
+        (["no_such_module:PRODUCT"], ["No module named 'no_such_module'"]),
+        (["backfill_assets.products.enforcement:PRODUCTS"], ["did you mean 'PRODUCT'?"]),
+        (["backfill_assets.products.enforcement:CASE_SLA_DAILY"], ["is a TargetTable"]),
+        (["a:b", "c"], ["no product is called 'c'"]),
+        ([""], ["no product is called ''"]),
+        ([":PRODUCT"], ["no product is called ':PRODUCT'"]),
+    ],
+)
+def test_a_product_that_is_not_there_is_refused(names: list[str], said: list[str]) -> None:
+    with pytest.raises(DeclarationRefused) as refused:
+        find_products(names)
+    assert len(refused.value.problems) == len(said)
+    for problem, text in zip(refused.value.problems, said, strict=True):
+        assert text in problem.what, problem
+
+
+def test_a_loader_that_is_none_is_refused() -> None:
+    with pytest.raises(DeclarationRefused, match="is a function"):
+        imported_loader("backfill_assets.products.enforcement.loading:from_file", "enforcement")
+    wrong = ba.Product("metering", (INPUT, METERS), (TARGET,), loaders={"Bad.Name": "nowhere"})
+    assert [one.what for one in problems_of([wrong])] == [
+        "loaders['Bad.Name']='nowhere'",
+        "a loader is named 'Bad.Name'",
+    ]
+
+
+def test_products_that_are_handed_in_are_held_to_the_same_rules(tmp_path: Path) -> None:
+    settings = load_settings(home=tmp_path / "home")
+    metering = ba.Product("metering", (INPUT, METERS), (TARGET,))
+    assert [one.name for one in ba.Platform.of(settings, [metering]).products.targets] == ["silver.daily"]
+    with pytest.raises(DeclarationRefused, match="declared 2 times"):
+        ba.build_definitions(settings=settings, products=[metering, metering])
+
+
+def test_the_definitions_of_products_merge_with_a_projects_own(tmp_path: Path) -> None:
+    @dg.asset(deps=[dg.AssetKey(["silver", "daily_published"])])
+    def dashboard() -> None:
+        raise NotImplementedError
+
+    ours = ba.build_definitions(
+        settings=load_settings(home=tmp_path / "home"),
+        products=[ba.Product("metering", (INPUT, METERS), (TARGET,))],
+        resources={"mailer": "a project's own"},
+    )
+    merged = dg.Definitions.merge(dg.Definitions(assets=[dashboard]), ours)
+    graph = merged.resolve_asset_graph()
+    assert graph.get(dg.AssetKey("dashboard")).parent_keys == {dg.AssetKey(["silver", "daily_published"])}
+    assert graph.get(dg.AssetKey(["silver", "daily"])).group_name == "metering"
+    assert {"mailer", "platform"} <= set(merged.resources or {})

@@ -179,7 +179,7 @@ def a_log(last: str) -> str:
 )
 def test_a_case_log_with_a_stray_quote_is_refused(tmp_path: Path, last: str, says: str) -> None:
     with pytest.raises(InputRefused) as refused:
-        loading.count(loading.from_file(a_csv(tmp_path, a_log(last))), NOON)
+        loading.from_file(a_csv(tmp_path, a_log(last))).count(NOON)
     assert says in str(refused.value)
 
 
@@ -225,7 +225,7 @@ def test_a_case_log_with_damaged_text_is_refused(tmp_path: Path) -> None:
         },
     )
     with pytest.raises(InputRefused, match="damaged value in case:concept:name, row 1"):
-        loading.count(loading.from_file(file), NOON)
+        loading.from_file(file).count(NOON)
 
 
 # --- values of text -----------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_a_list_with_such_a_text_is_rejected(tmp_path: Path) -> None:
 
 def test_a_case_whose_id_has_a_nul_is_quarantined(tmp_path: Path) -> None:
     log = a_log("IT,x").replace("A3", "A\x003").replace("A4", "\ufeffA4")
-    counted = loading.count(loading.from_file(a_csv(tmp_path, log)), NOON)
+    counted = loading.from_file(a_csv(tmp_path, log)).count(NOON)
     assert counted.by_reason == {"BAD_CASE_ID": 2}
     assert "\0" not in counted.first["BAD_CASE_ID"].detail
 

@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame
 from worlds import SPARK
 
 from backfill_assets import Inputs, TransformContext
-from backfill_assets import installation as platform_module
 from backfill_assets.audit import reproduce as reproducing
 from backfill_assets.audit.explain import explain
 from backfill_assets.audit.reproduce import Cause, Outcome, reproduce
 from backfill_assets.audit.verification import verify
+from backfill_assets.declarations import finding
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
@@ -40,10 +40,9 @@ from backfill_assets.reconciliation import reconcile as reconciling
 from backfill_assets.reconciliation.reconcile import manifest_of, plan_reconciliation, reconcile
 from backfill_assets.review import diff as diff_module
 from benchmarks import small_table
-from benchmarks.small_table import HISTORY, READINGS, SCOPE, TARGET, Reading, manifest, planned, staged
+from benchmarks.small_table import HISTORY, READINGS, SCOPE, TARGET, Reading, manifest, planned, serves, staged
 from manifests.errors import PlanRefused
 from manifests.lifecycle import RunState
-from resources.code.identity import code_identity
 from resources.ledger.facade import RunRecord, Verdict
 
 
@@ -78,7 +77,7 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
 def evolve(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     with platform.lakehouse.table(READINGS).update_schema() as update:
         update.add_column("status", StringType())
-    monkeypatch.setattr(platform_module, "PRODUCTS", (Product("readings", (), (EVOLVED,)),))
+    monkeypatch.setattr(finding, "find_products", serves(Product("readings", (), (EVOLVED,))))
 
 
 def test_older_runs_are_verified_and_new_ones_published_beside_them(
@@ -138,7 +137,7 @@ def test_a_plan_is_refused_where_table_and_model_differ_and_names_the_column(
         update.add_column("quality", IntegerType())
     with pytest.raises(PlanRefused, match=r"has a column quality \(int\), which its model does not declare"):
         planned(platform, contract)
-    monkeypatch.setattr(platform_module, "PRODUCTS", (Product("readings", (), (EVOLVED,)),))
+    monkeypatch.setattr(finding, "find_products", serves(Product("readings", (), (EVOLVED,))))
     with pytest.raises(PlanRefused) as refused:
         planned(platform, contract)
     said = [problem.what for problem in refused.value.problems]
@@ -147,7 +146,7 @@ def test_a_plan_is_refused_where_table_and_model_differ_and_names_the_column(
         ("columns-differ", READINGS, "; ".join(said))
     ]
     other = replace(TARGET, model=ReadingWithAnotherType)
-    monkeypatch.setattr(platform_module, "PRODUCTS", (Product("readings", (), (other,)),))
+    monkeypatch.setattr(finding, "find_products", serves(Product("readings", (), (other,))))
     with pytest.raises(PlanRefused, match="has the column value as long, and its model declares int"):
         planned(platform, contract)
     assert platform.ledger.find("after") is None
@@ -155,7 +154,7 @@ def test_a_plan_is_refused_where_table_and_model_differ_and_names_the_column(
 
 def gained(monkeypatch: pytest.MonkeyPatch, target: TargetTable = EVOLVED) -> None:
     """Have the model a column more, which the table has not yet."""
-    monkeypatch.setattr(platform_module, "PRODUCTS", (Product("readings", (), (target,)),))
+    monkeypatch.setattr(finding, "find_products", serves(Product("readings", (), (target,))))
 
 
 def reconciled(platform: Platform) -> tuple[RunRecord, dict[str, Verdict]]:
@@ -218,8 +217,8 @@ def test_an_older_run_that_the_newer_code_computes_otherwise_is_different_and_th
     platform: Platform, monkeypatch: pytest.MonkeyPatch, evolved: bool
 ) -> None:
     monkeypatch.setattr(reproducing, "compute_batch", small_table.compute)
-    newer = replace(code_identity(), content_hash="0" * 64)
-    monkeypatch.setattr(reproducing, "code_identity", lambda: newer)  # a model is code
+    newer = replace(platform.ledger.run("before").plan.code, content_hash="0" * 64)
+    monkeypatch.setattr(Platform, "code_of", lambda *_: newer)  # a model is code
     evolve(platform, monkeypatch) if evolved else gained(monkeypatch)
     done = reproduce(platform, "before")
     assert (done.outcome, done.causes) == (Outcome.DIFFERENT, (Cause.CODE,))

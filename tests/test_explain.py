@@ -13,7 +13,7 @@ from worlds import FEW_GATES, KEY, TARGET, VALUES, World, make_world
 
 from backfill_assets.audit.explain import Explanation, explain, parse_key
 from backfill_assets.cli.command import cli
-from backfill_assets.installation import target_named
+from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.publication.publisher import publish, rollback
 from manifests.errors import InputRefused
 
@@ -144,11 +144,11 @@ def test_a_key_that_never_was_is_said_to(world: World) -> None:
 )
 def test_a_wrong_key_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(InputRefused, match=why):
-        parse_key(target_named(TARGET), [text])
+        parse_key(CASE_SLA_DAILY, [text])
 
 
 def test_a_value_may_hold_what_separates_them() -> None:
-    key = parse_key(target_named(TARGET), ["case_id=a,clock=b", "clock=PAYMENT", "business_date=2010-01-01"])
+    key = parse_key(CASE_SLA_DAILY, ["case_id=a,clock=b", "clock=PAYMENT", "business_date=2010-01-01"])
     assert key == {"case_id": "a,clock=b", "clock": "PAYMENT", "business_date": date(2010, 1, 1)}
 
 

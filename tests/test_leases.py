@@ -23,13 +23,14 @@ from support import BY_MONTH, DAYS_SCHEMA, a_lakehouse, day_rows, of_run, scope,
 from support import DAYS as SMALL
 
 from backfill_assets import faults
-from backfill_assets import installation as platform_module
+from backfill_assets.declarations import finding
 from backfill_assets.installation import Platform
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.leasing import leases_of, publishing_lease
 from backfill_assets.publication.publisher import PUBLISH, ROLLBACK, publish, rollback
 from benchmarks import publishers
 from benchmarks.publishers import DAYS, initialise, opened, validated
+from benchmarks.small_table import serves
 from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, PublicationRefused
 from manifests.lifecycle import RunState
 from resources import processes as processes_module
@@ -329,7 +330,7 @@ class Days:
 
 @pytest.fixture
 def days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Days]:
-    monkeypatch.setattr(platform_module, "PRODUCTS", ())  # put back afterwards
+    monkeypatch.setattr(finding, "find_products", serves())  # put back afterwards
     settings = {"home": tmp_path / "home", "lease_seconds": 1}
     days = Days(opened(settings), settings)
     initialise(days.platform)
@@ -479,7 +480,7 @@ def test_an_error_gives_the_scope_back_to_be_fenced(days: Days, monkeypatch: pyt
 
 
 def test_eight_publishers_leave_what_a_serial_replay_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform_module, "PRODUCTS", ())
+    monkeypatch.setattr(finding, "find_products", serves())
     tallies, found = publishers.measure({"home": tmp_path / "home"}, 6)
     assert found == []
     assert all(tally.landed for tally in tallies if tally.name.startswith("own-"))

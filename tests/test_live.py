@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -25,20 +26,21 @@ from worlds import SPARK, TARGET, World, declare
 from backfill_assets import decisions
 from backfill_assets.cli.command import cli
 from backfill_assets.declarations.checking import problems_of
+from backfill_assets.declarations.products import Products
 from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.launch import initialise_instance, run_publication
 from backfill_assets.defs.live_triggers import live_schedule, live_sensor
 from backfill_assets.defs.publish import publication_requests, publish_job, publish_sensor
 from backfill_assets.defs.staging import backfill_partitions, staging_job, staging_job_name
-from backfill_assets.ingestion.case_events import load_case_events
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.ingestion.deliveries import load_delivery
+from backfill_assets.installation import Platform
 from backfill_assets.live import Tick, approve_by_policy, live_manifest, tick
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning import live_names
 from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, generator, raw
-from backfill_assets.products.enforcement.loading import RawLoad
+from backfill_assets.products.enforcement.loading import EVENTS, RawLoad
 from backfill_assets.publication.publisher import policy_problems, publish, rollback
 from backfill_assets.staging.executor import require_computable
 from manifests.errors import (
@@ -78,14 +80,14 @@ class LiveWorld(World):
 
     @property
     def target(self) -> TargetTable:
-        return target_named(TARGET)
+        return self.platform.products.target(TARGET)
 
     @property
     def snapshot(self) -> int | None:
         return self.platform.lakehouse.snapshot_id("bronze.case_events")
 
     def arrive(self, start: date, end: date) -> int | None:
-        assert load_case_events(self.platform, arriving(start, end), 0.5).new
+        assert load_delivery(self.platform, EVENTS, arriving(start, end), 0.5).new
         return self.snapshot
 
     def history(self, end: date) -> None:
@@ -442,10 +444,10 @@ def test_a_reconciliation_has_the_name_that_its_schedule_asks_under_and_no_other
     name = (reconciled or ReconciliationPolicy()).requested_by
     own, other = replace(CASE_SLA_DAILY, reconciled=reconciled), replace(CASE_SLA_DAILY, name="silver.other", live=None)
     other = replace(other, reconciled=ReconciliationPolicy(requested_by="the other's schedule"))
-    monkeypatch.setattr(live_names, "declared_targets", lambda: [own, other])
+    platform = SimpleNamespace(products=Products((replace(PRODUCT, targets=(own, other)),)))
 
     def claimed(kind: str, by: str, run_id: str = "mine") -> list[Problem]:
-        return live_names.claims(a_manifest(runId=run_id, kind=kind, requestedBy=by))
+        return live_names.claims(platform, a_manifest(runId=run_id, kind=kind, requestedBy=by))
 
     assert claimed("RECONCILIATION", name) == claimed("RECONCILIATION", "ada") == claimed("BACKFILL", "ada") == []
     assert claimed("BACKFILL", name)
@@ -541,7 +543,7 @@ def test_what_live_published_while_a_backfill_ran_is_neither_lost_nor_overwritte
 
     newer = world.arrive(date(2011, 4, 20), date(2011, 5, 10))
     # an event of January as well, months late: live says that it does not cover it
-    assert load_case_events(world.platform, late_event(), 0.0).new
+    assert load_delivery(world.platform, EVENTS, late_event(), 0.0).new
     live = world.live()
     assert "Rows of days back to 2011-01-15 have come" in live.manifest.reason
     publish(world.platform, live.run_id)

@@ -19,8 +19,8 @@ import yaml
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from backfill_assets import installation as platform_module
 from backfill_assets.cli.command import cli
+from backfill_assets.declarations import finding
 from backfill_assets.declarations.target import InputTable, Product
 from backfill_assets.installation import Platform
 from backfill_assets.operations import metrics
@@ -54,6 +54,7 @@ from benchmarks.small_table import (
     manifest,
     opened,
     planned,
+    serves,
     staged,
 )
 from manifests.errors import EnvironmentRefused, InputRefused
@@ -280,7 +281,7 @@ def with_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
         InputTable(READINGS, "quarantine", small_table.Reading, ("team:a",), quarantine_of=SOURCE),
         InputTable("bronze.never_made", "nothing yet", small_table.Reading, ("team:a",)),
     )
-    monkeypatch.setattr(platform_module, "PRODUCTS", (Product("readings", inputs, (TARGET,)),))
+    monkeypatch.setattr(finding, "find_products", serves(Product("readings", inputs, (TARGET,))))
 
 
 def test_rows_of_input_tables_and_quarantine(platform: Platform, with_inputs: None) -> None:

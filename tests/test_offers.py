@@ -35,7 +35,7 @@ def test_runs_that_are_over_are_offered_no_more_and_lose_no_record(
 
             for run_id in ("approved", "rejected", "cancelled", "published"):
                 contract = small_table.manifest(run_id, "REPLACE_PARTITIONS", small_table.SCOPE)
-                announce_approval(instance, small_table.planned(platform, contract))
+                announce_approval(platform, instance, small_table.planned(platform, contract))
             assert run_chunks(platform, instance, platform.ledger.run("cancelled"), ["2020-02"])
             small_table.staged(platform, "published")
             publication.publish(platform, "published")
@@ -53,7 +53,7 @@ def test_runs_that_are_over_are_offered_no_more_and_lose_no_record(
             events = instance.fetch_materializations(asset_key(small_table.READINGS), limit=10).records
             assert [one.partition_key for one in events] == ["cancelled|2020-02"]
             small_table.planned(platform, small_table.manifest("next", "REPLACE_PARTITIONS", small_table.SCOPE))
-            announce_approval(instance, platform.ledger.run("next"))
+            announce_approval(platform, instance, platform.ledger.run("next"))
             small_table.staged(platform, "next")
             publication.publish(platform, "next")
             assert platform.ledger.run("published").state is RunState.SUPERSEDED
@@ -64,7 +64,7 @@ def test_runs_that_are_over_are_offered_no_more_and_lose_no_record(
             assert offered() == {"approved", "next"}
             version = {"version": "v2", "acceptance": "LATER"}
             small_table.planned(platform, small_table.manifest("version", "VERSIONED", small_table.SCOPE, **version))
-            announce_approval(instance, platform.ledger.run("version"))
+            announce_approval(platform, instance, platform.ledger.run("version"))
             small_table.staged(platform, "version")
             for act in (publication.publish, publication.rollback):
                 act(platform, "version")

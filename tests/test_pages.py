@@ -19,13 +19,13 @@ from click.testing import CliRunner
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from backfill_assets import decisions
-from backfill_assets import installation as platform_module
 from backfill_assets.cli.command import cli
+from backfill_assets.declarations import finding
 from backfill_assets.defs import build as definitions
 from backfill_assets.defs.launched_by import RUN_TAG, USER_TAG
 from backfill_assets.defs.starting import Starting, starting
 from backfill_assets.gates import judging
-from backfill_assets.installation import Platform, group_of
+from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import PRODUCT
 from backfill_assets.publication import publisher as publication
 from backfill_assets.review import diff
@@ -33,6 +33,7 @@ from backfill_assets.review.kept_diffs import keep_diff
 from backfill_assets.staging import executor
 from backfill_assets.ui.pages import make_pages
 from benchmarks import small_table
+from benchmarks.small_table import serves
 from manifests.errors import PublicationRefused
 from manifests.model import manifest_from
 from resources.ledger import stops
@@ -226,12 +227,12 @@ def test_a_page_asks_again_only_while_something_is_under_way(platform: Platform)
 
 
 def test_each_product_has_its_group(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform_module, "PRODUCTS", (PRODUCT, *platform_module.PRODUCTS))
+    monkeypatch.setattr(finding, "find_products", serves(PRODUCT, *platform.products))
     graph = definitions.build_definitions(platform).resolve_asset_graph()
     groups = {key.to_user_string(): graph.get(key).group_name for key in graph.get_all_asset_keys()}
     assert {groups[f"silver/readings{suffix}"] for suffix in ("", "_published", "_reconciled")} == {"readings"}
     assert {group for key, group in groups.items() if "reading" not in key} == {"enforcement"}
-    assert group_of("silver.unknown") == "backfill"
+    assert platform.products.group_of("silver.unknown") == "backfill"
 
 
 @pytest.mark.parametrize(

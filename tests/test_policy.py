@@ -28,7 +28,7 @@ from backfill_assets.defs.launch import initialise_instance, instance_at
 from backfill_assets.defs.launched_by import USER_TAG, actor_of, sensor
 from backfill_assets.defs.publish import publication_requests
 from backfill_assets.evidence.records import bundle_files
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor import examine, mend
 from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.publication import publisher as publication
@@ -186,7 +186,7 @@ def test_named_publishers_publish_by_hand_and_not_as_approvers_where_the_policy_
     decisions.approve(world.platform, record.run_id, by="bob")
     record = validated(world, record)
     assert record.plan.manual_publish
-    requests = publication_requests(world.platform, target_named(TABLE))
+    requests = publication_requests(world.platform, world.platform.products.target(TABLE))
     assert record.run_id not in [one.partition_key for one in requests]
     (problem,) = policy_problems(world.platform, record)
     assert "no publisher has decided" in problem.what
@@ -331,7 +331,7 @@ def test_live_is_held_to_a_rule_only_where_that_names_it(world: World):
     rules(world, {"kinds": ["LIVE"], "approvers": ["bob"]})
     with pytest.raises(TransitionRefused, match="'policy:live-daily' is no approver"):
         approve("live-two")
-    assert live.policy_of(target_named(TABLE)).approved_by == "policy:live-daily"
+    assert live.policy_of(world.platform.products.target(TABLE)).approved_by == "policy:live-daily"
 
 
 def test_the_same_change_is_held_to_the_same_rule_whatever_kind_it_is_given(tmp_path: Path):
@@ -491,7 +491,7 @@ def test_a_run_that_is_too_old_is_neither_computed_nor_published_whatever_the_cl
     rules(world, {"maxAgeDays": {"sincePlanning": 2, "sinceApproval": 1}})
     record = planned(world)
     decisions.approve(world.platform, record.run_id, by="bob")
-    target, ledger = target_named(TABLE), world.platform.ledger
+    target, ledger = world.platform.products.target(TABLE), world.platform.ledger
     require_computable(world.platform, record.run_id, [], target=target)
 
     real = ledger_module.now()

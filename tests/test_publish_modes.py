@@ -12,8 +12,9 @@ from support import moved
 from worlds import FEW_GATES, KEY, TARGET, World, generated, make_world
 
 from backfill_assets.audit.verification import verify
-from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.planning.resolve import plan_run, plan_series, preview
+from backfill_assets.products.enforcement.loading import EVENTS
 from backfill_assets.publication.publisher import accept, prepare, publish, reinstate, rollback
 from manifests.errors import PlanRefused, PublicationDeferred, PublicationRefused
 from manifests.kinds import FIRST_OUTPUT
@@ -135,7 +136,7 @@ def test_a_merge_of_what_came_late_touches_the_cases_it_is_about(tmp_path: Path)
     world.published(world.manifest("history"))
     since = world.platform.lakehouse.snapshot_id("bronze.case_events")
     before = world.rows()
-    load_case_events(world.platform, generated(5, 99, world.start, world.end), 0.5)
+    load_delivery(world.platform, EVENTS, generated(5, 99, world.start, world.end), 0.5)
     scope = (world.start, world.end)
     plan = target("MERGE_BY_KEY", scope, merge={"changedSince": since})
     done = world.published(world.manifest("late-events", target=plan, validation={}))  # every gate

@@ -23,14 +23,14 @@ from worlds import END, FEW_GATES, SPARK, START, World, generated, with_version
 
 from backfill_assets.audit import reproduce as module
 from backfill_assets.audit.reproduce import Cause, Outcome, first_differing_row, reproduce
-from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.ingestion.deliveries import load_delivery
+from backfill_assets.installation import Platform
 from backfill_assets.planning import resolve as planning
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.enforcement import transforms
 from manifests.canonical import plain
 from manifests.errors import InputRefused
 from manifests.model import Mode
-from resources.code.identity import code_identity
 from resources.lakehouse.facade import DATA_VERSION_PROPERTY, LOAD_PROPERTY, local_path
 from resources.ledger import facade as ledger_module
 from resources.ledger import ticks
@@ -82,7 +82,7 @@ def restated(shared_world: World) -> RunRecord:
     """A run that was published, as the restatement is that ships; the source and a reference have moved on since."""
     world = shared_world
     world.published(world.manifest("restated", target=world.scope(*SPRING), limits={"maxChunksPerJob": 2}))
-    load_case_events(world.platform, generated(50, 8, START, END), 0.5)
+    load_delivery(world.platform, enforcement.EVENTS, generated(50, 8, START, END), 0.5)
     load_again(world, transforms.CALENDAR)
     return world.platform.ledger.run("restated")
 
@@ -217,8 +217,8 @@ def test_a_changed_transform_is_named_by_chunk_key_and_commit(
     with_version(monkeypatch, "9.9.9", amounts("11.00"))
     record = staged(versioned, "amounts")
     with_version(monkeypatch, "9.9.9", amounts("12.00"))
-    newer = replace(code_identity(), content_hash="0" * 64, git_commit="1" * 40)
-    monkeypatch.setattr(module, "code_identity", lambda: newer)
+    newer = replace(record.plan.code, content_hash="0" * 64, git_commit="1" * 40)
+    monkeypatch.setattr(Platform, "code_of", lambda *_: newer)
     before = everything(versioned)
     done = reproduce(versioned.platform, "amounts")
     assert everything(versioned) == before
@@ -362,7 +362,7 @@ def test_recorded_files_that_were_exchanged_are_found_out(versioned: World, monk
 def test_expired_snapshots_are_named_with_their_tables(world: World) -> None:
     plan = world.ran(world.manifest("old", target=world.scope(*SPRING), validation=FEW)).plan
     rules = next(pin for pin in plan.references if pin.table == transforms.RULES)
-    load_case_events(world.platform, generated(50, 8, START, END), 0.5)
+    load_delivery(world.platform, enforcement.EVENTS, generated(50, 8, START, END), 0.5)
     load_again(world, transforms.RULES)
     expired = []
     for table, snapshot_id in ((rules.table, rules.snapshot_id), (plan.source, plan.source_snapshot_id)):

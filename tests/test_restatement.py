@@ -28,9 +28,10 @@ from worlds import END, SPARK, START, TARGET, World, declare, generated, real_wo
 
 from backfill_assets.declarations.schema import row_rule
 from backfill_assets.gates.judging import CHUNK_GATE
-from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, reference, transforms
+from backfill_assets.products.enforcement.loading import EVENTS
 from backfill_assets.products.enforcement.schemas import CaseSlaDaily
 from backfill_assets.publication.publisher import publish, rollback
 from manifests.errors import InputRefused, PlanRefused, PublicationRefused, TransitionRefused
@@ -452,7 +453,7 @@ def test_new_input_is_not_read_by_a_run_planned_before_it(world: World) -> None:
     world = world.with_few_gates()
     before = world.validated(world.manifest("pinned-1", target=world.scope(*SPRING)))
     waiting = world.approved(world.manifest("pinned-2", target=world.scope(*SPRING)))
-    load_case_events(world.platform, generated(300, 99, START, END), 0.5)
+    load_delivery(world.platform, EVENTS, generated(300, 99, START, END), 0.5)
     world.stage(waiting)
     assert world.digests("pinned-2") == world.digests(before.run_id)
     after = world.validated(world.manifest("pinned-3", target=world.scope(*SPRING)))

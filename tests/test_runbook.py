@@ -43,7 +43,6 @@ from benchmarks.small_table import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, Freeze, Mode, OnConflict, RunManifest, Safety, Series
-from resources.code.identity import code_identity
 from resources.ledger import judged
 from resources.ledger.facade import Verdict, now
 from resources.ledger.tables import waits
@@ -402,8 +401,8 @@ def test_a_run_that_was_planned_with_other_code_than_is_installed_is_not_told_to
     launch = TITLES.index("Launch")
     step = steps(platform, record.run_id)[launch]
     assert (step.state, step.commands) == (NOW, (f"backfill run {record.run_id}",))
-    installed = dataclasses.replace(code_identity(), content_hash="0" * 64)
-    monkeypatch.setattr("backfill_assets.operations.runbook.code_identity", lambda: installed)
+    installed = dataclasses.replace(record.plan.code, content_hash="0" * 64)
+    monkeypatch.setattr(Platform, "code_of", lambda *_: installed)
     step = steps(platform, record.run_id)[launch]
     assert step.commands == ()
     assert any("a launch is refused" in fact and "installed is 000000000000" in fact for fact in step.facts)

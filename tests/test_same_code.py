@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checkouts import TRANSFORMS, commit, compiled, forge, make_checkout, write
+from checkouts import COMPUTE, TRANSFORMS, commit, compiled, forge, git, make_checkout, write
 from click.testing import CliRunner
 
 from backfill_assets.cli.command import cli
+from backfill_assets.declarations import finding
 from backfill_assets.defs.launch import initialise_instance
 from backfill_assets.installation import Platform
+from backfill_assets.planning.resolve import plan_run
 from backfill_assets.staging import executor
 from benchmarks import small_table
-from benchmarks.small_table import SCOPE, closed, declared, initialise, manifest_data, opened, planned
-from manifests.errors import EnvironmentRefused, Refused, TransitionRefused
+from benchmarks.small_table import SCOPE, closed, declared, initialise, manifest_data, opened, planned, serves
+from manifests.errors import EnvironmentRefused, PlanRefused, Refused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import manifest_from
 from resources.code import identity
 from resources.code.identity import code_identity
 
+OWN = "tables_of_our_own"
 RUN, DEVELOPED = "of-committed-code", "of-code-in-development"
 OTHER = "VERSION = 2  # longer than before: Python compiles it again\n"
 
@@ -29,7 +33,7 @@ OTHER = "VERSION = 2  # longer than before: Python compiles it again\n"
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The code of this process: a checkout that is committed, compiled, and not looked at yet."""
     root = make_checkout(tmp_path / "code")
-    compiled(root, TRANSFORMS)
+    compiled(root, COMPUTE)
     monkeypatch.setattr(identity, "_ROOT", root)
     code_identity.cache_clear()
     yield root
@@ -37,9 +41,21 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def platform(code: Path, tmp_path: Path) -> Iterator[Platform]:
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The product's code: a module in a checkout of its own."""
+    folder = tmp_path / "own"
+    write(folder, f"{OWN}.py", "VERSION = 1\n")
+    git(folder, "init", "--quiet")
+    commit(folder, "first")
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+@pytest.fixture
+def platform(code: Path, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """Two approved runs that were planned with that code; one of them may be computed by uncommitted code."""
     with declared():
+        monkeypatch.setattr(finding, "find_products", serves(replace(small_table.PRODUCT, code=(OWN,))))
         found = opened(tmp_path / "home")
         initialise(found)
         for run_id, development in ((RUN, False), (DEVELOPED, True)):
@@ -75,18 +91,18 @@ def test_a_process_of_other_committed_code_computes_no_run_that_was_planned_befo
     platform: Platform, code: Path
 ) -> None:
     plan = platform.ledger.run(RUN).plan.code
-    text = (code / TRANSFORMS).read_text()
-    write(code, TRANSFORMS, OTHER)
+    text = (code / COMPUTE).read_text()
+    write(code, COMPUTE, OTHER)
     newer = commit(code, "second")
     another_process()
     why = refused(platform)
     assert isinstance(why, TransitionRefused)
     assert why.problems[0].what == (
-        f"run '{RUN}' was planned with code {plan.content_hash[:12]} (git {plan.git_commit}); "
-        f"this is {code_identity().content_hash[:12]} (git {newer})"
+        f"run '{RUN}' was planned with code {plan}, and this is "
+        f"{code_identity().content_hash[:12]} (git {newer[:12]}); {plan.product}"
     )
     assert launched(platform, DEVELOPED), "its manifest says that any code may compute it"
-    write(code, TRANSFORMS, text)
+    write(code, COMPUTE, text)
     commit(code, "third, with the code of the first")
     another_process()
     assert launched(platform), "it is the code that counts, and not the commit"
@@ -94,13 +110,38 @@ def test_a_process_of_other_committed_code_computes_no_run_that_was_planned_befo
 
 def test_a_process_whose_sources_have_changed_since_it_began_computes_nothing(platform: Platform, code: Path) -> None:
     assert code_identity().dirty is False
-    write(code, TRANSFORMS, OTHER)
+    write(code, COMPUTE, OTHER)
     why = refused(platform)
     assert isinstance(why, TransitionRefused)
     assert why.problems[0].what == "the code's files have changed since this process began"
     assert "restart what launches" in why.problems[0].fix
     assert launched(platform, DEVELOPED)
-    write(code, TRANSFORMS, "VERSION = 1\n")
+    write(code, COMPUTE, "VERSION = 1\n")
+    assert launched(platform)
+
+
+def test_a_run_is_computed_by_the_code_of_its_product_that_its_plan_names(platform: Platform, own: Path) -> None:
+    plan = platform.ledger.run(RUN).plan.code
+    assert plan.product is not None
+    assert (plan.product.packages, plan.product.git_commit) == ((OWN,), git(own, "rev-parse", "HEAD"))
+    write(own, f"{OWN}.py", OTHER)
+    assert "have changed since this process began" in refused(platform).problems[0].what
+    another_process()
+    why = refused(platform)
+    assert why.problems[0].what.startswith(f"run '{RUN}' was planned with code {plan}, and this is {plan}"[:80])
+    assert "with uncommitted changes" in why.problems[0].what.partition("this is")[2]
+    with pytest.raises(PlanRefused, match=r"the code of product readings is git commit .* with uncommitted changes"):
+        plan_run(platform, manifest_from(manifest_data("later", "REPLACE_PARTITIONS", SCOPE) | {"development": False}))
+    assert launched(platform, DEVELOPED), "its manifest says that any code may compute it"
+    git(own, "checkout", "--", ".")
+    another_process()
+    assert launched(platform)
+
+
+def test_a_change_of_another_product_voids_nothing(platform: Platform, code: Path) -> None:
+    write(code, TRANSFORMS, OTHER)
+    another_process()
+    assert platform.code_of(small_table.TARGET.name).is_same(platform.ledger.run(RUN).plan.code)
     assert launched(platform)
 
 
@@ -108,7 +149,7 @@ def test_a_process_whose_sources_have_changed_since_it_began_computes_nothing(pl
 def test_bytecode_that_is_altered_after_the_plan_is_computed_with_by_nobody(
     platform: Platform, code: Path, run_id: str
 ) -> None:
-    cached = compiled(code, TRANSFORMS)
+    cached = compiled(code, COMPUTE)
     own = cached.read_bytes()
     forge(cached, "VERSION = 9\n")
     why = refused(platform, run_id)
@@ -143,8 +184,8 @@ def test_a_run_is_computed_with_the_spark_settings_that_it_was_planned_with_or_n
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda code: write(code, TRANSFORMS, OTHER), "have changed since this process began"),
-        (lambda code: forge(compiled(code, TRANSFORMS), "VERSION = 9\n"), "the sources do not account for"),
+        (lambda code: write(code, COMPUTE, OTHER), "have changed since this process began"),
+        (lambda code: forge(compiled(code, COMPUTE), "VERSION = 9\n"), "the sources do not account for"),
     ],
     ids=["sources", "bytecode"],
 )

@@ -18,7 +18,7 @@ from worlds import SPARK
 
 import backfill_assets as ba
 from backfill_assets import decisions
-from backfill_assets import installation as platform_module
+from backfill_assets.declarations import finding
 from backfill_assets.declarations.target import ChunkRows, Finding
 from backfill_assets.gates import exception_table, judging
 from backfill_assets.gates.judging import rows_by_chunk
@@ -39,6 +39,7 @@ from benchmarks.small_table import (
     opened,
     planned,
     rows,
+    serves,
     staged,
 )
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
@@ -214,7 +215,7 @@ def months(found: list[tuple[Any, ...]]) -> dict[str, int]:
 def naming(monkeypatch: pytest.MonkeyPatch, *gates: ba.Reconciliation) -> None:
     """Have the target name these gates."""
     target = replace(METERED, reconciliations=gates or METERED.reconciliations)
-    monkeypatch.setattr(platform_module, "PRODUCTS", (ba.Product("metering", (READ,), (target,)),))
+    monkeypatch.setattr(finding, "find_products", serves(ba.Product("metering", (READ,), (target,))))
 
 
 @pytest.fixture

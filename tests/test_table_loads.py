@@ -21,13 +21,14 @@ from click.testing import CliRunner
 from support import put_in_force
 
 import backfill_assets as ba
-from backfill_assets import installation as platform_module
 from backfill_assets.cli.command import cli, main
+from backfill_assets.declarations import finding
 from backfill_assets.ingestion import table_loads
 from backfill_assets.ingestion.input_files import InputFile
 from backfill_assets.ingestion.table_loads import load_file, undo_load
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
+from benchmarks.small_table import serves
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.model import ReferenceData
 from manifests.planner import pin_reference
@@ -69,7 +70,7 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
         ba.InputTable(READINGS, "readings", Readings, ("team:x",), partition_by="read_at"),
         ba.InputTable(TARIFFS, "tariffs", Tariffs, ("team:x",), is_reference=True),
     )
-    monkeypatch.setattr(platform_module, "PRODUCTS", (ba.Product("metering", inputs, ()),))
+    monkeypatch.setattr(finding, "find_products", serves(ba.Product("metering", inputs, ())))
     opened = Platform.of(load_settings(home=tmp_path / "home", quarantine_limit=0.5))
     initialise(opened)
     return opened

@@ -489,7 +489,7 @@ REFERENCES = {name: rows for name, rows, _ in loading.reference_tables()}
 @pytest.fixture(scope="module")
 def events() -> pl.DataFrame:
     load = generated(60, 11, START, END)
-    return pl.concat([pl.DataFrame(pl.from_arrow(part)) for part in loading.event_tables(load, RUN_CLOCK)])
+    return pl.concat([pl.DataFrame(pl.from_arrow(part)) for part in load.rows(RUN_CLOCK)])
 
 
 def test_the_shipped_product_computes_what_its_clocks_say_one_by_one(events: pl.DataFrame) -> None:

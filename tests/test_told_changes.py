@@ -159,10 +159,10 @@ def test_what_the_publish_asset_tells_by_itself_is_told_by_nobody_else(platform:
         validated(platform, "march", MARCH)
         publication.rollback(platform, "spring")
         record = platform.ledger.run("march")
-        announce_approval(instance, record)
+        announce_approval(platform, instance, record)
         assert run_publication(platform, instance, record) is False  # its base is gone
         validated(platform, "april", ("2020-04-01", "2020-04-30"))
-        announce_approval(instance, platform.ledger.run("april"))
+        announce_approval(platform, instance, platform.ledger.run("april"))
         assert run_publication(platform, instance, platform.ledger.run("april"))
         assert untold(platform, instance) == []
     changes = [(run, change) for run, change, _ in told(platform)]
@@ -252,7 +252,7 @@ def test_two_dagster_runs_of_one_publication_tell_it_once_though_it_is_rolled_ba
 
     monkeypatch.setattr(publish_module, "after_publication", slow)
     with instance_at(platform.settings) as instance:
-        announce_approval(instance, platform.ledger.run("spring"))
+        announce_approval(platform, instance, platform.ledger.run("spring"))
         assert run_publication(platform, instance, platform.ledger.run("spring"))
         assert untold(platform, instance) == []
         assert latest(instance)["change"] == "rollback"
@@ -267,7 +267,7 @@ def test_two_dagster_runs_of_one_publication_tell_it_once_though_it_is_rolled_ba
 def test_the_event_of_a_publication_says_what_changed_and_an_observation_what_the_rows_say(platform: Platform) -> None:
     validated(platform, "spring", SPRING, "1")
     with instance_at(platform.settings) as instance:
-        announce_approval(instance, platform.ledger.run("spring"))
+        announce_approval(platform, instance, platform.ledger.run("spring"))
         assert run_publication(platform, instance, platform.ledger.run("spring"))
         shown = latest(instance)
         (observed,) = instance.fetch_observations(KEY, limit=10).records

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from backfill_assets import installation as platform_module
+from backfill_assets.declarations import finding
 from backfill_assets.declarations.target import Product
 from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import plan_run
 from benchmarks import small_table
+from benchmarks.small_table import serves
 from manifests.errors import PlanRefused
 
 
@@ -36,8 +37,8 @@ def raising(_: Any) -> int:
 @pytest.mark.parametrize(
     ("warm_up", "said"),
     [
-        (by_name, "it raised KeyError: 'reference.meters' (test_warm_up.py, line 29)"),
-        (raising, "it raised ValueError: no meter is read that often (test_warm_up.py, line 33)"),
+        (by_name, "it raised KeyError: 'reference.meters' (test_warm_up.py, line 30)"),
+        (raising, "it raised ValueError: no meter is read that often (test_warm_up.py, line 34)"),
         (lambda _: -1, "it returned -1"),
         (lambda _: 2.5, "it returned 2.5"),
         (lambda _: None, "it returned None"),
@@ -48,7 +49,7 @@ def test_a_warm_up_that_cannot_be_used_refuses_the_plan(
     platform: Platform, monkeypatch: pytest.MonkeyPatch, warm_up: Callable[[Any], Any], said: str
 ) -> None:
     target = replace(small_table.TARGET, warm_up_days=warm_up)
-    monkeypatch.setattr(platform_module, "PRODUCTS", (Product("readings", (), (target,)),))
+    monkeypatch.setattr(finding, "find_products", serves(Product("readings", (), (target,))))
     with pytest.raises(PlanRefused) as refused:
         plan_run(platform, small_table.manifest("warm", "REPLACE_PARTITIONS", small_table.SCOPE))
     (problem,) = refused.value.problems

@@ -14,11 +14,11 @@ import polars as pl
 import pytest
 
 from backfill_assets import faults
-from backfill_assets import installation as platform_module
+from backfill_assets.declarations import finding
 from backfill_assets.declarations.target import TargetTable, TransformVersion
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at
 from backfill_assets.gates.judging import gate_chunks, gate_run
-from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.resolve import plan_run
@@ -27,6 +27,7 @@ from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.enforcement.loading import RawLoad
 from backfill_assets.publication.publisher import Published, publish
 from backfill_assets.staging.executor import stage_chunks
+from benchmarks.small_table import serves
 from manifests.lifecycle import RunState
 from manifests.model import RunManifest, manifest_from
 from resources.ledger.facade import RunRecord
@@ -132,7 +133,7 @@ class World:
     def announced(self, manifest: RunManifest | None = None) -> RunRecord:
         record = self.approved(manifest)
         with self.dagster() as instance:
-            announce_approval(instance, record)
+            announce_approval(self.platform, instance, record)
         return record
 
 
@@ -150,7 +151,7 @@ def make_world(
     platform = Platform.of(settings)
     initialise(platform)
     initialise_instance(settings)
-    load_case_events(platform, generated(cases, seed, start, end), 0.5)
+    load_delivery(platform, enforcement.EVENTS, generated(cases, seed, start, end), 0.5)
     return World(platform, home, start, end, gates=gates)
 
 
@@ -198,13 +199,13 @@ def real_world(home: Path, log: Path) -> World:
     platform = Platform.of(settings)
     initialise(platform)
     initialise_instance(settings)
-    load_case_events(platform, enforcement.from_file(log), 0.0)
+    load_delivery(platform, enforcement.EVENTS, enforcement.from_file(log), 0.0)
     return World(platform, home, date(2000, 1, 1), date(2013, 6, 30))
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, target: TargetTable) -> None:
     """Let the product have this one target for the length of a test."""
-    monkeypatch.setattr(platform_module, "PRODUCTS", (replace(PRODUCT, targets=(target,)),))
+    monkeypatch.setattr(finding, "find_products", serves(replace(PRODUCT, targets=(target,))))
 
 
 def with_version(

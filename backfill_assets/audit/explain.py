@@ -22,7 +22,7 @@ from pyiceberg.types import BooleanType, DateType, DecimalType, IntegerType, Lon
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, iceberg_schema
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.gates.judging import CHUNK_GATE
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.staging.rows import read_window
 from backfill_assets.worker.chunk_gate import shown_row
 from manifests.canonical import plain
@@ -189,7 +189,7 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
     Raises:
         InputRefused: if the table is not a declared target, or the key is not one of it.
     """
-    target = target_named(table)
+    target = platform.products.target(table)
     key = parse_key(target, texts)
     found = platform.lakehouse.table(target.name)
     notes: list[str] = []
@@ -338,10 +338,9 @@ def _differences(
 
 
 def _conditions(plan: Plan) -> dict[str, str]:
-    code = plan.code
     found = {
         "transform version": plan.transform_version,
-        "code": f"{(code.git_commit or 'no git')[:12]} content {code.content_hash[:12]}",
+        "code": str(plan.code),
         f"source {plan.source}": f"snapshot {plan.source_snapshot_id}",
         "Spark settings": plan.configuration_hash[:12],
     }

@@ -32,7 +32,7 @@ from backfill_assets.evidence.records import (
 )
 from backfill_assets.gates.chunk_changes import CHANGES_FILE, changes_of_run
 from backfill_assets.gates.judging import CHUNK_GATE
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.worker.sums import difference
 from manifests.canonical import plain
 from manifests.model import Mode
@@ -79,7 +79,7 @@ def report(platform: Platform, run_id: str) -> str:
         before = plain(accepted_before(platform, record))
     else:
         before = _unless(damaged, bundle, "accepted_before.json") or {}
-    facts = _facts(defaultdict(dict, rows), run_id, before)  # a table without a row has no file in a bundle
+    facts = _facts(platform, defaultdict(dict, rows), run_id, before)  # a table without a row has no file in a bundle
     facts |= {
         "change": _what_changed(
             facts, _changes(platform, record, bundle, facts, before, damaged), last_diff(platform, run_id)
@@ -141,11 +141,11 @@ def _merged_by(platform: Platform, rows: Rows) -> list[str]:
 # --- what it says -----------------------------------------------------------------------------------------------------
 
 
-def _facts(rows: Rows, run_id: str, before: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any]) -> dict[str, Any]:
     run = rows["runs"][run_id]
     manifest, plan = run["manifest"], run["plan"]
     chunks = list(rows["chunks"].values())
-    table = target_named(run["target"])
+    table = platform.products.target(run["target"])
     keys = [chunk["chunk"] for chunk in chunks]
     slices = {
         chunk["chunk"]: chunk["measures"].get("slices", []) if isinstance(chunk["measures"], dict) else []

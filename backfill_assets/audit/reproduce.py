@@ -22,20 +22,18 @@ from pyspark.sql import SparkSession
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.gates.judging import run_gates
-from backfill_assets.installation import WORKER_MODULES, Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.staging.executor import by_plan, ignore_progress
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.digest import ALGORITHM, RowDigest
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.model import Mode
-from manifests.planner import CodeIdentity, Plan, PlannedChunk, StagedFile
-from resources.code.identity import code_identity
+from manifests.planner import CodeIdentity, Plan, PlannedChunk, ProductCode, StagedFile
 from resources.lakehouse.facade import before, local_path
 from resources.lakehouse.metadata import UnreadableMetadata
 from resources.lakehouse.storage import filesystem_of
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord
-from resources.settings import Settings
 from resources.spark.sessions import ModeSpark
 
 _SHORT_HASH = 12
@@ -165,7 +163,7 @@ def reproduce(
     obstacles = [condition for condition in conditions if condition.blocks]
     if obstacles:
         return _cannot_be_computed(run_id, conditions, obstacles)
-    target = target_named(plan.target)
+    target = platform.products.target(plan.target)
     platform = _holding_nothing_of_live(platform, plan)
     scratch = f"{platform.lakehouse.location(target.name)}/reproduce={run_id}-{uuid4().hex[:_SHORT_HASH]}"
     numbers = count(1)
@@ -236,19 +234,11 @@ def conditions_of(platform: Platform, plan: Plan, recorded: Mapping[str, ChunkRe
 
 
 def _code_conditions(platform: Platform, plan: Plan, recorded: Mapping[str, ChunkRecord]) -> list[Condition]:
-    then, now = plan.code, code_identity()
-    fix = _get_back(then)
-    found = [
-        Condition("code", _shown_code(then), _shown_code(now), then.content_hash == now.content_hash, Cause.CODE, fix),
-        Condition(
-            "lock file",
-            (then.lock_hash or "none")[:_SHORT_HASH],
-            (now.lock_hash or "none")[:_SHORT_HASH],
-            then.lock_hash == now.lock_hash,
-            Cause.CODE,
-            f"{fix}, and install what its requirements.lock names",
-        ),
-    ]
+    then, now = plan.code, platform.code_of(plan.target)
+    found = [*_of_code("code", "lock file", then, now)]
+    if then.product is not None:
+        found += _of_code("product's code", "product's lock file", then.product, now.product)
+    fix = _get_back(then.product or then)
     configuration = platform.settings.output_hash()
     found.append(
         Condition(
@@ -261,7 +251,7 @@ def _code_conditions(platform: Platform, plan: Plan, recorded: Mapping[str, Chun
         )
     )
     try:
-        versions = tuple(target_named(plan.target).versions)
+        versions = tuple(platform.products.target(plan.target).versions)
         wanting = "" if plan.transform_version in versions else f"it has {', '.join(versions)}"
     except Refused as refusal:
         wanting = refusal.problems[0].what
@@ -274,21 +264,40 @@ def _code_conditions(platform: Platform, plan: Plan, recorded: Mapping[str, Chun
     return found
 
 
-def _shown_code(code: CodeIdentity) -> str:
-    commit = f"git {code.git_commit[:_SHORT_HASH]}" if code.git_commit else f"package {code.package_version}, no git"
+def _of_code(
+    name: str, of_lock: str, then: CodeIdentity | ProductCode, now: CodeIdentity | ProductCode | None
+) -> Iterator[Condition]:
+    """Yield whether code, and the lock file beside it, are what they were; `now` is None where nobody declares the target."""
+    fix = _get_back(then)
+    same = now is not None and then.content_hash == now.content_hash
+    yield Condition(name, _shown_code(then), "not here" if now is None else _shown_code(now), same, Cause.CODE, fix)
+    before, today = ((part and part.lock_hash) or "none" for part in (then, now))
+    fix = f"{fix}, and install what its lock file names"
+    yield Condition(of_lock, before[:_SHORT_HASH], today[:_SHORT_HASH], before == today, Cause.CODE, fix)
+
+
+def _package(code: CodeIdentity | ProductCode) -> str:
+    return (
+        f"backfill-assets {code.package_version}" if isinstance(code, CodeIdentity) else code.distribution or code.name
+    )
+
+
+def _shown_code(code: CodeIdentity | ProductCode) -> str:
+    commit = f"git {code.git_commit[:_SHORT_HASH]}" if code.git_commit else f"package {_package(code)}, no git"
     return f"{code.content_hash[:_SHORT_HASH]} ({commit}{', uncommitted changes' if code.dirty else ''})"
 
 
-def _get_back(code: CodeIdentity) -> str:
+def _get_back(code: CodeIdentity | ProductCode) -> str:
     """Say how to get the code of a plan."""
     if code.git_commit is None:
-        return f"install the package {code.package_version} whose content hash is {code.content_hash}"
+        return f"install the package {_package(code)} whose content hash is {code.content_hash}"
+    whose = "" if isinstance(code, CodeIdentity) else f" of product {code.name}"
     if code.dirty:
         return (
-            f"check out git commit {code.git_commit} with the uncommitted changes that it then had: only whoever "
+            f"check out git commit {code.git_commit}{whose} with the uncommitted changes that it then had: only whoever "
             f"made them has them; the content hash is {code.content_hash}"
         )
-    return f"check out git commit {code.git_commit}"
+    return f"check out git commit {code.git_commit}{whose}"
 
 
 def _pins(platform: Platform, plan: Plan) -> list[Condition]:
@@ -322,7 +331,7 @@ def _pin(
         return retired(refusal.problems[0].what)
     rows = None
     if source_of is not None:
-        target = target_named(source_of.target) if _declared(source_of.target) else None
+        target = platform.products.find_target(source_of.target)
         rows = None if target is None else before(target.source_time_column, source_of.read_until)
     try:
         gone, other = platform.lakehouse.unread(table, snapshot_id, rows)
@@ -335,14 +344,6 @@ def _pin(
         fix = f"restore the data files of {table} from a backup: files of a table are never changed in place"
         return Condition(table, pinned, present, same=False, cause=changed, fix=fix)
     return Condition(table, pinned, "can be read", same=True, cause=changed)
-
-
-def _declared(target: str) -> bool:
-    try:
-        target_named(target)
-    except InputRefused:  # reported with the code
-        return False
-    return True
 
 
 def _keep(table: str, snapshot_id: int) -> str:
@@ -396,9 +397,9 @@ class _Bench:
 class _AsReplay(ModeSpark):
     """Spark for the reproduction of a LIVE run: LIVE's settings in a session that holds nothing of LIVE."""
 
-    def __init__(self, settings: Settings, mode: Mode) -> None:
-        by_mode = {Mode.REPLAY: settings.spark_by_mode.get(mode, {})}
-        super().__init__(settings.model_copy(update={"spark_by_mode": by_mode}), WORKER_MODULES)
+    def __init__(self, platform: Platform, mode: Mode) -> None:
+        by_mode = {Mode.REPLAY: platform.settings.spark_by_mode.get(mode, {})}
+        super().__init__(platform.settings.model_copy(update={"spark_by_mode": by_mode}), platform.worker_modules)
 
     def session(self, mode: Mode) -> SparkSession:  # noqa: ARG002 - whatever the plan's mode
         return super().session(Mode.REPLAY)
@@ -406,7 +407,7 @@ class _AsReplay(ModeSpark):
 
 def _holding_nothing_of_live(platform: Platform, plan: Plan) -> Platform:
     """Return the platform, for a LIVE run with Spark confined as a replay's: computing again must reach no sink."""
-    return platform if plan.mode is not Mode.LIVE else platform.with_spark(_AsReplay(platform.settings, plan.mode))
+    return platform if plan.mode is not Mode.LIVE else platform.with_spark(_AsReplay(platform, plan.mode))
 
 
 def _compute(bench: _Bench, batch: Sequence[PlannedChunk]) -> tuple[dict[str, ChunkRecord], dict[str, str]]:

@@ -42,7 +42,7 @@ from backfill_assets.evidence.records import (
 )
 from backfill_assets.evidence.seals import COMMITTED, Sealed, sealed_of
 from backfill_assets.gates.chunk_changes import CHANGES_FILE
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.publication.under_way import Intent, intents_in
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import EnvironmentRefused, Refused
@@ -334,7 +334,7 @@ class _Check:
             if bundle is not None and CHANGES_FILE not in damage.files:
                 self._diff(bundle, records, found, published=bool(links))
             if rows is not None and bundle is not None and not found.is_blind:
-                target = target_named(str(rows["runs"][run_id]["target"]))
+                target = self.platform.products.target(str(rows["runs"][run_id]["target"]))
                 told = [one.content for one in records if one.number]
                 sealed = sealed_of(run_id, target, rows, bundle, told, damaged=damage.files, is_whole=not damage.tables)
                 chunks_read = self._tables_of(sealed, root, found, data=data)

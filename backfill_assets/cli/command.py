@@ -89,8 +89,9 @@ def init(as_json: bool) -> None:
 
     Safe to repeat: what exists is kept, an older ledger is upgraded.
     """
+    from backfill_assets.declarations.products import tables_of
     from backfill_assets.defs.launch import initialise_instance
-    from backfill_assets.installation import Platform, declared_products, tables_of
+    from backfill_assets.installation import Platform
     from backfill_assets.operations.initialise import initialise
     from resources.settings import load_settings
 
@@ -99,7 +100,7 @@ def init(as_json: bool) -> None:
     held = initialise(platform)
     initialise_instance(settings)
     adopted = platform.ledger.journal.adopted
-    tables = {product.name: dict(tables_of(product)) for product in declared_products()}
+    tables = {product.name: dict(tables_of(product)) for product in platform.products}
     if as_json:
         say({"home": str(settings.home), "tables": tables, "references": held, "adopted": adopted})
     else:

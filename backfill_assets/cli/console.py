@@ -95,12 +95,6 @@ def _may_change(planned: Plan) -> str:
 
 def plan(planned: Plan, state: str) -> RenderableType:
     """Show a plan: what it reads, with which code, what it may change, and its stages."""
-    code = planned.code
-    who = (
-        f"git {code.git_commit[:12]}{' with uncommitted changes' if code.dirty else ''}"
-        if code.git_commit
-        else "no git"
-    )
     references = [
         (
             f"reference {pin.table}",
@@ -129,7 +123,7 @@ def plan(planned: Plan, state: str) -> RenderableType:
         ),
         *references,
         ("transform", f"{planned.transform} {planned.transform_version}, mode {planned.mode}"),
-        ("code", f"{who}, package {code.package_version}, content {code.content_hash[:12]}"),
+        ("code", f"backfill-assets {planned.code.package_version}, content {planned.code}"),
         ("run clock", planned.run_clock.isoformat()),
         ("run gates", ", ".join(planned.gates)),
         *(planned.data.describe() if planned.data is not None else []),

@@ -77,7 +77,7 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
             platform, run_id, by=by, comment=comment, plan_hash=plan_hash, break_glass=break_glass
         )
         with opened_instance(platform.settings) as instance:
-            announce_approval(instance, record)
+            announce_approval(platform, instance, record)
             if break_glass:
                 announce_break_glass(instance, record, by, break_glass)
     if break_glass:

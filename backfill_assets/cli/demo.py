@@ -19,20 +19,19 @@ from backfill_assets.cli.base import EXIT_FAILED
 from backfill_assets.cli.launching import execute
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, report_inputs
 from backfill_assets.gates.judging import CHUNK_GATE
-from backfill_assets.ingestion.case_events import load_case_events
+from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.installation import Platform, open_platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import loading as enforcement
 from manifests.canonical import plain
 from manifests.chunks import Chunking, aligned
-from manifests.errors import Refused
+from manifests.errors import InputRefused, Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import RunManifest, load_manifest, manifest_from
 from manifests.planner import ZONE_MARGIN
-from resources.code.identity import code_identity
 from resources.ledger.facade import RunRecord
-from resources.settings import load_settings
+from resources.settings import Settings, load_settings
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 HISTORY, RESTATEMENT, ASKS_FOR_WEBHOOK = "history-2-4-1", "restate-utc-dates", "refused-webhook"
@@ -42,13 +41,14 @@ _APPROVER = "data owner on duty"
 def show(events: Path | None, cases: int, seed: int) -> None:
     """Run the demo on a log, or on generated cases where none is given."""
     settings = load_settings()
+    _require_shipped(settings)
     load = enforcement.from_file(events) if events else enforcement.generated(cases, seed)
     out = console.make_console()
     initialise(Platform.of(settings))
     initialise_instance(settings)
     with open_platform(settings) as platform, instance_at(settings) as instance:
         with _chapter("1. Raw events"):
-            done = load_case_events(platform, load, settings.quarantine_limit)
+            done = load_delivery(platform, enforcement.EVENTS, load, settings.quarantine_limit)
             report_inputs(platform, instance)
             if events is None:
                 click.echo("no log was given: the events are generated (the real log's totals are not checked here)")
@@ -68,7 +68,7 @@ def show(events: Path | None, cases: int, seed: int) -> None:
                 out.print(console.plan(record.plan, record.state.value))
                 if record.state is RunState.PLANNED:
                     decisions.approve(platform, record.run_id, by=_APPROVER, comment="demo")
-                    announce_approval(instance, record)
+                    announce_approval(platform, instance, record)
                 if not execute(platform, instance, record.run_id, (), progress=True):
                     _failed(platform, record.run_id)
                 out.print(console.gates(platform.ledger.verdicts(record.run_id), CHUNK_GATE))
@@ -94,6 +94,19 @@ def show(events: Path | None, cases: int, seed: int) -> None:
             click.echo("Dagster       backfill ui")
             click.echo(f"undo          backfill rollback {restated.run_id}")
             click.echo("any engine    backfill config --json   # what pyiceberg.catalog.load_catalog takes")
+
+
+def _require_shipped(settings: Settings) -> None:
+    """Refuse to show the demo in an installation that does not serve the product it is about."""
+    product = Platform.of(settings).products.of_table(enforcement.EVENTS)
+    if product is None:
+        raise InputRefused(
+            Problem(
+                f"no product that is served here declares {enforcement.EVENTS}",
+                "the demo restates the table of the product `enforcement`, which ships with this package",
+                'serve it: add "enforcement" to `products` in backfill.toml, or set BACKFILL_HOME to a home for the demo',
+            )
+        )
 
 
 @contextmanager
@@ -125,7 +138,7 @@ def _manifest(platform: Platform, name: str, scope: tuple[date, date]) -> RunMan
     text["runId"] = _run_id(name, scope)
     text["target"]["publishRange"] = {"start": scope[0], "end": scope[1]}
     recorded = platform.ledger.find(text["runId"])
-    text["development"] = recorded.manifest.development if recorded else code_identity().dirty
+    text["development"] = recorded.manifest.development if recorded else platform.code_of(shipped.target.table).is_dirty
     return manifest_from(text)
 
 

@@ -56,7 +56,7 @@ def diff(run_id: str, largest: int | None, sample: int | None, table: bool, reco
             summary = diff_summary(platform, run_id)
             if made.new and summary is not None:
                 with opened_instance(platform.settings) as instance:
-                    diff_events.report(instance, record.plan, summary)
+                    diff_events.report(platform, instance, record.plan, summary)
     if as_json:
         say({"new": made.new, "stale_chunks": stale, "changes_table": made.table, "diff": made.diff})
     else:

@@ -108,6 +108,7 @@ def _producer(made: Producer, title: str) -> Table:
         *(("published", text) for text in done),
         ("code", f"{made.transform} {made.transform_version}, git {commit[:12] if commit else 'no git'}{dirty}"),
         ("", f"content {code['content_hash'][:12]}, package {code['package_version']}"),
+        *([("", f"product {own['name']}, content {own['content_hash'][:12]}")] if (own := code.get("product")) else []),
         ("read", f"{made.source}, snapshot {made.source_snapshot_id} of {_at(made.source_committed_at)}"),
         ("", f"events from {_at(made.input_from)} to {_at(made.input_until)}"),
         *(

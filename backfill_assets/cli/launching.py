@@ -121,14 +121,13 @@ def execute(
     Raises:
         RunStopped: if somebody stops the run.
     """
-    from backfill_assets.installation import target_named
     from backfill_assets.staging import stopping
     from backfill_assets.staging.executor import require_computable
 
     record = platform.ledger.run(run_id)
     keys = select_chunks(record, ranges)
     if record.state not in _DONE_COMPUTING:
-        require_computable(platform, run_id, keys, target=target_named(record.target))
+        require_computable(platform, run_id, keys, target=platform.products.target(record.target))
     with stopping.launched(platform, run_id, asked_at=asked_at, resumes=resumes):
         return _execute(platform, instance, record, keys, progress=progress, failed=failed)
 
@@ -146,18 +145,17 @@ def _execute(
     from backfill_assets.defs.launch import announce_approval, run_chunks, run_publication
     from backfill_assets.defs.lost_runs import end_lost_runs
     from backfill_assets.defs.publish import publication_requests
-    from backfill_assets.installation import target_named
     from backfill_assets.publication.publisher import publish as publish_again
     from backfill_assets.review.kept_diffs import after_publication
     from backfill_assets.staging.executor import require_computable
 
-    run_id, target = record.run_id, target_named(record.target)
+    run_id, target = record.run_id, platform.products.target(record.target)
     end_lost_runs(instance)
     while True:
         success = True
         if record.state not in _DONE_COMPUTING:
             require_computable(platform, run_id, keys, target=target)
-            announce_approval(instance, record)
+            announce_approval(platform, instance, record)
             with _progress(platform, run_id, keys) if progress else nullcontext():
                 success = run_chunks(platform, instance, record, keys, failed=failed)
         if platform.ledger.run(run_id).state is RunState.PUBLISHED:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -45,19 +46,31 @@ def live(target: str | None, once: bool, every: int, as_json: bool) -> None:
     Does what the live schedule and sensor in Dagster do: plan from the watermark, approve by policy, stage, gate, publish.
     Where nothing has changed since the last tick, nothing happens.
     """
-    from backfill_assets.installation import declared_targets, target_named
     from backfill_assets.live import policy_of
 
-    declared = [one for one in declared_targets() if one.live is not None]
-    targets = declared if target is None else [target_named(target)]
-    for one in targets:
-        policy_of(one)
-    with opened_platform() as platform, opened_instance(platform.settings) as instance:
-        while True:
-            worst = max((_live_tick(platform, instance, one, as_json) for one in targets), default=0)
-            if once:
-                sys.exit(worst)
-            time.sleep(every)
+    with opened_platform() as platform:
+        declared = [one for one in platform.products.targets if one.live is not None]
+        targets = declared if target is None else [platform.products.target(target)]
+        for one in targets:
+            policy_of(one)
+        with opened_instance(platform.settings) as instance:
+            _tick_until_interrupted(platform, instance, targets, once=once, every=every, as_json=as_json)
+
+
+def _tick_until_interrupted(
+    platform: Platform,
+    instance: DagsterInstance,
+    targets: Sequence[TargetTable],
+    *,
+    once: bool,
+    every: int,
+    as_json: bool,
+) -> None:
+    while True:
+        worst = max((_live_tick(platform, instance, one, as_json) for one in targets), default=0)
+        if once:
+            sys.exit(worst)
+        time.sleep(every)
 
 
 def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTable, as_json: bool) -> int:

@@ -1,7 +1,7 @@
 """Commands that bring input in and take it back: `load`, `loads`, `unload`.
 
-Put here arguments, output and exit codes. What a load is, is `ingestion.table_loads`'; what the shipped product's own
-files are, its loader's.
+Put here arguments, output and exit codes. What a load is, is `ingestion.table_loads`' and `ingestion.deliveries`'; what a
+product's own files are, its loader's.
 """
 
 from __future__ import annotations
@@ -16,16 +16,22 @@ from manifests.errors import InputRefused, Problem
 from manifests.text import visible
 
 if TYPE_CHECKING:
+    from backfill_assets.declarations.deliveries import Delivery, Loader
     from backfill_assets.ingestion.table_loads import QuarantinedRows
     from resources.lakehouse.loads import Load
 
 
 class _Tables(click.Group):
-    """The product's own loaders by their names, and every declared input table by its own."""
+    """The products' own loaders by their names, and every declared input table by its own."""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        own = super().get_command(ctx, cmd_name)
-        return _of_table(cmd_name) if own is None and "." in cmd_name else own
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is Click's
+        return sorted(_own_loaders())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if "." in cmd_name:
+            return _of_table(cmd_name)
+        declared = _own_loaders().get(cmd_name)
+        return None if declared is None else _of_loader(cmd_name, *declared)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "TABLE FILE [OPTIONS]")
@@ -62,8 +68,7 @@ def _of_table(table: str) -> click.Command:
     @json_option
     def load_table(file: Path, version: str | None, if_new: bool, again: bool, as_json: bool) -> None:
         from backfill_assets.defs.launch import report_inputs
-        from backfill_assets.ingestion.table_loads import load_file, quarantine_of
-        from backfill_assets.installation import input_named
+        from backfill_assets.ingestion.table_loads import load_file
 
         with opened_platform() as platform, opened_instance(platform.settings) as instance:
             done = load_file(platform, table, file, version=version, if_new=if_new, again=again)
@@ -79,7 +84,7 @@ def _of_table(table: str) -> click.Command:
             first = done.first[reason].in_words(reason)
             click.echo(f"  quarantined {reason}: {number:,}, first in {first}")
         if done.by_reason:
-            name = quarantine_of(input_named(table)).name
+            name = platform.products.quarantine_of(platform.products.input(table)).name
             click.echo(f"  in {name}, rows counted from 0; to see them: backfill loads {table} --quarantine")
         version = f", version {done.load.version}" if done.load.version else ""
         click.echo(f"  {table}: load {done.load.load_id}, snapshot {done.load.snapshot_id}{version}")
@@ -89,33 +94,63 @@ def _of_table(table: str) -> click.Command:
     return load_table
 
 
-@load.command("case-events")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--cases", type=click.IntRange(1, 10_000_000), help="Generate this many cases instead of reading a file.")
-@click.option(
-    "--seed", type=int, default=1, show_default=True, help="Seed of the generator; equal seeds give equal logs."
-)
-@json_option
-def load_case_events_command(file: Path | None, cases: int | None, seed: int, as_json: bool) -> None:
-    """Load enforcement case events from FILE (Parquet or CSV), or generate them.
+def _own_loaders() -> dict[str, tuple[str, str]]:
+    """Return the loaders that products declare: the product's name and the import path, by the command's name."""
+    from backfill_assets.installation import Platform
+    from resources.settings import load_settings
 
-    Safe to repeat: the same content is loaded once. A load with too many unknown rows is refused whole
-    (setting quarantine_limit).
-    """
-    from backfill_assets.defs.launch import report_inputs
-    from backfill_assets.ingestion.case_events import load_case_events
-    from backfill_assets.products.enforcement import loading as enforcement
+    products = Platform.of(load_settings()).products
+    return {name: (product.name, path) for product in products for name, path in product.loaders.items()}
 
-    if (file is None) == (cases is None):
-        raise InputRefused(
-            Problem(
-                "give a FILE or --cases, one of them", "a load has one source", "see `backfill load case-events --help`"
-            )
+
+def _of_loader(name: str, product: str, path: str) -> click.Command:
+    """Make the command of a product's own loader."""
+    from backfill_assets.declarations.finding import imported_loader
+
+    loader = imported_loader(path, product)
+
+    @click.command(name)
+    @click.argument("file", required=False, type=click.Path(path_type=Path))
+    @click.option("--cases", type=click.IntRange(1, 10_000_000), help="Generate this many instead of reading a file.")
+    @click.option(
+        "--seed", type=int, default=1, show_default=True, help="Seed of the generator; equal seeds give equal rows."
+    )
+    @json_option
+    def bring_in(file: Path | None, as_json: bool, cases: int | None = None, seed: int = 1) -> None:
+        source = _opened(name, loader, file, cases, seed)
+        _bring_in(loader.table, source, as_json)
+
+    if loader.generated is None:
+        bring_in.params = [one for one in bring_in.params if one.name not in {"cases", "seed"}]
+    bring_in.help = (
+        f"{loader.description}\n\nSafe to repeat: the same content is loaded once. A load with too many unknown rows is "
+        "refused whole (setting quarantine_limit)."
+    )
+    return bring_in
+
+
+def _opened(name: str, loader: Loader, file: Path | None, cases: int | None, seed: int) -> Delivery:
+    if file is not None and cases is None:
+        return loader.from_file(file)
+    if file is None and cases is not None and loader.generated is not None:
+        return loader.generated(cases, seed)
+    raise InputRefused(
+        Problem(
+            "give a FILE or --cases, one of them" if loader.generated else "give a FILE",
+            "a load has one source",
+            f"see `backfill load {name} --help`",
         )
+    )
+
+
+def _bring_in(table: str, source: Delivery, as_json: bool) -> None:
+    from backfill_assets.defs.launch import report_inputs
+    from backfill_assets.ingestion.deliveries import load_delivery
+
     with opened_platform() as platform, opened_instance(platform.settings) as instance:
-        source = enforcement.from_file(file) if file is not None else enforcement.generated(cases or 1, seed)
-        done = load_case_events(platform, source, platform.settings.quarantine_limit)
+        done = load_delivery(platform, table, source, platform.settings.quarantine_limit)
         report_inputs(platform, instance)
+        quarantine = platform.products.quarantine_of(platform.products.input(table)).name
     if as_json:
         say(done)
         return
@@ -127,9 +162,8 @@ def load_case_events_command(file: Path | None, cases: int | None, seed: int, as
         first = done.counted.first[reason]
         click.echo(f"  quarantined {reason}: {number:,}, first in {first.in_words(reason)}")
     if done.counted.by_reason:
-        shown = f"backfill loads {enforcement.EVENTS} --quarantine"
-        click.echo(f"  in {enforcement.QUARANTINE}, rows counted from 0; to see them: {shown}")
-    click.echo(f"  {enforcement.EVENTS}: snapshot {done.snapshot_id}")
+        click.echo(f"  in {quarantine}, rows counted from 0; to see them: backfill loads {table} --quarantine")
+    click.echo(f"  {table}: snapshot {done.snapshot_id}")
 
 
 _QUARANTINED = 20
@@ -147,7 +181,6 @@ def loads(table: str, quarantine: bool, limit: int | None, as_json: bool) -> Non
     the offending value, and the row as it came. Values are withheld where the policy protects columns of the table.
     """
     from backfill_assets.ingestion.table_loads import quarantined_rows
-    from backfill_assets.installation import input_named
 
     if limit is not None and not quarantine:
         raise InputRefused(
@@ -163,7 +196,7 @@ def loads(table: str, quarantine: bool, limit: int | None, as_json: bool) -> Non
             else:
                 _show_quarantined(rows)
             return
-        found = platform.lakehouse.loads(input_named(table).name)
+        found = platform.lakehouse.loads(platform.products.input(table).name)
     if as_json:
         say(found)
     elif not found:

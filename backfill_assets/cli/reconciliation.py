@@ -77,7 +77,7 @@ def reconcile(
             else:
                 contract = reconciling.manifest_of(
                     platform,
-                    target_of(table),
+                    target_of(platform, table),
                     days=None if days is None else range_of(days),
                     source_snapshot_id=source_snapshot,
                     gates=gates,
@@ -93,22 +93,20 @@ def reconcile(
         sys.exit(EXIT_FAILED)
 
 
-def target_of(table: str | None) -> Any:
+def target_of(platform: Platform, table: str | None) -> Any:
     """Return the target of a name; without one, the only target there is.
 
     Raises:
         InputRefused: if there is no such target, or more than one to choose from.
     """
-    from backfill_assets.installation import declared_targets, target_named
-
     if table is not None:
-        return target_named(table)
-    names = [target.name for target in declared_targets()]
+        return platform.products.target(table)
+    names = [target.name for target in platform.products.targets]
     if len(names) != 1:
         raise InputRefused(
             Problem("no table is named", "a reconciliation is of one table", f"name one of {', '.join(names)}")
         )
-    return target_named(names[0])
+    return platform.products.target(names[0])
 
 
 def range_of(text: str) -> DayRange:
@@ -270,7 +268,7 @@ def drift(table: str | None, last: int, as_json: bool) -> None:
     from backfill_assets.reconciliation import drift as history
 
     with opened_platform() as platform:
-        target = target_of(table)
+        target = target_of(platform, table)
         found = history.readings(platform, target.name, last)
         runs = history.reconciliations(platform, target.name, last)
     lines = history.series(found)

@@ -29,7 +29,7 @@ def ui(port: int | None, read_only: bool, behind: str) -> None:
     Requests from pages of other sites are refused, and so is every change that comes as a GET. Ctrl-C ends it, with the
     runs under way: the same launch goes on from what is staged.
     """
-    from backfill_assets.installation import declared_products
+    from backfill_assets.installation import Platform
     from backfill_assets.ui.serving import listeners_of, serve
     from resources.settings import load_settings
 
@@ -43,8 +43,8 @@ def ui(port: int | None, read_only: bool, behind: str) -> None:
                     "leave one of them out",
                 )
             )
-    declared_products()  # what is wrong with a declaration is said here, not by a server that does not come up
     settings = load_settings()
+    _ = Platform.of(settings).products  # what is wrong with a declaration is said here, not by a server that stays down
     with opened_platform(), opened_instance(settings):
         pass  # what is missing is said before anything starts
     listeners = listeners_of(settings, port=port or DEFAULT_PORT, read_only=read_only, behind=behind.rstrip("/"))

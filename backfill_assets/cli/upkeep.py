@@ -87,7 +87,7 @@ def gc(dry_run: bool, delete: bool, yes: bool, today: datetime | None, as_json: 
     confirmed = None if today is None else today.date()
     with opened_platform() as platform:
         if delete:
-            recorded = clock.recorded_instants(platform, tables())
+            recorded = clock.recorded_instants(platform, tables(platform))
             clock.require_believable(at, clock.present_instants(platform), recorded, confirmed)
         found = find(platform, at=at)
         if not as_json:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
+from importlib import import_module
 from inspect import signature
 from operator import attrgetter
 from pathlib import Path
@@ -25,7 +26,7 @@ from zoneinfo import available_timezones
 import polars as pl
 
 from backfill_assets.declarations.canonical_types import canonical_type
-from backfill_assets.declarations.places import PRODUCTS_FOLDER, ROOT, is_core
+from backfill_assets.declarations.places import ROOT, is_core
 from backfill_assets.declarations.quarantine import with_quarantines
 from backfill_assets.declarations.schema import Corrections, Published, dtypes, iceberg_type
 from backfill_assets.declarations.target import (
@@ -43,11 +44,12 @@ from backfill_assets.declarations.target import (
     is_amount,
 )
 from manifests.chunks import aligned, first_day
-from manifests.errors import DeclarationRefused, InputRefused, Problem
+from manifests.errors import InputRefused, Problem
 from manifests.model import PublishMode
 from manifests.policy import OLD_DATA_GATE
 
-_REGISTRY = PRODUCTS_FOLDER / "registry.py"
+_IMPORTING = Path(import_module.__code__.co_filename)
+"""Where Python's own function imports a product: the lines of the product come after it."""
 _NAME = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*")
 _OFFSET = re.compile(r"[+-](0\d|1[0-8]):[0-5]\d")
 _NOT_IN_MODULE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
@@ -56,22 +58,7 @@ _TARGET_TYPES = "a target has str, pl.Int32, pl.Int64, bool, pl.Date, Instant an
 _INPUT_TYPES = "an input table may have pl.Float64 and pl.List(...) besides the types of a target"
 
 
-def products() -> tuple[Product, ...]:
-    """Import the products and return them.
-
-    Raises:
-        DeclarationRefused: if one cannot be imported, or declares what cannot be used; with every reason of the latter.
-    """
-    try:
-        from backfill_assets.products.registry import PRODUCTS  # noqa: PLC0415 - what it raises is answered here
-    except Exception as error:
-        raise DeclarationRefused(import_problems(error)) from error
-    if problems := problems_of(PRODUCTS):
-        raise DeclarationRefused(problems)
-    return PRODUCTS
-
-
-def import_problems(error: Exception) -> list[Problem]:
+def import_problems(error: Exception, module: str) -> list[Problem]:
     """Return what kept a product's module from being imported: the error, and the line of the product that it is in.
 
     Of arguments that a declaration does not have, or lacks, each is a reason of its own.
@@ -82,8 +69,8 @@ def import_problems(error: Exception) -> list[Problem]:
         said = [str(error.msg) if isinstance(error, SyntaxError) else _words(error)]
     rule = "the modules of every product are imported before anything else is done"
     fix = (
-        "correct that line, or take the product out of backfill_assets/products/registry.py; the whole traceback: "
-        "`python -c 'import backfill_assets.products.registry'`"
+        "correct that line, or leave the product out (`products` in backfill.toml names those that are served); "
+        f"the whole traceback: `python -c 'import {module}'`"
     )
     return [Problem(one, rule, fix, _line_of(error)) for one in said]
 
@@ -105,7 +92,7 @@ def _line_of(error: Exception) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(Path(error.filename))}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    at = max((number for number, frame in enumerate(frames) if Path(frame.filename) == _REGISTRY), default=-1)
+    at = max((number for number, frame in enumerate(frames) if Path(frame.filename) == _IMPORTING), default=-1)
     inside = frames[at + 1 :]
     # the line of the product, not the one in pandera or here that found the mistake
     home = Path(inside[0].filename).parent if inside else ROOT
@@ -140,13 +127,24 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
     yield from _twice(declared, inputs, targets)
     references = {table.name for table in inputs if table.is_reference}
     for product in declared:
-        if product.references is not None and not re.fullmatch(r"[\w.]+:\w+", product.references):
-            yield Problem(
-                f"references={product.references!r}",
-                "it names a function, as `module:function`",
-                "write the full name of the module, a colon and the function",
-                f"product {product.name}",
-            )
+        named = {} if product.references is None else {"references": product.references}
+        named |= {f"loaders[{name!r}]": path for name, path in product.loaders.items()}
+        for name, path in named.items():
+            if not re.fullmatch(r"[\w.]+:\w+", path):
+                yield Problem(
+                    f"{name}={path!r}",
+                    "it names a function or an attribute of a module, as `module:name`",
+                    "write the full name of the module, a colon and the name",
+                    f"product {product.name}",
+                )
+        for name in product.loaders:
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+                yield Problem(
+                    f"a loader is named {name!r}",
+                    "it is a command: small letters, digits and hyphens, where a table's name has a dot",
+                    "for example case-events",
+                    f"product {product.name}",
+                )
         for own in product.inputs:
             yield from _of_input(own, columns)
         for target in product.targets:

@@ -519,9 +519,17 @@ class Product:
 
     `references` names, as `module:function`, what yields the shipped reference tables: name, Arrow rows, version. It is
     called when an installation is initialised, and imported only then: Spark's workers import products, too.
+
+    `loaders` names, as `module:ATTRIBUTE`, the `Loader` behind each command `backfill load NAME`; it is imported for that
+    command only.
+
+    `code` names the packages and modules whose files compute the product's tables, where it is not the whole top-level
+    package of each model and function: a plan names their content, and a change of it voids the plan.
     """
 
     name: str
     inputs: tuple[InputTable, ...]
     targets: tuple[TargetTable, ...]
     references: str | None = None
+    loaders: Mapping[str, str] = field(default_factory=dict)
+    code: tuple[str, ...] = ()

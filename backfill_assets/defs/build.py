@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import dagster as dg
 
@@ -11,7 +13,7 @@ import dagster as dg
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
-from backfill_assets.declarations.target import TargetTable
+from backfill_assets.declarations.target import Product, TargetTable
 from backfill_assets.defs.changes import changes_sensor
 from backfill_assets.defs.checks import gate_checks
 from backfill_assets.defs.decision_jobs import DECISION_JOBS
@@ -23,17 +25,18 @@ from backfill_assets.defs.publish import publish_asset, publish_job, publish_sen
 from backfill_assets.defs.reconciliation_job import reconciled_asset, reconciliation_job, reconciliation_schedule
 from backfill_assets.defs.staging import staging_asset, staging_job
 from backfill_assets.defs.terminated import terminated_sensor
-from backfill_assets.installation import Platform, declared_targets, input_tables
+from backfill_assets.installation import Platform
+from resources.settings import Settings, load_settings
 
 # the materialisations of a range run are written together, not 25 ms one by one
 os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", "500")
 
 
-def _of_target(target: TargetTable) -> dg.Definitions:
+def _of_target(target: TargetTable, group: str) -> dg.Definitions:
     job, staging, live = publish_job(target), staging_job(target), target.live
     reconciling = reconciliation_job(target)
     return dg.Definitions(
-        assets=[staging_asset(target), publish_asset(target), reconciled_asset(target)],
+        assets=[staging_asset(target, group), publish_asset(target, group), reconciled_asset(target, group)],
         asset_checks=[gate_checks(target)],
         jobs=[staging, job, reconciling],
         sensors=[
@@ -48,14 +51,34 @@ def _of_target(target: TargetTable) -> dg.Definitions:
     )
 
 
-def build_definitions(platform: Platform) -> dg.Definitions:
-    """Return the definitions of an installation."""
-    parts = [_of_target(target) for target in declared_targets()]
+def build_definitions(
+    platform: Platform | None = None,
+    *,
+    settings: Settings | None = None,
+    products: Sequence[Product] | None = None,
+    resources: Mapping[str, Any] | None = None,
+) -> dg.Definitions:
+    """Return the definitions of an installation, to be served alone or merged with a project's own.
+
+    Args:
+        platform: the opened installation; None to open the one that `settings` say.
+        settings: where things live; None for those of `backfill.toml` and the environment.
+        products: the products that are served; None for those that the settings name, or that are installed.
+        resources: resources of the project's own, beside this package's `platform`.
+
+    Raises:
+        DeclarationRefused: if a product is not there, or a declaration cannot be used.
+        EnvironmentRefused: if the settings cannot be used.
+    """
+    if platform is None:
+        platform = Platform.of(settings or load_settings(), products)
+    served = platform.products
+    parts = [_of_target(target, served.group_of(target.name)) for target in served.targets]
     shared = dg.Definitions(
-        assets=[input_asset(table) for table in input_tables()],
+        assets=[input_asset(table, served.group_of(table.name)) for table in served.inputs],
         jobs=list(DECISION_JOBS),
         sensors=[observe_inputs, lost_runs_sensor, terminated_sensor, changes_sensor, offers_sensor],
-        resources={"platform": platform},
+        resources={"platform": platform, **(resources or {})},
         # a step in a process of its own would start a JVM of its own
         executor=dg.in_process_executor,
     )

@@ -24,7 +24,7 @@ from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.inputs import DATA_VERSION_TAG
 from backfill_assets.defs.launched_by import RANGE_START, RUN_TAG, is_tick, tried_out
 from backfill_assets.defs.staging import PROCESS_TAG, asset_key, offer_run
-from backfill_assets.installation import Platform, declared_targets, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.review.markdown import table
 from manifests.chunks import in_words
 from manifests.errors import EnvironmentRefused
@@ -96,7 +96,7 @@ def untold(platform: Platform, instance: dg.DagsterInstance) -> list[ReaderChang
     Neither that one nor those after it: they are told when it was.
     """
     found = []
-    for target in declared_targets():
+    for target in platform.products.targets:
         changes = recorded(platform, target.name)
         for change, is_busy in _waiting(instance, changes, _known(instance, target.name) if changes else set()):
             if is_busy:
@@ -123,7 +123,7 @@ def tell_changes(
     Safe to repeat, and to do in several processes at once. What a living Dagster run publishes it tells by itself: that
     change, and those after it, are left for later, unless that Dagster run is `own`.
     """
-    names = [target] if target is not None else [one.name for one in declared_targets()]
+    names = [target] if target is not None else [one.name for one in platform.products.targets]
     return [change for name in names for change in _tell(platform, instance, name, own=own)[0]]
 
 
@@ -144,7 +144,7 @@ def _tell(
             known = _known(instance, name)
             if change.data_version in known:
                 continue
-            offer_run(instance, target_named(name), change.run_id)
+            offer_run(instance, platform.products.target(name), change.run_id)
             instance.report_runless_asset_event(_event(change, shown, after, known))
         told.append(change)
     return told, True
@@ -292,7 +292,7 @@ def changes_sensor(context: dg.SensorEvaluationContext, platform: dg.ResourcePar
         return tried_out("It shows changes of what readers see that Dagster was not told of.")
     known: dict[str, int] = json.loads(context.cursor) if context.cursor else {}
     told: list[ReaderChange] = []
-    for target in declared_targets():
+    for target in platform.products.targets:
         number = len(recorded(platform, target.name))
         if number == known.get(target.name, 0):
             continue

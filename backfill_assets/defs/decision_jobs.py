@@ -23,7 +23,7 @@ from backfill_assets.defs.staging import (
     tell_of_broken_glass,
     tie,
 )
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.review.kept_diffs import after_publication
 from resources.ledger import approvals
 from resources.ledger.facade import RunRecord
@@ -121,7 +121,7 @@ def approve(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
             plan_hash=config.plan_hash,
             break_glass=config.break_glass,
         )
-    offer_run(context.instance, target_named(record.target), record.run_id)
+    offer_run(context.instance, platform.products.target(record.target), record.run_id)
     context.log.info("%s: APPROVED by %s (plan %s)", config.run_id, config.by, record.plan_hash)
 
 

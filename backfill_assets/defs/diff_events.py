@@ -12,7 +12,7 @@ import dagster as dg
 
 from backfill_assets.defs.launched_by import RUN_TAG
 from backfill_assets.defs.staging import asset_key
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.review.diff import diff_summary
 from backfill_assets.review.markdown import table
 from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown
@@ -50,9 +50,9 @@ def _cell(value: object) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def report(instance: dg.DagsterInstance, plan: Plan, summary: Mapping[str, Any]) -> None:
+def report(platform: Platform, instance: dg.DagsterInstance, plan: Plan, summary: Mapping[str, Any]) -> None:
     """Show a diff on the staged asset, and on the partition of the run that its publication is."""
-    target = target_named(plan.target)
+    target = platform.products.target(plan.target)
     shown = metadata(summary)
     tags = {RUN_TAG: plan.run_id}
     for event in (

@@ -7,17 +7,17 @@ import dagster as dg
 
 from backfill_assets.declarations.target import InputTable
 from backfill_assets.defs.staging import asset_key, column_schema
-from backfill_assets.installation import Platform, group_of, input_tables
+from backfill_assets.installation import Platform
 
 DATA_VERSION_TAG = "dagster/data_version"
 SENSOR_SECONDS = 60
 
 
-def input_asset(table: InputTable) -> dg.AssetSpec:
-    """Make the external asset of an input table."""
+def input_asset(table: InputTable, group: str) -> dg.AssetSpec:
+    """Make the external asset of an input table, in the group of its product."""
     return dg.AssetSpec(
         asset_key(table.name),
-        group_name=group_of(table.name),
+        group_name=group,
         owners=list(table.owners),
         kinds={"iceberg"},
         description=table.description,
@@ -35,10 +35,10 @@ def observations(
     platform: Platform, known: dict[str, int | None]
 ) -> tuple[Sequence[dg.AssetObservation], dict[str, int | None]]:
     """Return an observation of each input table whose snapshot is not the known one, and what is known now."""
-    found = {table.name: platform.lakehouse.snapshot_id(table.name) for table in input_tables()}
+    found = {table.name: platform.lakehouse.snapshot_id(table.name) for table in platform.products.inputs}
     changed = [
         observation(table, found[table.name])
-        for table in input_tables()
+        for table in platform.products.inputs
         if found[table.name] is not None and found[table.name] != known.get(table.name)
     ]
     return changed, found

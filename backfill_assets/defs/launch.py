@@ -25,7 +25,7 @@ from backfill_assets.defs.inputs import observations
 from backfill_assets.defs.launched_by import RUN_TAG
 from backfill_assets.defs.publish import publish_job
 from backfill_assets.defs.staging import PROCESS_TAG, REFUSAL, offer_run, range_tags, staging_job_name, stretches
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.staging import stopping
 from manifests.errors import EnvironmentRefused, Problem, Refused, RunStopped, TransformRefused
 from resources import logs
@@ -151,9 +151,9 @@ def _storage_variable(settings: Settings) -> Iterator[None]:
             os.environ.pop(DAGSTER_STORAGE_VARIABLE, None)
 
 
-def announce_approval(instance: dg.DagsterInstance, record: RunRecord) -> None:
+def announce_approval(platform: Platform, instance: dg.DagsterInstance, record: RunRecord) -> None:
     """Offer an approved run in the launch dialog of its asset."""
-    offer_run(instance, target_named(record.target), record.run_id)
+    offer_run(instance, platform.products.target(record.target), record.run_id)
 
 
 def run_chunks(
@@ -173,7 +173,7 @@ def run_chunks(
     Raises:
         RunStopped: if the run is stopped and somebody watches for that (`stopping.launched`).
     """
-    job = build_definitions(platform).resolve_job_def(staging_job_name(target_named(record.target)))
+    job = build_definitions(platform).resolve_job_def(staging_job_name(platform.products.target(record.target)))
     success = True
     for first, last in stretches(record, chunks):
         tags = range_tags(record.run_id, first, last) | {PROCESS_TAG: this_process()}
@@ -269,7 +269,7 @@ def run_publication(
     failed: Callable[[str], None] = lambda _: None,
 ) -> bool:
     """Materialise the publish asset of a run in this process; return success. `failed` is told why it did not succeed."""
-    job = build_definitions(platform).resolve_job_def(publish_job(target_named(record.target)).name)
+    job = build_definitions(platform).resolve_job_def(publish_job(platform.products.target(record.target)).name)
     with partition_loading_context(dynamic_partitions_store=instance), _helpers_apart(instance):
         result = job.execute_in_process(
             instance=instance,

@@ -10,7 +10,7 @@ import dagster as dg
 
 from backfill_assets.defs.launched_by import RUN_TAG, is_tick, tried_out
 from backfill_assets.defs.staging import backfill_partitions
-from backfill_assets.installation import Platform, declared_targets
+from backfill_assets.installation import Platform
 from manifests.lifecycle import RunState
 
 SENSOR_SECONDS = 30
@@ -25,7 +25,7 @@ def keep_offers(platform: Platform, instance: dg.DagsterInstance) -> tuple[list[
         the ids of the runs that were taken out, and of those that were put back.
     """
     withdrawn, restored = [], []
-    for target in declared_targets():
+    for target in platform.products.targets:
         name = backfill_partitions(target).name
         assert name is not None
         offered = set(instance.get_dynamic_partitions(name))

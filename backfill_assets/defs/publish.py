@@ -27,7 +27,7 @@ from backfill_assets.defs.staging import (
     tell_of_broken_glass,
     tie,
 )
-from backfill_assets.installation import Platform, group_of
+from backfill_assets.installation import Platform
 from backfill_assets.publication.publisher import publish, waits_for
 from backfill_assets.review.kept_diffs import after_publication
 from manifests.errors import LeaseHeld
@@ -50,7 +50,7 @@ def freshness(policy: LivePolicy) -> dg.FreshnessPolicy:
     )
 
 
-def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
+def publish_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
     """Make the publish asset of a target."""
 
     @dg.asset(
@@ -60,7 +60,7 @@ def publish_asset(target: TargetTable) -> dg.AssetsDefinition:
         ],
         partitions_def=backfill_partitions(target),
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
-        group_name=group_of(target.name),
+        group_name=group,
         owners=list(target.owners),
         kinds={"iceberg"},
         description=(

@@ -15,7 +15,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.checks import verdict_metadata
 from backfill_assets.defs.launched_by import RUN_TAG, launched
 from backfill_assets.defs.staging import asset_key, launched_by_dagster
-from backfill_assets.installation import Platform, group_of
+from backfill_assets.installation import Platform
 from backfill_assets.reconciliation.drift import reading
 from backfill_assets.reconciliation.reconcile import (
     described_gates,
@@ -28,7 +28,7 @@ from manifests.errors import Refused
 from resources.ledger.facade import RunRecord, Verdict
 
 
-def reconciled_asset(target: TargetTable) -> dg.AssetsDefinition:
+def reconciled_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
     """Make the asset that stands for the reconciliations of a target: materialising it makes one."""
     key = asset_key(f"{target.name}_reconciled")
 
@@ -38,7 +38,7 @@ def reconciled_asset(target: TargetTable) -> dg.AssetsDefinition:
         check_specs=[
             dg.AssetCheckSpec(name, asset=key, description=text) for name, text in described_gates(target).items()
         ],
-        group_name=group_of(target.name),
+        group_name=group,
         owners=list(target.owners),
         kinds={"iceberg"},
         description=(

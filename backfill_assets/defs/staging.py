@@ -19,7 +19,7 @@ from backfill_assets.declarations.schema import LINEAGE_COLUMNS, descriptions, d
 from backfill_assets.declarations.target import InputTable, TargetTable
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.launched_by import RANGE_END, RANGE_START, RUN_TAG, is_decided, known_stop, launched
-from backfill_assets.installation import Platform, group_of
+from backfill_assets.installation import Platform
 from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Staged, require_computable, stage_chunks
 from backfill_assets.staging.progress import Progress
@@ -260,7 +260,7 @@ def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: Mapping[str, Any] | None
     return told
 
 
-def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
+def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
     """Make the partitioned asset of a target."""
 
     @dg.asset(
@@ -268,7 +268,7 @@ def staging_asset(target: TargetTable) -> dg.AssetsDefinition:
         deps=[asset_key(target.source), *(asset_key(table) for table in target.references)],
         partitions_def=partitions_of(target),
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=target.chunks_per_run),
-        group_name=group_of(target.name),
+        group_name=group,
         owners=list(target.owners),
         kinds={"pyspark", "iceberg"},
         description=(

@@ -10,7 +10,7 @@ from functools import partial
 
 from backfill_assets.defs.changes import ReaderChange, is_told, recorded, summary, tell_changes, untold
 from backfill_assets.defs.launch import instance_at
-from backfill_assets.installation import Platform, declared_targets
+from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor import Disagreement, Sure, not_checked
 from manifests.errors import EnvironmentRefused
 from resources.ledger.cells import IllegibleRow
@@ -19,7 +19,7 @@ from resources.ledger.cells import IllegibleRow
 def dagster_disagreements(platform: Platform) -> Iterator[Disagreement]:
     """Find changes of what readers see that Dagster does not show."""
     try:
-        if not any(recorded(platform, target.name) for target in declared_targets()):
+        if not any(recorded(platform, target.name) for target in platform.products.targets):
             return
     except IllegibleRow as refusal:
         yield not_checked("Dagster", refusal)

@@ -39,7 +39,7 @@ from backfill_assets.evidence.seals import (
     sealed_schema,
 )
 from backfill_assets.gates.chunk_changes import CHANGES_FILE, VISIBLE, changes_of_run
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from manifests.canonical import plain, sha256_of
 from manifests.errors import EnvironmentRefused, LedgerLocked, Problem, PublicationRefused, Refused
 from manifests.lifecycle import ACCEPT, WAS_PUBLISHED
@@ -181,7 +181,7 @@ def bundle_files(platform: Platform, record: RunRecord, token: int | None = None
         "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
         "code.json": record.plan.code,
         "policy.json": approvals.policy_text(platform.ledger, record.plan.policy),
-        "reconciliation.json": _reconciliation(rows, record),
+        "reconciliation.json": _reconciliation(platform, rows, record),
         "accepted_before.json": before,
         CHANGES_FILE: changes_of_run(platform, record, before),
         SCHEMA_FILE: sealed_schema(platform, record),
@@ -276,9 +276,9 @@ def files_of(table: str) -> set[str]:
     return {RUN_FILE, *_FILED_APART.values()} if table == "runs" else {_file_of(table)}
 
 
-def _reconciliation(rows: Rows, record: RunRecord) -> list[dict[str, Any]]:
+def _reconciliation(platform: Platform, rows: Rows, record: RunRecord) -> list[dict[str, Any]]:
     """Return what the run-level gates found, at which level: the newest verdict of each."""
-    levels = {item.name: item.level.value for item in target_named(record.target).reconciliations}
+    levels = {item.name: item.level.value for item in platform.products.target(record.target).reconciliations}
     newest = {row["gate"]: row for row in rows["verdicts"].values() if not row["chunk"]}
     shown = ("gate", "passed", "summary", "details", "at")
     return [

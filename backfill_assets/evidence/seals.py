@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.digest import ALGORITHM
 from manifests.errors import Problem
@@ -128,8 +128,10 @@ class Sealed:
 
 def sealed_schema(platform: Platform, record: RunRecord) -> dict[str, Any]:
     """Return what a bundle says of how the rows that it is about are read, by their digests and by readers."""
-    target = target_named(record.target)
-    names = [target.name] if target.corrections is None or not record.plan.corrections else tables_changed(record)
+    target = platform.products.target(record.target)
+    names = (
+        [target.name] if target.corrections is None or not record.plan.corrections else tables_changed(platform, record)
+    )
     digested = {field.name: str(field.field_type) for field in iceberg_schema(target.model).fields}
     return {
         "digest": {
@@ -140,9 +142,9 @@ def sealed_schema(platform: Platform, record: RunRecord) -> dict[str, Any]:
     }
 
 
-def tables_changed(record: RunRecord) -> list[str]:
+def tables_changed(platform: Platform, record: RunRecord) -> list[str]:
     """Return the tables that a run's actions commit to."""
-    target, corrections = target_named(record.target), record.plan.corrections
+    target, corrections = platform.products.target(record.target), record.plan.corrections
     if corrections is None or target.corrections is None:
         return [target.name]
     return [target.corrections.name] if corrections is Corrections.INSTEAD else [target.corrections.name, target.name]
@@ -231,7 +233,7 @@ def commits_of(
         UnreadableMetadata: if a file of the metadata cannot be read.
     """
     found = []
-    for name in tables_changed(record):
+    for name in tables_changed(platform, record):
         table = platform.lakehouse.table(name)
         said = {RUN_PROPERTY: record.run_id, ACTION_PROPERTY: action, SEQUENCE_PROPERTY: str(number)}
         snapshot = table.snapshot_by_id(snapshot_id) or committed(table, said)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.staging.derivation import chunk_scopes
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused
@@ -69,7 +69,7 @@ def changes_of_run(platform: Platform, record: RunRecord, accepted: Mapping[str,
         record: the run, which need not be staged whole: what is not staged is not known.
         accepted: what readers see of each chunk before, as `records.accepted_before` has it.
     """
-    target, chunks = target_named(record.target), platform.ledger.chunks(record.run_id)
+    target, chunks = platform.products.target(record.target), platform.ledger.chunks(record.run_id)
     try:
         before = _rows_before(platform, target, record)
     except InputRefused as refusal:  # the base has expired, or somebody else's file lies in two chunks

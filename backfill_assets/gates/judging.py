@@ -29,7 +29,7 @@ from backfill_assets.declarations.target import (
 )
 from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
 from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.planning.old_data import finding as old_data_finding
 from backfill_assets.staging import stopping
@@ -84,7 +84,7 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = ignore_prog
     Also those that another launch staged: it may have ended before it could gate them.
     """
     record = platform.ledger.run(run_id)
-    target = target_named(record.target)
+    target = platform.products.target(record.target)
     waiting = [chunk for chunk in platform.ledger.chunks(run_id) if chunk.state is ChunkState.STAGED]
     if waiting:
         results: list[GatedChunk] = []
@@ -227,7 +227,7 @@ def _wait_for_owner(platform: Platform, record: RunRecord) -> bool:
 
 
 def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> list[Verdict]:
-    plan, target = record.plan, target_named(record.target)
+    plan, target = record.plan, platform.products.target(record.target)
     rows = sum(chunk.rows or 0 for chunk in chunks)
     limit = plan.max_rows_expected
     findings: dict[str, Callable[[], Finding]] = {

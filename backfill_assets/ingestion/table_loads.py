@@ -34,7 +34,7 @@ from backfill_assets.ingestion.input_files import (
     as_json,
     unique_columns,
 )
-from backfill_assets.installation import Platform, input_named, input_tables
+from backfill_assets.installation import Platform
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.model import VERSION_PATTERN
@@ -124,7 +124,7 @@ def load_file(
         InputRefused: if the table is not declared, the file does not have its columns, too many rows would be quarantined, or
             the same content was loaded before. Nothing is written then. Or if the load was taken back while it was made.
     """
-    declared = _loadable(table, version)
+    declared = _loadable(platform, table, version)
     limit = 0.0 if declared.is_reference else platform.settings.quarantine_limit
     opened = InputFile(path, declared.model)
     content = f"{declared.name}:{opened.content_hash}"
@@ -162,7 +162,7 @@ def load_file(
             # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
             if rejected:
                 quarantine = _quarantined(opened, path.name, at, repeated)
-                platform.lakehouse.append(quarantine_of(declared).name, quarantine, properties)
+                platform.lakehouse.append(platform.products.quarantine_of(declared).name, quarantine, properties)
             commit = platform.lakehouse.append(declared.name, _loaded(opened, declared, repeated), properties)
     made = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == load_id)
     if made.undone_by is not None:  # another process had loaded it first
@@ -239,7 +239,7 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
         InputRefused: if the table has no such load, or several whose ids begin so, or its files were rewritten since.
         TransitionRefused: if the policy wants to know who decides, and nothing but a name says so.
     """
-    declared = input_named(table)
+    declared = platform.products.input(table)
     if not by.strip() or not reason.strip():
         raise InputRefused(
             Problem("no name or no reason given", "undoing a load is a decision: who and why", "give --by and --reason")
@@ -251,7 +251,7 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
     properties = {ACTOR_PROPERTY: who.name, REASON_PROPERTY: reason}
     is_new = found.undone_by is None
     snapshot = platform.lakehouse.undo_load(declared.name, found.load_id, properties)
-    quarantine = quarantine_of(declared)
+    quarantine = platform.products.quarantine_of(declared)
     if quarantine.name != declared.name:
         for rejected in platform.lakehouse.loads(quarantine.name):
             if rejected.load_id == found.load_id:
@@ -315,8 +315,8 @@ def quarantined_rows(platform: Platform, table: str, limit: int) -> QuarantinedR
     Raises:
         InputRefused: if the table is not declared, or is a reference table, which has no quarantine.
     """
-    declared = input_named(table)
-    quarantine = quarantine_of(declared)
+    declared = platform.products.input(table)
+    quarantine = platform.products.quarantine_of(declared)
     if not quarantine.quarantine_of:
         raise InputRefused(
             Problem(
@@ -332,13 +332,8 @@ def quarantined_rows(platform: Platform, table: str, limit: int) -> QuarantinedR
     return QuarantinedRows(quarantine.name, total, rows, withheld)
 
 
-def quarantine_of(table: InputTable) -> InputTable:
-    """Return the quarantine of an input table; of a reference table, which has none, the table itself."""
-    return next((one for one in input_tables() if one.quarantine_of == table.name), table)
-
-
-def _loadable(name: str, version: str | None) -> InputTable:
-    table = input_named(name)
+def _loadable(platform: Platform, name: str, version: str | None) -> InputTable:
+    table = platform.products.input(name)
     if table.quarantine_of:
         raise InputRefused(
             Problem(

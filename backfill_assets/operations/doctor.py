@@ -35,7 +35,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.evidence.collected import collected_snapshots, collections
 from backfill_assets.evidence.events import MOVED
 from backfill_assets.evidence.records import catch_up, harmed, harmed_of, is_behind, name_of, planted, untold
-from backfill_assets.installation import Platform, declared_targets
+from backfill_assets.installation import Platform
 from backfill_assets.publication.changes_by_mode import Change
 from backfill_assets.publication.publisher import change_of
 from backfill_assets.publication.recording import PROCESS_ENDED, close_intent, protect_bases, record_landed, tell_again
@@ -179,7 +179,7 @@ def _properties(snapshot: Snapshot) -> Mapping[str, str]:
 def examine(platform: Platform) -> list[Disagreement]:
     """Return everything that disagrees. Changes nothing."""
     found: list[Disagreement] = []
-    declared = {target.name: target for target in declared_targets()}
+    declared = {target.name: target for target in platform.products.targets}
     for name in sorted({record.target for record in _runs(platform)} | declared.keys()):
         target = declared.get(name)
         tables = () if target is None else target.changed_tables

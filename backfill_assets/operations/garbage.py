@@ -23,7 +23,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from backfill_assets import faults
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.evidence.events import GC
-from backfill_assets.installation import Platform, declared_targets
+from backfill_assets.installation import Platform
 from backfill_assets.publication.leasing import collecting_lease
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import RunState
@@ -97,7 +97,7 @@ def find(platform: Platform, *, at: datetime) -> list[TableGarbage]:
     """
     _require_clock(platform, at)
     found = []
-    for target in _targets():
+    for target in _targets(platform):
         for name in (*target.changed_tables, target.changes):
             try:
                 table = platform.lakehouse.table(name)
@@ -107,13 +107,13 @@ def find(platform: Platform, *, at: datetime) -> list[TableGarbage]:
     return found
 
 
-def _targets() -> list[TargetTable]:
-    return sorted(declared_targets(), key=lambda one: one.name)
+def _targets(platform: Platform) -> list[TargetTable]:
+    return sorted(platform.products.targets, key=lambda one: one.name)
 
 
-def tables() -> list[str]:
+def tables(platform: Platform) -> list[str]:
     """Return every table of which something is collected."""
-    return [name for target in _targets() for name in (*target.changed_tables, target.changes)]
+    return [name for target in _targets(platform) for name in (*target.changed_tables, target.changes)]
 
 
 def _require_clock(platform: Platform, at: datetime) -> None:

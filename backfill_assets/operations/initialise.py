@@ -13,7 +13,7 @@ from pyiceberg.transforms import DayTransform, MonthTransform, Transform
 from backfill_assets import faults
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.evidence.events import GC
-from backfill_assets.installation import Platform, declared_products, declared_targets, input_tables
+from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_gate import named
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
@@ -45,17 +45,17 @@ def initialise(platform: Platform) -> dict[str, str]:
         ) from error
     platform.lakehouse.create_catalog()
     make_ledger(platform)
-    for table in input_tables():
+    for table in platform.products.inputs:
         column = table.partition_by
         schema = iceberg_schema(table.model)
         platform.lakehouse.ensure(table.name, schema, _spec(schema, column, Chunking.MONTH), TABLE_PROPERTIES)
-    for target in declared_targets():
+    for target in platform.products.targets:
         for name, model in target.models:
             schema = iceberg_schema(model)
             spec = _spec(schema, target.day_column, target.chunking)
             platform.lakehouse.ensure(name, schema, spec, TABLE_PROPERTIES)
     held = {}
-    shipped = [product.references for product in declared_products() if product.references is not None]
+    shipped = [product.references for product in platform.products if product.references is not None]
     for name, rows, version in chain.from_iterable(named(reference)() for reference in shipped):
         properties = {LOAD_PROPERTY: f"{name}:{version}", DATA_VERSION_PROPERTY: version}
         platform.lakehouse.overwrite_rows(name, rows, properties)

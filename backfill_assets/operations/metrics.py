@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from pyiceberg.exceptions import NoSuchTableError
 from sqlalchemy.exc import SQLAlchemyError
 
-from backfill_assets.installation import Platform, input_tables
+from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_gate import rule_name
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
 from resources import logs
@@ -76,7 +76,7 @@ class LedgerCollector(Collector):
 
     def _add_inputs(self, made: Mapping[str, Any]) -> int:
         """Add the rows of the input tables, from their metadata; return 0 if the catalog does not answer, else 1."""
-        for table in input_tables():
+        for table in self._platform.products.inputs:
             if table.is_reference:
                 continue
             name = "backfill_quarantined_rows" if table.quarantine_of else "backfill_source_rows"

@@ -27,7 +27,6 @@ from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
 from manifests.model import ON_BRANCH, Acceptance, OnConflict
 from manifests.planner import Plan, step_id
 from resources.actors import Proof
-from resources.code.identity import code_identity
 from resources.lakehouse.storage import Storage, place_of
 from resources.ledger import approvals, freezes, launches, stops
 from resources.ledger.facade import RAISED, STAGED, ChunkRecord, ChunkState, RunRecord, Verdict, chunks_of, now
@@ -194,18 +193,13 @@ class _Book:
 
     def planned(self) -> _Said:
         plan = self._plan
-        scope, reads, code = plan.publish_range, plan.reads, plan.code
-        git = (
-            f"git {code.git_commit[:12]}{', with uncommitted changes' if code.dirty else ''}"
-            if code.git_commit
-            else "no git"
-        )
+        scope, reads = plan.publish_range, plan.reads
         facts = [
             f"plan {self._record.plan_hash}, run clock {_at(plan.run_clock)}",
             f"transform {plan.transform} {plan.transform_version}, mode {plan.mode}",
             f"may change {plan.target}, {scope.start} to {scope.end} ({plan.publish_mode}), {len(plan.chunks)} chunks",
             f"reads {reads.rows:,} rows of {plan.source}, snapshot {plan.source_snapshot_id}, from {plan.input_range.start}",
-            f"base snapshot {plan.base_snapshot_id or 'none: the table was empty'}; code {code.content_hash[:12]} ({git})",
+            f"base snapshot {plan.base_snapshot_id or 'none: the table was empty'}; code {plan.code}",
         ]
         facts += [
             f"planned anew, time {one['number']}, {_at(one['at'])}: {one['reason']}"
@@ -240,12 +234,11 @@ class _Book:
     @cached_property
     def _other_code(self) -> str:
         """Why no launch would be taken by the code that is installed now; empty if it would."""
-        planned, installed = self._plan.code, code_identity()
-        if self._record.manifest.development or planned.content_hash == installed.content_hash:
+        planned, installed = self._plan.code, self._platform.code_of(self._plan.target)
+        if self._record.manifest.development or planned.is_same(installed):
             return ""
-        git = f" (git {planned.git_commit[:12]})" if planned.git_commit else ""
         return (
-            f"it was planned with code {planned.content_hash[:12]}{git}, and installed is {installed.content_hash[:12]}: "
+            f"it was planned with code {planned}, and installed is {installed}: "
             "a launch is refused; check that code out, or plan the change again under a new run id"
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
-from backfill_assets.installation import declared_targets
+from backfill_assets.installation import Platform
 from manifests.errors import Problem
 from manifests.model import MAX_RUN_ID, Kind, RunManifest
 from manifests.policy import names_group, same_name
@@ -35,7 +35,7 @@ def is_live_id(run_id: str, target: TargetTable) -> bool:
     return run_id.startswith(prefix) and run_id.removeprefix(prefix).partition(".")[0].isdigit()
 
 
-def name_problems(by: str) -> list[Problem]:
+def name_problems(platform: Platform, by: str) -> list[Problem]:
     """Say why nobody may decide or request under a name: it is one of the platform's own, or a group's."""
     named = same_name(by)
     if names_group(by):
@@ -46,7 +46,7 @@ def name_problems(by: str) -> list[Problem]:
                 "give your own name",
             )
         ]
-    if named not in _names() and not named.startswith(POLICY_NAME):
+    if named not in _names(platform) and not named.startswith(POLICY_NAME):
         return []
     return [
         Problem(
@@ -57,14 +57,14 @@ def name_problems(by: str) -> list[Problem]:
     ]
 
 
-def claims(manifest: RunManifest) -> list[Problem]:
+def claims(platform: Platform, manifest: RunManifest) -> list[Problem]:
     """Say what of the platform's names a person's manifest claims; nothing for LIVE, which the platform writes."""
     if manifest.kind is Kind.LIVE:
         return []
-    asks_for_itself = manifest.kind is Kind.RECONCILIATION and _asks_to_reconcile(manifest)
-    problems = [] if asks_for_itself else name_problems(manifest.requested_by)
+    asks_for_itself = manifest.kind is Kind.RECONCILIATION and _asks_to_reconcile(platform, manifest)
+    problems = [] if asks_for_itself else name_problems(platform, manifest.requested_by)
     # also of tables that have no live policy yet: it would find the id taken
-    if any(is_live_id(manifest.run_id, target) for target in declared_targets()):
+    if any(is_live_id(manifest.run_id, target) for target in platform.products.targets):
         problems.append(
             Problem(
                 f"the run id '{manifest.run_id}' is one of a live run",
@@ -75,9 +75,11 @@ def claims(manifest: RunManifest) -> list[Problem]:
     return problems
 
 
-def _asks_to_reconcile(manifest: RunManifest) -> bool:
+def _asks_to_reconcile(platform: Platform, manifest: RunManifest) -> bool:
     """Whether a manifest is asked for under the name that the schedule of its table's reconciliations has."""
-    asking = [_reconciled(target).requested_by for target in declared_targets() if target.name == manifest.target.table]
+    asking = [
+        _reconciled(target).requested_by for target in platform.products.targets if target.name == manifest.target.table
+    ]
     return same_name(manifest.requested_by) in map(same_name, asking)
 
 
@@ -85,8 +87,8 @@ def _reconciled(target: TargetTable) -> ReconciliationPolicy:
     return target.reconciled or ReconciliationPolicy()
 
 
-def _names() -> set[str]:
-    targets = declared_targets()
+def _names(platform: Platform) -> set[str]:
+    targets = platform.products.targets
     live = [one.live for one in targets if one.live is not None]
     policies: list[LivePolicy | ReconciliationPolicy] = [*live, *map(_reconciled, targets)]
     return {same_name(name) for one in policies for name in (one.requested_by, one.approved_by)}

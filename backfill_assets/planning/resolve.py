@@ -15,7 +15,7 @@ from typing import Any
 from backfill_assets import faults
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.installation import Platform, declared_targets, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.planning.contracts import contract_of, require_row_rules
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
@@ -36,7 +36,6 @@ from manifests.planner import (
 )
 from manifests.policy import same_name, shown
 from resources import actors, logs, sinks
-from resources.code.identity import code_identity
 from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import Scope
 from resources.ledger import approvals, ticks, watermarks
@@ -56,9 +55,9 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         _require_own_names(platform, manifest)
     with refused.kept():
         platform.sinks.check_grants(manifest)
-    target = _declared(manifest.target.table)
+    target = platform.products.find_target(manifest.target.table)
     if target is None:
-        refused.add(_without_target(manifest))
+        refused.add(_without_target(platform, manifest))
         raise refused.as_one()
     before = refused.number
     with refused.kept():
@@ -88,7 +87,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             source=source,
             references=references,
             base_snapshot_id=base_snapshot_id,
-            code=code_identity(),
+            code=platform.code_of(target.name),
             configuration_hash=platform.settings.output_hash(),
             run_clock=run_clock,
             # tables that are not as their models say are not looked into
@@ -137,18 +136,14 @@ def _no_days(_: Mapping[str, list[dict[str, Any]]]) -> int:
     return 0
 
 
-def _declared(name: str) -> TargetTable | None:
-    return next((target for target in declared_targets() if target.name == name), None)
-
-
-def _without_target(manifest: RunManifest) -> Refused:
+def _without_target(platform: Platform, manifest: RunManifest) -> Refused:
     """Return what is wrong with a manifest whose target nobody declares: its name, and what says nothing to any target."""
     problems: list[Problem] = []
     try:
-        target_named(manifest.target.table)
+        platform.products.target(manifest.target.table)
     except Refused as refusal:
         problems += refusal.problems
-    sources = {target.source for target in declared_targets()}
+    sources = {target.source for target in platform.products.targets}
     if manifest.source.table not in sources:
         problems.append(
             Problem(
@@ -157,7 +152,7 @@ def _without_target(manifest: RunManifest) -> Refused:
                 "correct source.table",
             )
         )
-    transforms = {target.transform for target in declared_targets()}
+    transforms = {target.transform for target in platform.products.targets}
     if manifest.transform.name not in transforms:
         problems.append(
             Problem(
@@ -226,7 +221,9 @@ def _require_own_names(platform: Platform, manifest: RunManifest) -> None:
     Raises:
         PlanRefused: with what it claims.
     """
-    problems = ticks.problems(platform.ledger.engine, manifest) + claims(manifest) + _requester(platform, manifest)
+    problems = (
+        ticks.problems(platform.ledger.engine, manifest) + claims(platform, manifest) + _requester(platform, manifest)
+    )
     if problems:
         raise PlanRefused(problems)
 
@@ -289,10 +286,10 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
     refused.add(refusal)
     mode = mode or (None if kind is None else mode_of(kind))
     refused.add(ManifestRefused(sinks.draft_problems(part("safety", "sinks") or (), mode)))
-    target = None if table is None else _declared(table)
+    target = None if table is None else platform.products.find_target(table)
     if table is not None and target is None:
         with refused.kept():
-            target_named(table)
+            platform.products.target(table)
     if target is not None:
         today = now().date()
         draft = RunManifest.model_validate(
@@ -321,15 +318,15 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
     return ManifestRefused(refused.problems)
 
 
-def _steps(manifest: RunManifest) -> tuple[RunManifest, ...]:
+def _steps(platform: Platform, manifest: RunManifest) -> tuple[RunManifest, ...]:
     """Return the steps of a manifest; itself where its target is not declared, which planning it says with all else."""
-    target = _declared(manifest.target.table)
+    target = platform.products.find_target(manifest.target.table)
     return (manifest,) if target is None else series_of(manifest, target.chunking)
 
 
 def preview_series(platform: Platform, manifest: RunManifest) -> list[Plan]:
     """Plan a manifest, or each of its steps where it is progressive, without recording anything."""
-    steps = _steps(manifest)
+    steps = _steps(platform, manifest)
     return [preview(platform, step) for step in steps]
 
 
@@ -339,7 +336,7 @@ def plan_series(platform: Platform, manifest: RunManifest) -> list[RunRecord]:
     Raises:
         Refused: if one of them cannot be planned.
     """
-    steps = _steps(manifest)
+    steps = _steps(platform, manifest)
     if len(steps) > 1:  # look at all of them before the first is recorded
         platform.sinks.check_grants(manifest)
         for step in steps:

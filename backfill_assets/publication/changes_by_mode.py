@@ -72,7 +72,7 @@ class Change:
     @property
     def table(self) -> str:
         """The table that the run's files come into."""
-        return publishes_to(self.plan)
+        return publishes_to(self.target, self.plan)
 
     @property
     def tables(self) -> list[str]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import date
 
 from backfill_assets import faults
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.publication.changes_by_mode import Change
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import ACCEPT, PREPARE, PUBLISH, REINSTATE, ROLLBACK, undone_by
@@ -105,7 +105,7 @@ def collecting_lease(platform: Platform, target: str) -> Iterator[Lease]:
 
 def _tables(platform: Platform, target: str) -> list[str]:
     """Return the tables, of those that exist, that anybody changes under a lease of a target."""
-    declared = target_named(target)
+    declared = platform.products.target(target)
     corrections = [] if declared.corrections is None else [declared.corrections.name]
     return [name for name in (target, *corrections, declared.changes) if platform.lakehouse.exists(name)]
 
@@ -136,7 +136,9 @@ def _days(record: RunRecord, action: str) -> tuple[date, date]:
 
 def _change(platform: Platform, record: RunRecord, token: int | None = None) -> Change:
     plans = platform.ledger.plans(record)
-    return Change(platform, target_named(record.target), record, platform.ledger.chunks(record.run_id), plans, token)
+    return Change(
+        platform, platform.products.target(record.target), record, platform.ledger.chunks(record.run_id), plans, token
+    )
 
 
 def _record_interrupted(platform: Platform, record: RunRecord, wanted: str, lease: Lease) -> None:

@@ -31,7 +31,7 @@ from backfill_assets.evidence.records import (
     tell,
 )
 from backfill_assets.gates.judging import CHUNK_GATE
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.planning.resolve import replanned
 from backfill_assets.publication.changes_by_mode import Change
@@ -691,7 +691,9 @@ def _require_unseen(change: Change) -> None:
 def change_of(platform: Platform, record: RunRecord, chunks: list[ChunkRecord], lease: Lease | None = None) -> Change:
     """Return the change that a run makes, under the lease it is committed with."""
     plans = platform.ledger.plans(record)
-    return Change(platform, target_named(record.target), record, chunks, plans, None if lease is None else lease.token)
+    return Change(
+        platform, platform.products.target(record.target), record, chunks, plans, None if lease is None else lease.token
+    )
 
 
 def waits_for(platform: Platform, record: RunRecord) -> str | None:

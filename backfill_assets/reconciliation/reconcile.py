@@ -35,7 +35,7 @@ from backfill_assets.declarations.target import (
 from backfill_assets.evidence.seals import SCHEMA_FILE
 from backfill_assets.gates.exception_table import Judged, keep
 from backfill_assets.gates.judging import CHUNK_GATE, everywhere, gate_spec, reconciliation_context, run_verdict
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.planning import old_data
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.staging import stopping
@@ -61,7 +61,6 @@ from manifests.lifecycle import RunState
 from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest, manifest_from
 from manifests.planner import Plan
 from manifests.policy import OLD_DATA_GATE
-from resources.code.identity import code_identity
 from resources.files.kept_files import read_json
 from resources.lakehouse.facade import PinnedRead, local_path
 from resources.ledger import judged
@@ -150,7 +149,7 @@ def manifest_of(
             "validation": {"gates": None if chosen is None else list(chosen)},
             "purpose": policy.purpose,
             # it changes nothing, so that any code may run it; the record says when that was not committed
-            "development": code_identity().dirty,
+            "development": platform.code_of(target.name).is_dirty,
         },
         where=f"reconciliation of {target.name}",
     )
@@ -193,7 +192,7 @@ def plan_reconciliation(platform: Platform, manifest: RunManifest) -> RunRecord:
         decisions.approve_by_policy(
             platform,
             record.run_id,
-            by=policy_of(target_named(record.target)).approved_by,
+            by=policy_of(platform.products.target(record.target)).approved_by,
             comment="a reconciliation reads what is published and changes nothing",
         )
     return platform.ledger.run(record.run_id)
@@ -231,7 +230,7 @@ def reconcile(platform: Platform, run_id: str) -> list[Verdict]:
                 f"`backfill reconcile {record.target}` makes another one",
             )
         )
-    target = target_named(record.target)
+    target = platform.products.target(record.target)
     with stopping.launched(platform, run_id):
         _judge(platform, target, record)
     return _recorded(platform, run_id)

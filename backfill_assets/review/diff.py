@@ -30,7 +30,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.evidence.diff_records import ChangesTable, ChunkDiff, ColumnDiff, RunDiff, diff_of, no_diff
 from backfill_assets.evidence.records import Record, records_of, vouched_for
 from backfill_assets.gates.chunk_changes import Side, diff_id_of, sides_of
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.publication.publisher import change_of
 from backfill_assets.staging.workers import in_workers
@@ -84,7 +84,7 @@ def diff_run(
             that says something else and that no link vouches for.
     """
     record, chunks = _require_staged(platform, run_id)
-    target = target_named(record.target)
+    target = platform.products.target(record.target)
     recorded, written = recorded_diff(platform, run_id), _table_record(platform, run_id)
     sides = sides_of(platform, target, record, chunks)
     diff_id = diff_id_of(target, sides)
@@ -116,7 +116,7 @@ def diff_here(platform: Platform, run_id: str, *, like: RunDiff | None = None) -
         InputRefused: if the run is unknown or not staged whole, or files that it needs are gone.
     """
     record, chunks = _require_staged(platform, run_id)
-    target = target_named(record.target)
+    target = platform.products.target(record.target)
     sides = sides_of(platform, target, record, chunks)
     _require_files(platform, target, record, sides)
     keep = (0, 0) if concealed(platform, target, record.plan).subject else (LARGEST, SAMPLE)

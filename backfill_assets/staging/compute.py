@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 
 from backfill_assets.declarations.schema import spark_schema
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import allowed, needed_columns
 from backfill_assets.staging.rows import (
     CHUNK_FOLDER,
@@ -44,7 +44,7 @@ def transform_context(platform: Platform, plan: Plan, chunks: Sequence[PlannedCh
         pin.table: read(spark, platform.lakehouse.pinned(pin.table, pin.snapshot_id)) for pin in plan.references
     }
     cores = spark.sparkContext.defaultParallelism
-    return context_of(plan, target_named(plan.target), chunks, references, cores)
+    return context_of(plan, platform.products.target(plan.target), chunks, references, cores)
 
 
 def _unheard(_part: str, _read: PinnedRead) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.staging.compute import entities_folder
 from backfill_assets.staging.rows import lineage
 from backfill_assets.staging.workers import in_workers
@@ -64,9 +64,8 @@ def chunk_scopes(target: TargetTable, chunks: Sequence[PlannedChunk]) -> dict[st
     return {chunk.key: Scope(target.day_column, chunk.start, chunk.end) for chunk in chunks}
 
 
-def publishes_to(plan: Plan) -> str:
+def publishes_to(target: TargetTable, plan: Plan) -> str:
     """Return the table that a plan's files come into."""
-    target = target_named(plan.target)
     return target.corrections.name if plan.corrections and target.corrections else target.name
 
 
@@ -82,7 +81,7 @@ def _tasks(
         base = lakehouse.files_by_chunk(target.name, plan.base_snapshot_id, scopes)
     issued, output = nothing, prefix
     if plan.corrections is not None:
-        table = publishes_to(plan)
+        table = publishes_to(target, plan)
         output = f"{lakehouse.location(table)}/{prefix.removeprefix(f'{lakehouse.location(target.name)}/')}"
         if plan.corrections_base_snapshot_id is not None:
             issued = lakehouse.files_by_chunk(table, plan.corrections_base_snapshot_id, scopes)
@@ -101,7 +100,7 @@ def _tasks(
 
 
 def _spec(platform: Platform, target: TargetTable, plan: Plan) -> MergeSpec | CorrectionSpec:
-    schema = platform.lakehouse.table(publishes_to(plan)).schema().model_dump_json()
+    schema = platform.lakehouse.table(publishes_to(target, plan)).schema().model_dump_json()
     if plan.merge is not None:
         column = plan.merge.version_column
         return MergeSpec(

@@ -18,7 +18,7 @@ from backfill_assets import faults
 from backfill_assets.declarations.target import (
     TargetTable,
 )
-from backfill_assets.installation import Platform, target_named
+from backfill_assets.installation import Platform
 from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.staging.derivation import derive_batch
@@ -29,7 +29,7 @@ from manifests.model import Mode
 from manifests.planner import Plan, PlannedChunk, StagedFile
 from manifests.policy import age_problems
 from resources import logs
-from resources.code.identity import changed_on_disk, code_identity, require_own_bytecode
+from resources.code.identity import changed_on_disk, require_own_bytecode
 from resources.files import space
 from resources.lakehouse.facade import PinnedRead, local_path
 from resources.ledger import approvals, ticks
@@ -131,7 +131,8 @@ def require_young(platform: Platform, record: RunRecord) -> None:
 
 
 def _require_same_code(platform: Platform, record: RunRecord) -> None:
-    planned, running = record.plan.code, code_identity()
+    planned, running = record.plan.code, platform.code_of(record.target)
+    sources = platform.sources_of(record.target)
     if record.plan.configuration_hash != platform.settings.output_hash():
         raise TransitionRefused(
             Problem(
@@ -140,8 +141,8 @@ def _require_same_code(platform: Platform, record: RunRecord) -> None:
                 "restore the settings (`backfill config`), or plan the change again under a new run id",
             )
         )
-    require_own_bytecode()  # it may have been altered since this process began, and workers begin anew
-    if not record.manifest.development and changed_on_disk():
+    require_own_bytecode(sources)  # it may have been altered since this process began, and workers begin anew
+    if not record.manifest.development and changed_on_disk(sources):
         raise TransitionRefused(
             Problem(
                 "the code's files have changed since this process began",
@@ -149,11 +150,10 @@ def _require_same_code(platform: Platform, record: RunRecord) -> None:
                 "restart what launches (`backfill ui`, Dagster's code server), or run the command again",
             )
         )
-    if planned.content_hash != running.content_hash and not record.manifest.development:
+    if not planned.is_same(running) and not record.manifest.development:
         raise TransitionRefused(
             Problem(
-                f"run '{record.run_id}' was planned with code {planned.content_hash[:12]} (git {planned.git_commit}); "
-                f"this is {running.content_hash[:12]} (git {running.git_commit})",
+                f"run '{record.run_id}' was planned with code {planned}, and this is {running}",
                 "a run is computed by the code that its approved plan names",
                 "check out that code, or plan the change again under a new run id",
             )
@@ -167,7 +167,7 @@ def stage_chunks(
 
     A batch that fails is halved until the chunks that fail stand alone; the others stay staged.
     """
-    target = target_named(platform.ledger.run(run_id).target)
+    target = platform.products.target(platform.ledger.run(run_id).target)
     record = require_computable(platform, run_id, keys, target=target)
     with logs.of_run(record.plan):
         return _stage_chunks(platform, target, record, keys, dagster_run_id, tell)

@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from backfill_assets.products.metering import DAILY
+from metering import DAILY
+
 from backfill_assets.testing import Trial
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)

@@ -22,14 +22,14 @@ _seen: dict[tuple[str, str], tuple[int, ...]] = {}
 
 
 def altered(folders: Iterable[Path]) -> list[str]:
-    """Return the files below folders that Python would execute though the sources do not say what they say.
+    """Return the files below folders, or of single modules, that Python would execute though the sources say something else.
 
     A cached file that Python would not use, because it is of another version or of an older source, is none of them. What
     has not changed since it was looked into is not looked into again.
     """
     found = []
     for folder in folders:
-        for source in sorted(folder.rglob("*.py")):
+        for source in [folder] if folder.is_file() else sorted(folder.rglob("*.py")):
             found += [str(cached) for cached in _cached_of(source) if not _says_the_same(source, cached)]
         before = tuple(EXTENSION_SUFFIXES) + tuple(BYTECODE_SUFFIXES)
         found += [

@@ -1,60 +1,116 @@
-"""Which code is running: the identity that a plan records.
+"""Which code is running: the identity that a plan records, of this package and of the product that declares the target.
 
-The git commit, where the code runs from a checkout, and always a hash of the packages' contents, which a wheel has too.
-Where git cannot say that the code is the commit's, it is not; and where Python would execute something else than the
-sources, nothing is planned and nothing computed.
+The git commit, where code runs from a checkout, and always a hash of its contents, which a wheel has too. Where git cannot
+say that the code is the commit's, it is not; and where Python would execute something else than the sources, nothing is
+planned and nothing computed. A product has an identity of its own: a change of it voids the plans of its tables alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.planner import CodeIdentity
+from manifests.planner import CodeIdentity, ProductCode
 from resources.code.bytecode import altered
+from resources.code.sources import LOCK_FILES, Sources, is_code
 
 PACKAGES = ("backfill_assets", "resources", "manifests")
-LOCK_FILE = "requirements.lock"
-_BESIDE = ("pyproject.toml", LOCK_FILE)
+PRODUCTS = "backfill_assets/products"
+"""The products that ship lie below this package, and are no part of its identity."""
 _ROOT = Path(__file__).resolve().parents[2]
 _SHORT = 20
 _SHOWN = 5
 
 
+@dataclass(frozen=True)
+class _Tree:
+    """The files of some code by the names they are hashed under, and where git keeps them."""
+
+    files: Mapping[str, Path]
+    checkout: Path | None
+    paths: tuple[str, ...]
+    is_code: Callable[[str], bool]
+    beside: tuple[str, ...]
+    locks: tuple[str, ...]
+
+
+def _own_tree() -> _Tree:
+    """Return this package, without the products that ship with it."""
+    files = (file for package in PACKAGES for file in sorted((_ROOT / package).rglob("*.py")))
+    named = {file.relative_to(_ROOT).as_posix(): file for file in files}
+    return _Tree(
+        files={name: file for name, file in named.items() if _is_own(name)},
+        checkout=_ROOT if (_ROOT / ".git").exists() else None,
+        paths=PACKAGES,
+        is_code=_is_own,
+        beside=("pyproject.toml", LOCK_FILES[0]),
+        locks=LOCK_FILES[:1],
+    )
+
+
+def _is_own(name: str) -> bool:
+    return name.endswith(".py") and not (name.startswith(f"{PRODUCTS}/") and name.count("/") > PRODUCTS.count("/") + 1)
+
+
+def _tree_of(product: Sources) -> _Tree:
+    checkout = product.checkout
+    paths = () if checkout is None else tuple(str(root.relative_to(checkout)) for root in product.roots)
+    locks = () if checkout is None else LOCK_FILES
+    return _Tree(product.files(), checkout, paths, is_code, (), locks)
+
+
 @cache
-def code_identity() -> CodeIdentity:
-    """Return the identity of the code of this process.
+def code_identity(product: Sources | None = None) -> CodeIdentity:
+    """Return the identity of the code of this process: this package's, and a product's.
 
     Raises:
         EnvironmentRefused: if Python would execute something else than the sources.
     """
-    require_own_bytecode()
+    require_own_bytecode(product)
     try:
         package_version = version("backfill-assets")
     except PackageNotFoundError:
         package_version = "0+unknown"
-    lock = _ROOT / LOCK_FILE
-    commit, dirty = _commit()
+    own = _own_tree()
+    commit, dirty = _commit(own)
     return CodeIdentity(
         package_version=package_version,
-        content_hash=_content_hash(),
-        lock_hash=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
+        content_hash=_content_hash(own.files),
+        lock_hash=_lock_hash(_ROOT, own.locks),
+        git_commit=commit,
+        dirty=dirty,
+        product=None if product is None else _identity_of(product),
+    )
+
+
+def _identity_of(product: Sources) -> ProductCode:
+    tree = _tree_of(product)
+    commit, dirty = _commit(tree)
+    return ProductCode(
+        name=product.name,
+        packages=product.packages,
+        distribution=product.version,
+        content_hash=_content_hash(tree.files),
+        lock_hash=_lock_hash(tree.checkout, tree.locks),
         git_commit=commit,
         dirty=dirty,
     )
 
 
-def require_own_bytecode() -> None:
+def require_own_bytecode(product: Sources | None = None) -> None:
     """Refuse to go on with cached bytecode, or libraries, that are not of the sources: this process and its workers use them.
 
     Raises:
         EnvironmentRefused: naming them.
     """
-    found = altered(_ROOT / package for package in PACKAGES)
+    roots = [_ROOT / package for package in PACKAGES] + list(product.roots if product is not None else ())
+    found = list(dict.fromkeys(altered(roots)))
     if not found:
         return
     shown = ", ".join(found[:_SHOWN]) + (" …" if len(found) > _SHOWN else "")
@@ -67,61 +123,69 @@ def require_own_bytecode() -> None:
     )
 
 
-def changed_on_disk() -> bool:
+def changed_on_disk(product: Sources | None = None) -> bool:
     """Whether the sources are other ones by now than when this process looked at its own: workers would import those."""
-    return _content_hash() != code_identity().content_hash
+    known = code_identity(product)
+    trees = [_own_tree(), *([] if product is None else [_tree_of(product)])]
+    return [part.content_hash for part in known.parts] != [_content_hash(tree.files) for tree in trees]
 
 
-def _commit() -> tuple[str | None, bool]:
+def _commit(tree: _Tree) -> tuple[str | None, bool]:
     """Return the commit that is checked out, and whether the code is another one than the commit's.
 
     Contents are compared, not what git's index says of them: it can be told to assume that a file is unchanged. A
     checkout of which git cannot say what is in it is not clean.
     """
-    if not (_ROOT / ".git").exists():
+    if tree.checkout is None:
         return None, False
     try:
-        commit = _git("rev-parse", "--verify", "HEAD").strip()
-        return commit, _committed(commit) != _present()
+        commit = _git(tree.checkout, "rev-parse", "--verify", "HEAD").strip()
+        return commit, _committed(tree, tree.checkout, commit) != _present(tree, tree.checkout)
     except FileNotFoundError:
         return None, False  # no git on this machine: the content hash identifies the code
     except (OSError, ValueError, subprocess.SubprocessError):
         try:
-            return _git("rev-parse", "--verify", "HEAD").strip(), True
+            return _git(tree.checkout, "rev-parse", "--verify", "HEAD").strip(), True
         except (OSError, subprocess.SubprocessError):
             return None, True
 
 
-def _committed(commit: str) -> dict[str, str]:
+def _committed(tree: _Tree, checkout: Path, commit: str) -> dict[str, str]:
     """Return the blob of each file of the code in a commit, by its path."""
     found = {}
-    for entry in _git("ls-tree", "-r", "-z", "--full-tree", commit, "--", *PACKAGES, *_BESIDE).split("\0"):
+    for entry in _git(checkout, "ls-tree", "-r", "-z", "--full-tree", commit, "--", *tree.paths, *tree.beside).split(
+        "\0"
+    ):
         if entry:
             facts, _, path = entry.partition("\t")
-            if path in _BESIDE or path.endswith(".py"):
+            if path in tree.beside or tree.is_code(path):
                 found[path] = facts.split()[2]
     return found
 
 
-def _present() -> dict[str, str]:
+def _present(tree: _Tree, checkout: Path) -> dict[str, str]:
     """Return the blob that each file of the code would be if it were committed as it is, by its path."""
-    files = [file for package in PACKAGES for file in (_ROOT / package).rglob("*.py")]
-    files += [_ROOT / name for name in _BESIDE if (_ROOT / name).is_file()]
-    paths = [str(file.relative_to(_ROOT)) for file in files]
-    blobs = _git("hash-object", "--stdin-paths", given="".join(f"{path}\n" for path in paths)).split()
+    files = [*tree.files.values(), *(checkout / name for name in tree.beside if (checkout / name).is_file())]
+    paths = [str(file.relative_to(checkout)) for file in files]
+    blobs = _git(checkout, "hash-object", "--stdin-paths", given="".join(f"{path}\n" for path in paths)).split()
     return dict(zip(paths, blobs, strict=True))
 
 
-def _content_hash() -> str:
+def _content_hash(files: Mapping[str, Path]) -> str:
     total = hashlib.sha256()
-    for package in PACKAGES:
-        for file in sorted((_ROOT / package).rglob("*.py")):
-            total.update(str(file.relative_to(_ROOT)).encode() + b"\0")
-            total.update(hashlib.sha256(file.read_bytes()).digest())
+    for name, file in files.items():
+        total.update(name.encode() + b"\0")
+        total.update(hashlib.sha256(file.read_bytes()).digest())
     return total.hexdigest()
 
 
-def _git(*arguments: str, given: str = "") -> str:
-    command = ["git", "-C", str(_ROOT), *arguments]
+def _lock_hash(folder: Path | None, names: Iterable[str]) -> str | None:
+    """Return the hash of the first lock file that is there; None where there is none."""
+    files = () if folder is None else (folder / name for name in names)
+    return next((hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()), None)
+
+
+def _git(checkout: Path, *arguments: str, given: str = "") -> str:
+    command = ["git", "-C", str(checkout), *arguments]
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=_SHORT, check=True)
     return done.stdout

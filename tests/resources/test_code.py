@@ -8,7 +8,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 
 import pytest
-from checkouts import TRANSFORMS, commit, compiled, forge, git, make_checkout, write
+from checkouts import COMPUTE, TRANSFORMS, commit, compiled, forge, git, make_checkout, write
 
 from manifests.errors import EnvironmentRefused
 from manifests.planner import CodeIdentity
@@ -42,13 +42,13 @@ def test_committed_code_is_clean_and_named_by_its_commit(root: Path) -> None:
     [
         lambda root: write(root, "manifests/__init__.py", "x = 1\n"),
         lambda root: write(root, "manifests/model.py", "new\n"),
-        lambda root: write(root, TRANSFORMS, "VERSION = 2\n"),
-        lambda root: write(root, "backfill_assets/products/enforcement/rules.py", "new\n"),
+        lambda root: write(root, COMPUTE, "VERSION = 2\n"),
+        lambda root: write(root, "backfill_assets/products/__init__.py", "new\n"),
         lambda root: (root / "resources/__init__.py").unlink(),
         lambda root: write(root, "pyproject.toml", "[project]\nname = 'x'\n"),
         lambda root: write(root, "requirements.lock", "polars==2.2.0\n"),
     ],
-    ids=["changed", "added", "changed in a product", "added to a product", "removed", "dependencies", "lock"],
+    ids=["changed", "added", "changed in a package", "added beside the products", "removed", "dependencies", "lock"],
 )
 def test_any_uncommitted_change_of_the_code_makes_it_dirty(root: Path, change: Callable[[Path], None]) -> None:
     clean = identity()
@@ -98,16 +98,17 @@ def test_a_checkout_of_which_git_cannot_say_what_is_in_it_is_not_clean(root: Pat
 def test_line_endings_as_git_writes_them_are_no_change(root: Path) -> None:
     write(root, ".gitattributes", "*.py text eol=crlf\n")
     commit(root, "endings")
-    (root / TRANSFORMS).unlink()
+    (root / COMPUTE).unlink()
     git(root, "checkout", "--", ".")
 
-    assert b"\r\n" in (root / TRANSFORMS).read_bytes()
+    assert b"\r\n" in (root / COMPUTE).read_bytes()
     assert identity().dirty is False
 
 
 def test_a_change_of_what_is_no_code_leaves_it_clean(root: Path) -> None:
     before = identity()
     write(root, "README.md", "read this\n")
+    write(root, TRANSFORMS, "VERSION = 2\n")  # a product has an identity of its own
     write(root, "manifests/restate.yaml", "runId: x\n")
 
     assert identity() == before
@@ -143,14 +144,14 @@ def test_the_content_hash_is_that_of_names_and_contents(root: Path) -> None:
 
 @pytest.mark.parametrize("mode", list(PycInvalidationMode))
 def test_cached_bytecode_that_is_not_of_its_source_is_refused(root: Path, mode: PycInvalidationMode) -> None:
-    cached = compiled(root, TRANSFORMS, mode)
+    cached = compiled(root, COMPUTE, mode)
     assert identity().dirty is False
     forge(cached, "VERSION = 9\n")
 
-    with pytest.raises(EnvironmentRefused, match=r"that the sources do not account for: .*transforms"):
+    with pytest.raises(EnvironmentRefused, match=r"that the sources do not account for: .*compute"):
         identity()
     cached.unlink()
-    compiled(root, TRANSFORMS, mode)
+    compiled(root, COMPUTE, mode)
     assert identity().dirty is False
 
 
@@ -173,7 +174,7 @@ def test_a_file_that_python_would_import_beside_the_sources_is_refused(root: Pat
 
 def test_sources_that_change_while_a_process_runs_are_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = identity()
-    monkeypatch.setattr(module, "code_identity", lambda: before)
+    monkeypatch.setattr(module, "code_identity", lambda _: before)
     assert not module.changed_on_disk()
     write(root, "manifests/__init__.py", "x = 1\n")
     assert module.changed_on_disk()

@@ -109,4 +109,5 @@ PRODUCT = Product(
     inputs=(CASE_EVENTS, QUARANTINE, SLA_RULES, CALENDAR),
     targets=(CASE_SLA_DAILY,),
     references="backfill_assets.products.enforcement.loading:reference_tables",
+    loaders={"case-events": "backfill_assets.products.enforcement.loading:CASE_EVENTS"},
 )

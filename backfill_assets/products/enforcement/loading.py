@@ -13,7 +13,8 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from backfill_assets.declarations.quarantine import FirstRow, Rejections
+from backfill_assets.declarations.deliveries import Counted, Loader
+from backfill_assets.declarations.quarantine import Rejections
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.delivered_files import content_hash
 from backfill_assets.products.enforcement import generator, raw, reference, schemas, transforms
@@ -21,7 +22,6 @@ from manifests.canonical import sha256_of
 from manifests.errors import InputRefused, Problem
 
 EVENTS = "bronze.case_events"
-QUARANTINE = "bronze.case_events_quarantine"
 DEFAULT_JURISDICTION = "IT"
 BATCH_ROWS = 1_000_000
 """Rows classified at once: a load leaves a file a month and batch behind."""
@@ -35,15 +35,45 @@ class RawLoad:
     source_file: str
     batches: Callable[[], Iterator[pl.DataFrame]]
 
+    def count(self, ingested_at: datetime) -> Counted:
+        """Classify the rows without keeping anything: what they would bring.
 
-@dataclass(frozen=True)
-class Counted:
-    """How the rows of a load were classified: `by_reason` counts the quarantined ones, `first` is the first of each reason."""
+        Raises:
+            InputRefused: if the file turns out to be damaged.
+        """
+        events, reasons = 0, Rejections()
+        for part in self._classified(ingested_at):
+            events += part.events.height
+            reasons.add(part.quarantined, row="source_row", reason="reason", detail="detail")
+        return Counted(events, reasons.total, dict(sorted(reasons.counts.items())), dict(sorted(reasons.first.items())))
 
-    events: int
-    quarantined: int
-    by_reason: dict[str, int]
-    first: dict[str, FirstRow]
+    def rows(self, ingested_at: datetime) -> Iterator[pa.Table]:
+        """Yield the classified events, a batch at a time, as Arrow tables of `bronze.case_events`."""
+        for part in self._classified(ingested_at):
+            if part.events.height:
+                yield _arrow(part.events, schemas.CaseEvents)
+
+    def quarantined(self, ingested_at: datetime) -> Iterator[pa.Table]:
+        """Yield the quarantined rows, a batch at a time, as Arrow tables of `bronze.case_events_quarantine`."""
+        for part in self._classified(ingested_at):
+            if part.quarantined.height:
+                yield _arrow(part.quarantined, schemas.CaseEventsQuarantine)
+
+    def _classified(self, ingested_at: datetime) -> Iterator[raw.Classified]:
+        known = frozenset(reference.TIME_ZONES)
+        try:
+            for batch in self.batches():
+                yield raw.classify(
+                    batch,
+                    source_file=self.source_file,
+                    ingested_at=ingested_at,
+                    default_jurisdiction=DEFAULT_JURISDICTION,
+                    known_jurisdictions=known,
+                )
+        except raw.RawFileError as error:
+            raise InputRefused(
+                Problem(str(error), "a raw log is read to its end", "correct or fetch the file again")
+            ) from error
 
 
 def from_file(path: Path) -> RawLoad:
@@ -68,33 +98,6 @@ def generated(cases: int, seed: int) -> RawLoad:
     return RawLoad(f"case-events:{name}", name, lambda: raw.number_rows(generator.generate(cases, seed)))
 
 
-def count(load: RawLoad, ingested_at: datetime) -> Counted:
-    """Classify a load without keeping anything: what it would bring.
-
-    Raises:
-        InputRefused: if the file turns out to be damaged.
-    """
-    events, reasons = 0, Rejections()
-    for part in _classified(load, ingested_at):
-        events += part.events.height
-        reasons.add(part.quarantined, row="source_row", reason="reason", detail="detail")
-    return Counted(events, reasons.total, dict(sorted(reasons.counts.items())), dict(sorted(reasons.first.items())))
-
-
-def event_tables(load: RawLoad, ingested_at: datetime) -> Iterator[pa.Table]:
-    """Yield the classified events, a batch at a time, as Arrow tables of `bronze.case_events`."""
-    for part in _classified(load, ingested_at):
-        if part.events.height:
-            yield _arrow(part.events, schemas.CaseEvents)
-
-
-def quarantine_tables(load: RawLoad, ingested_at: datetime) -> Iterator[pa.Table]:
-    """Yield the quarantined rows, a batch at a time, as Arrow tables of `bronze.case_events_quarantine`."""
-    for part in _classified(load, ingested_at):
-        if part.quarantined.height:
-            yield _arrow(part.quarantined, schemas.CaseEventsQuarantine)
-
-
 def reference_tables() -> Iterable[tuple[str, pa.Table, str]]:
     """Return each shipped reference table: its name, its rows and the name of this version of it."""
     rules = [asdict(rule) for rule in reference.sla_rules()]
@@ -106,26 +109,15 @@ def reference_tables() -> Iterable[tuple[str, pa.Table, str]]:
     yield transforms.CALENDAR, _rows(days, schemas.JurisdictionCalendar), reference.calendar_version()
 
 
-def _classified(load: RawLoad, ingested_at: datetime) -> Iterator[raw.Classified]:
-    known = frozenset(reference.TIME_ZONES)
-    try:
-        for batch in load.batches():
-            yield raw.classify(
-                batch,
-                source_file=load.source_file,
-                ingested_at=ingested_at,
-                default_jurisdiction=DEFAULT_JURISDICTION,
-                known_jurisdictions=known,
-            )
-    except raw.RawFileError as error:
-        raise InputRefused(
-            Problem(str(error), "a raw log is read to its end", "correct or fetch the file again")
-        ) from error
-
-
 def _rows(rows: list[dict[str, object]], model: type) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=iceberg_schema(model).as_arrow())
 
 
 def _arrow(frame: pl.DataFrame, model: type) -> pa.Table:
     return frame.to_arrow().cast(iceberg_schema(model).as_arrow())
+
+
+CASE_EVENTS = Loader(
+    EVENTS, "Load enforcement case events from FILE (Parquet or CSV), or generate them.", from_file, generated
+)
+"""What `backfill load case-events` does."""

@@ -1,4 +1,8 @@
-"""Loading raw case events of the shipped product; safe to repeat after a crash."""
+"""Loading what a product's own loader delivers; safe to repeat after a crash.
+
+Put here what becomes of a delivery. What its raw rows mean is the product's; files that have the columns of their table
+are `ingestion.table_loads`'.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
+from backfill_assets.declarations.deliveries import Counted, Delivery
 from backfill_assets.declarations.quarantine import WITHHELD, Rejections
 from backfill_assets.installation import Platform
-from backfill_assets.products.enforcement import loading as enforcement
 from manifests.errors import InputRefused, Problem
 from resources.lakehouse.loads import (
     ACTOR_PROPERTY,
@@ -25,49 +29,51 @@ class Loaded:
     """What a load brought; `new` is False if the very same content was loaded before."""
 
     new: bool
-    counted: enforcement.Counted
+    counted: Counted
     snapshot_id: int | None
 
 
-def load_case_events(platform: Platform, load: enforcement.RawLoad, limit: float) -> Loaded:
-    """Load raw events: classify all of them, refuse a load of too many unknowns, then append what is known.
+def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: float) -> Loaded:
+    """Load raw rows: classify all of them, refuse a load of too many unknowns, then append what is known.
 
     Args:
         platform: the opened installation.
-        load: what to load.
+        table: the input table that they come into.
+        delivery: what to load.
         limit: share of the rows that may be quarantined, 0 to 1.
 
     Raises:
         InputRefused: if the load is damaged or too much of it cannot be classified; nothing is written then.
     """
     at = now().replace(microsecond=0)
-    counted = enforcement.count(load, at)
-    withheld = platform.policy.protects(enforcement.EVENTS)
+    counted = delivery.count(at)
+    withheld = platform.policy.protects(table)
     if withheld:
         first = {reason: replace(one, detail=WITHHELD) for reason, one in counted.first.items()}
         counted = replace(counted, first=first)
     total = counted.events + counted.quarantined
     share = counted.quarantined / total if total else 0.0
     if share > limit:
-        reasons = Rejections(Counter(counted.by_reason), counted.first).in_words(withheld=withheld)
+        reasons = Rejections(Counter(counted.by_reason), dict(counted.first)).in_words(withheld=withheld)
         raise InputRefused(
             Problem(
-                f"{load.source_file}: {counted.quarantined:,} of {total:,} rows ({share:.1%}) cannot be classified ({reasons})",
+                f"{delivery.source_file}: {counted.quarantined:,} of {total:,} rows ({share:.1%}) cannot be classified ({reasons})",
                 f"at most {limit:.1%} of a load may be quarantined (setting quarantine_limit)",
                 "correct the file, or raise the limit if the rows are rightly unusable",
             )
         )
     # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
-    to_make = load_to_make(platform.lakehouse.loads(enforcement.EVENTS), load.load_id)
+    to_make = load_to_make(platform.lakehouse.loads(table), delivery.load_id)
     load_id = to_make.load_id if to_make.before is None else to_make.before.load_id
     properties: dict[str, Any] = {
         LOAD_PROPERTY: load_id,
-        FILE_PROPERTY: load.source_file,
+        FILE_PROPERTY: delivery.source_file,
         ACTOR_PROPERTY: operator(),
         REJECTED_PROPERTY: str(counted.quarantined),
     }
     if counted.quarantined:
-        platform.lakehouse.append(enforcement.QUARANTINE, enforcement.quarantine_tables(load, at), properties)
-    commit = platform.lakehouse.append(enforcement.EVENTS, enforcement.event_tables(load, at), properties)
-    snapshot = commit.snapshot_id if commit else platform.lakehouse.snapshot_id(enforcement.EVENTS)
+        quarantine = platform.products.quarantine_of(platform.products.input(table))
+        platform.lakehouse.append(quarantine.name, delivery.quarantined(at), properties)
+    commit = platform.lakehouse.append(table, delivery.rows(at), properties)
+    snapshot = commit.snapshot_id if commit else platform.lakehouse.snapshot_id(table)
     return Loaded(commit is not None, counted, snapshot)

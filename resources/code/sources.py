@@ -1,0 +1,91 @@
+"""Where code lies: the files of packages and modules, the checkout they are in, and the distribution they came with.
+
+Put here how files are found and named. What their identity is, and what becomes of a difference, is
+`resources.code.identity`'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.util import find_spec
+from pathlib import Path
+
+LOCK_FILES = ("requirements.lock", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock")
+_SUFFIXES = frozenset({".py", ".sql", ".csv", ".json", ".toml", ".yaml", ".yml"})
+"""Files of a product that can change what it computes: code, and the tables and texts that lie beside it."""
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The code of one product.
+
+    Attributes:
+        name: the product's name.
+        packages: full names of the packages and modules that the code is.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+
+    @cached_property
+    def roots(self) -> tuple[Path, ...]:
+        """The folder of each package, and the file of each module."""
+        return tuple(sorted({root for package in self.packages for root in _roots(package)}))
+
+    def files(self) -> dict[str, Path]:
+        """Return every file of the code by the name that it is hashed under: its path below the folder of its package."""
+        return {
+            f"{root.name}/{file.relative_to(root).as_posix()}" if root.is_dir() else file.name: file
+            for root in self.roots
+            for file in _below(root)
+        }
+
+    @cached_property
+    def checkout(self) -> Path | None:
+        """The root of the git checkout that the code runs from; None where it is installed, or in no checkout."""
+        if not self.roots or any(not _INSTALLED.isdisjoint(root.parts) for root in self.roots):
+            return None  # an environment may lie below somebody's checkout
+        return next((folder for folder in self.roots[0].parents if (folder / ".git").exists()), None)
+
+    @cached_property
+    def version(self) -> str | None:
+        """Name and version of the distribution that brought the code; None where none did."""
+        top = self.packages[0].partition(".")[0] if self.packages else ""
+        usual = top.replace("_", "-")
+        try:
+            return f"{usual} {version(usual)}"
+        except (PackageNotFoundError, ValueError):
+            others = packages_distributions().get(top, [])  # reads the files of every distribution
+        return f"{others[0]} {version(others[0])}" if others else None
+
+
+def is_code(name: str) -> bool:
+    """Return whether a file of a product counts as its code, by its name or path."""
+    return Path(name).suffix in _SUFFIXES
+
+
+def _roots(package: str) -> Iterator[Path]:
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):  # `__main__`, or what only its author's script knows
+        spec = None
+    if spec is not None and spec.submodule_search_locations is not None:
+        yield from (Path(folder).resolve() for folder in spec.submodule_search_locations)
+        return
+    file = getattr(sys.modules.get(package), "__file__", None) if spec is None else spec.origin
+    if file is not None and Path(file).is_file():
+        yield Path(file).resolve()
+
+
+def _below(root: Path) -> Iterator[Path]:
+    if root.is_file():
+        yield root
+        return
+    yield from sorted(
+        file for file in root.rglob("*") if is_code(file.name) and "__pycache__" not in file.parts and file.is_file()
+    )
