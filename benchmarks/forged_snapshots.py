@@ -35,7 +35,8 @@ from pyiceberg.typedef import Record
 
 from benchmarks.forgeries import _OF_A_MANIFEST, Forged, Forger
 from benchmarks.small_table import CORRECTIONS, READINGS, SOURCE
-from resources.lakehouse.facade import commit_replacement, local_path
+from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.facade import local_path
 from resources.lakehouse.snapshots import Entry, Seen
 
 _FORMAT, _VALUES, _NANS, _SPLITS, _LOWER, _UPPER = 2, 7, 9, 13, 10, 11

@@ -38,7 +38,8 @@ from backfill_assets import faults
 from backfill_assets.installation import Platform
 from backfill_assets.publication.publisher import change_of, publish
 from benchmarks.small_table import CORRECTIONS, READINGS
-from resources.lakehouse.facade import RUN_PROPERTY, commit_replacement, local_path
+from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.facade import RUN_PROPERTY, local_path
 from resources.lakehouse.snapshots import Entry, Seen, manifests_of
 
 _PARTITION, _RECORDS, _BYTES, _NULLS, _LOWER, _UPPER = 3, 4, 5, 8, 10, 11

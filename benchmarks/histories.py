@@ -30,7 +30,8 @@ from backfill_assets.publication.publisher import accept, publish, reinstate, ro
 from benchmarks import small_table
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
-from resources.lakehouse.facade import commit_replacement, local_path
+from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.facade import local_path
 from resources.lakehouse.snapshots import Seen
 from resources.ledger.facade import now
 

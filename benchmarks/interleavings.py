@@ -81,7 +81,8 @@ from benchmarks.small_table import (
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
-from resources.lakehouse.facade import LOAD_PROPERTY, Scope, commit_replacement, local_path
+from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.facade import LOAD_PROPERTY, Scope, local_path
 from resources.ledger.leases import Leases
 from resources.ledger.tables import leases as leases_table
 from resources.ledger.tables import publications

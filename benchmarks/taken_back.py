@@ -83,11 +83,8 @@ DERIVE = "backfill_assets/worker/chunk_merge.py"
 DERIVATION, COMPUTE, ROWS = (f"backfill_assets/staging/{name}.py" for name in ("derivation", "compute", "rows"))
 WAYS, LEASING = (f"backfill_assets/publication/{name}.py" for name in ("changes_by_mode", "leasing"))
 DOCTOR = "backfill_assets/operations/doctor.py"
-GARBAGE, LAKEHOUSE, LEDGER = (
-    "backfill_assets/operations/garbage.py",
-    "resources/lakehouse/facade.py",
-    "resources/ledger/facade.py",
-)
+GARBAGE, LEDGER = "backfill_assets/operations/garbage.py", "resources/ledger/facade.py"
+REPLACEMENTS, LOADS = (f"resources/lakehouse/{name}.py" for name in ("replacements", "load_commits"))
 
 MENDS = (
     Mend(
@@ -119,13 +116,15 @@ MENDS = (
         "REPLACE_PARTITIONS, coarse: ",
         12,
         (
-            Edit(LAKEHOUSE, "            require_inside(table, scope.filter, str(scope), going, scope.column)\n", ""),
+            Edit(REPLACEMENTS, "        require_inside(table, scope.filter, str(scope), going, scope.column)\n", ""),
             Edit(
-                LAKEHOUSE, "        require_inside(table, scope.filter, str(scope), gone.values(), scope.column)\n", ""
+                REPLACEMENTS,
+                "        require_inside(table, scope.filter, str(scope), gone.values(), scope.column)\n",
+                "",
             ),
             Edit(
-                LAKEHOUSE,
-                "                require_inside(table, scope.filter, str(scope), files if replaced else (), scope.column)\n",
+                REPLACEMENTS,
+                "            require_inside(table, scope.filter, str(scope), files if replaced else (), scope.column)\n",
                 "",
             ),
             Edit(
@@ -170,10 +169,10 @@ MENDS = (
         30,
         (
             Edit(
-                LAKEHOUSE,
-                "new = self._load_once(name, properties, lambda table: _append(table, files, said))\n",
-                "self._retrying(name, lambda table: _append(table, files, said), table)\n"
-                "        new = self._landed(name, LOAD_PROPERTY, properties[LOAD_PROPERTY])\n",
+                LOADS,
+                "new = _load_once(tables, name, properties, lambda table: commit_append(table, files, said))\n",
+                "retry(tables, name, lambda table: commit_append(table, files, said), table)\n"
+                "    new = landed(tables, name, LOAD_PROPERTY, properties[LOAD_PROPERTY])\n",
             ),
         ),
     ),
@@ -260,7 +259,7 @@ MENDS = (
                 'tuple(named[path] for path in data["replaced"]),',
                 'tuple(f"{scheme}{path}" for path in data["replaced"]),',
             ),
-            Edit(LAKEHOUSE, "        _require_present(name, replaced or (), old)\n", ""),
+            Edit(REPLACEMENTS, "    require_present(name, replaced or (), old)\n", ""),
         ),
     ),
     Mend(

@@ -45,7 +45,8 @@ from benchmarks.small_table import serves
 from manifests.chunks import Chunking
 from manifests.model import Acceptance, PublishMode, manifest_from
 from manifests.planner import PlannedChunk, StagedFile
-from resources.lakehouse.facade import LOAD_PROPERTY, Scope, commit_replacement, local_path
+from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.facade import LOAD_PROPERTY, Scope, local_path
 from resources.ledger import judged
 from resources.ledger.facade import GatedChunk, Verdict
 from resources.ledger.tables import leases as leases_table

@@ -31,7 +31,9 @@ from benchmarks.publishers import DAYS, initialise, opened, validated
 from benchmarks.small_table import serves
 from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, PublicationRefused
 from manifests.lifecycle import RunState
-from resources.lakehouse.facade import LOAD_PROPERTY, _ensure_snapshot, fence_of, require_unfenced
+from resources.lakehouse.commits import ensure_snapshot, retry
+from resources.lakehouse.facade import LOAD_PROPERTY
+from resources.lakehouse.fences import fence_of, require_unfenced
 from resources.lakehouse.history import forget
 from resources.lakehouse.lineage import is_past, lineage_of
 from resources.lakehouse.storage import place_of
@@ -104,7 +106,7 @@ def test_what_a_commit_has_written_and_not_yet_shown_is_left_alone(
 
 def test_a_snapshot_that_was_just_made_waits_for_the_ref_that_will_name_it(platform: Platform) -> None:
     """A fence on an empty table is two commits: a snapshot, then the tag."""
-    platform.lakehouse._retrying(DAYS, _ensure_snapshot)
+    retry(platform.lakehouse, DAYS, ensure_snapshot)
     sweep(platform, now() + timedelta(hours=23))
     assert len(platform.lakehouse.table(DAYS).snapshots()) == 1
 

@@ -45,8 +45,8 @@ from benchmarks.small_table import (
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import RunState
-from resources.files.local_files import open_as_the_catalog_says
 from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse
+from resources.lakehouse.pyiceberg_private import open_as_the_catalog_says
 from resources.lakehouse.storage import Storage, place_of
 
 KEY = ["meter=m1", "day=2020-02-04"]

@@ -34,7 +34,8 @@ from benchmarks.small_table import (
 )
 from manifests.errors import EnvironmentRefused, PublicationRefused
 from manifests.lifecycle import RunState
-from resources.lakehouse.facade import Scope, commit_replacement, local_path
+from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.facade import Scope, local_path
 
 
 @contextmanager

@@ -34,7 +34,8 @@ from backfill_assets.review.diff import Made, diff_run, diff_summary, recorded_d
 from backfill_assets.worker import chunk_diff as compare_module
 from backfill_assets.worker.chunk_diff import CompareSpec, CompareTask, Concealed, compare, spread
 from manifests.errors import InputRefused
-from resources.lakehouse.facade import commit_replacement, data_files
+from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.data_files import data_files
 from resources.ledger.facade import now
 
 SCOPE = (date(2010, 3, 1), date(2010, 5, 31))

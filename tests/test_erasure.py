@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyiceberg.table.refs import MAIN_BRANCH
 from support import put_in_force
 from table_model import File, Row, Run
 from table_world import MONTHS, SOURCE, Installation, day_of, only_this_table
@@ -18,7 +19,6 @@ from manifests.errors import PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, PublishMode
 from manifests.policy import shown
-from resources.lakehouse.facade import MAIN_BRANCH
 
 MONTH = MONTHS[0]
 MODES = {

@@ -43,7 +43,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Corrections, OnConflict, PublishMode
 from resources.evidence.chain import Chain
 from resources.evidence.store import SEALED, EvidenceStore
-from resources.lakehouse import facade as lakehouse
+from resources.lakehouse import commits
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.history import forget
 from resources.ledger.facade import OBSOLETE, ChunkState
@@ -597,7 +597,7 @@ def test_corrections_that_others_add_while_those_of_a_change_are_committed_are_n
         publish(it, run)
     if act == "reinstate":
         publication.rollback(it.platform, run.run_id)
-    real, added = lakehouse.commit_replacement, list[int]()
+    real, added = commits.commit_replacement, list[int]()
 
     def whose() -> list[str]:
         found: list[str] = it.platform.lakehouse.table(EVENTS).scan().to_arrow()["run_id"].to_pylist()
@@ -611,7 +611,7 @@ def test_corrections_that_others_add_while_those_of_a_change_are_committed_are_n
             others_correct(it)
         return real(table, *args, **values)
 
-    with mock.patch.object(lakehouse, "commit_replacement", overtaken):
+    with mock.patch.object(commits, "commit_replacement", overtaken):
         getattr(publication, act)(it.platform, run.run_id)
     assert added
     assert state(it, run) is (RunState.ROLLED_BACK if act == "rollback" else RunState.PUBLISHED)

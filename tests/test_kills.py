@@ -29,7 +29,7 @@ from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, mani
 from manifests.errors import EnvironmentRefused, PublicationDeferred, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
-from resources.lakehouse import facade as lakehouse_module
+from resources.lakehouse import data_files as data_files_module
 from resources.lakehouse.facade import local_path
 from resources.ledger import approvals, judged, repairs
 from resources.ledger import facade as ledger_module
@@ -404,7 +404,7 @@ def test_a_read_that_fails_once_does_not_reject_a_validated_run(
 ) -> None:
     validated(platform, REPLACE)
     with monkeypatch.context() as patch:
-        patch.setattr(lakehouse_module, "read_footer", mock.Mock(side_effect=OSError("AWS Error SLOW_DOWN")))
+        patch.setattr(data_files_module, "read_footer", mock.Mock(side_effect=OSError("AWS Error SLOW_DOWN")))
         with pytest.raises(EnvironmentRefused, match="could not be read just now"):
             publish(platform, REPLACE.run_id)
     assert platform.ledger.run(REPLACE.run_id).state is RunState.VALIDATED

@@ -34,8 +34,9 @@ from benchmarks.small_table import serves
 from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, PublicationRefused
 from manifests.lifecycle import RunState
 from resources import processes as processes_module
-from resources.lakehouse import facade as lakehouse_module
-from resources.lakehouse.facade import Lakehouse, fence_of
+from resources.lakehouse import commits
+from resources.lakehouse.facade import Lakehouse
+from resources.lakehouse.fences import fence_of
 from resources.ledger import leases as leases_module
 from resources.ledger.facade import Ledger
 from resources.ledger.leases import Lease, Leases
@@ -245,13 +246,13 @@ def test_a_fence_that_comes_between_the_check_and_the_commit_still_stops_it(
     if history:
         put(lakehouse, "history", "2020-03-01", None)
     before = lakehouse.snapshot_id(SMALL)
-    commit = lakehouse_module.commit_replacement
+    commit = commits.commit_replacement
 
     def late(*arguments: Any, **named: Any) -> None:
         lakehouse.fence(SMALL, 7)
         commit(*arguments, **named)
 
-    monkeypatch.setattr(lakehouse_module, "commit_replacement", late)
+    monkeypatch.setattr(commits, "commit_replacement", late)
     with pytest.raises(LeaseLost):
         put(lakehouse, "seven", "2020-01-01", 7)
     assert lakehouse.snapshot_id(SMALL) == before
@@ -267,17 +268,17 @@ def test_a_fence_that_comes_between_the_check_and_the_commit_still_stops_it(
 def test_a_commit_that_others_crowd_out_is_tried_again_and_no_conflict(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, said: Exception
 ) -> None:
-    commit, crowded = lakehouse_module.commit_replacement, iter(range(3))
+    commit, crowded = commits.commit_replacement, iter(range(3))
 
     def crowd(*arguments: Any, **named: Any) -> None:
         if next(crowded, None) is not None:
             raise said
         commit(*arguments, **named)
 
-    monkeypatch.setattr(lakehouse_module, "commit_replacement", crowd)
+    monkeypatch.setattr(commits, "commit_replacement", crowd)
     put(lakehouse, "one", "2020-01-01", 1)
     assert lakehouse.find_publication(SMALL, "one", "publish") is not None
-    monkeypatch.setattr(lakehouse_module, "_CONTENTION_SECONDS", 0)
+    monkeypatch.setattr(commits, "_CONTENTION_SECONDS", 0)
     crowded = iter(range(3))
     with pytest.raises(EnvironmentRefused, match="nothing has changed"):
         put(lakehouse, "two", "2020-01-01", 2)
@@ -286,13 +287,13 @@ def test_a_commit_that_others_crowd_out_is_tried_again_and_no_conflict(
 def test_a_commit_that_landed_but_was_reported_failed_is_not_made_twice(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = lakehouse_module.commit_replacement
+    commit = commits.commit_replacement
 
     def lie(*arguments: Any, **named: Any) -> None:
         commit(*arguments, **named)
         raise CommitFailedException("a lie")
 
-    monkeypatch.setattr(lakehouse_module, "commit_replacement", lie)
+    monkeypatch.setattr(commits, "commit_replacement", lie)
     put(lakehouse, "one", "2020-01-01", 1)
     assert len(lakehouse.table(SMALL).snapshots()) == 1
 

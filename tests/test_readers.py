@@ -31,7 +31,8 @@ from benchmarks.histories import History
 from benchmarks.small_table import HISTORY, READINGS, manifest, planned, staged
 from benchmarks.tampering import OF_TABLES, Copies, change_tables, installation, lawful_histories
 from resources.lakehouse import snapshots
-from resources.lakehouse.facade import EVIDENCE_PROPERTY, RUN_PROPERTY, commit_replacement, local_path
+from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.facade import EVIDENCE_PROPERTY, RUN_PROPERTY, local_path
 from resources.lakehouse.snapshots import Entry, Seen, table_facts
 from resources.ledger.tables import publications
 

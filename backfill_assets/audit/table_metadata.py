@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from manifests.lifecycle import ACCEPT, PUBLISH
 from manifests.model import ON_BRANCH, Acceptance
-from resources.lakehouse.facade import is_fence
+from resources.lakehouse.fences import is_fence
 from resources.lakehouse.lineage import amended_base_tag, base_tag, is_past, withdrawn
 from resources.lakehouse.snapshots import Seen, redirected_access, writing_facts
 

@@ -12,13 +12,14 @@ from datetime import date, timedelta
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.visitors import ResidualEvaluator, _StrictMetricsEvaluator, residual_evaluator_of
+from pyiceberg.expressions.visitors import ResidualEvaluator, residual_evaluator_of
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.types import DateType
 
 from manifests.errors import Problem, PublicationRefused
 from resources.lakehouse.metadata import column_of, readable_bounds
+from resources.lakehouse.pyiceberg_private import holds_only
 
 _SHOWN = 10
 _RULE = "a commit replaces whole files, and nothing outside what it is for may change"
@@ -32,7 +33,7 @@ def reaching_beyond(table: Table, where: BooleanExpression, files: Iterable[Data
     that it was written with. One of which neither says so may hold anything.
     """
     with readable_bounds(table):
-        metrics = _StrictMetricsEvaluator(table.schema(), where)
+        by_bounds = holds_only(table.schema(), where)
     partitions: dict[int, ResidualEvaluator] = {}
 
     def by_partition(file: DataFile) -> bool:
@@ -42,7 +43,7 @@ def reaching_beyond(table: Table, where: BooleanExpression, files: Iterable[Data
         return partitions[file.spec_id].residual_for(file.partition) == AlwaysTrue()
 
     with readable_bounds(table):
-        return [file for file in files if not metrics.eval(file) and not by_partition(file)]
+        return [file for file in files if not by_bounds(file) and not by_partition(file)]
 
 
 def require_inside(

@@ -1,7 +1,7 @@
 """What a table's metadata still reaches: snapshots, refs, and the files they reference; and making it forget.
 
 Put here what reads or shortens the history of an Iceberg table by its metadata. What may be forgotten is the policy's
-to say (`backfill_assets.operations.garbage`); commits of data are `facade`'s.
+to say (`backfill_assets.operations.garbage`); commits of data are `commits`'s, of refs alone `refs`'s.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pyiceberg.table.update import (
     AssertTableUUID,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
-    SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
 )
 from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, Problem
-from resources.lakehouse.facade import fence_of, is_fence, require_unfenced
+from resources.lakehouse.fences import fence_of, is_fence, require_unfenced
 from resources.lakehouse.lineage import is_past, lineage_of, past_of
 from resources.lakehouse.metadata import UnreadableMetadata, readable_metadata
+from resources.lakehouse.refs import set_ref
 from resources.lakehouse.storage import place_of
 
 
@@ -156,7 +156,7 @@ def forget(table: Table, *, refs: Iterable[str], snapshot_ids: Iterable[int], to
     moved, needless = _moved_on(table, ids)
     updates: tuple[TableUpdate, ...] = (
         *(RemoveSnapshotRefUpdate(ref_name=name) for name in (*gone, *needless)),
-        *(_tag(name, snapshot) for name, snapshot in moved.items()),
+        *(set_ref(name, snapshot) for name, snapshot in moved.items()),
         *([RemoveSnapshotsUpdate(snapshot_ids=sorted(ids))] if ids else []),
     )
     as_seen = dict.fromkeys(moved) | {name: ref.snapshot_id for name, ref in present_refs.items()}
@@ -199,14 +199,3 @@ def _moved_on(table: Table, going: Collection[int]) -> tuple[dict[str, int], lis
     needless = [name for name, ref in refs.items() if is_past(name, ref.snapshot_id) and name not in marks]
     fences = {name: kept[0].snapshot_id for name, ref in refs.items() if is_fence(name) and ref.snapshot_id in going}
     return fences | {name: one for name, one in marks.items() if name not in refs}, needless
-
-
-def _tag(name: str, snapshot_id: int) -> SetSnapshotRefUpdate:
-    return SetSnapshotRefUpdate(
-        ref_name=name,
-        type=SnapshotRefType.TAG,
-        snapshot_id=snapshot_id,
-        max_ref_age_ms=None,
-        max_snapshot_age_ms=None,
-        min_snapshots_to_keep=None,
-    )

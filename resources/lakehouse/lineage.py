@@ -1,6 +1,6 @@
 """The snapshots behind a ref, in order: how a table's history is followed, also where an expiry has left gaps in it.
 
-Put here how one snapshot leads to the one before it. What a snapshot holds is `facade`'s to say; which snapshots may
+Put here how one snapshot leads to the one before it. What a snapshot holds is `live_files`'s to say; which snapshots may
 expire is `backfill_assets.operations.garbage`'s, and removing them is `history`'s.
 
 PyIceberg cuts the link from a snapshot to a parent that expires. So an expiry that takes snapshots from the middle of

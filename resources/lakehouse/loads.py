@@ -1,12 +1,11 @@
 """The loads of an input table, as its snapshots tell of them: what came in, from which file, and what was taken back.
 
-Put here how a load is recognised in a table's history and what undoing one changes of its files. How a commit is made is
-`facade`'s; which rows of a file are loaded is said elsewhere.
+Put here how a load is recognised in a table's history and what undoing one changes of its files. How they are
+committed is `load_commits`'s; which rows of a file are loaded is said elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,6 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 from manifests.errors import InputRefused, Problem
 from resources.lakehouse.lineage import ancestors
 from resources.lakehouse.metadata import committed_at, count_said, readable_metadata
+from resources.lakehouse.summaries import summary_of
 
 LOAD_PROPERTY = "backfill.load-id"
 """Marks a load; a load id occurs in one snapshot of a table."""
@@ -55,13 +55,13 @@ def loads_of(table: Table) -> list[Load]:
     found: list[Load] = []
     undone: dict[str, Snapshot] = {}
     for snapshot in ancestors(table):
-        said = _summary(snapshot)
+        said = summary_of(snapshot)
         if (taken_back := said.get(UNDOES_PROPERTY)) is not None:
             undone[taken_back] = snapshot
         if (load_id := said.get(LOAD_PROPERTY)) is None:
             continue
         undo = undone.get(load_id)
-        why = {} if undo is None else _summary(undo)
+        why = {} if undo is None else summary_of(undo)
         found.append(
             Load(
                 load_id,
@@ -84,7 +84,7 @@ def snapshots_with(table: Table, load_id: str) -> frozenset[int]:
     """Return the snapshots in the history of a table whose rows include those of a load."""
     found: set[int] = set()
     for snapshot in ancestors(table):
-        said = _summary(snapshot)
+        said = summary_of(snapshot)
         if said.get(UNDOES_PROPERTY) == load_id:
             found.clear()
             continue
@@ -132,7 +132,7 @@ def undoing(table: Table, load_id: str) -> tuple[list[DataFile], list[DataFile]]
     name = ".".join(table.name())
     snapshot = None
     for one in ancestors(table):
-        said = _summary(one)
+        said = summary_of(one)
         if said.get(UNDOES_PROPERTY) == load_id:
             return None
         if said.get(LOAD_PROPERTY) == load_id:
@@ -183,7 +183,3 @@ def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[Dat
     added = [entry.data_file for entry in own if entry.status is ManifestEntryStatus.ADDED]
     removed = [entry.data_file for entry in own if entry.status is ManifestEntryStatus.DELETED]
     return added, removed
-
-
-def _summary(snapshot: Snapshot) -> Mapping[str, str]:
-    return snapshot.summary.additional_properties if snapshot.summary else {}

@@ -2,7 +2,7 @@
 
 Put here how catalog entry, metadata file, manifest lists and manifests are read so that nothing in them can make a command
 fall over. PyIceberg says of bytes that are not Iceberg's what its parsers happen to say: from `ValueError` to `SystemError`.
-What is asked of the metadata is for those who ask (`facade`, `history`, `loads`); past every cache it is read in
+What is asked of the metadata is for those who ask (`live_files`, `history`, `loads`); past every cache it is read in
 `snapshots`.
 """
 

@@ -2,7 +2,7 @@
 
 Put here what is read from Iceberg's metadata to be kept as evidence, or to be held against it: past every cache, so that what
 lies in the warehouse now is what is looked at. What must agree with what is `backfill_assets.audit.readers`'s; commits are
-`facade`'s.
+`commits`'s.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ from typing import Any
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.expressions.visitors import (
-    _InclusiveMetricsEvaluator,
-    expression_evaluator,
-    inclusive_projection,
-    manifest_evaluator,
-)
+from pyiceberg.expressions.visitors import expression_evaluator, inclusive_projection, manifest_evaluator
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus, ManifestFile, read_manifest_list
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -32,7 +27,8 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import DateType
 
-from resources.files.local_files import says_how_files_are_opened
+from resources.lakehouse.file_access import says_how_files_are_opened
+from resources.lakehouse.pyiceberg_private import may_hold
 from resources.lakehouse.storage import place_of
 
 Facts = dict[str, Any]
@@ -314,7 +310,7 @@ class Seen:
         schema, specs = self.table.schema(), self.table.specs()
         by_spec: dict[int, Callable[[Any], bool]] = {}
         by_manifest = self._by_manifest(row_filter)
-        metrics = _InclusiveMetricsEvaluator(schema, row_filter, True)
+        by_bounds = may_hold(schema, row_filter)
 
         def finds(entry: Entry) -> bool:
             number = entry.manifest.partition_spec_id
@@ -324,7 +320,7 @@ class Seen:
                 partition = Schema(*spec.partition_type(schema).fields)
                 by_spec[number] = expression_evaluator(partition, wanted, True)
             in_partition = by_spec[number](entry.file.partition)
-            return by_manifest(entry.manifest) and in_partition and metrics.eval(entry.file)
+            return by_manifest(entry.manifest) and in_partition and by_bounds(entry.file)
 
         return finds
 

@@ -7,9 +7,11 @@ are never followed, and a folder is never deleted with what is in it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
@@ -21,14 +23,15 @@ from pyiceberg.table import Table
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.files.fingerprints import read_footer
-from resources.lakehouse.facade import local_path
 from resources.lakehouse.metadata import readable_place
 
 _LOOK_AT_ONCE = 1_000
+_ASKED_TOGETHER = 8
 _NAMED_HOSTS = frozenset({"hdfs", "viewfs"})
 """Schemes whose host is a part of the file system, and not of a file's place in it; as in PyIceberg."""
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb", "gcs": "gs"}
 """Schemes that name the same store as another one."""
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,11 @@ class FileFound:
     path: str
     bytes: int
     modified_ns: int
+
+
+def local_path(uri: str) -> str:
+    """Return the path of a file: URI, and anything else unchanged."""
+    return uri.removeprefix("file://").removeprefix("file:")
 
 
 def place_of(uri: str) -> str:
@@ -73,6 +81,14 @@ def filesystem_of(table: Table, uri: str) -> tuple[pafs.FileSystem, str, str]:
         return filesystem, place_of(uri), "file://" if parts.scheme else ""
     host = parts.netloc if parts.scheme in _NAMED_HOSTS else ""
     return filesystem, place_of(uri), f"{parts.scheme}://{host}"
+
+
+def ask_each(ask: Callable[[str], _Answer], paths: Sequence[str]) -> list[_Answer]:
+    """Ask something of each file, order kept: of a store together, on a local disk one by one, where nothing is waited for."""
+    if all(path.startswith("file:") for path in paths):
+        return [ask(path) for path in paths]
+    with ThreadPoolExecutor(_ASKED_TOGETHER) as pool:
+        return list(pool.map(ask, paths))
 
 
 class Storage:

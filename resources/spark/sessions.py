@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
-from resources.lakehouse.facade import local_path
+from resources.lakehouse.storage import local_path
 from resources.settings import Settings
 from resources.spark import class_archive, worker_daemon
 

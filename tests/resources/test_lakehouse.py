@@ -25,7 +25,9 @@ from support import BY_MONTH, DAYS, DAYS_SCHEMA, a_lakehouse, catalog_properties
 
 from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefused
 from manifests.planner import SourceFile, StagedFile
-from resources.lakehouse import facade as lakehouse_module
+from resources.lakehouse import data_files as data_files_module
+from resources.lakehouse.commits import commit_in_scopes
+from resources.lakehouse.data_files import data_files
 from resources.lakehouse.facade import (
     DATA_VERSION_PROPERTY,
     LOAD_PROPERTY,
@@ -33,9 +35,9 @@ from resources.lakehouse.facade import (
     Lakehouse,
     before,
     between,
-    data_files,
     local_path,
 )
+from resources.lakehouse.pyiceberg_private import QuickTransaction
 
 JANUARY = ("2012-01-05", "2012-01-20")
 FEBRUARY = ("2012-02-05", "2012-02-20")
@@ -238,7 +240,7 @@ def test_a_write_into_the_scope_while_publishing_is_refused(lakehouse: Lakehouse
     after = snapshots(lakehouse)
 
     with pytest.raises(PublicationRefused, match="no longer holds the plan's files"):
-        lakehouse._commit(stale, [scope("2012-01-01", "2012-02-29")], old, [], of_run("run-one"))
+        commit_in_scopes(lakehouse, stale, [scope("2012-01-01", "2012-02-29")], old, [], of_run("run-one"))
     assert snapshots(lakehouse) == after
 
 
@@ -249,7 +251,7 @@ def test_another_publication_of_the_same_scope_while_publishing_is_refused(lakeh
     after = snapshots(lakehouse)
 
     with pytest.raises(PublicationRefused, match="no longer holds the plan's files"):
-        lakehouse._commit(stale, [scope("2012-01-01", "2012-02-29")], old, [], of_run("run-one"))
+        commit_in_scopes(lakehouse, stale, [scope("2012-01-01", "2012-02-29")], old, [], of_run("run-one"))
     assert snapshots(lakehouse) == after
 
 
@@ -257,7 +259,7 @@ def test_a_write_beside_the_scope_while_publishing_does_not_disturb_it(lakehouse
     stale = lakehouse.table(DAYS)
     old = [task.file for task in stale.scan(row_filter=scope("2012-01-01", "2012-02-29").filter).plan_files()]
     live(lakehouse, "2012-03-06", load="live", value=9)
-    lakehouse._commit(stale, [scope("2012-01-01", "2012-02-29")], old, [], of_run("run-one"))
+    commit_in_scopes(lakehouse, stale, [scope("2012-01-01", "2012-02-29")], old, [], of_run("run-one"))
 
     assert rows(lakehouse) == {**dict.fromkeys(MARCH, 0), "2012-03-06": 9}
 
@@ -291,13 +293,13 @@ def test_manifests_are_judged_one_at_a_time(lakehouse: Lakehouse, days: Table, m
         return evaluate_slowly
 
     monkeypatch.setattr(snapshot_module, "manifest_evaluator", slow)
-    lakehouse._commit(lakehouse.table(DAYS), [scope("2012-01-01", "2012-01-31")], [], [], of_run("run-one"))
+    commit_in_scopes(lakehouse, lakehouse.table(DAYS), [scope("2012-01-01", "2012-01-31")], [], [], of_run("run-one"))
     assert together
     assert not any(together)
 
 
 def test_a_transaction_sees_its_own_updates_and_what_was_committed(lakehouse: Lakehouse, days: Table) -> None:
-    transaction = lakehouse_module._Transaction(days)
+    transaction = QuickTransaction(days)
     before = transaction.table_metadata
     assert before == days.metadata
     assert transaction.table_metadata is before
@@ -386,16 +388,16 @@ def test_a_staged_file_that_could_not_be_read_just_now_is_not_said_to_be_damaged
 ) -> None:
     january, february = two_months(days)
     after = snapshots(lakehouse)
-    read = lakehouse_module.read_footer
+    read = data_files_module.read_footer
 
     def slow_down(*_: Any) -> bytes:
         raise OSError("AWS Error SLOW_DOWN during GetObject operation: Please reduce your request rate.")
 
-    monkeypatch.setattr(lakehouse_module, "read_footer", slow_down)
+    monkeypatch.setattr(data_files_module, "read_footer", slow_down)
     with pytest.raises(EnvironmentRefused, match="could not be read just now: OSError: AWS Error SLOW_DOWN"):
         publish(lakehouse, after[-1], [january, february])
     assert snapshots(lakehouse) == after
-    monkeypatch.setattr(lakehouse_module, "read_footer", read)
+    monkeypatch.setattr(data_files_module, "read_footer", read)
     publish(lakehouse, after[-1], [january, february])
 
 

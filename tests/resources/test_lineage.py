@@ -13,8 +13,8 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from support import DAYS_SCHEMA, at_once
 
-from resources.lakehouse.facade import RUN_PROPERTY, _with_property
 from resources.lakehouse.lineage import lineage_of, past_of
+from resources.lakehouse.summaries import RUN_PROPERTY, snapshot_with
 
 
 def a_table(parents: dict[int, int | None], refs: dict[str, int]) -> Table:
@@ -67,8 +67,8 @@ def test_a_long_history_is_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return search(self, snapshot_id)
 
     monkeypatch.setattr(TableMetadataV2, "snapshot_by_id", counted)
-    assert _with_property(table, RUN_PROPERTY, "nobody") is None
-    found = _with_property(table, RUN_PROPERTY, "run-1")
+    assert snapshot_with(table, RUN_PROPERTY, "nobody") is None
+    found = snapshot_with(table, RUN_PROPERTY, "run-1")
     assert found is not None
     assert found.snapshot_id == 1
     assert searched == [], "each of them is a search through all snapshots"
@@ -95,4 +95,4 @@ def test_a_history_that_leads_in_a_circle_has_an_end() -> None:
     table = a_table({1: 3, 2: 1, 3: 2}, {"main": 3, past_of(1): 1})
     with at_once():
         assert [one.snapshot_id for one in lineage_of(table)] == [3, 2, 1]
-        assert _with_property(table, RUN_PROPERTY, "nobody") is None
+        assert snapshot_with(table, RUN_PROPERTY, "nobody") is None

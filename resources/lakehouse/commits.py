@@ -1,0 +1,215 @@
+"""One commit to a table, fenced, tried again while others come between, and found again when its outcome was in doubt.
+
+Put here how a commit is made and repeated. Which files go and come is for `replacements` and `load_commits`; commits of refs are
+in `refs`; what is overridden of PyIceberg for it, in `pyiceberg_private`. Whether a commit may happen is the publisher's to
+decide. Every commit of files is one snapshot, by metadata alone.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation, Snapshot
+from sqlalchemy.exc import SQLAlchemyError
+
+from manifests.errors import EnvironmentRefused, Problem
+from resources.lakehouse.catalog import Tables
+from resources.lakehouse.declared_tables import isolation_problems
+from resources.lakehouse.fences import not_fenced, require_unfenced
+from resources.lakehouse.live_files import files_in, require_same_files
+from resources.lakehouse.metadata import committable, require_countable
+from resources.lakehouse.pyiceberg_private import Append, EmptySnapshot, QuickTransaction, Replacement
+from resources.lakehouse.scopes import Scope, any_of, span_of
+from resources.lakehouse.summaries import ACTION_PROPERTY, RUN_PROPERTY, snapshot_with
+
+FENCE_ACTION = "fence"
+"""Action of the empty snapshot that a table without any is given, so that a ref has something to name."""
+_CONTENTION_SECONDS = 60.0
+"""How long a commit is tried again because commits elsewhere in the table came between."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit that landed."""
+
+    snapshot_id: int
+    files_added: int
+    files_removed: int
+
+
+def commit_replacement(
+    table: Table,
+    scope: BooleanExpression,
+    old: Iterable[DataFile],
+    new: Iterable[DataFile],
+    properties: Mapping[str, str],
+    *,
+    branch: str = MAIN_BRANCH,
+    token: int | None = None,
+) -> None:
+    """Commit one snapshot that has `new` in place of `old`, if the lease of `token` is not fenced.
+
+    The scope is given to the commit as its predicate: that is what limits conflict detection to it. Without it, any
+    concurrent append anywhere in the table would abort the commit.
+    """
+    head = table.snapshot_by_name(branch)
+    require_countable(table, head)
+    operation = Operation.APPEND if head is None else Operation.OVERWRITE
+    with QuickTransaction(table) as transaction:
+        replacement = Replacement(operation, transaction, table.io, snapshot_properties=dict(properties), branch=branch)
+        replacement.own_requirements = not_fenced(token)
+        with replacement as update:
+            update.delete_by_predicate(scope)
+            for file in old:
+                update.delete_data_file(file)
+            for file in new:
+                update.append_data_file(file)
+
+
+def commit_append(table: Table, files: Iterable[DataFile], properties: Mapping[str, str]) -> None:
+    """Commit one snapshot that has `files` besides those that main has.
+
+    Raises:
+        UnreadableMetadata: if what main has cannot be read.
+    """
+    require_countable(table, table.current_snapshot())
+    with table.transaction() as transaction:
+        append = Append(Operation.APPEND, transaction, table.io, snapshot_properties=dict(properties))
+        append.table = table
+        with append as update:
+            for file in files:
+                update.append_data_file(file)
+
+
+def ensure_snapshot(table: Table) -> None:
+    """Give a table without snapshots an empty one, on no branch: a ref can name it, and readers never see it."""
+    if not table.snapshots():
+        with (
+            table.transaction() as transaction,
+            EmptySnapshot(
+                Operation.APPEND,
+                transaction,
+                table.io,
+                snapshot_properties={ACTION_PROPERTY: FENCE_ACTION},
+                branch=None,
+            ),
+        ):
+            pass
+
+
+def commits_once(table: Table) -> Table:
+    """Return a table whose commits fail if another one came between, and are not tried again by PyIceberg.
+
+    It takes that from a table property, which the tables of an installation have set otherwise. This one is changed here
+    only: a commit sends its own updates to the catalog, and not the properties it was made with.
+    """
+    once = dict(table.metadata.properties) | {TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": once})
+    return table
+
+
+def end_of_contention() -> float:
+    """Return until when (of `time.monotonic`) a commit that begins now is tried again."""
+    return time.monotonic() + _CONTENTION_SECONDS
+
+
+def retry(tables: Tables, name: str, commit: Callable[[Table], None], table: Table | None = None) -> None:
+    """Make a commit on fresh metadata (first on that of `table`), again if another one came between, for a bounded time.
+
+    Raises:
+        EnvironmentRefused: if others never let it through, and nothing has changed; or if the catalog could not be
+            reached, or could not say what came of the commit, and it may have landed.
+        UnreadableMetadata: if the table's metadata is none that a commit could go on from.
+    """
+    give_up = end_of_contention()
+    pause = 0.05
+    while True:
+        try:
+            with committable(name):
+                return commit(table or tables.table(name))
+        except (CommitFailedException, ValidationException) as error:  # or files of the same scope came between
+            if time.monotonic() > give_up:
+                raise EnvironmentRefused(
+                    Problem(
+                        f"{name} could not be committed to for {_CONTENTION_SECONDS:.0f} s: {error}",
+                        "a commit lands if nobody else commits to the table at the same moment",
+                        "nothing has changed; run the same command again when fewer others write",
+                    )
+                ) from error
+        except (SQLAlchemyError, OSError, CommitStateUnknownException) as error:
+            why = str(error).partition("\n")[0]
+            raise EnvironmentRefused(
+                Problem(
+                    f"the outcome of a commit to {name} is unknown: {type(error).__name__}: {why}",
+                    "the catalog can be reached, and says whether a commit has landed",
+                    "run the same command again when it can: what has landed is found in the table, and not done twice",
+                )
+            ) from error
+        table = None
+        time.sleep(random.uniform(0, pause))  # noqa: S311 - to part those who collided
+        pause = min(2 * pause, 1.0)
+
+
+def landed(
+    tables: Tables, name: str, key: str, value: str, action: str | None = None, branch: str = MAIN_BRANCH
+) -> Snapshot:
+    """Return the snapshot of a commit that has returned, by a property of its summary."""
+    snapshot = snapshot_with(tables.table(name), key, value, action, branch)
+    if snapshot is None:
+        raise RuntimeError(f"the commit of {key}={value} to {name} returned, but its snapshot is not in the history")
+    return snapshot
+
+
+def commit_in_scopes(
+    tables: Tables,
+    table: Table,
+    scopes: Sequence[Scope],
+    old: Sequence[DataFile],
+    new: Sequence[DataFile],
+    properties: Mapping[str, str],
+    branch: str = MAIN_BRANCH,
+    token: int | None = None,
+    present: Sequence[DataFile] | None = None,
+) -> Commit:
+    """Commit a replacement for a run's action; it is tried again while commits elsewhere in the table come between.
+
+    A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first,
+    and then whether the scopes still hold the same files: only that refuses, whatever PyIceberg said.
+    `present` are the files that the scopes hold, where not all of them go.
+
+    Raises:
+        EnvironmentRefused: if the table would let a concurrent append through; and as `retry` does.
+        LeaseLost: if the token is fenced.
+        ScopeChanged: if the scopes no longer hold those files; nothing has changed then.
+    """
+    if problems := isolation_problems(table):
+        raise EnvironmentRefused(problems)
+    name = ".".join(table.name())
+    anywhere, span = any_of(scopes), span_of(scopes)
+    known = {snapshot.snapshot_id for snapshot in table.snapshots()}
+    run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
+    tried = False
+
+    def replace_files(table: Table) -> None:
+        nonlocal tried
+        require_unfenced(table, token)
+        if tried:
+            earlier = snapshot_with(table, RUN_PROPERTY, run_id, action, branch)
+            if earlier is not None and earlier.snapshot_id not in known:
+                return
+            current = table.snapshot_by_name(branch)
+            held = {file.file_path: file for scope in scopes for file in files_in(table, current, scope)}
+            require_same_files(name, span, old if present is None else present, list(held.values()))
+        tried = True
+        commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token)
+
+    retry(tables, name, replace_files, table)
+    return Commit(landed(tables, name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))

@@ -1,0 +1,211 @@
+"""Staged Parquet files as data files of a table, held against what was gated, before a commit brings them in.
+
+Put here what is read of a staged file to make an Iceberg data file of it, and what refuses one that is not as its gate has
+read it. Files that a snapshot has already are `live_files`'s; whole contents are hashed in `gated_contents`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyarrow import ArrowException, BufferReader
+from pyiceberg.io.fileformat import DataFileStatistics
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_file_to_data_file,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import Table
+
+from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
+from manifests.planner import StagedFile
+from resources.files.fingerprints import read_footer
+from resources.lakehouse.gated_contents import require_gated_contents
+from resources.lakehouse.storage import ask_each
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What a commit takes over from a Parquet file: its size in bytes, its footer, and the footer's SHA-256 (hex)."""
+
+    size: int
+    sha256: str
+    metadata: pq.FileMetaData
+
+
+def data_files(table: Table, paths: Sequence[str], footers: Sequence[Footer] | None = None) -> list[DataFile]:
+    """Make Iceberg data files of staged Parquet files, from their footers; order kept.
+
+    As PyIceberg does it (`parquet_file_to_data_file`), but for what is the same for files of the same schema, which takes
+    it two thirds of the time: that is found out for the first of them. `footers` are theirs, where they were read already.
+
+    Raises:
+        KeyError, ValueError: of PyIceberg, for a file that does not fit the table's columns or partitions.
+        PublicationRefused: for a file that is not there, or has no footer.
+        EnvironmentRefused: for a file that could not be read just now.
+    """
+    metadata = table.metadata
+    wanted = compute_statistics_plan(metadata.schema(), metadata.properties)
+    ids = parquet_path_to_id_mapping(metadata.schema())
+    checked_schemas: list[Any] = []
+    bounds = _SerializedBounds()
+
+    def described(path: str, footer: Footer) -> DataFile:
+        schema = footer.metadata.schema.to_arrow_schema()
+        if not any(schema.equals(other, check_metadata=True) for other in checked_schemas):
+            checked = parquet_file_to_data_file(table.io, metadata, path)
+            checked_schemas.append(schema)
+            return checked
+        statistics = data_file_statistics_from_parquet_metadata(footer.metadata, wanted, ids)
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=statistics.partition(metadata.spec(), metadata.schema()),
+            file_size_in_bytes=footer.size,
+            sort_order_id=None,
+            spec_id=metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **bounds.serialized(statistics),
+        )
+
+    if footers is None:
+        footers = footers_of(table, paths)
+    return [described(path, footer) for path, footer in zip(paths, footers, strict=True)]
+
+
+class _SerializedBounds:
+    """The statistics of files with bounds as Iceberg keeps them; many files have the same ones in many columns."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, bool, str], bytes | None] = {}
+
+    def serialized(self, statistics: DataFileStatistics) -> dict[str, Any]:
+        whole = replace(statistics, column_aggregates={}).to_serialized_dict()
+        for field_id, aggregated in statistics.column_aggregates.items():
+            for name, is_lower, value in (
+                ("lower_bounds", True, aggregated.current_min),
+                ("upper_bounds", False, aggregated.current_max),
+            ):
+                if value is None:
+                    continue
+                key = (field_id, is_lower, str(value))  # as text 0.0 and -0.0 are two
+                if key not in self._known:
+                    self._known[key] = aggregated.min_as_bytes() if is_lower else aggregated.max_as_bytes()
+                if self._known[key] is not None:
+                    whole[name][field_id] = self._known[key]
+        return whole
+
+
+def footers_of(table: Table, paths: Sequence[str]) -> list[Footer]:
+    """Read the footers of Parquet files, each once; order kept.
+
+    Raises:
+        PublicationRefused: for a file that is not there, or has no footer: it is not the one that was gated.
+        EnvironmentRefused: for a file that could not be read just now: nothing is known of it.
+    """
+
+    def footer_of(path: str) -> Footer:
+        try:
+            file = table.io.new_input(path)
+            with file.open() as stream:
+                size = len(file)
+                raw = read_footer(stream, size)
+        except FileNotFoundError as error:
+            raise _damaged(path, error) from error
+        except OSError as error:
+            raise EnvironmentRefused(
+                Problem(
+                    f"{path} could not be read just now: {type(error).__name__}: {error}",
+                    "a file that cannot be read says nothing about what was staged",
+                    "nothing has changed; run the same command again; if it stays so, see `backfill doctor`",
+                )
+            ) from error
+        try:
+            return Footer(size, hashlib.sha256(raw).hexdigest(), pq.read_metadata(BufferReader(raw)))
+        except (OSError, ArrowException) as error:  # of bytes that were read: they are no footer
+            raise _damaged(path, error) from error
+
+    return ask_each(footer_of, paths)
+
+
+def _damaged(path: str, error: Exception) -> PublicationRefused:
+    return PublicationRefused(
+        Problem(
+            f"{path} cannot be read: {type(error).__name__}: {error}",
+            "what is published is what was gated",
+            "cancel the run: its staging was damaged after it was gated",
+        )
+    )
+
+
+def gated_data_files(table: Table, staged: Sequence[StagedFile]) -> list[DataFile]:
+    """Return the data files of staged files that are those that were gated, and that fit the table as it is.
+
+    Raises:
+        PublicationRefused: if one is gone, has other rows, footers or contents, or was made for other columns or partitions.
+    """
+    paths = [file.path for file in staged]
+    footers = footers_of(table, paths)
+    try:
+        new = data_files(table, paths, footers)
+    except (KeyError, ValueError) as error:  # of PyIceberg, which says it in no other way
+        raise PublicationRefused(
+            Problem(
+                f"staged files do not fit {'.'.join(table.name())} as it is now: {type(error).__name__}: {error}",
+                "what is published has the columns of the table, and each file lies in one of its partitions",
+                "somebody has changed the table's columns or partitioning since: plan the change again, under a new run id",
+            )
+        ) from error
+    _require_as_staged(staged, new)
+    _require_same_footers(staged, footers)
+    require_gated_contents(table, staged)
+    return new
+
+
+def require_gated_bytes(table: Table, staged: Sequence[StagedFile]) -> None:
+    """Refuse files whose contents are not those that were gated, before a ref makes them visible.
+
+    Raises:
+        PublicationRefused: if one is gone, or has another footer or content.
+        EnvironmentRefused: if one could not be read just now.
+    """
+    _require_same_footers(staged, footers_of(table, [file.path for file in staged]))
+    require_gated_contents(table, staged)
+
+
+def _require_as_staged(staged: Sequence[StagedFile], described: Sequence[DataFile]) -> None:
+    changed = [
+        Problem(
+            f"{file.path} has {data.record_count:,} rows and {data.file_size_in_bytes:,} bytes, "
+            f"not {file.rows:,} and {file.bytes:,}",
+            "what is published is what was gated",
+            "cancel the run: its staging was changed after it was gated",
+        )
+        for file, data in zip(staged, described, strict=True)
+        if (data.record_count, data.file_size_in_bytes) != (file.rows, file.bytes)
+    ]
+    if changed:
+        raise PublicationRefused(changed)
+
+
+def _require_same_footers(staged: Sequence[StagedFile], footers: Sequence[Footer]) -> None:
+    """Refuse files whose footer is not the one that was gated: what a commit says of a file comes from there."""
+    changed = [
+        Problem(
+            f"the footer of {file.path} has the SHA-256 {footer.sha256}, not {file.footer}",
+            "what is published is what was gated",
+            "cancel the run: its staging was changed after it was gated",
+        )
+        for file, footer in zip(staged, footers, strict=True)
+        if file.footer and footer.sha256 != file.footer
+    ]
+    if changed:
+        raise PublicationRefused(changed)

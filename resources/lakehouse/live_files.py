@@ -1,0 +1,149 @@
+"""The data files that a snapshot of a table has: all of them, or those that may hold rows of a scope.
+
+Put here how the live files of a snapshot are listed, and whether a scope still has those it had. Files that no snapshot has
+yet are `data_files`'s; what is read of the files, `reads`'s; whether one lies wholly inside a scope, `containment`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table import ManifestGroupPlanner, Table
+from pyiceberg.table.snapshots import Snapshot
+
+from manifests.errors import InputRefused, Problem, PublicationRefused
+from resources.lakehouse.metadata import readable_metadata
+from resources.lakehouse.scopes import Scope
+
+_SHOWN = 20
+"""Files that came or went which a refusal names."""
+
+
+class ScopeChanged(PublicationRefused):
+    """Somebody else has written into the scope since the plan was made."""
+
+
+def pinned_snapshot(table: Table, snapshot_id: int | None) -> Snapshot:
+    """Return a snapshot that the table's metadata has; the current one if None.
+
+    Raises:
+        InputRefused: if there is none.
+    """
+    name = ".".join(table.name())
+    if snapshot_id is None:
+        current = table.current_snapshot()
+        if current is None:
+            raise InputRefused(Problem(f"{name} has no snapshot", "a table that is read holds data", "load it first"))
+        return current
+    snapshot = table.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        raise InputRefused(
+            Problem(
+                f"{name} has no snapshot {snapshot_id}",
+                "a pinned snapshot exists in the table's history",
+                "it may have expired, or belong to another table; see the table's snapshots",
+            )
+        )
+    return snapshot
+
+
+def live_files(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> Iterator[DataFile]:
+    """Yield the data files of a snapshot that may hold rows of a filter.
+
+    Raises:
+        InputRefused: if one of them has deletes on it.
+        UnreadableMetadata: if the snapshot's manifests cannot be read.
+    """
+    with readable_metadata(table, snapshot):
+        # what a scan would say of each file besides (what is left of the filter to apply) takes twice as long as all else
+        planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
+        entries = planner.plan_manifest_entries(snapshot.manifests(table.io))
+        files = [entry.data_file for entry in chain.from_iterable(entries)]
+    if all(file.content == DataFileContent.DATA for file in files):
+        yield from files
+        return
+    with readable_metadata(table, snapshot):
+        tasks = list(table.scan(row_filter=row_filter, snapshot_id=snapshot.snapshot_id).plan_files())
+    for task in tasks:
+        if task.delete_files or task.file.content != DataFileContent.DATA:
+            raise InputRefused(
+                Problem(
+                    f"{task.file.file_path} of {'.'.join(table.name())} has {len(task.delete_files)} delete file(s)",
+                    "pinned reads and publications work on data files without deletes",
+                    "compact the table first (rewrite its data files)",
+                )
+            )
+        yield task.file
+
+
+def all_files(table: Table, snapshot: Snapshot | None) -> list[DataFile]:
+    """Return all data files of a snapshot; None stands for the table before its first one."""
+    return [] if snapshot is None else list(live_files(table, snapshot, AlwaysTrue()))
+
+
+def files_in(table: Table, snapshot: Snapshot | None, scope: Scope) -> list[DataFile]:
+    """Return the files that may hold rows of a scope; a snapshot of None stands for the table before its first one."""
+    return [] if snapshot is None else list(live_files(table, snapshot, scope.filter))
+
+
+def files_at(table: Table, snapshot_id: int | None, scope: Scope) -> list[DataFile]:
+    """Return the files of a scope at a snapshot; None stands for the table before its first one.
+
+    Raises:
+        InputRefused: if the table has no such snapshot.
+    """
+    return [] if snapshot_id is None else files_in(table, pinned_snapshot(table, snapshot_id), scope)
+
+
+def is_at(current: Snapshot | None, snapshot_id: int | None) -> bool:
+    """Tell whether a snapshot is the one of an id; None stands for no snapshot."""
+    return (None if current is None else current.snapshot_id) == snapshot_id
+
+
+def unchanged_files(table: Table, current: Snapshot | None, scope: Scope, snapshot_id: int | None) -> list[DataFile]:
+    """Return the files of a scope at a snapshot, if the current one still has the same; see `require_same_files`."""
+    then = files_at(table, snapshot_id, scope)
+    if not is_at(current, snapshot_id):  # else nothing at all has changed, and nothing is listed again
+        require_same_files(".".join(table.name()), scope, then, files_in(table, current, scope))
+    return then
+
+
+def require_same_files(name: str, scope: Scope, base: Sequence[DataFile], present: Sequence[DataFile]) -> None:
+    """Refuse if a scope does not hold exactly the files it held at the base.
+
+    Raises:
+        ScopeChanged: naming the files that came and went.
+    """
+    before, after = {file.file_path for file in base}, {file.file_path for file in present}
+    if before == after:
+        return
+    changes = [f"+ {path}" for path in sorted(after - before)] + [f"- {path}" for path in sorted(before - after)]
+    shown = changes[:_SHOWN] + ([f"… and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])
+    raise ScopeChanged(
+        Problem(
+            f"{name} no longer holds the plan's files in {scope.start} to {scope.end}:\n      "
+            + "\n      ".join(shown),
+            "somebody else has written into the scope since the plan was made",
+            "plan the change again, under a new run id, on the table as it is now",
+        )
+    )
+
+
+def require_present(name: str, replaced: Collection[str], old: Sequence[DataFile]) -> None:
+    """Refuse to replace files that are not there: what was made of them would come in beside them.
+
+    Raises:
+        PublicationRefused: naming them.
+    """
+    missing = sorted(set(replaced) - {file.file_path for file in old})
+    if missing:
+        raise PublicationRefused(
+            Problem(
+                f"{len(missing)} file(s) are to be replaced and are not files of {name} in its scope: {'; '.join(missing[:10])}",
+                "a file that is replaced goes in the commit in which its copy comes",
+                "plan the change again, under a new run id",
+            )
+        )

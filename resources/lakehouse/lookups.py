@@ -1,0 +1,205 @@
+"""Facts of a table that planning and gates ask for, from metadata alone: days, rows, files and versions.
+
+Put here what is answered without opening a data file. What is read of the rows is `reads`'s; what the history says of loads,
+`loads`'s; what the facts mean for a run is for those who ask.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import DateType, StringType, TimestamptzType
+
+from manifests.errors import InputRefused, Problem
+from manifests.planner import ReferenceState, SourceFile, SourceState
+from resources.lakehouse.containment import days_of, in_words, reaching_beyond
+from resources.lakehouse.live_files import all_files, files_at, files_in, live_files, pinned_snapshot
+from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDOES_PROPERTY
+from resources.lakehouse.metadata import column_of, committed_at, count_said, readable_bounds, wrong_type
+from resources.lakehouse.scopes import Scope, span_of
+from resources.lakehouse.summaries import summary_of
+
+
+def source_state(table: Table, name: str, time_column: str, snapshot_id: int | None) -> SourceState:
+    """Describe a source at a snapshot (the current one if None).
+
+    Raises:
+        InputRefused: if the snapshot does not exist or has deletes this project cannot read.
+    """
+    snapshot = pinned_snapshot(table, snapshot_id)
+    files = []
+    for file in all_files(table, snapshot):
+        low, high = _instants(table, file, time_column)
+        files.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
+    return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), tuple(files))
+
+
+def first_day_added(table: Table, time_column: str, since: int, until: int) -> date | None:
+    """Return the first day (UTC) of the files that a source has at one snapshot and had not at an earlier one.
+
+    None where there are none, or the earlier snapshot has expired.
+    """
+    earlier = table.snapshot_by_id(since)
+    if earlier is None:
+        return None
+    known = {file.file_path for file in all_files(table, earlier)}
+    new = [file for file in all_files(table, pinned_snapshot(table, until)) if file.file_path not in known]
+    return min((_instants(table, file, time_column)[0].date() for file in new), default=None)
+
+
+def possible_rows(table: Table, snapshot_id: int, column: str, keys: Collection[str]) -> int:
+    """Return the rows of a source's files that may hold one of some values of a text column, by the files' bounds.
+
+    A file without bounds may hold any of them.
+    """
+    field, wanted = column_of(table, column), sorted(keys)
+    rows = 0
+    for file in all_files(table, pinned_snapshot(table, snapshot_id)):
+        low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
+        possible = bool(wanted)
+        if low is not None and high is not None and isinstance(field.field_type, StringType):
+            with readable_bounds(table):
+                first, last = from_bytes(field.field_type, low), from_bytes(field.field_type, high)
+            place = bisect_left(wanted, first)
+            possible = place < len(wanted) and wanted[place] <= last
+        rows += file.record_count if possible else 0
+    return rows
+
+
+def reference_state(table: Table, name: str, recorded: frozenset[int]) -> ReferenceState:
+    """Describe a reference table: its snapshots and its named versions."""
+    current = table.current_snapshot()
+    named: dict[str, list[tuple[int, str | None]]] = {}
+    undone = set()
+    for snapshot in table.snapshots():
+        summary = summary_of(snapshot)
+        undone.add(summary.get(UNDOES_PROPERTY))
+        if version := summary.get(DATA_VERSION_PROPERTY):
+            named.setdefault(version, []).append((snapshot.snapshot_id, summary.get(LOAD_PROPERTY)))
+    # content that came back has its name twice: it stands for the newest load that was not taken back
+    there = {
+        version: [(snapshot_id, load) for snapshot_id, load in made if load is None or load not in undone]
+        for version, made in named.items()
+    }
+    return ReferenceState(
+        name,
+        None if current is None else current.snapshot_id,
+        frozenset(snapshot.snapshot_id for snapshot in table.snapshots()),
+        {version: (there[version] or made)[-1][0] for version, made in named.items()},
+        recorded,
+        frozenset(version for version, left in there.items() if not left),
+    )
+
+
+def has_version(table: Table, version: str) -> bool:
+    """Return whether a snapshot of a reference table has this name, also one whose content was taken back."""
+    return any(summary_of(snapshot).get(DATA_VERSION_PROPERTY) == version for snapshot in table.snapshots())
+
+
+def rows_in(table: Table, scope: Scope) -> int:
+    """Return how many rows the current files of a scope hold."""
+    return sum(file.record_count for file in files_in(table, table.current_snapshot(), scope))
+
+
+def files_beyond(table: Table, scope: Scope, chunk_of: Callable[[date], str] | None = None) -> list[str]:
+    """Describe the current files that may hold rows of a scope and of other days.
+
+    With `chunk_of` (from a day to the key of its chunk) also those that hold rows of more than one chunk.
+    """
+    files = files_in(table, table.current_snapshot(), scope)
+    beyond = {file.file_path for file in reaching_beyond(table, scope.filter, files)}
+    if chunk_of is not None:
+        for file in files:
+            days = days_of(table, scope.column, file)
+            if days is None or chunk_of(days[0]) != chunk_of(days[1]):
+                beyond.add(file.file_path)
+    return [in_words(table, scope.column, file) for file in files if file.file_path in beyond]
+
+
+def paths_in(table: Table, snapshot_id: int, scopes: Iterable[Scope]) -> list[str]:
+    """Return the data files that may hold rows of scopes at a snapshot, each once."""
+    return list(dict.fromkeys(file.file_path for scope in scopes for file in files_at(table, snapshot_id, scope)))
+
+
+def file_rows_by_chunk(
+    table: Table, snapshot_id: int | None, scopes: Mapping[str, Scope], *, branch: str | None = None
+) -> dict[str, dict[str, int]]:
+    """Return the data files of each scope (a chunk's days, by its key) at a snapshot, with their rows; None: as it is now.
+
+    Raises:
+        InputRefused: if a file lies in more than one chunk.
+    """
+    snapshot = (
+        table.snapshot_by_name(branch or MAIN_BRANCH) if snapshot_id is None else pinned_snapshot(table, snapshot_id)
+    )
+    files: dict[str, dict[str, int]] = {key: {} for key in scopes}
+    if snapshot is None or not scopes:
+        return files
+    whole = span_of(list(scopes.values()))
+    by_start = sorted(scopes.items(), key=lambda item: item[1].start)
+    starts = [scope.start for _, scope in by_start]
+    for file in live_files(table, snapshot, whole.filter):
+        low, high = (instant.date() for instant in _instants(table, file, whole.column))
+        place = bisect_right(starts, low) - 1
+        if place < 0 or high > by_start[place][1].end:
+            if any(scope.start <= high and low <= scope.end for _, scope in by_start):
+                raise InputRefused(
+                    Problem(
+                        f"{file.file_path} holds {low} to {high}",
+                        "a file of a target lies in one chunk",
+                        "rewrite the file by chunk",
+                    )
+                )
+            continue  # of a chunk between two of these
+        files[by_start[place][0]][file.file_path] = file.record_count
+    return files
+
+
+def total_rows(table: Table, snapshot_id: int | None = None) -> int | None:
+    """Return the rows of a table as the summary of its current, or of another, snapshot counts them.
+
+    None where it does not say, or where the table does not know the snapshot any more.
+    """
+    snapshot = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        return 0 if snapshot_id is None else None
+    return count_said(table, snapshot, "total-records")
+
+
+def changed_files(table: Table, snapshot: Snapshot) -> tuple[int, int]:
+    """Return how many data files a snapshot added and removed, from its summary."""
+    known = table.snapshot_by_id(snapshot.snapshot_id)
+    if known is None:
+        return 0, 0
+    return count_said(table, known, "added-data-files") or 0, count_said(table, known, "deleted-data-files") or 0
+
+
+def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, datetime]:
+    """Return the first and the last instant of a file in a column of dates or instants, by its bounds."""
+    field = column_of(table, column)
+    low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
+    if low is None or high is None:
+        raise InputRefused(
+            Problem(
+                f"{file.file_path} has no bounds for {column}",
+                "a source keeps column metrics for its time column; the planner works from metadata alone",
+                f"set write.metadata.metrics.column.{column}=full and rewrite the file",
+            )
+        )
+    kind = field.field_type
+    if isinstance(kind, DateType):
+        unit = timedelta(days=1)
+    elif isinstance(kind, TimestamptzType):
+        unit = timedelta(microseconds=1)
+    else:
+        raise wrong_type(table, field, "a date or timestamptz")
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    with readable_bounds(table):
+        return epoch + int(from_bytes(kind, low)) * unit, epoch + int(from_bytes(kind, high)) * unit

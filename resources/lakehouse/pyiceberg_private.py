@@ -1,0 +1,227 @@
+"""Everything private of PyIceberg that this project uses, behind names of its own; `tests/test_upstream.py` pins each.
+
+Put here what has no public way: a subclass that overrides a private method, a private function, an attribute that is none of
+ours. No other module names them, and a test looks that none does: an upgrade of PyIceberg is judged by this file. What a
+commit is made of and when it may be made is `commits`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+from pyarrow.fs import FileSystem
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator, _StrictMetricsEvaluator
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO, PyArrowLocalFileSystem, _dataframe_to_data_files
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Summary
+from pyiceberg.table.update import TableRequirement, TableUpdate, UpdatesAndRequirements
+from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
+from pyiceberg.typedef import EMPTY_DICT, Properties, Record
+
+from resources.lakehouse.metadata import readable_metadata
+
+_PARTITION = 3
+"""Place of the partition in PyIceberg's record of a data file."""
+
+
+# --- commits ----------------------------------------------------------------------------------------------------------
+
+
+class Replacement(_OverwriteFiles):
+    """PyIceberg's overwrite, with requirements of ours, and without manifests of nothing but files deleted in earlier snapshots.
+
+    PyIceberg itself hands those on for ever: each replacement would read one more of them than the one before.
+    """
+
+    own_requirements: tuple[TableRequirement, ...] = ()
+    """What the catalog has to find so besides what PyIceberg requires, at each try of the commit."""
+
+    def _build_delete_files_partition_predicate(self) -> None:
+        """Leave the predicate as it is given: `commit_replacement` is told a scope that all deleted files lie in.
+
+        PyIceberg adds a term for each of their partitions, and then holds each manifest against hundreds of terms.
+        """
+
+    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        # PyIceberg's remembers the manifest it is asked about, and PyIceberg asks one of them from several threads: files
+        # that are there were said to be missing once in some hundred commits
+        evaluate, one_at_a_time = super()._build_manifest_evaluator(spec_id), Lock()
+
+        def might_match(manifest: ManifestFile) -> bool:
+            with one_at_a_time:
+                return evaluate(manifest)
+
+        return might_match
+
+    def _manifests(self) -> list[ManifestFile]:
+        """Write files that come back from an earlier partition spec to manifests of that spec.
+
+        PyIceberg writes all added files to one of the current spec, whose partitions theirs are not.
+        """
+        by_spec: dict[int, list[DataFile]] = {}
+        for file in self._added_data_files:
+            by_spec.setdefault(self._spec_of(file), []).append(file)
+        with self._adding(by_spec.pop(self._current_spec, [])):
+            manifests = super()._manifests()
+        for spec_id, files in by_spec.items():
+            with self.new_manifest_writer(self.spec(spec_id)) as writer:
+                for file in files:
+                    writer.add(
+                        ManifestEntry.from_args(
+                            status=ManifestEntryStatus.ADDED,
+                            snapshot_id=self._snapshot_id,
+                            sequence_number=None,
+                            file_sequence_number=None,
+                            data_file=file,
+                        )
+                    )
+            manifests.append(writer.to_manifest_file())
+        return manifests
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        """Count all files; partitions of an earlier spec are not named among those of the current one."""
+        added = self._added_data_files
+        with self._adding(
+            [file if self._spec_of(file) == self._current_spec else _without_partition(file) for file in added]
+        ):
+            return super()._summary(snapshot_properties)
+
+    @contextmanager
+    def _adding(self, files: list[DataFile]) -> Iterator[None]:
+        whole = self._added_data_files
+        self._added_data_files = files
+        try:
+            yield
+        finally:
+            self._added_data_files = whole
+
+    @property
+    def _current_spec(self) -> int:
+        return self._transaction.table_metadata.default_spec_id
+
+    def _spec_of(self, file: DataFile) -> int:
+        """Return the partition spec of a file: a new one is told of none, and has the current one."""
+        return getattr(file, "_spec_id", self._current_spec)
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        return [
+            manifest
+            for manifest in manifests
+            if manifest.added_snapshot_id == self.snapshot_id
+            or manifest.has_added_files()
+            or manifest.has_existing_files()
+        ]
+
+    def _commit(self) -> UpdatesAndRequirements:
+        updates, requirements = super()._commit()  # again for each retry: what is required is always in it
+        return updates, (*requirements, *self.own_requirements)
+
+
+def _without_partition(file: DataFile) -> DataFile:
+    copy = DataFile(*(file[place] for place in range(len(file))))
+    copy[_PARTITION] = Record()
+    return copy
+
+
+class Append(_FastAppendFiles):
+    """PyIceberg's append, refused where the manifest list that it goes on from cannot be read."""
+
+    table: Table
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        head = self._transaction.table_metadata.snapshot_by_name(MAIN_BRANCH)
+        if head is None:
+            return []
+        with readable_metadata(self.table, head, head.manifest_list):
+            return super()._existing_manifests()
+
+
+class EmptySnapshot(_FastAppendFiles):
+    """A snapshot of no files at all."""
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        return []
+
+
+class QuickTransaction(Transaction):
+    """PyIceberg's transaction, which applies its updates to a copy of the metadata once and not at each look at it."""
+
+    _seen: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """The table's metadata with the transaction's updates."""
+        seen = self._seen
+        if seen is None or seen[0] is not self._table.metadata or seen[1] is not self._updates:
+            self._seen = seen = (self._table.metadata, self._updates, super().table_metadata)
+        return seen[2]
+
+
+# --- data files -------------------------------------------------------------------------------------------------------
+
+
+def write_data_files(table: Table, rows: Any) -> Iterable[DataFile]:
+    """Write an Arrow table below a table's location, by its partitions, and yield the data files; commits nothing."""
+    return _dataframe_to_data_files(table.metadata, rows, table.io)
+
+
+def holds_only(schema: Schema, where: BooleanExpression) -> Callable[[DataFile], bool]:
+    """Return what tells whether all rows of a data file are selected by a filter, by the bounds of its columns."""
+    evaluator = _StrictMetricsEvaluator(schema, where)
+    return lambda file: bool(evaluator.eval(file))
+
+
+def may_hold(schema: Schema, where: BooleanExpression) -> Callable[[DataFile], bool]:
+    """Return what tells whether any row of a data file may be selected by a filter, by the bounds of its columns."""
+    evaluator = _InclusiveMetricsEvaluator(schema, where, case_sensitive=True)
+    return lambda file: bool(evaluator.eval(file))
+
+
+# --- how files are opened ---------------------------------------------------------------------------------------------
+
+
+class FileIOWithOwnDisk(PyArrowFileIO):
+    """PyIceberg's own, with a local file system that a subclass may choose."""
+
+    def local_disk(self) -> FileSystem:
+        """Return the local file system that files are opened with."""
+        return PyArrowLocalFileSystem()
+
+    def _initialize_local_fs(self) -> FileSystem:
+        return self.local_disk()
+
+
+def open_as_the_catalog_says(catalog: Catalog) -> Catalog:
+    """Have a catalog's own properties, and what its server hands out, say how files are opened, and no table's.
+
+    PyIceberg lets a table's properties go before the catalog's: whoever writes metadata would choose the code that reads it.
+    """
+    load_file_io = catalog._load_file_io  # noqa: SLF001 - the one place where PyIceberg chooses
+
+    def of_the_catalog(properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:  # noqa: ARG001
+        return load_file_io(location=location)
+
+    respond = getattr(catalog, "_response_to_table", None)
+    if respond is None:
+        catalog._load_file_io = of_the_catalog  # type: ignore[method-assign]  # noqa: SLF001
+        return catalog
+
+    def without_properties(identifier: tuple[str, ...], response: Any) -> Table:
+        # a REST server's answer has the metadata's properties apart from its own, such as credentials for this table
+        bare = response.metadata.model_copy(update={"properties": {}})
+        table: Table = respond(identifier, response.model_copy(update={"metadata": bare}))
+        table.metadata = response.metadata
+        return table
+
+    catalog._response_to_table = without_properties  # type: ignore[attr-defined]  # noqa: SLF001
+    return catalog

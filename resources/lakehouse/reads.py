@@ -1,0 +1,120 @@
+"""Pinned reads: which files a read of a table at a snapshot needs, whether they are there, and the rows of small tables.
+
+Put here what reads rows, or says what somebody else will read: Spark reads the files of a `PinnedRead`. Facts of a table
+that need no data file are `lookups`'s; how the files of a snapshot are listed is `live_files`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from manifests.errors import InputRefused, Problem
+from resources.lakehouse.live_files import all_files, live_files, pinned_snapshot
+from resources.lakehouse.metadata import readable_metadata, readable_rows
+from resources.lakehouse.storage import ask_each
+
+
+@dataclass(frozen=True)
+class PinnedRead:
+    """The data files of one table at one snapshot that a read needs, and the schema they are read with.
+
+    `rows` and `bytes` are those of the whole files: a read may leave some of their rows out.
+    """
+
+    table: str
+    snapshot_id: int | None
+    schema: Schema
+    paths: tuple[str, ...]
+    rows: int = 0
+    bytes: int = 0
+
+
+def pinned(table: Table, name: str, snapshot_id: int | None, row_filter: BooleanExpression | None = None) -> PinnedRead:
+    """Plan a read of a table at a snapshot: the files that may hold rows of `row_filter`.
+
+    A table without a snapshot is an empty read. Files with deletes on them are refused (they need a reader that
+    applies the deletes; Spark's Parquet reader does not).
+
+    Raises:
+        InputRefused: if the table has no such snapshot, or a file has deletes.
+    """
+    if snapshot_id is None:
+        return PinnedRead(name, None, table.schema(), ())
+    snapshot = pinned_snapshot(table, snapshot_id)
+    files = list(live_files(table, snapshot, row_filter or AlwaysTrue()))
+    paths = tuple(sorted(file.file_path for file in files))
+    rows, size = sum(file.record_count for file in files), sum(file.file_size_in_bytes for file in files)
+    return PinnedRead(name, snapshot.snapshot_id, table.schema(), paths, rows, size)
+
+
+def pinned_since(table: Table, name: str, since: int, until: int) -> PinnedRead:
+    """Plan a read of what was appended to a table after snapshot `since`, up to `until`.
+
+    Raises:
+        InputRefused: if files of `since` are gone by then: the table was not only appended to.
+    """
+    before = {file.file_path for file in all_files(table, pinned_snapshot(table, since))}
+    after = {file.file_path for file in all_files(table, pinned_snapshot(table, until))}
+    if before - after:
+        raise InputRefused(
+            Problem(
+                f"{len(before - after)} file(s) of {name} at snapshot {since} are gone at {until}",
+                "what has changed since a snapshot is told from files that were appended",
+                "name the entities in the manifest instead",
+            )
+        )
+    return PinnedRead(name, until, table.schema(), tuple(sorted(after - before)))
+
+
+def unread(table: Table, snapshot_id: int, row_filter: BooleanExpression | None = None) -> tuple[list[str], list[str]]:
+    """Return what a read at a snapshot would not find as it was written: files that are gone, and files of another length.
+
+    Looks at file lengths only and opens no data file.
+
+    Raises:
+        UnreadableMetadata: if the snapshot's manifests cannot be read.
+    """
+    with readable_metadata(table, pinned_snapshot(table, snapshot_id)):
+        try:
+            tasks = table.scan(row_filter=row_filter or AlwaysTrue(), snapshot_id=snapshot_id).plan_files()
+            expected = sorted((task.file.file_path, int(task.file.file_size_in_bytes)) for task in tasks)
+        except FileNotFoundError as error:  # one of the snapshot's own manifests
+            return [str(error)], []
+
+    def length(path: str) -> int | None:
+        try:
+            return len(table.io.new_input(path))
+        except FileNotFoundError:
+            return None
+
+    lengths = ask_each(length, [path for path, _ in expected])
+    gone = [path for (path, _), size in zip(expected, lengths, strict=True) if size is None]
+    changed = [path for (path, was), size in zip(expected, lengths, strict=True) if size not in {None, was}]
+    return gone, changed
+
+
+def all_rows(table: Table, snapshot_id: int) -> list[dict[str, Any]]:
+    """Return all rows of a (small) reference table at a snapshot.
+
+    Raises:
+        EnvironmentRefused: if one of its files cannot be read.
+    """
+    with readable_rows(table):
+        rows: list[dict[str, Any]] = table.scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
+    return rows
+
+
+def some_rows(table: Table, limit: int) -> tuple[int, list[dict[str, Any]]]:
+    """Return how many rows a table has, and at most `limit` of them.
+
+    Raises:
+        EnvironmentRefused: if one of its files cannot be read.
+    """
+    with readable_rows(table):
+        rows: list[dict[str, Any]] = table.scan(limit=limit).to_arrow().to_pylist()
+        return table.scan().count(), rows

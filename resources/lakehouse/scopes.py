@@ -1,0 +1,54 @@
+"""Days of a table: what one publication may touch, and filters on a column, as Iceberg expressions.
+
+Put here how a range of days or of instants is said to Iceberg. Which files lie in it is `live_files`'s; whether a file lies
+wholly inside, `containment`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan, LessThanOrEqual, Or
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Days of a table's day column, both inclusive: what one publication may touch."""
+
+    column: str
+    start: date
+    end: date
+
+    @property
+    def filter(self) -> BooleanExpression:
+        """The scope as an Iceberg expression."""
+        return And(
+            GreaterThanOrEqual(term=self.column, value=self.start.isoformat()),
+            LessThanOrEqual(term=self.column, value=self.end.isoformat()),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.start} to {self.end}"
+
+
+def any_of(scopes: Sequence[Scope]) -> BooleanExpression:
+    """Return the filter of the rows that lie in any of some scopes, at least one."""
+    filters = [scope.filter for scope in scopes]
+    return filters[0] if len(filters) == 1 else Or(*filters)
+
+
+def span_of(scopes: Sequence[Scope]) -> Scope:
+    """Return the scope from the first day to the last day of some scopes, at least one, of the same column."""
+    return Scope(scopes[0].column, min(scope.start for scope in scopes), max(scope.end for scope in scopes))
+
+
+def between(column: str, start: datetime, end: datetime) -> BooleanExpression:
+    """Rows with start <= column < end."""
+    return And(GreaterThanOrEqual(term=column, value=start.isoformat()), LessThan(term=column, value=end.isoformat()))
+
+
+def before(column: str, end: datetime) -> BooleanExpression:
+    """Rows with column < end."""
+    return LessThan(term=column, value=end.isoformat())

@@ -1,0 +1,52 @@
+"""What a commit says of itself in the summary of its snapshot, and how the snapshot is found again by that.
+
+Put here the keys of publications, and looking a snapshot up by a key. The keys of loads, and what loads say besides, are
+`loads`'s; the order of snapshots is `lineage`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+from resources.lakehouse.lineage import ancestors
+
+RUN_PROPERTY = "backfill.run-id"
+"""Snapshot summary key of the run that a publication belongs to."""
+ACTION_PROPERTY = "backfill.action"
+SEQUENCE_PROPERTY = "backfill.sequence"
+"""Which of a run's changes to the table it is: a run may be rolled back, reinstated and rolled back again."""
+PLAN_PROPERTY = "backfill.plan-hash"
+EVIDENCE_PROPERTY = "backfill.evidence-root"
+VERSION_PROPERTY = "backfill.transform-version"
+DIFF_PROPERTY = "backfill.diff-id"
+"""Snapshot summary key of a run's changed rows: the same ones are never put into the changes table twice."""
+
+
+def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """Return the properties in the summary of a snapshot; none if it has no summary."""
+    return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def snapshot_with(
+    table: Table,
+    key: str,
+    value: str,
+    action: str | None = None,
+    ref: str = MAIN_BRANCH,
+    sequence: int | None = None,
+) -> Snapshot | None:
+    """Return the newest snapshot in the history of a ref whose summary has a property; None if there is none.
+
+    With `action` and `sequence` only one that has those, too; a snapshot without a sequence number has any.
+    """
+    for snapshot in ancestors(table, ref):
+        properties = summary_of(snapshot)
+        if properties.get(key) != value or (action is not None and properties.get(ACTION_PROPERTY) != action):
+            continue
+        if sequence is None or properties.get(SEQUENCE_PROPERTY) in {None, str(sequence)}:
+            return snapshot
+    return None
