@@ -21,9 +21,9 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 import pyarrow as arrow
-from pandera.api.function_dispatch import Dispatcher
 from pandera.errors import SchemaError, SchemaErrors
 
+from backfill_assets.declarations.pandera_private import is_built_in
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, is_row_rule
 from backfill_assets.declarations.target import TargetTable
@@ -511,8 +511,7 @@ def _row_rules(spec: GateSpec) -> pa.DataFrameSchema:
 
 
 def _is_value_rule(check: pa.Check) -> bool:
-    # pandera's own are dispatchers, copied with the schema; a product's own check may have the name of one
-    return check.name in _VALUE_CHECKS and isinstance(check._check_fn, Dispatcher)  # noqa: SLF001
+    return check.name in _VALUE_CHECKS and is_built_in(check)
 
 
 def _with_run_rules(spec: GateSpec) -> pa.DataFrameSchema:

@@ -14,12 +14,13 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyspark
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+
+from resources.spark.pyspark_private import gateway_of
 
 LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 """The option that gives a JVM our log settings."""
@@ -58,7 +59,7 @@ def make() -> Path:
             .getOrCreate()
         )
         _do_what_is_done(session, folder)
-        gateway: Any = session.sparkContext._gateway  # noqa: SLF001 - the JVM writes the archive when it ends
+        gateway = gateway_of(session)  # the JVM writes the archive when it ends
         session.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()

@@ -20,6 +20,8 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from resources.spark.pyspark_private import daemon_of_workers
+
 MODULES_VARIABLE = "BACKFILL_WORKER_MODULES"
 """Environment variable that names the modules, with commas between them."""
 _ARCHIVES = (".zip", ".jar")
@@ -50,7 +52,7 @@ if __name__ == "__main__":
     for gone in [entry for entry in sys.path_importer_cache if entry.endswith(_ARCHIVES) and entry not in sys.path]:
         del sys.path_importer_cache[gone]
 
-    from pyspark.daemon import manager  # now not from an archive
+    manager = daemon_of_workers()  # now not from an archive
 
     for module in filter(None, os.environ.get(MODULES_VARIABLE, "").split(",")):
         import_module(module)
@@ -61,4 +63,4 @@ if __name__ == "__main__":
         )
         os.execve(sys.executable, sys.orig_argv, os.environ | {MODULES_VARIABLE: ""})  # noqa: S606 - the same once more
     gc.freeze()
-    manager()  # type: ignore[no-untyped-call]
+    manager()
