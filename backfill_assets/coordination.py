@@ -1,36 +1,8 @@
-"""Dagster's queue, which decisions do not wait in.
+"""The name by which the `dagster.yaml` of a home finds its queue; what it is lies in `defs.run_queue`.
 
-One Spark job at a time is what a small machine can serve, so that launches queue. A decision takes no Spark: that somebody
-stops a run must not wait for the run's own end. Put here which runs are started at once; `dagster.yaml` names the class.
+`backfill init` writes that file once, owners edit it, and nothing rewrites it. Put nothing here.
 """
 
-from dagster import DagsterRun, DagsterRunStatus
-from dagster._core.run_coordinator.base import SubmitRunContext
-from dagster._core.run_coordinator.queued_run_coordinator import QueuedRunCoordinator
+from backfill_assets.defs.run_queue import DecisionsFirst
 
-AT_ONCE = frozenset(
-    {
-        "approve_run",
-        "reject_run",
-        "review_run",
-        "publish_run",
-        "roll_back_run",
-        "reinstate_run",
-        "accept_change",
-        "stop_run",
-        "cancel_run",
-    }
-)
-"""The jobs that decide, by name: whoever opens an instance need not load what they do."""
-
-
-class DecisionsFirst(QueuedRunCoordinator):
-    """A queue in which only what computes waits."""
-
-    def submit_run(self, context: SubmitRunContext) -> DagsterRun:
-        """Start a decision at once; let everything else wait for its turn."""
-        run = context.dagster_run
-        if run.job_name not in AT_ONCE or run.status is not DagsterRunStatus.NOT_STARTED:
-            return super().submit_run(context)
-        self._instance.launch_run(run.run_id, context.workspace)
-        return self._instance.get_run_by_id(run.run_id) or run
+__all__ = ["DecisionsFirst"]

@@ -14,7 +14,7 @@ from dagster._core.run_coordinator.queued_run_coordinator import QueuedRunCoordi
 from worlds import World, make_world
 
 from backfill_assets.cli.launching import execute
-from backfill_assets.coordination import AT_ONCE, DecisionsFirst
+from backfill_assets.coordination import DecisionsFirst
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.checks import CHUNK_GATE
 from backfill_assets.defs.decision_jobs import DECISION_JOBS, stop_run
@@ -22,6 +22,7 @@ from backfill_assets.defs.inputs import observations
 from backfill_assets.defs.launch import report_inputs, run_chunks, run_publication
 from backfill_assets.defs.lost_runs import end_lost_runs
 from backfill_assets.defs.publish import publication_requests
+from backfill_assets.defs.run_queue import AT_ONCE
 from backfill_assets.defs.staging import (
     PROCESS_TAG,
     asset_key,

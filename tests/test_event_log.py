@@ -12,8 +12,8 @@ from dagster._core.events.log import EventLogEntry
 from dagster._core.storage.event_log import SqlEventLogStorage
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 
+from backfill_assets.defs.event_storage import PooledSqliteEventLog, stored_together
 from backfill_assets.defs.launch import initialise_instance, instance_at
-from backfill_assets.event_log import PooledSqliteEventLog, stored_together
 from resources.settings import load_settings
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")

@@ -10,13 +10,11 @@ from typing import Any
 
 import dagster as dg
 from dagster import AssetCheckExecutionContext
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluation,
-    AssetCheckEvaluationTargetMaterializationData,
-)
 
 from backfill_assets.declarations.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, TargetTable
 from backfill_assets.defs.addresses import run_path
+from backfill_assets.defs.dagster_private import AssetCheckEvaluationTargetMaterializationData
+from backfill_assets.defs.event_storage import stored_together
 from backfill_assets.defs.launched_by import launched
 from backfill_assets.defs.staging import (
     asset_key,
@@ -27,7 +25,6 @@ from backfill_assets.defs.staging import (
     partitions_of,
     tie,
 )
-from backfill_assets.event_log import stored_together
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.gates.judging import CHUNK_GATE, gate_chunks, gate_run
 from backfill_assets.installation import Platform
@@ -158,11 +155,11 @@ def _without_evaluation(context: dg.OpExecutionContext, gate: str) -> dg.Output[
 
 def _chunk_evaluations(
     context: Any, key: dg.AssetKey, run_id: str, verdicts: dict[str, Verdict]
-) -> Iterator[AssetCheckEvaluation]:
+) -> Iterator[dg.AssetCheckEvaluation]:
     targets = _materializations(context.instance, key, [partition_key(run_id, chunk) for chunk in verdicts])
     for chunk, verdict in sorted(verdicts.items()):
         partition = partition_key(run_id, chunk)
-        yield AssetCheckEvaluation(
+        yield dg.AssetCheckEvaluation(
             asset_key=key,
             check_name=CHUNK_GATE,
             passed=verdict.passed,

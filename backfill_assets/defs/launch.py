@@ -15,12 +15,10 @@ from pathlib import Path
 
 import dagster as dg
 import yaml
-from dagster._core.definitions.partitions.context import partition_loading_context
-from dagster._core.errors import DagsterAssetCheckFailedError
-from dagster._core.storage.compute_log_manager import CapturedLogContext
 
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.changes import tell_changes
+from backfill_assets.defs.dagster_private import CapturedLogContext, DagsterAssetCheckFailedError
 from backfill_assets.defs.inputs import observations
 from backfill_assets.defs.launched_by import RUN_TAG
 from backfill_assets.defs.publish import publish_job
@@ -179,7 +177,7 @@ def run_chunks(
         tags = range_tags(record.run_id, first, last) | {PROCESS_TAG: this_process()}
         stopping.going_on(record.run_id)()
         started(f"{first} to {last}")
-        with partition_loading_context(dynamic_partitions_store=instance), _helpers_apart(instance):
+        with dg.partition_loading_context(dynamic_partitions_store=instance), _helpers_apart(instance):
             result = job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False)
         success &= result.success
         for why in _failures(result):
@@ -270,7 +268,7 @@ def run_publication(
 ) -> bool:
     """Materialise the publish asset of a run in this process; return success. `failed` is told why it did not succeed."""
     job = build_definitions(platform).resolve_job_def(publish_job(platform.products.target(record.target)).name)
-    with partition_loading_context(dynamic_partitions_store=instance), _helpers_apart(instance):
+    with dg.partition_loading_context(dynamic_partitions_store=instance), _helpers_apart(instance):
         result = job.execute_in_process(
             instance=instance,
             partition_key=record.run_id,

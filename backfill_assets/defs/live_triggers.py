@@ -6,9 +6,9 @@ is the platform's: whoever tries one of them out is told what it would do.
 """
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets.declarations.target import LivePolicy, TargetTable
+from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, is_tick, schedule, sensor, tried_out
 from backfill_assets.defs.staging import offer_run, range_tags
 from backfill_assets.installation import Platform

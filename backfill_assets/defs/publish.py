@@ -9,11 +9,11 @@ from typing import Any
 
 import dagster as dg
 from dagster import AssetExecutionContext
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets.declarations.target import LivePolicy, TargetTable
 from backfill_assets.defs import changes, diff_events
 from backfill_assets.defs.addresses import run_path
+from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, launched
 from backfill_assets.defs.staging import (
     asset_key,

@@ -9,10 +9,10 @@ from typing import Any
 
 import dagster as dg
 from dagster import AssetExecutionContext
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.checks import verdict_metadata
+from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, launched
 from backfill_assets.defs.staging import asset_key, launched_by_dagster
 from backfill_assets.installation import Platform

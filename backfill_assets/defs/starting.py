@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import dagster as dg
-from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
-from dagster._core.storage.tags import BACKFILL_ID_TAG
 
-from backfill_assets.coordination import AT_ONCE
+from backfill_assets.defs.dagster_private import BACKFILL_ID_TAG, BulkActionsFilter, BulkActionStatus
 from backfill_assets.defs.launched_by import RUN_TAG, actor_of
+from backfill_assets.defs.run_queue import AT_ONCE
 from resources.actors import SOMEBODY
 
 _DOING = {

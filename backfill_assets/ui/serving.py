@@ -21,17 +21,11 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 import yaml
 from dagster import DagsterInstance, DagsterRun
-from dagster._cli.proxy_server_manager import ProxyServerManager
-from dagster._core.execution.backfill import PartitionBackfill
-from dagster._core.storage.runs import RunStorage
-from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
-from dagster._core.workspace.load_target import ModuleTarget, WorkspaceFileTarget
-from dagster._core.workspace.permissions import PermissionResult, Permissions
 from dagster_webserver.version import __version__ as webserver_version
 from dagster_webserver.webserver import DagsterWebserver
 from sqlalchemy.exc import SQLAlchemyError
@@ -39,6 +33,20 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from backfill_assets.defs.addresses import PREFIX
+from backfill_assets.defs.dagster_private import (
+    DAEMON_MODULE,
+    ModuleTarget,
+    PartitionBackfill,
+    PermissionResult,
+    Permissions,
+    RunStorage,
+    WorkspaceFileTarget,
+    WorkspaceProcessContext,
+    WorkspaceRequestContext,
+    answer_with_contexts,
+    code_servers,
+    with_run_storage,
+)
 from backfill_assets.defs.launch import instance_at
 from backfill_assets.defs.launched_by import RUN_TAG, STAMPED_TAGS, STOP_TAG, USER_TAG, run_of, worked_for
 from backfill_assets.defs.starting import starting
@@ -208,9 +216,7 @@ def _stamping(instance: DagsterInstance, user: str, stopped: Mapping[str, int] |
     """Return an instance that stamps what is launched through it, with the storages of another."""
     made = copy(instance)
     made.__dict__.pop("run_domain", None)  # it would make runs in the name of the instance that it is of
-    stamped = _Stamped(instance.run_storage, user, stopped)
-    made._run_storage = cast("RunStorage", stamped)  # noqa: SLF001 - there is no other way in
-    return made
+    return with_run_storage(made, _Stamped(instance.run_storage, user, stopped))
 
 
 def _seen(look: Callable[[], Mapping[str, int]]) -> Mapping[str, int] | None:
@@ -239,8 +245,9 @@ class _Webserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestConte
     def __init__(
         self, context: WorkspaceProcessContext, role: Role, stopped: Callable[[], Mapping[str, int]] | None
     ) -> None:
-        self._role, self._stopped = role, stopped
+        self._served, self._role, self._stopped = context, role, stopped
         super().__init__(context, live_data_poll_rate=_POLL_MILLISECONDS)
+        answer_with_contexts(self, self._context_of)
 
     def index_html_endpoint(self, request: Request) -> Response:
         """Serve Dagster's page with a link to the runs, which nothing in Dagster's navigation leads to."""
@@ -250,14 +257,14 @@ class _Webserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestConte
         page.headers["Content-Length"] = str(len(page.body))
         return page
 
-    def _make_request_context(self, conn: HTTPConnection) -> WorkspaceRequestContext:
+    def _context_of(self, conn: HTTPConnection) -> WorkspaceRequestContext:
         # first: what is on record now was stopped before this request has launched anything
         stopped = _seen(self._stopped) if self._stopped is not None and ASKED_KEY in conn.scope else None
-        base = self._process_context.create_request_context(conn)
+        base = self._served.create_request_context(conn)
         return _Request(
             instance=_stamping(base.instance, _user(conn), stopped),
             current_workspace=base.get_current_workspace(),
-            process_context=self._process_context,
+            process_context=self._served,
             version=base.version,
             source=conn,
             read_only=self._role is Role.VIEWER,
@@ -311,7 +318,7 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
                 stack.callback(listener.file.unlink, missing_ok=True)
         instance = stack.enter_context(instance_at(settings))
         target = ModuleTarget(_DEFINITIONS, attribute=None, working_directory=None, location_name=_LOCATION)
-        servers = stack.enter_context(ProxyServerManager(instance, target, code_server_log_level="WARNING"))
+        servers = stack.enter_context(code_servers(instance, target))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="backfill-ui-")))
         workspace = folder / "workspace.yaml"
         workspace.write_text(yaml.safe_dump({"load_from": servers.get_code_server_specs()}), encoding="utf-8")
@@ -420,7 +427,7 @@ async def _run(
 
 @contextmanager
 def _daemon(workspace: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "dagster._daemon", "run", "--log-level", "warning", "--workspace", str(workspace)]
+    command = [sys.executable, "-m", DAEMON_MODULE, "run", "--log-level", "warning", "--workspace", str(workspace)]
     child = subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent)  # noqa: PLW1509 - see there
     try:
         yield child

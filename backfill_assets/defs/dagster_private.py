@@ -1,0 +1,151 @@
+"""Everything private of Dagster that this project uses, behind names of its own; `tests/test_upstream.py` pins each.
+
+Put here what `dagster` itself does not export: types that its public functions return and take, and what is done by a private
+method or attribute. No other module names any of it, and a test looks that none does: an upgrade of Dagster is judged by this
+file. Every process that opens an instance loads this module (`backfill_assets.event_log`): import nothing here that
+`import dagster` has not loaded already, except where it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import dagster as dg
+import sqlalchemy as sa
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.errors import DagsterAssetCheckFailedError
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus, PartitionBackfill
+from dagster._core.storage.compute_log_manager import CapturedLogContext
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
+from dagster._core.storage.runs import RunStorage
+from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
+from dagster._core.storage.tags import BACKFILL_ID_TAG
+from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
+from dagster._core.workspace.load_target import ModuleTarget, WorkspaceFileTarget
+from dagster._core.workspace.permissions import PermissionResult, Permissions
+from dagster._serdes import ConfigurableClassData
+
+if TYPE_CHECKING:
+    import threading
+
+    from dagster._cli.proxy_server_manager import ProxyServerManager
+    from dagster_webserver.webserver import DagsterWebserver
+    from starlette.requests import HTTPConnection
+
+__all__ = [
+    "BACKFILL_ID_TAG",
+    "DAEMON_MODULE",
+    "INDEX_SHARD_NAME",
+    "SQLITE_BUSY_TIMEOUT_SECONDS",
+    "AssetCheckEvaluationTargetMaterializationData",
+    "BulkActionStatus",
+    "BulkActionsFilter",
+    "CapturedLogContext",
+    "ConfigurableClassData",
+    "DagsterAssetCheckFailedError",
+    "ModuleTarget",
+    "PartitionBackfill",
+    "PermissionResult",
+    "Permissions",
+    "RunStorage",
+    "SqliteEventLog",
+    "UnresolvedAssetJobDefinition",
+    "WorkspaceFileTarget",
+    "WorkspaceProcessContext",
+    "WorkspaceRequestContext",
+    "add_asset_metadata",
+    "answer_with_contexts",
+    "code_servers",
+    "instance_of",
+    "with_run_storage",
+]
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def add_asset_metadata(context: dg.AssetExecutionContext, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add metadata to the materialisation of each partition of a run.
+
+    As `context.add_asset_metadata`, which lists all partitions of the run again for each: 0.8 s for 162 of them, and the
+    square of that ratio for more.
+    """
+    step = context.get_step_execution_context()
+    for partition, told in metadata.items():
+        step._metadata_accumulator = step._metadata_accumulator.with_additional_asset_metadata(  # noqa: SLF001
+            asset_key=context.asset_key, metadata=told, partition_key=partition
+        )
+
+
+def instance_of(coordinator: dg.QueuedRunCoordinator) -> dg.DagsterInstance:
+    """Return the instance whose queue a coordinator is."""
+    return coordinator._instance  # noqa: SLF001
+
+
+# --- the event log ----------------------------------------------------------------------------------------------------
+
+
+class SqliteEventLog(SqliteEventLogStorage):
+    """Dagster's SQLite event log, whose connections a subclass may make otherwise.
+
+    A shard is one database: that of a run, by the run's id, or the index of all (`INDEX_SHARD_NAME`).
+    """
+
+    @property
+    def lock(self) -> threading.Lock:
+        """What keeps threads of this process from using a database at once; not reentrant."""
+        return self._db_lock
+
+    def is_ready(self, shard: str) -> bool:
+        """Whether this process has seen to it that a database has its tables."""
+        return shard in self._initialized_dbs
+
+    def make_ready(self, shard: str, engine: sa.Engine) -> None:
+        """Have Dagster make the tables of a database that has none."""
+        self._initdb(engine)
+        self._initialized_dbs.add(shard)
+
+    def connection_to(self, shard: str) -> AbstractContextManager[sa.Connection]:
+        """Return in what to use a connection to a database, in a transaction of its own; Dagster opens and closes it."""
+        return super()._connect(shard)
+
+    def has_asset_column(self, connection: sa.Connection, column: str) -> bool:
+        """Return whether the index has a column for assets; Dagster asks at every event of an asset."""
+        return super()._has_asset_key_col_on_connection(connection, column)
+
+    @contextmanager
+    def _connect(self, shard: str) -> Iterator[sa.Connection]:
+        with self.connection_to(shard) as connection:
+            yield connection
+
+    def _has_asset_key_col_on_connection(self, conn: sa.Connection, column_name: str) -> bool:
+        return self.has_asset_column(conn, column_name)
+
+
+# --- the webserver ----------------------------------------------------------------------------------------------------
+
+DAEMON_MODULE = "dagster._daemon"
+"""The module that runs as Dagster's daemon."""
+
+
+def code_servers(instance: dg.DagsterInstance, target: ModuleTarget) -> ProxyServerManager:
+    """Return what keeps a server of a module's definitions running while it is entered; it starts another one for one that ends."""
+    from dagster._cli.proxy_server_manager import ProxyServerManager  # noqa: PLC0415 - only who serves needs it
+
+    return ProxyServerManager(instance, target, code_server_log_level="WARNING")
+
+
+def with_run_storage(instance: dg.DagsterInstance, storage: Any) -> dg.DagsterInstance:
+    """Have an instance keep its runs by what acts as a storage of runs, and return it."""
+    instance._run_storage = cast("RunStorage", storage)  # noqa: SLF001 - there is no other way in
+    return instance
+
+
+def answer_with_contexts(
+    server: DagsterWebserver[Any, Any], context_of: Callable[[HTTPConnection], WorkspaceRequestContext]
+) -> None:
+    """Have a webserver answer each request with the context that is made for it here, and not with its own."""
+    server._make_request_context = context_of  # type: ignore[method-assign,assignment]  # noqa: SLF001
