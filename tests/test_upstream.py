@@ -8,50 +8,68 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import copy
 from datetime import UTC, date, datetime
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import dagster as dg
 import pandera.polars as pa
 import polars as pl
+import private_names
 import pyarrow
 import pyarrow.parquet as pq
 import pytest
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluation,
-    AssetCheckEvaluationTargetMaterializationData,
-)
-from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from dagster_webserver.webserver import DagsterWebserver
 from pandera.errors import SchemaErrors
+from private_names import UNKNOWN, Use, modules, uses_in
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual
 from pyiceberg.expressions.visitors import manifest_evaluator
-from pyiceberg.io.pyarrow import (
-    _dataframe_to_data_files,
-    parquet_file_to_data_file,
-    schema_to_pyarrow,
-)
-from pyiceberg.manifest import DataFile
+from pyiceberg.io.pyarrow import PyArrowLocalFileSystem, parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import DateType, LongType, NestedField
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
 
+from backfill_assets.declarations.pandera_private import answers_of, is_built_in
+from backfill_assets.defs.dagster_private import (
+    AssetCheckEvaluationTargetMaterializationData,
+    add_asset_metadata,
+    answer_with_contexts,
+    instance_of,
+    with_run_storage,
+)
 from backfill_assets.defs.staging import RANGE_END, RANGE_START
 from manifests.model import Mode
+from resources.lakehouse.pyiceberg_private import (
+    Append,
+    FileIOWithOwnDisk,
+    QuickTransaction,
+    Replacement,
+    holds_only,
+    may_hold,
+    open_as_the_catalog_says,
+    write_data_files,
+)
 from resources.settings import load_settings
+from resources.spark.pyspark_private import daemon_of_workers, gateway_of
 from resources.spark.sessions import OPEN_FILES, ModeSpark
 
-# --- PyIceberg: resources/lakehouse/facade.py -------------------------------------------------------------------------
+# --- PyIceberg: resources/lakehouse/ ----------------------------------------------------------------------------------
 
 NAME = "test.days"
 SCHEMA = Schema(NestedField(1, "day", DateType(), required=False), NestedField(2, "value", LongType(), required=False))
@@ -89,9 +107,9 @@ def replace_january(
     before_commit: Callable[[], Any] = lambda: None,
     properties: dict[str, str] | None = None,
 ) -> None:
-    """Replace January's file by another one as `lakehouse.facade.commit_replacement` does."""
+    """Replace January's file by another one as `lakehouse.commits.commit_replacement` does."""
     old = [task.file for task in table.scan(row_filter=JANUARY).plan_files()]
-    new = list(_dataframe_to_data_files(table.metadata, day_values({"2012-01-10": 2}), table.io))
+    new = list(write_data_files(table, day_values({"2012-01-10": 2})))
     with table.transaction() as transaction:
         with transaction.update_snapshot(snapshot_properties=properties or {}).overwrite() as update:
             if scoped:
@@ -185,8 +203,8 @@ def test_pyiceberg_keeps_the_properties_of_a_snapshot_also_when_the_commit_was_r
     assert (found["added-data-files"], found["deleted-data-files"]) == ("1", "1")
 
 
-def test_pyiceberg_has_the_private_functions_that_make_data_files(days: Table, tmp_path: Path) -> None:
-    written = list(_dataframe_to_data_files(days.metadata, day_values({"2012-01-05": 1, "2012-02-05": 1}), days.io))
+def test_pyiceberg_makes_data_files_of_rows_and_of_staged_files(days: Table, tmp_path: Path) -> None:
+    written = list(write_data_files(days, day_values({"2012-01-05": 1, "2012-02-05": 1})))
     assert [type(file) for file in written] == [DataFile, DataFile]
     assert list(inspect.signature(parquet_file_to_data_file).parameters) == ["io", "table_metadata", "file_path"]
     file = tmp_path / "staged.parquet"
@@ -207,13 +225,151 @@ def test_pyiceberg_refuses_an_optional_parquet_column_for_a_required_one(catalog
         parquet_file_to_data_file(strict.io, strict.metadata, file.as_uri())
 
 
-# --- Dagster: backfill_assets/defs/{staging,checks,launch,build}.py ---------------------------------------------------
+OVERRIDDEN = {name for name, value in vars(Replacement).items() if inspect.isfunction(value)} & set(
+    dir(Replacement.__base__)
+)
+"""The methods of PyIceberg's overwrite that a replacement overrides."""
+
+
+class Watched(Replacement):
+    """A replacement that notes which of the methods that it overrides PyIceberg calls."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.called: set[str] = set()
+        for name in OVERRIDDEN:
+            setattr(self, name, partial(self.note, name, getattr(self, name)))
+
+    def note(self, name: str, method: Callable[..., Any], *args: Any) -> Any:
+        self.called.add(name)
+        return method(*args)
+
+
+def replace_by(table: Table, *required: TableRequirement, before_commit: Callable[[], Any] = lambda: None) -> Watched:
+    """Replace January's file with requirements of our own, as `lakehouse.commits.commit_replacement` does."""
+    old = [task.file for task in table.scan(row_filter=JANUARY).plan_files()]
+    with QuickTransaction(table) as transaction:
+        replacement = Watched(Operation.OVERWRITE, transaction, table.io)
+        replacement.own_requirements = required
+        with replacement as update:
+            update.delete_by_predicate(JANUARY)
+            for file in old:
+                update.delete_data_file(file)
+            for file in write_data_files(table, day_values({"2012-01-10": 2})):
+                update.append_data_file(file)
+        before_commit()
+    return replacement
+
+
+def test_pyiceberg_calls_what_a_replacement_overrides(catalog: Catalog, days: Table) -> None:
+    assert replace_by(days).called == OVERRIDDEN
+    assert len(OVERRIDDEN) == 6
+    assert values(catalog) == [("2012-01-10", 2), ("2012-02-10", 1)]
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_pyiceberg_has_the_catalog_check_what_a_replacement_requires_at_each_try(
+    catalog: Catalog, days: Table, crowded: bool
+) -> None:
+    """The fence of a lost lease is such a requirement. The catalog checks it in the metadata that the commit replaces."""
+    other = catalog.load_table(NAME)
+    meanwhile = partial(other.append, day_values({"2012-03-10": 1})) if crowded else lambda: None
+    never = AssertRefSnapshotId(ref="main", snapshot_id=4711)
+    with pytest.raises(CommitFailedException, match="4711"):
+        replace_by(days, never, before_commit=meanwhile)
+    assert ("2012-01-10", 1) in values(catalog)
+
+
+def test_pyiceberg_has_the_requirement_of_a_fence_that_came_while_the_commit_was_tried_again(
+    catalog: Catalog, days: Table
+) -> None:
+    unfenced = AssertRefSnapshotId(ref="fence-1", snapshot_id=None)
+
+    def fence() -> None:
+        other = catalog.load_table(NAME)
+        other.append(day_values({"2012-03-10": 1}))
+        other.manage_snapshots().create_tag(newest(catalog).snapshot_id, "fence-1").commit()
+
+    with pytest.raises(CommitFailedException, match="fence-1"):
+        replace_by(days, unfenced, before_commit=fence)
+    assert values(catalog) == [("2012-01-10", 1), ("2012-02-10", 1), ("2012-03-10", 1)]
+
+
+def test_pyiceberg_asks_an_append_which_manifests_it_goes_on_from(catalog: Catalog, days: Table) -> None:
+    asked: list[int] = []
+
+    class Asked(Append):
+        def _existing_manifests(self) -> list[ManifestFile]:
+            found = super()._existing_manifests()
+            asked.append(len(found))
+            return found
+
+    with days.transaction() as transaction:
+        append = Asked(Operation.APPEND, transaction, days.io)
+        append.table = days
+        with append as update:
+            for file in write_data_files(days, day_values({"2012-03-10": 1})):
+                update.append_data_file(file)
+    assert asked == [1]
+    assert ("2012-03-10", 1) in values(catalog)
+
+
+def test_pyiceberg_replaces_the_updates_of_a_transaction_and_never_adds_to_them_in_place(days: Table) -> None:
+    """By their identity `QuickTransaction` knows whether its metadata is still right."""
+    transaction = QuickTransaction(days)
+    before = transaction._updates
+    transaction.set_properties(owner="somebody")
+    assert isinstance(before, tuple)
+    assert transaction._updates is not before
+    assert transaction._table is days
+
+
+def test_pyiceberg_keeps_the_partition_of_a_file_at_a_known_place_and_a_read_one_knows_its_spec(days: Table) -> None:
+    [new] = write_data_files(days, day_values({"2012-01-05": 1}))
+    assert new[3] is new.partition
+    assert [task.file._spec_id for task in days.scan(row_filter=JANUARY).plan_files()] == [days.spec().spec_id]
+
+
+def test_pyiceberg_tells_files_that_hold_nothing_else_from_those_that_may_hold_something(days: Table) -> None:
+    files = [task.file for task in days.scan().plan_files()]
+    [both] = write_data_files(days, day_values({"2012-01-05": 1, "2012-01-31": 1}))
+    half = And(GreaterThanOrEqual("day", "2012-01-10"), LessThanOrEqual("day", "2012-01-31"))
+    assert sorted(holds_only(days.schema(), JANUARY)(file) for file in files) == [False, True]
+    assert sorted(may_hold(days.schema(), JANUARY)(file) for file in files) == [False, True]
+    assert (holds_only(days.schema(), half)(both), may_hold(days.schema(), half)(both)) == (False, True)
+
+
+class OnOneDisk(FileIOWithOwnDisk):
+    """Opens local files with a file system that the test knows."""
+
+    disk = PyArrowLocalFileSystem()
+
+    def local_disk(self) -> Any:
+        return self.disk
+
+
+def test_pyiceberg_asks_a_file_io_for_its_local_disk(tmp_path: Path) -> None:
+    assert OnOneDisk({}).fs_by_scheme("file", None) is OnOneDisk.disk
+
+
+def test_pyiceberg_opens_tables_by_the_code_that_the_table_names_unless_it_is_kept_from_it(
+    catalog: Catalog, days: Table
+) -> None:
+    kept = open_as_the_catalog_says(load_catalog("lake", **catalog.properties))
+    with kept.load_table(NAME).transaction() as transaction:
+        transaction.set_properties({"py-io-impl": "nowhere.NotThere"})
+    with pytest.raises(ValueError, match="NotThere"):
+        catalog.load_table(NAME)
+    assert kept.load_table(NAME).properties["py-io-impl"] == "nowhere.NotThere"
+
+
+# --- Dagster: backfill_assets/defs/{staging,checks,launch,build}.py, backfill_assets/ui/serving.py -----------------------
 
 
 def test_dagster_takes_an_evaluation_for_one_partition_with_its_target() -> None:
     key = dg.AssetKey(["silver", "case_sla_daily"])
     target = AssetCheckEvaluationTargetMaterializationData(storage_id=7, run_id="a-run", timestamp=1.0)
-    evaluation = AssetCheckEvaluation(
+    evaluation = dg.AssetCheckEvaluation(
         asset_key=key,
         check_name="chunk_rules",
         passed=False,
@@ -263,11 +419,49 @@ def test_dagster_finds_dynamic_partitions_of_the_instance_in_a_loading_context()
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("backfills_of_a_table", ["restate-2012"])
         assert instance.has_dynamic_partition("backfills_of_a_table", "restate-2012")
-        with partition_loading_context(dynamic_partitions_store=instance):
+        with dg.partition_loading_context(dynamic_partitions_store=instance):
             assert list(runs.get_partition_keys()) == ["restate-2012"]
 
 
-# --- pandera: backfill_assets/worker/chunk_gate.py --------------------------------------------------------------------
+def test_dagster_puts_metadata_that_was_accumulated_on_the_partition_it_is_of() -> None:
+    days = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-03")
+
+    @dg.asset(partitions_def=days, backfill_policy=dg.BackfillPolicy.single_run())
+    def daily(context) -> None:  # a name in text is no annotation that Dagster takes
+        add_asset_metadata(context, {key: {"day": key} for key in context.partition_keys})
+
+    tags = {ASSET_PARTITION_RANGE_START_TAG: "2024-01-01", ASSET_PARTITION_RANGE_END_TAG: "2024-01-02"}
+    with dg.DagsterInstance.ephemeral() as instance:
+        job = dg.Definitions(assets=[daily], jobs=[dg.define_asset_job("all", [daily])]).resolve_job_def("all")
+        assert job.execute_in_process(instance=instance, tags=tags).success
+        records = instance.fetch_materializations(daily.key, limit=10).records
+    told = {one.partition_key: one.asset_materialization.metadata["day"].value for one in records}
+    assert told == {"2024-01-01": "2024-01-01", "2024-01-02": "2024-01-02"}
+
+
+def test_dagster_tells_a_coordinator_whose_queue_it_is() -> None:
+    coordinator = dg.QueuedRunCoordinator()
+    with dg.DagsterInstance.ephemeral() as instance:
+        coordinator.register_instance(instance)
+        assert instance_of(coordinator) is instance
+
+
+def test_dagster_keeps_runs_by_the_storage_that_it_was_given() -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        storage = object()
+        assert with_run_storage(copy(instance), storage).run_storage is storage
+        assert instance.run_storage is not storage
+
+
+def test_dagster_answers_a_request_with_the_context_that_is_made_for_it() -> None:
+    """The guard's permissions are those of this context: with another one, viewers could change what they see."""
+    server: Any = object.__new__(DagsterWebserver)
+    answer_with_contexts(server, lambda conn: nullcontext(f"made for {conn}"))  # type: ignore[arg-type,return-value]
+    with server.request_context("a request") as context:
+        assert context == "made for a request"
+
+
+# --- pandera: backfill_assets/worker/chunk_gate.py, backfill_assets/declarations/ -----------------------------------------
 
 
 class Readings(pa.DataFrameModel):
@@ -326,6 +520,20 @@ def test_pandera_validates_a_shallow_copy_of_a_schema_and_leaves_the_original() 
     twice = pl.DataFrame({"meter": ["a", "a"], "hour": [7, 7]})
     assert set(failures(changed, twice)["check"]) == {"in its chunk"}
     assert set(failures(base, twice)["check"]) == {"multiple_fields_uniqueness"}
+
+
+def test_pandera_has_dispatchers_for_its_own_checks_and_the_very_function_of_others() -> None:
+    named_like_one = pa.Check(lambda data: data.lazyframe.select(pl.col(data.key) == 1), name="isin")
+    assert [is_built_in(check) for check in (pa.Check.isin([1]), copy(pa.Check.isin([1])), named_like_one)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_pandera_asks_a_check_of_a_frame_by_its_function() -> None:
+    whole = pa.Check(lambda data: data.lazyframe.select(pl.len() > 1))
+    assert answers_of(whole, pl.LazyFrame({"hour": [1, 2]})).collect().to_series().to_list() == [True]
 
 
 # --- Spark, and Polars on what it writes: resources/spark/sessions.py, backfill_assets/staging/{compute,executor}.py, -----
@@ -415,3 +623,168 @@ def test_spark_keeps_the_order_of_a_partition_that_it_writes_by_folder(spark: Sp
         keys = pl.read_parquet(file, hive_partitioning=False)["key"]
         assert len(keys) == 10_000
         assert keys.is_sorted()
+
+
+def test_spark_has_the_jvm_of_a_classic_session_in_its_gateway(spark: SparkSession) -> None:
+    assert gateway_of(spark).proc.poll() is None
+
+
+# --- what is private is used in one module a library ------------------------------------------------------------------
+
+ROOMS = {
+    "dagster": "backfill_assets.defs.dagster_private",
+    "pandera": "backfill_assets.declarations.pandera_private",
+    "pyiceberg": "resources.lakehouse.pyiceberg_private",
+    "pyspark": "resources.spark.pyspark_private",
+}
+"""The one module in which the private names of a library are used."""
+_CORE, _ICEBERG = "dagster._core", "pyiceberg.table.update.snapshot"
+_PRODUCER = "operation, transaction, io, commit_uuid, snapshot_properties, branch"
+_EVALUATOR = "schema, expr, case_sensitive, include_empty_files"
+_LOG = f"{_CORE}.storage.event_log.sqlite.sqlite_event_log"
+SET = "set on the object"
+"""Stands for the parameters of what is no function: an attribute that the library's own methods set or read."""
+NAMED = "named"
+"""Stands for the parameters of what is only named: a type or a constant."""
+PINNED = {
+    "dagster": {
+        "dagster._daemon": NAMED,
+        "dagster._cli.proxy_server_manager:ProxyServerManager": "instance, workspace_load_target, code_server_log_level",
+        f"{_CORE}.definitions.asset_checks.asset_check_evaluation:AssetCheckEvaluationTargetMaterializationData": NAMED,
+        f"{_CORE}.definitions.unresolved_asset_job_definition:UnresolvedAssetJobDefinition": NAMED,
+        f"{_CORE}.errors:DagsterAssetCheckFailedError": NAMED,
+        f"{_CORE}.execution.backfill:BulkActionStatus": NAMED,
+        f"{_CORE}.execution.backfill:BulkActionsFilter": NAMED,
+        f"{_CORE}.execution.backfill:PartitionBackfill": NAMED,
+        f"{_CORE}.execution.context.system:StepExecutionContext._metadata_accumulator": SET,
+        f"{_CORE}.instance.instance:DagsterInstance._run_storage": SET,
+        f"{_CORE}.run_coordinator.base:RunCoordinator._instance": SET,
+        f"{_CORE}.storage.compute_log_manager:CapturedLogContext": NAMED,
+        f"{_LOG}:INDEX_SHARD_NAME": NAMED,
+        f"{_LOG}:SqliteEventLogStorage": "base_dir, inst_data",
+        f"{_LOG}:SqliteEventLogStorage._connect": "self, shard",
+        f"{_LOG}:SqliteEventLogStorage._db_lock": SET,
+        f"{_LOG}:SqliteEventLogStorage._has_asset_key_col_on_connection": "self, conn, column_name",
+        f"{_LOG}:SqliteEventLogStorage._initdb": "self, engine, for_index_shard",
+        f"{_LOG}:SqliteEventLogStorage._initialized_dbs": SET,
+        f"{_CORE}.storage.runs:RunStorage": NAMED,
+        f"{_CORE}.storage.sqlite:SQLITE_BUSY_TIMEOUT_SECONDS": NAMED,
+        f"{_CORE}.storage.tags:BACKFILL_ID_TAG": NAMED,
+        f"{_CORE}.workspace.context:WorkspaceProcessContext": NAMED,
+        f"{_CORE}.workspace.context:WorkspaceRequestContext": NAMED,
+        f"{_CORE}.workspace.load_target:ModuleTarget": NAMED,
+        f"{_CORE}.workspace.load_target:WorkspaceFileTarget": NAMED,
+        f"{_CORE}.workspace.permissions:PermissionResult": NAMED,
+        f"{_CORE}.workspace.permissions:Permissions": NAMED,
+        "dagster._serdes:ConfigurableClassData": NAMED,
+        "dagster_webserver.webserver:DagsterWebserver._make_request_context": "self, conn",
+    },
+    "pandera": {"pandera.api.function_dispatch:Dispatcher": NAMED, "pandera:Check._check_fn": SET},
+    "pyiceberg": {
+        "pyiceberg.catalog:Catalog._load_file_io": "self, properties, location",
+        "pyiceberg.catalog.rest:RestCatalog._response_to_table": "self, identifier_tuple, table_response",
+        "pyiceberg.expressions.visitors:_InclusiveMetricsEvaluator": _EVALUATOR,
+        "pyiceberg.expressions.visitors:_StrictMetricsEvaluator": _EVALUATOR,
+        "pyiceberg.io.pyarrow:PyArrowFileIO._initialize_local_fs": "self",
+        "pyiceberg.io.pyarrow:_dataframe_to_data_files": "table_metadata, df, io, write_uuid, counter",
+        "pyiceberg.manifest:DataFile._spec_id": SET,
+        "pyiceberg.table:Transaction._table": SET,
+        "pyiceberg.table:Transaction._updates": SET,
+        f"{_ICEBERG}:_FastAppendFiles": _PRODUCER,
+        f"{_ICEBERG}:_FastAppendFiles._existing_manifests": "self",
+        f"{_ICEBERG}:_OverwriteFiles": _PRODUCER,
+        f"{_ICEBERG}:_OverwriteFiles._added_data_files": SET,
+        f"{_ICEBERG}:_OverwriteFiles._build_delete_files_partition_predicate": "self",
+        f"{_ICEBERG}:_OverwriteFiles._build_manifest_evaluator": "self, spec_id",
+        f"{_ICEBERG}:_OverwriteFiles._commit": "self",
+        f"{_ICEBERG}:_OverwriteFiles._manifests": "self",
+        f"{_ICEBERG}:_OverwriteFiles._process_manifests": "self, manifests",
+        f"{_ICEBERG}:_OverwriteFiles._snapshot_id": SET,
+        f"{_ICEBERG}:_OverwriteFiles._summary": "self, snapshot_properties",
+        f"{_ICEBERG}:_OverwriteFiles._transaction": SET,
+    },
+    "pyspark": {"pyspark.daemon:manager": "", "pyspark:SparkContext._gateway": SET},
+}
+"""Where each private name is in its library, and the parameters that it takes there."""
+
+
+@pytest.fixture(scope="module")
+def uses() -> list[Use]:
+    return [use for module, file in modules().items() for use in uses_in(module, file.read_text(encoding="utf-8"))]
+
+
+def test_a_private_name_of_a_library_is_used_in_that_librarys_module_only(uses: list[Use]) -> None:
+    assert [str(use) for use in uses if use.module not in ROOMS.values()] == []
+    elsewhere = [use for use in uses if use.library != UNKNOWN and use.module != ROOMS[use.library]]
+    assert [str(use) for use in elsewhere] == []
+
+
+@pytest.mark.parametrize("library", sorted(ROOMS))
+def test_each_private_name_that_is_used_is_pinned_and_no_other(uses: list[Use], library: str) -> None:
+    used = {use.name for use in uses if use.module == ROOMS[library]}
+    assert {
+        where if ":" not in where else where.rpartition(":")[2].rpartition(".")[2] for where in PINNED[library]
+    } == used
+
+
+@pytest.mark.parametrize(
+    ("where", "takes"), [pin for pins in PINNED.values() for pin in pins.items()], ids=lambda pin: str(pin)[-60:]
+)
+def test_a_private_name_is_where_it_was_and_takes_what_it_took(where: str, takes: str) -> None:
+    module, _, path = where.partition(":")
+    owner, _, name = path.rpartition(".")
+    found: Any = import_module(module)
+    if takes == SET:
+        cls = getattr(found, owner)
+        assert any(name in private_names.mentioned(base) for base in cls.__mro__ if base is not object)
+        return
+    for part in path.split(".") if path else ():
+        found = getattr(found, part)
+    if takes != NAMED:
+        assert ", ".join(inspect.signature(found).parameters) == takes
+
+
+def test_the_daemon_of_workers_is_pysparks() -> None:
+    assert daemon_of_workers().__module__ == "pyspark.daemon"
+
+
+MODULE_WITH_USES = """
+import dagster._core.errors
+from pandera.api.function_dispatch import Dispatcher
+from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files
+
+class Ours:
+    def __init__(self, other):
+        self._own, self._other = 1, other._theirs
+
+    def __eq__(self, other):
+        return self._own == other._own
+
+class Theirs(PyArrowFileIO):
+    _ours = 1
+
+    def _initialize_local_fs(self):
+        return self._ours and super()._initialize_local_fs()
+
+def ask(catalog):
+    class Inner(PyArrowFileIO):
+        _initialize_local_fs = None
+
+    return getattr(catalog, "_load_file_io"), catalog._replace(name="dagster._daemon")
+"""
+
+
+def test_uses_are_told_from_what_is_private_of_this_project() -> None:
+    module = ModuleType("module_with_uses")
+    exec(compile(MODULE_WITH_USES, "module_with_uses.py", "exec"), module.__dict__)
+    assert [(use.library, use.name) for use in uses_in("module_with_uses", MODULE_WITH_USES, module)] == [
+        ("dagster", "dagster._core.errors"),
+        ("pandera", "Dispatcher"),
+        ("pyiceberg", "_dataframe_to_data_files"),
+        (UNKNOWN, "_theirs"),
+        ("pyiceberg", "_initialize_local_fs"),
+        ("pyiceberg", "_initialize_local_fs"),
+        ("pyiceberg", "_initialize_local_fs"),
+        (UNKNOWN, "_load_file_io"),
+        ("dagster", "dagster._daemon"),
+    ]
