@@ -102,7 +102,10 @@ class Platform:
 
     def with_spark(self, spark: ModeSpark) -> Platform:
         """Return the same installation, computing with other sessions."""
-        return replace(self, _spark=spark)
+        other = replace(self, _spark=spark)
+        opened = {name: piece for name in ("lakehouse", "sinks") if (piece := self.__dict__.get(name)) is not None}
+        other.__dict__.update(opened)
+        return other
 
     def sources_of(self, target: str) -> Sources | None:
         """Return the code of the product that declares a target; None where no product does."""

@@ -23,6 +23,7 @@ from backfill_assets.defs.lost_runs import lost_runs_sensor
 from backfill_assets.defs.offers import offers_sensor
 from backfill_assets.defs.publish import publish_asset, publish_job, publish_sensor, recomputation_sensor
 from backfill_assets.defs.reconciliation_job import reconciled_asset, reconciliation_job, reconciliation_schedule
+from backfill_assets.defs.resources import spark_resources
 from backfill_assets.defs.staging import staging_asset, staging_job
 from backfill_assets.defs.terminated import terminated_sensor
 from backfill_assets.installation import Platform
@@ -64,7 +65,7 @@ def build_definitions(
         platform: the opened installation; None to open the one that `settings` say.
         settings: where things live; None for those of `backfill.toml` and the environment.
         products: the products that are served; None for those that the settings name, or that are installed.
-        resources: resources of the project's own, beside this package's `platform`.
+        resources: resources of the project's own, beside this package's: `platform`, and `spark` by mode.
 
     Raises:
         DeclarationRefused: if a product is not there, or a declaration cannot be used.
@@ -78,7 +79,7 @@ def build_definitions(
         assets=[input_asset(table, served.group_of(table.name)) for table in served.inputs],
         jobs=list(DECISION_JOBS),
         sensors=[observe_inputs, lost_runs_sensor, terminated_sensor, changes_sensor, offers_sensor],
-        resources={"platform": platform, **(resources or {})},
+        resources={"platform": platform, **spark_resources(), **(resources or {})},
         # a step in a process of its own would start a JVM of its own
         executor=dg.in_process_executor,
     )

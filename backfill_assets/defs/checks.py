@@ -16,6 +16,7 @@ from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import AssetCheckEvaluationTargetMaterializationData
 from backfill_assets.defs.event_storage import stored_together
 from backfill_assets.defs.launched_by import launched
+from backfill_assets.defs.resources import SparkByMode
 from backfill_assets.defs.staging import (
     asset_key,
     in_plain_words,
@@ -62,11 +63,14 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
     ]
 
     @dg.multi_asset_check(specs=specs, can_subset=True, name=f"{target.name.replace('.', '_')}_gates")
-    def gates(context: AssetCheckExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
+    def gates(
+        context: AssetCheckExecutionContext, platform: dg.ResourceParam[Platform], spark: SparkByMode
+    ) -> Iterator[Any]:
         op_context = context.op_execution_context
         with in_plain_words(), launched(op_context):
             run_id, keys = one_run(op_context.partition_keys, target)
             tie(op_context.instance, op_context.run_id, platform, run_id)
+            platform = spark.confine(platform, platform.ledger.run(run_id).plan.mode)
             with launched_by_dagster(op_context, platform, run_id), closing(Progress(context.log.info)) as progress:
                 gate_chunks(platform, run_id, tell=progress)
         wanted = set(keys)

@@ -15,6 +15,7 @@ from backfill_assets.defs import changes, diff_events
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, launched
+from backfill_assets.defs.resources import SparkByMode
 from backfill_assets.defs.staging import (
     asset_key,
     backfill_partitions,
@@ -73,10 +74,11 @@ def publish_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
         output_required=False,  # a publication that Dagster knows of is not materialised again
     )
     def published(
-        context: AssetExecutionContext, platform: dg.ResourceParam[Platform]
+        context: AssetExecutionContext, platform: dg.ResourceParam[Platform], spark: SparkByMode
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetObservation]:
         run_id = context.partition_key
         tie(context.instance, context.run_id, platform, run_id)
+        platform = spark.confine(platform, platform.ledger.run(run_id).plan.mode)
         broken = tell_of_broken_glass(context, platform, run_id)
         before = accepted_chunks(platform, target.name, run_id)
         with in_plain_words(), launched(context):

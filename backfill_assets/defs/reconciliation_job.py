@@ -14,6 +14,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.checks import verdict_metadata
 from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, launched
+from backfill_assets.defs.resources import SparkByMode
 from backfill_assets.defs.staging import asset_key, launched_by_dagster
 from backfill_assets.installation import Platform
 from backfill_assets.reconciliation.drift import reading
@@ -25,6 +26,7 @@ from backfill_assets.reconciliation.reconcile import (
     reconcile,
 )
 from manifests.errors import Refused
+from manifests.model import Mode
 from resources.ledger.facade import RunRecord, Verdict
 
 
@@ -47,7 +49,10 @@ def reconciled_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
         ),
         tags={"backfill/stage": "reconciliation"},
     )
-    def reconciled(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
+    def reconciled(
+        context: AssetExecutionContext, platform: dg.ResourceParam[Platform], spark: SparkByMode
+    ) -> Iterator[Any]:
+        platform = spark.confine(platform, Mode.RECONCILIATION)
         try:
             with launched(context):
                 manifest = manifest_of(platform, target, requested_by=policy_of(target).requested_by)

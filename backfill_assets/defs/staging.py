@@ -17,6 +17,7 @@ from backfill_assets.declarations.target import InputTable, TargetTable
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import BACKFILL_ID_TAG, UnresolvedAssetJobDefinition, add_asset_metadata
 from backfill_assets.defs.launched_by import RANGE_END, RANGE_START, RUN_TAG, is_decided, known_stop, launched
+from backfill_assets.defs.resources import SparkByMode
 from backfill_assets.installation import Platform
 from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Staged, require_computable, stage_chunks
@@ -283,10 +284,11 @@ def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
         },
         tags={"backfill/stage": "staging"},
     )
-    def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> None:
+    def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform], spark: SparkByMode) -> None:
         with in_plain_words(), launched(context):
             run_id, keys = one_run(context.partition_keys, target)
             tie(context.instance, context.run_id, platform, run_id)
+            platform = spark.confine(platform, platform.ledger.run(run_id).plan.mode)
             tell_of_broken_glass(context, platform, run_id)
             stopped = stops.held(platform.ledger.engine, run_id)
             done = stopped is not None and platform.ledger.run(run_id).state is RunState.VALIDATED

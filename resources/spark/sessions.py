@@ -75,12 +75,15 @@ _COMMIT_PROTOCOL = "spark.sql.sources.commitProtocolClass"
 _WRITES_NOTHING = {_COMMIT_PROTOCOL: "org.apache.spark.internal.io.FileCommitProtocol"}
 """What commits the files that a frame is written to: the abstract class itself, which Spark cannot make, so that every write
 fails before it has removed or written anything. Spark refuses the name of a class that it cannot load."""
-_DENIED = {"spark.sql.sources.disabledJdbcConnProviderList": JDBC_PROVIDERS}
+_JDBC = "spark.sql.sources.disabledJdbcConnProviderList"
+_DENIED = {_JDBC: JDBC_PROVIDERS}
+_confined: set[bool] = set()
+"""Whether the sessions of this process are confined; both only where LIVE's reach nothing that others may not."""
 
 
 def session_settings(settings: Settings, mode: Mode) -> dict[str, str]:
     """Return the Spark settings of a mode: defaults, then the installation's, then what the mode forbids."""
-    merged = _STATIC | _RUNTIME | settings.spark | settings.spark_by_mode.get(mode, {})
+    merged = _STATIC | _RUNTIME | _DENIED | settings.spark | settings.spark_by_mode.get(mode, {})
     if mode is not Mode.LIVE:
         merged |= _DENIED | only_the_warehouse(settings)
     if mode is Mode.RECONCILIATION:
@@ -169,6 +172,7 @@ class ModeSpark:
         from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415
         from pyspark.logger import PySparkLogger  # noqa: PLC0415
 
+        _require_one_reach(self._settings, mode)
         if mode is not Mode.LIVE:
             os.environ.pop(WEBHOOK_VARIABLE, None)  # or the JVM and its Python workers would inherit it
         os.environ["TZ"] = "UTC"  # collect() converts instants in the Python process's zone
@@ -198,6 +202,64 @@ class ModeSpark:
         session = root.newSession()
         _set_runtime(session, wanted)
         return session
+
+
+class SparkOfOneMode(ModeSpark):
+    """The sessions of one mode, of those that a process has: whoever holds it reaches no other mode's."""
+
+    def __init__(self, sessions: ModeSpark, mode: Mode) -> None:
+        self._of_process = sessions
+        self.mode = mode
+
+    def session(self, mode: Mode) -> SparkSession:
+        """Return the session of the mode.
+
+        Raises:
+            EnvironmentRefused: if another mode's is asked for, or Spark does not start.
+        """
+        if mode is not self.mode:
+            raise EnvironmentRefused(
+                Problem(
+                    f"a session of {mode} is asked for where a run of {self.mode} is computed",
+                    "a step computes in the mode of its run",
+                    "launch the run of the other mode by itself",
+                )
+            )
+        return self._of_process.session(mode)
+
+    @contextmanager
+    def writing_evidence(self, mode: Mode) -> Iterator[SparkSession]:
+        """Yield the session of the mode; one that writes no files may write what a gate has found meanwhile."""
+        self.session(mode)
+        with self._of_process.writing_evidence(mode) as session:
+            yield session
+
+    def interrupt(self) -> None:
+        """Cancel what the sessions of this process are doing, from any thread."""
+        self._of_process.interrupt()
+
+
+def _require_one_reach(settings: Settings, mode: Mode) -> None:
+    """Refuse a second kind of session in a process.
+
+    Spark decides once a process which JDBC connections there are, and a JVM keeps the environment it was started with.
+
+    Raises:
+        EnvironmentRefused: if LIVE's sessions may reach what the others may not, and both are asked for.
+    """
+    opens = session_settings(settings, Mode.LIVE)[_JDBC] != JDBC_PROVIDERS or WEBHOOK_VARIABLE in os.environ
+    if mode is Mode.LIVE and not opens:
+        return
+    confined = mode is not Mode.LIVE
+    if (not confined) in _confined:
+        raise EnvironmentRefused(
+            Problem(
+                f"a session of {mode} is asked for in a process that has computed in {'LIVE' if confined else 'another mode'}",
+                "where LIVE may reach JDBC or has the credential of a sink, no other mode computes in its process",
+                "launch it in a process of its own",
+            )
+        )
+    _confined.add(confined)
 
 
 def _in_a_thread(start: Callable[[], SparkSession]) -> SparkSession:

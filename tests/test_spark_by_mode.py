@@ -1,0 +1,180 @@
+"""What Spark's sessions of each mode may reach, held through the resources that Dagster hands to a step.
+
+One process of its own, whose environment holds a sink's credential: a JVM keeps what it was started with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from support import a_manifest
+from worlds import SPARK
+
+from backfill_assets.defs.resources import resource_key, spark_resources
+from manifests.errors import EnvironmentRefused
+from manifests.model import Mode
+from resources.settings import load_settings
+from resources.sinks import DECLARED, judge
+from resources.spark.sessions import JDBC_PROVIDERS, SparkOfOneMode, session_settings
+
+SECRET = "https://hooks.example.org/T0/B0/secret"
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+
+from backfill_assets.defs.resources import spark_resources
+from backfill_assets.installation import Platform
+from manifests.errors import EnvironmentRefused
+from manifests.model import Mode
+from resources.settings import load_settings
+
+settings = load_settings()
+warehouse = Path(settings.catalog["warehouse"].removeprefix("file://"))
+warehouse.mkdir(parents=True)
+outside = settings.home.parent / f"outside-{settings.home.name}"
+(outside / "there").mkdir(parents=True)
+(outside / "there" / "rows.csv").write_text("a\\n1\\n")
+spark = spark_resources()["spark"]
+found = {}
+
+
+def other(mode):
+    return Mode.LIVE if mode is not Mode.LIVE else Mode.BACKFILL
+
+
+def tried(act):
+    try:
+        done = act()
+    except Exception as error:
+        return f"refused: {type(error).__name__}: {str(error)[:500]}"
+    return done
+
+
+for mode in map(Mode, sys.argv[1:]):
+    platform = spark.confine(Platform.of(settings), mode)
+    session = platform.spark.session(mode)
+    frame = session.range(3)
+    url = "jdbc:derby:memory:books;create=true"
+    jdbc = lambda name: {"url": url, "dbtable": name, "driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver"}
+    name = mode.value.lower()
+    found[mode.value] = {
+        "jdbc write": tried(lambda: frame.write.format("jdbc").options(**jdbc(name)).mode("overwrite").save()),
+        "jdbc read": tried(lambda: session.read.format("jdbc").options(**jdbc("live" if name == "live" else "x")).load().count()),
+        "read inside": tried(lambda: (frame.write.mode("overwrite").parquet(f"file://{warehouse}/{name}"),
+                                      session.read.parquet(f"file://{warehouse}/{name}").count())[1]),
+        "read outside": tried(lambda: session.read.csv(f"file://{outside}/there", header=True).count()),
+        "write outside": tried(lambda: frame.write.parquet(f"file://{outside}/{name}")),
+        "other mode": tried(lambda: str(platform.spark.session(other(mode)))),
+        "other kind": tried(lambda: str(Platform.of(settings).spark.session(other(mode)))),
+        "jvm": dict(session.sparkContext._gateway.jvm.java.lang.System.getenv()).get("BACKFILL_NOTIFICATION_WEBHOOK"),
+        "worker": session.sparkContext.parallelize([0], 1).map(
+            lambda _: os.environ.get("BACKFILL_NOTIFICATION_WEBHOOK")).collect()[0],
+        "process": os.environ.get("BACKFILL_NOTIFICATION_WEBHOOK"),
+        "setting": str({k: v for k, v in session.sparkContext.getConf().getAll() if "secret" in v}),
+        "mode": session.conf.get("spark.backfill.mode"),
+    }
+    found[mode.value]["written"] = sorted(one.name for one in outside.iterdir())
+print("FOUND " + json.dumps(found))
+"""
+CONFINED = [Mode.BACKFILL, Mode.REPLAY, Mode.DRY_RUN, Mode.RECONCILIATION]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    home = tmp_path_factory.mktemp("modes") / "home"
+    environment = os.environ | {
+        "BACKFILL_HOME": str(home),
+        "BACKFILL_SPARK": json.dumps(SPARK),
+        "BACKFILL_SPARK_BY_MODE": json.dumps({"LIVE": {"spark.sql.sources.disabledJdbcConnProviderList": ""}}),
+        "BACKFILL_NOTIFICATION_WEBHOOK": SECRET,
+    }
+    return asked(environment, CONFINED) | asked(environment | {"BACKFILL_HOME": f"{home}-live"}, [Mode.LIVE])
+
+
+def asked(environment: dict[str, str], modes: list[Mode]) -> dict[str, dict[str, Any]]:
+    """Return what sessions of modes say in a process of their own."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *modes],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
+    answer: dict[str, dict[str, Any]] = json.loads(line.removeprefix("FOUND "))
+    return answer
+
+
+@pytest.mark.parametrize("mode", CONFINED)
+def test_no_mode_but_live_reaches_jdbc(found: dict[str, dict[str, Any]], mode: Mode) -> None:
+    for act in ("jdbc write", "jdbc read"):
+        assert "Empty list of JDBC connection providers" in str(found[mode][act]), found[mode][act]
+
+
+@pytest.mark.parametrize("mode", CONFINED)
+def test_no_mode_but_live_reaches_a_path_outside_the_warehouse(found: dict[str, dict[str, Any]], mode: Mode) -> None:
+    for act in ("read outside", "write outside"):
+        assert str(found[mode][act]).startswith("refused: "), found[mode][act]
+    assert found[mode]["written"] == ["there"]
+
+
+@pytest.mark.parametrize("mode", CONFINED)
+def test_no_mode_but_live_has_the_credential_of_a_sink(found: dict[str, dict[str, Any]], mode: Mode) -> None:
+    said = found[mode]
+    assert (said["jvm"], said["worker"], said["process"], said["setting"]) == (None, None, None, "{}")
+
+
+@pytest.mark.parametrize("mode", [*CONFINED, Mode.LIVE])
+def test_a_step_of_one_mode_gets_no_session_of_another(found: dict[str, dict[str, Any]], mode: Mode) -> None:
+    assert found[mode]["mode"] == mode.value
+    assert "refused: EnvironmentRefused" in found[mode]["other mode"]
+    assert "no other mode computes in its process" in found[mode]["other kind"]
+
+
+@pytest.mark.parametrize("mode", [Mode.BACKFILL, Mode.REPLAY, Mode.DRY_RUN, Mode.LIVE])
+def test_staging_below_the_warehouse_is_written_and_read(found: dict[str, dict[str, Any]], mode: Mode) -> None:
+    assert found[mode]["read inside"] == 3
+
+
+def test_reconciliation_writes_no_file(found: dict[str, dict[str, Any]]) -> None:
+    assert str(found[Mode.RECONCILIATION]["read inside"]).startswith("refused: ")
+
+
+def test_live_reaches_what_the_others_do_not(found: dict[str, dict[str, Any]]) -> None:
+    """Else the refusals above would prove nothing."""
+    said = found[Mode.LIVE]
+    assert (said["jdbc write"], said["jdbc read"], said["read outside"], said["write outside"]) == (None, 3, 1, None)
+    assert said["written"] == ["live", "there"]
+    assert said["worker"] == SECRET
+
+
+def test_live_has_no_jdbc_unless_an_installation_says_so() -> None:
+    by_mode = {Mode.LIVE: {"spark.sql.sources.disabledJdbcConnProviderList": ""}}
+    for settings, denied in ((load_settings(), JDBC_PROVIDERS), (load_settings(spark_by_mode=by_mode), "")):
+        assert session_settings(settings, Mode.LIVE)["spark.sql.sources.disabledJdbcConnProviderList"] == denied
+    everywhere = load_settings(spark_by_mode=dict.fromkeys(Mode, by_mode[Mode.LIVE]))
+    for mode in CONFINED:
+        assert session_settings(everywhere, mode)["spark.sql.sources.disabledJdbcConnProviderList"] == JDBC_PROVIDERS
+
+
+@pytest.mark.parametrize("mode", [*CONFINED, Mode.LIVE])
+def test_a_resource_names_the_sinks_that_its_mode_may_be_granted(mode: Mode) -> None:
+    resource = spark_resources()[resource_key(mode)]
+    for sink in DECLARED.values():
+        safety = {"sinks": [sink.name], "sideEffectsAllowed": mode is Mode.LIVE}
+        manifest = a_manifest(kind="LIVE" if mode is Mode.LIVE else "BACKFILL", safety=safety)
+        allowed = judge(sink.name, mode, manifest, from_tick=mode is Mode.LIVE).decision.value.startswith("ALLOWED")
+        assert (sink.name in resource.sinks) is allowed
+
+
+def test_a_resource_whose_mode_was_changed_in_the_launchpad_computes_nothing() -> None:
+    sessions = SparkOfOneMode(None, Mode.LIVE)  # type: ignore[arg-type]
+    with pytest.raises(EnvironmentRefused, match="a session of BACKFILL is asked for where a run of LIVE is computed"):
+        sessions.session(Mode.BACKFILL)
