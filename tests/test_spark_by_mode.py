@@ -15,7 +15,7 @@ import pytest
 from support import a_manifest
 from worlds import SPARK
 
-from backfill_assets.defs.resources import resource_key, spark_resources
+from backfill_assets.defs.spark_by_mode import resource_key, spark_resources
 from manifests.errors import EnvironmentRefused
 from manifests.model import Mode
 from resources.settings import load_settings
@@ -27,7 +27,7 @@ SCRIPT = """
 import json, os, sys
 from pathlib import Path
 
-from backfill_assets.defs.resources import spark_resources
+from backfill_assets.defs.spark_by_mode import spark_resources
 from backfill_assets.installation import Platform
 from manifests.errors import EnvironmentRefused
 from manifests.model import Mode

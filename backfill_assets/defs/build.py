@@ -23,7 +23,7 @@ from backfill_assets.defs.lost_runs import lost_runs_sensor
 from backfill_assets.defs.offers import offers_sensor
 from backfill_assets.defs.publish import publish_asset, publish_job, publish_sensor, recomputation_sensor
 from backfill_assets.defs.reconciliation_job import reconciled_asset, reconciliation_job, reconciliation_schedule
-from backfill_assets.defs.resources import spark_resources
+from backfill_assets.defs.spark_by_mode import spark_resources
 from backfill_assets.defs.staging import staging_asset, staging_job
 from backfill_assets.defs.terminated import terminated_sensor
 from backfill_assets.installation import Platform

@@ -16,7 +16,7 @@ from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import AssetCheckEvaluationTargetMaterializationData
 from backfill_assets.defs.event_storage import stored_together
 from backfill_assets.defs.launched_by import launched
-from backfill_assets.defs.resources import SparkByMode
+from backfill_assets.defs.spark_by_mode import SparkByMode
 from backfill_assets.defs.staging import (
     asset_key,
     in_plain_words,

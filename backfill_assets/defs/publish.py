@@ -15,7 +15,7 @@ from backfill_assets.defs import changes, diff_events
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, launched
-from backfill_assets.defs.resources import SparkByMode
+from backfill_assets.defs.spark_by_mode import SparkByMode
 from backfill_assets.defs.staging import (
     asset_key,
     backfill_partitions,

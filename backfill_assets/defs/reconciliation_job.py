@@ -14,7 +14,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.checks import verdict_metadata
 from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, launched
-from backfill_assets.defs.resources import SparkByMode
+from backfill_assets.defs.spark_by_mode import SparkByMode
 from backfill_assets.defs.staging import asset_key, launched_by_dagster
 from backfill_assets.installation import Platform
 from backfill_assets.reconciliation.drift import reading

@@ -17,7 +17,7 @@ from backfill_assets.declarations.target import InputTable, TargetTable
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import BACKFILL_ID_TAG, UnresolvedAssetJobDefinition, add_asset_metadata
 from backfill_assets.defs.launched_by import RANGE_END, RANGE_START, RUN_TAG, is_decided, known_stop, launched
-from backfill_assets.defs.resources import SparkByMode
+from backfill_assets.defs.spark_by_mode import SparkByMode
 from backfill_assets.installation import Platform
 from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Staged, require_computable, stage_chunks
