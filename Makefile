@@ -9,7 +9,7 @@ QUIETLY := --quiet --disable-pip-version-check --no-input --root-user-action ign
 FAILED := the packages of requirements.lock could not be installed: pip's reason is above; then run the same command again
 EVENTS ?= $(wildcard ../shared/data/road_traffic_fines.parquet)
 
-.PHONY: demo test lint types lock bench setup clean
+.PHONY: demo test check durations lint types lock bench setup clean
 
 setup: $(READY)
 
@@ -32,6 +32,13 @@ $(ARCHIVE): $(READY)
 
 test: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# the inner loop: the quick modules, one restatement from plan to published, a crash a phase, the model with few examples
+check: $(READY) $(ARCHIVE)
+	@HYPOTHESIS_EXAMPLES=3 $(BIN)/python -m pytest -q -n $(WORKERS) --dist load --inner-loop
+
+durations: $(READY) $(ARCHIVE)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --record-durations
 
 lint: $(READY)
 	@$(BIN)/ruff check .

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import durations
 import pytest
 from launches import CONTEXT
 from servers import NoServerError, Postgres, postgres
@@ -26,33 +27,23 @@ CONTEXT.set_forkserver_preload(
     ]
 )
 
-LONG = (
-    "test_crash.py",
-    "test_restatement.py",
-    "test_publish_modes.py",
-    "test_reproduce.py",
-    "test_browser.py",
-    "test_kills.py",
-    "test_gc.py",
-    "test_live.py",
-    "test_reconciliation.py",
-    "test_leases.py",
-    "test_testing.py",
-    "test_doctor.py",
-    "test_old_data.py",
-    "test_dagster.py",
-    "test_verify.py",
-    "test_report.py",
-    "test_tutorial.py",
-    "test_diff.py",
-    "test_postgres.py",
-    "test_model.py",
-)
-"""The modules that take longest, first: a process that begins one of them last would be waited for by the others."""
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--inner-loop", action="store_true", help="the quick modules, and what is marked `check`")
+    parser.addoption("--record-durations", action="store_true", help="write down what each module takes")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(durations.Recorder())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--inner-loop"):
+        left = durations.quick(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(left)])
+        items[:] = left
+    durations.longest_first(items)
 
 
 @pytest.fixture(scope="session")
