@@ -17,6 +17,7 @@ from backfill_assets.evidence.records import catch_up
 from backfill_assets.installation import Platform
 from backfill_assets.planning.live_names import name_problems
 from backfill_assets.publication import publisher as publication
+from backfill_assets.publication.announcements import Published
 from backfill_assets.publication.heads import keep
 from backfill_assets.staging.executor import require_young
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
@@ -228,7 +229,7 @@ def stop(platform: Platform, run_id: str, *, by: str, reason: str = "", through:
 
 def publish(
     platform: Platform, run_id: str, *, by: str | None = None, comment: str = "", break_glass: str = ""
-) -> publication.Published:
+) -> Published:
     """Decide to publish a validated run, and publish it; safe to repeat.
 
     Args:
@@ -245,9 +246,7 @@ def publish(
         return _publish(platform, run_id, by=person, comment=comment, break_glass=break_glass)
 
 
-def _publish(
-    platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = ""
-) -> publication.Published:
+def _publish(platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = "") -> Published:
     record, policy, rule = _of(platform, run_id)
     if record.state is RunState.VALIDATED and record.plan.publishes:
         _decide_publication(platform, record, policy, rule, by, comment, break_glass)
@@ -256,7 +255,7 @@ def _publish(
 
 def rollback(
     platform: Platform, run_id: str, *, by: str | None = None, comment: str = "", break_glass: str = ""
-) -> publication.Published:
+) -> Published:
     """Decide to roll a published run back, and do it; safe to repeat. Arguments as of `publish`.
 
     It takes a publisher. That somebody else approved the run is not asked: what readers saw before comes back.
@@ -268,9 +267,7 @@ def rollback(
         return _rollback(platform, run_id, by=person, comment=comment, break_glass=break_glass)
 
 
-def _rollback(
-    platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = ""
-) -> publication.Published:
+def _rollback(platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = "") -> Published:
     # what an interrupted reinstatement has shown to everybody is what is decided about
     published = publication.up_to_date(platform, run_id, ROLLBACK).state is RunState.PUBLISHED
     with _decided(platform, run_id, approvals.ROLLBACK, by, comment, break_glass, wanted=published):
@@ -279,7 +276,7 @@ def _rollback(
 
 def reinstate(
     platform: Platform, run_id: str, *, by: str | None = None, comment: str = "", break_glass: str = ""
-) -> publication.Published:
+) -> Published:
     """Decide to undo the rollback of a run, and do it; safe to repeat. Arguments, and who may, as of `publish`.
 
     Raises:
@@ -289,9 +286,7 @@ def reinstate(
         return _reinstate(platform, run_id, by=person, comment=comment, break_glass=break_glass)
 
 
-def _reinstate(
-    platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = ""
-) -> publication.Published:
+def _reinstate(platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = "") -> Published:
     rolled_back = publication.up_to_date(platform, run_id, REINSTATE).state is RunState.ROLLED_BACK
     with _decided(platform, run_id, approvals.REINSTATE, by, comment, break_glass, wanted=rolled_back):
         return publication.reinstate(platform, run_id)
@@ -299,7 +294,7 @@ def _reinstate(
 
 def accept(
     platform: Platform, run_id: str, *, by: str | None = None, comment: str = "", break_glass: str = ""
-) -> publication.Published:
+) -> Published:
     """Decide that main shows a version, and make it so; safe to repeat. Arguments, and who may, as of `publish`.
 
     Raises:
@@ -309,9 +304,7 @@ def accept(
         return _accept(platform, run_id, by=person, comment=comment, break_glass=break_glass)
 
 
-def _accept(
-    platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = ""
-) -> publication.Published:
+def _accept(platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = "") -> Published:
     with _decided(
         platform,
         run_id,

@@ -36,7 +36,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets import faults
 from backfill_assets.installation import Platform
-from backfill_assets.publication.publisher import change_of, publish
+from backfill_assets.publication.modes import change_of
+from backfill_assets.publication.publisher import publish
 from benchmarks.small_table import CORRECTIONS, READINGS
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.facade import RUN_PROPERTY, local_path

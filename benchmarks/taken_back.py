@@ -81,7 +81,9 @@ class NotFoundOnce(Exception):  # noqa: N818 - what was found, not what went wro
 
 DERIVE = "backfill_assets/worker/chunk_merge.py"
 DERIVATION, COMPUTE, ROWS = (f"backfill_assets/staging/{name}.py" for name in ("derivation", "compute", "rows"))
-WAYS, LEASING = (f"backfill_assets/publication/{name}.py" for name in ("changes_by_mode", "leasing"))
+CHANGE, COMMITS, REFERENCES, LEASING = (
+    f"backfill_assets/publication/{name}.py" for name in ("change", "table_by_table", "move_references", "leasing")
+)
 DOCTOR = "backfill_assets/operations/doctor.py"
 GARBAGE, LEDGER = "backfill_assets/operations/garbage.py", "resources/ledger/facade.py"
 REPLACEMENTS, LOADS = (f"resources/lakehouse/{name}.py" for name in ("replacements", "load_commits"))
@@ -142,8 +144,9 @@ MENDS = (
         (
             Edit(
                 DOCTOR,
-                "from backfill_assets.publication.publisher import change_of\n",
-                "from backfill_assets import publication\nfrom backfill_assets.publication.publisher import change_of\n",
+                "from backfill_assets.publication.modes import change_of\n",
+                "from backfill_assets.publication import publisher as publication\n"
+                "from backfill_assets.publication.modes import change_of\n",
             ),
             Edit(
                 DOCTOR,
@@ -229,22 +232,22 @@ MENDS = (
         24,
         (
             Edit(
-                WAYS,
-                "        for table in self.tables:\n"
+                COMMITS,
+                "        for table in change.tables:\n"
                 "            if commits:\n"
                 '                faults.reach("publishing.halfway")\n'
-                "            commits.append(self._publish_to(table, root))\n"
+                "            commits.append(self.landed(change, table, PUBLISH, 1) or self.commit_to(change, table, root))\n"
                 "        return commits[0]\n",
-                "        for table in reversed(self.tables):\n"
+                "        for table in reversed(change.tables):\n"
                 "            if commits:\n"
                 '                faults.reach("publishing.halfway")\n'
-                "            commits.append(self._publish_to(table, root))\n"
+                "            commits.append(self.landed(change, table, PUBLISH, 1) or self.commit_to(change, table, root))\n"
                 "        return commits[-1]\n",
             ),
             Edit(  # by it nothing is taken back, either: half is taken for landed
-                WAYS,
-                "if lakehouse.find_publication(self.tables[0], run_id, PUBLISH) is not None:",
-                "if any(lakehouse.find_publication(table, run_id, PUBLISH) is not None for table in self.tables):",
+                COMMITS,
+                "return change.last(change.tables[0], PUBLISH) is not None",
+                "return any(change.last(table, PUBLISH) is not None for table in change.tables)",
             ),
         ),
     ),
@@ -283,10 +286,10 @@ MENDS = (
         12,
         (
             Edit(
-                WAYS,
+                REFERENCES,
                 "            return action == REINSTATE and bool(done) and undone_by(done) != ROLLBACK\n",
                 '            undone = next(one["action"] for one in reversed(done) if one["action"] != ACCEPT)\n'
-                "            return not self._is_main(undone)\n",
+                "            return change.last(change.target.name, undone) is None\n",
             ),
         ),
     ),
@@ -297,21 +300,21 @@ MENDS = (
         12,
         (
             Edit(
-                WAYS,
+                REFERENCES,
                 "if had := [ref for ref in expected if lakehouse.snapshot_of(name, ref) is not None]:",
-                'expected.pop(withdrawn(version or ""), None)\n        if had := list[str]():',
+                "expected.pop(withdrawn(self.version), None)\n        if had := list[str]():",
             ),
             Edit(
-                WAYS,
-                "        if self._named(old) is not None and self._is_taken(new):\n",
-                "        if self._named(old) is None and self._is_taken(old):\n",
+                REFERENCES,
+                "        if self.named(change, old) is not None and self.is_taken(change, new):\n",
+                "        if self.named(change, old) is None and self.is_taken(change, old):\n",
             ),
             Edit(
-                WAYS,
-                "return landed and self._named(old) is not None and not self._is_taken(new)",
-                "return landed and self._named(old) is not None",
+                REFERENCES,
+                "return landed and self.named(change, old) is not None and not self.is_taken(change, new)",
+                "return landed and self.named(change, old) is not None",
             ),
-            Edit(WAYS, "if snapshot is not None and not self._is_taken(new):", "if snapshot is not None:"),
+            Edit(REFERENCES, "if snapshot is not None and not self.is_taken(change, new):", "if snapshot is not None:"),
         ),
     ),
     Mend(
@@ -335,9 +338,9 @@ MENDS = (
         "REPLACE_PARTITIONS, planned anew: expire, rollback",
         12,
         (
-            Edit(WAYS, "plans = [self.plan, *self.plans.values()]", "plans = [self.plan]"),
+            Edit(COMMITS, "plans = [change.plan, *change.plans.values()]", "plans = [change.plan]"),
             Edit(
-                WAYS,
+                CHANGE,
                 "bases = {plan.base_snapshot_id for plan in self.plans.values()} - {approved, None}",
                 "bases = {self.plan.base_snapshot_id} - {approved, None}",
             ),

@@ -92,10 +92,6 @@ class PublishMode(StrEnum):
     """Differences to the accepted rows are appended to the corrections table."""
 
 
-ON_BRANCH = frozenset({PublishMode.SHADOW_SWAP, PublishMode.VERSIONED})
-"""Modes whose candidate is committed to a branch before readers of main see it."""
-
-
 class OlderVersion(StrEnum):
     """What becomes of a row that a merge would replace by one of an older version."""
 
@@ -340,6 +336,23 @@ class Target(_Part):
         if mode is PublishMode.VERSIONED and self.version is None:
             raise ValueError("VERSIONED needs version, a name like v3")
         return self
+
+    @property
+    def correction_events(self) -> Corrections | None:
+        """Whether correction events stand for the change or go with it; None where there are none."""
+        if self.publish_mode is not PublishMode.CORRECTION_EVENTS:
+            return None
+        return self.corrections or Corrections.INSTEAD
+
+    @property
+    def derives(self) -> bool:
+        """Whether what is published is derived from the computed rows and those that the target holds."""
+        return self.merge is not None or self.correction_events is not None
+
+    @property
+    def first_rows_only(self) -> bool:
+        """Whether rows come into empty days only, and replace nobody's."""
+        return self.publish_mode is PublishMode.APPEND_ONLY
 
 
 class Conflict(_Part):

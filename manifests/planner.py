@@ -602,7 +602,7 @@ def make_plan(
         merge=_merge_terms(manifest, contract),
         version=manifest.target.version,
         acceptance=manifest.target.acceptance,
-        corrections=_corrections(manifest),
+        corrections=manifest.target.correction_events,
         corrections_base_snapshot_id=None if base is None else base.corrections_snapshot_id,
         conflict=None
         if manifest.conflict == Conflict()
@@ -677,12 +677,6 @@ def _sampled(sample: Sample, chunks: tuple[PlannedChunk, ...]) -> tuple[tuple[Pl
     return tuple(chunk for chunk in chunks if chunk.key in sample.chunks), []
 
 
-def _corrections(manifest: RunManifest) -> Corrections | None:
-    if manifest.target.publish_mode is not PublishMode.CORRECTION_EVENTS:
-        return None
-    return manifest.target.corrections or Corrections.INSTEAD
-
-
 def _merge_terms(manifest: RunManifest, contract: TargetContract) -> MergeTerms | None:
     merge = manifest.target.merge
     if merge is None or contract.entity is None:
@@ -696,11 +690,11 @@ def _mode_problems(manifest: RunManifest, contract: TargetContract, base: BaseSt
     """Return what a publish mode must refuse already when it is planned."""
     target, problems = manifest.target, []
     publish = target.publish_range
-    if target.publish_mode is PublishMode.APPEND_ONLY and base.rows_in_scope:
+    if target.first_rows_only and base.rows_in_scope:
         problems.append(
             Problem(
                 f"{contract.table} holds {base.rows_in_scope:,} rows in files of {publish.start} to {publish.end}",
-                "APPEND_ONLY writes first rows only: never beside those of another run",
+                f"{target.publish_mode} writes first rows only: never beside those of another run",
                 "narrow the publish range to empty chunks, or choose REPLACE_PARTITIONS",
             )
         )
@@ -730,11 +724,11 @@ def _mode_problems(manifest: RunManifest, contract: TargetContract, base: BaseSt
                     "see the table's snapshots",
                 )
             )
-    if target.publish_mode is PublishMode.CORRECTION_EVENTS and not contract.has_corrections:
+    if target.correction_events is not None and not contract.has_corrections:
         problems.append(
             Problem(
                 f"{contract.table} declares no corrections table",
-                "CORRECTION_EVENTS are appended to the table that the product declares for them",
+                f"{target.publish_mode} are appended to the table that the product declares for them",
                 "declare `corrections` in the product, or choose another publishMode",
             )
         )

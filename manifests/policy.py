@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from manifests.canonical import sha256_of
 from manifests.chunks import Chunking, aligned, following
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.model import Day, DayRange, Kind, Mode, Name, PublishMode, RunManifest, _Part, _StrictLoader
+from manifests.model import Day, DayRange, Kind, Mode, Name, RunManifest, _Part, _StrictLoader
 from manifests.rules import problems_of
 from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, same_text
 
@@ -724,7 +724,7 @@ def _masks(
         problem = _mask_problem(where, column.mask, known)
         if name == facts.time_column:
             problem = Problem(f"{where} places rows in time", "it cannot be masked", "correct the policy")
-        if manifest.target.publish_mode is PublishMode.MERGE_BY_KEY and name == facts.entity:
+        if manifest.target.merge is not None and name == facts.entity:
             problem = Problem(
                 f"{where} would be masked", "a merge finds its entities by it", "replace partitions instead"
             )

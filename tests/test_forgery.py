@@ -35,6 +35,7 @@ from backfill_assets.evidence.records import bundle_files, catch_up
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor import examine, mend
 from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication import announcements
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.publisher import prepare, publish, rollback
 from backfill_assets.review import diff
@@ -911,8 +912,8 @@ def test_the_record_of_a_diffs_table_whose_process_ended_before_its_link_gets_it
 def test_a_record_by_which_a_run_of_an_earlier_version_comes_under_the_chain_is_completed(platform: Platform) -> None:
     with (
         mock.patch.object(publication, "bundle_files", return_value={"plan.json": {"any": "plan"}, "chunks.json": []}),
-        mock.patch.object(publication, "tell"),
-        mock.patch.object(publication, "catch_up"),
+        mock.patch.object(announcements, "tell"),
+        mock.patch.object(announcements, "catch_up"),
     ):
         publish(platform, "waiting")  # as a version did that sealed no rows
     with killed_at("recording.written"):
@@ -927,8 +928,8 @@ def test_a_record_by_which_a_run_of_an_earlier_version_comes_under_the_chain_is_
 def test_a_run_that_came_under_the_chain_and_was_rolled_back_before_its_link_is_completed(platform: Platform) -> None:
     with (
         mock.patch.object(publication, "bundle_files", return_value={"plan.json": {"any": "plan"}, "chunks.json": []}),
-        mock.patch.object(publication, "tell"),
-        mock.patch.object(publication, "catch_up"),
+        mock.patch.object(announcements, "tell"),
+        mock.patch.object(announcements, "catch_up"),
     ):
         publish(platform, "waiting")  # as a version did that sealed no rows
     with killed_at("recording.written"):

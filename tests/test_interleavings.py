@@ -27,7 +27,7 @@ from backfill_assets.evidence.records import damaged_files, records_of
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor import Disagreement, examine, mend
 from backfill_assets.publication import publisher as publication
-from backfill_assets.publication.changes_by_mode import Change
+from backfill_assets.publication.change import Change
 from backfill_assets.publication.leasing import collecting_lease, leases_of
 from backfill_assets.publication.recording import record_landed, tell_again
 from manifests.errors import (
@@ -200,17 +200,17 @@ def test_a_publisher_that_slept_after_it_found_a_conflict_decides_nothing(
     run = staged(it, "run", on_conflict=terms)
     file = File(frozenset({Row("live", day_of(MONTHS[0], 9), 1, 1, "live")}))
     it.live(MONTHS[0], file)
-    found = publication._in_conflict
+    found = publication.settle_conflict
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(publication, "_in_conflict", found)
+        monkeypatch.setattr(publication, "settle_conflict", found)
         it.live(MONTHS[0], None, removed=file)
         sleeps_beyond_its_lease(it)
         with killed_at(it, "publishing.committed"):
             publish(it, run)
         found(*arguments)
 
-    monkeypatch.setattr(publication, "_in_conflict", late)
+    monkeypatch.setattr(publication, "settle_conflict", late)
     with pytest.raises(PublicationDeferred if terms is OnConflict.WAIT else LeaseLost):
         publish(it, run)
     assert state(it, run) is RunState.VALIDATED  # neither REJECTED nor RUNNING: it has landed
@@ -551,7 +551,7 @@ def test_each_renaming_of_a_version_has_a_record_of_its_own(it: Installation) ->
         assert verify(it.platform).everything == []
     told = [one.name for one in records_of(it.platform, run.run_id)]
     assert told == ["publish", "rollback", "reinstate-3", "rollback-4", "reinstate-5"]
-    untold = mock.patch.object(publication, "_tell_the_world", side_effect=Killed)
+    untold = mock.patch.object(publication, "tell_the_world", side_effect=Killed)
     with untold, pytest.raises(Killed):
         publication.rollback(it.platform, run.run_id)
     assert [one.kind for one in examine(it.platform)] == ["evidence-not-told"]

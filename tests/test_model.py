@@ -27,7 +27,6 @@ from table_model import File, Killed, Launch, Model, Row, Run
 from table_world import DAYS, MONTHS, NAMES, NOBODY, Installation, day_of, only_this_table
 
 from backfill_assets.operations import doctor
-from backfill_assets.publication import changes_by_mode as ways
 from backfill_assets.publication import publisher as publication
 from manifests.errors import LeaseHeld, PlanRefused, PublicationRefused, Refused
 from manifests.lifecycle import RunState
@@ -544,7 +543,9 @@ def test_a_gate_step_that_prepares_beside_a_publisher_gets_nothing_rejected(
     run = machine.given(mode, version="v1" if mode is PublishMode.VERSIONED else None)
     beside: list[str | None] = []
     prepare = partial(publication.prepare, machine.it.platform, run.run_id)
-    with mock.patch.object(ways.faults, "reach", lambda name: beside.append(prepare()) if name == point else None):
+    with mock.patch.object(
+        publication.faults, "reach", lambda name: beside.append(prepare()) if name == point else None
+    ):
         publication.publish(machine.it.platform, run.run_id)
     machine.model.publish(run, lambda _: None)
     assert beside == [None]  # it is the publisher's turn
@@ -558,7 +559,7 @@ def test_a_publisher_beside_a_gate_step_that_prepares_waits_for_its_turn(machine
         if point == "preparing.opened":
             held.append(_outcome(lambda: publication.publish(machine.it.platform, run.run_id)))
 
-    with mock.patch.object(ways.faults, "reach", publishes):
+    with mock.patch.object(publication.faults, "reach", publishes):
         assert publication.prepare(machine.it.platform, run.run_id) == f"candidate-{run.run_id}"
     assert [type(one) for one in held] == [LeaseHeld]
     machine.act("publish", run)

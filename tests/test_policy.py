@@ -32,8 +32,8 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor import examine, mend
 from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.publication import publisher as publication
-from backfill_assets.publication.publisher import policy_problems
 from backfill_assets.publication.publisher import publish as publish_body
+from backfill_assets.publication.requirements import policy_problems
 from backfill_assets.staging.executor import require_computable
 from benchmarks import small_table
 from manifests.errors import (

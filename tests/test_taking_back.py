@@ -255,7 +255,7 @@ def test_a_reinstatement_that_landed_and_finds_its_name_taken_is_recorded_withou
     both_named_alike(history)
     with (
         dying_at(history, "undoing.halfway"),
-        mock.patch("backfill_assets.publication.changes_by_mode.Change._require_undoable"),
+        mock.patch("backfill_assets.publication.move_references.NameVersion.require_undoable"),
     ):
         reinstate(history, "one")
     publish(history, "elsewhere")

@@ -22,6 +22,7 @@ from backfill_assets.evidence import records
 from backfill_assets.evidence.events import GC
 from backfill_assets.evidence.records import bundle_files
 from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.publication import announcements
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.publisher import publish, reinstate, rollback
 from benchmarks.changed_bytes import missed, overwrite
@@ -230,13 +231,13 @@ def test_undone_and_reinstated_runs_stay_verified(world: World) -> None:
 
 
 def test_a_refused_rollback_leaves_nothing_unrecorded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from backfill_assets.publication.changes_by_mode import Change
+    from backfill_assets.publication.replace_files import ReplaceFiles
 
     def refuse(*_arguments: object) -> None:
         raise PublicationRefused(Problem("somebody wrote there", "nobody else has", "look"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Change, "undo", refuse)
+        patch.setattr(ReplaceFiles, "undo", refuse)
         with pytest.raises(PublicationRefused):
             rollback(world.platform, "fixed")
     assert link_events(world, "fixed")[-1] == "refused"
@@ -448,8 +449,8 @@ def test_a_run_published_before_there_was_a_chain_is_said_and_adopted(
 
     with monkeypatch.context() as patch:
         patch.setattr(publication, "bundle_files", lambda *_: {"plan.json": {"any": "plan"}, "chunks.json": []})
-        patch.setattr(publication, "tell", tell_as_before)
-        patch.setattr(publication, "catch_up", lambda *_: None)
+        patch.setattr(announcements, "tell", tell_as_before)
+        patch.setattr(announcements, "catch_up", lambda *_: None)
         publish(world.platform, "waiting")
     # as the upgrade does, which puts such a run under the journal
     monkeypatch.setattr(journal.Entry, "adopted", property(lambda one: one.run_id == "waiting"))

@@ -25,7 +25,8 @@ from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, generator, raw
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.enforcement.loading import RawLoad
-from backfill_assets.publication.publisher import Published, publish
+from backfill_assets.publication.announcements import Published
+from backfill_assets.publication.publisher import publish
 from backfill_assets.staging.executor import stage_chunks
 from benchmarks.small_table import serves
 from manifests.lifecycle import RunState

@@ -12,8 +12,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from backfill_assets.publication.modes import strategy_in
 from manifests.lifecycle import ACCEPT, PUBLISH
-from manifests.model import ON_BRANCH, Acceptance
 from resources.lakehouse.fences import is_fence
 from resources.lakehouse.lineage import amended_base_tag, base_tag, is_past, withdrawn
 from resources.lakehouse.snapshots import Seen, redirected_access, writing_facts
@@ -126,7 +126,7 @@ def _follow_their_parents(seen: Seen, sealed: Sealed, log: list[tuple[int, int]]
 
 def _on_main(sealed: Sealed) -> list[Mapping[str, Any]]:
     """Return the changes of a run by which main came to show something else, and each in a snapshot of its own."""
-    if sealed.plan.get("acceptance") == Acceptance.LATER:
+    if strategy_in(sealed.plan).accepted_later:
         return []
     return [one for one in sealed.changes if one["snapshot_id"] and one["action"] != ACCEPT and one["ended_at"]]
 
@@ -136,7 +136,7 @@ def _committed_to_main(sealed: Sealed) -> set[int]:
 
     What was made on a branch was made by another clock than main was moved by.
     """
-    if sealed.plan.get("publish_mode") in ON_BRANCH:
+    if strategy_in(sealed.plan).waits_on_branch:
         return set()
     return {one["snapshotId"] for one in sealed.commits} | {one["snapshot_id"] for one in sealed.changes}
 
@@ -175,7 +175,7 @@ def _kept_by_name(seen: Seen, sealed: Sealed, report: Report) -> None:
         report.add(f"{seen.name} ref {name}", what, base, refs.get(name, "nothing"))
     shown = next((one["snapshot_id"] for one in sealed.changes if one["action"] == PUBLISH), None)
     candidate = f"candidate-{sealed.run_id}"
-    if sealed.plan.get("publish_mode") in ON_BRANCH and refs.get(candidate, shown) != shown:
+    if strategy_in(sealed.plan).waits_on_branch and refs.get(candidate, shown) != shown:
         what = f"does not name what '{sealed.run_id}' has published from it"
         report.add(f"{seen.name} ref {candidate}", what, shown, refs[candidate])
 

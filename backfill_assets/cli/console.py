@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a refusal is shown also where a product, which these import
     from backfill_assets.operations.doctor import Disagreement, Repaired
     from backfill_assets.operations.garbage import TableGarbage
     from backfill_assets.operations.runbook import Step
-    from backfill_assets.publication.publisher import Published
+    from backfill_assets.publication.announcements import Published
 
 STATE_STYLE = {
     "PUBLISHED": "green",

@@ -29,7 +29,8 @@ from backfill_assets.defs.staging import (
     tie,
 )
 from backfill_assets.installation import Platform
-from backfill_assets.publication.publisher import publish, waits_for
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.requirements import waits_for
 from backfill_assets.review.kept_diffs import after_publication
 from manifests.errors import LeaseHeld
 from manifests.lifecycle import PUBLISH, RunState

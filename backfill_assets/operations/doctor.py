@@ -36,14 +36,13 @@ from backfill_assets.evidence.collected import collected_snapshots, collections
 from backfill_assets.evidence.events import MOVED
 from backfill_assets.evidence.records import catch_up, harmed, harmed_of, is_behind, name_of, planted, untold
 from backfill_assets.installation import Platform
-from backfill_assets.publication.changes_by_mode import Change
-from backfill_assets.publication.publisher import change_of
+from backfill_assets.publication.change import Change
+from backfill_assets.publication.modes import change_of
 from backfill_assets.publication.recording import PROCESS_ENDED, close_intent, protect_bases, record_landed, tell_again
 from backfill_assets.review.kept_diffs import due, keep_diff
 from manifests.chunks import Chunking, first_day, last_day
 from manifests.errors import EnvironmentRefused, InputRefused, LedgerLocked, Refused, StateMoved
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WAS_PUBLISHED, WITHDRAW, RunState
-from manifests.model import Acceptance
 from manifests.planner import StagedFile
 from manifests.text import visible
 from resources import logs
@@ -471,8 +470,8 @@ def _landed(
         action = said.get(ACTION_PROPERTY, PUBLISH)
         if action == WITHDRAW:
             return None
-        if action == PUBLISH and not change.moves_main:
-            if change.plan.acceptance is Acceptance.LATER and not any(one["action"] == ACCEPT for one in recorded):
+        if action == PUBLISH and not change.strategy.shows_main:
+            if change.strategy.accepted_later and not any(one["action"] == ACCEPT for one in recorded):
                 return _Landed(ACCEPT, len(recorded) + 1, snapshot)
             return _Landed(PUBLISH, 1, snapshot)
         number = count_said(view.table, snapshot, SEQUENCE_PROPERTY)

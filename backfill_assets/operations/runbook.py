@@ -20,11 +20,12 @@ from backfill_assets.evidence.records import harmed_of
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.operations.garbage import lapsed
-from backfill_assets.publication.publisher import change_of, waits_for
+from backfill_assets.publication.modes import change_of, strategy_of
+from backfill_assets.publication.requirements import waits_for
 from backfill_assets.review.markdown import block, escaped
 from manifests.errors import Refused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
-from manifests.model import ON_BRANCH, Acceptance, OnConflict
+from manifests.model import OnConflict
 from manifests.planner import Plan, step_id
 from resources.actors import Proof
 from resources.lakehouse.storage import Storage, place_of
@@ -355,7 +356,7 @@ class _Book:
 
     def reviewed(self) -> _Said:
         facts = [self._rows_against_accepted] if self._state is RunState.VALIDATED else []
-        if self._plan.publish_mode in ON_BRANCH and self._state is RunState.VALIDATED:
+        if strategy_of(self._plan).waits_on_branch and self._state is RunState.VALIDATED:
             facts.append(f"the candidate can be queried on branch candidate-{self._id} once it is prepared")
         if not self._plan.publishes:
             if self._state is RunState.VALIDATED:
@@ -396,7 +397,7 @@ class _Book:
         if not self._plan.publishes:
             return StepState.NEVER, [f"mode {self._plan.mode} publishes nothing"], []
         accepted = any(one["action"] == ACCEPT for one in self._committed)
-        if self._state is RunState.PUBLISHED and self._plan.acceptance is Acceptance.LATER and not accepted:
+        if self._state is RunState.PUBLISHED and strategy_of(self._plan).accepted_later and not accepted:
             facts.append(f"readers of main do not see it; its version is {self._plan.version}")
             return StepState.NOW, facts, [self._command("accept")]
         if self._state in _PUBLISHED:
@@ -432,7 +433,7 @@ class _Book:
             by = sorted(one["run_id"] for one in open_freezes(self._platform.ledger) if f"{one['run_id']} (" in frozen)
             facts += [f"waits: {frozen}", "it goes on by itself when that has ended"]
             return StepState.NOW, facts, [f"backfill runbook {one}" for one in by]
-        if conflicts := change.conflicts():
+        if conflicts := change.strategy.conflicts(change):
             return self._in_conflict(facts, conflicts)
         if why := waits_for(self._platform, record):
             before = record.manifest.series

@@ -23,7 +23,7 @@ from manifests.chunks import aligned, cut, first_day, key_of, last_day
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
 from manifests.kinds import Holder, Present
 from manifests.lifecycle import RunState
-from manifests.model import DayRange, Kind, Mode, PublishMode, ReferenceData, RunManifest, mode_of, valid_part
+from manifests.model import DayRange, Kind, Mode, ReferenceData, RunManifest, mode_of, valid_part
 from manifests.planner import (
     BaseState,
     Plan,
@@ -181,7 +181,7 @@ def _require_columns(platform: Platform, target: TargetTable, manifest: RunManif
         PlanRefused: naming each column that differs.
     """
     declared = [(target.name, target.model)]
-    if target.corrections is not None and manifest.target.publish_mode is PublishMode.CORRECTION_EVENTS:
+    if target.corrections is not None and manifest.target.correction_events is not None:
         declared.append((target.corrections.name, target.corrections.model))
     problems = [
         problem
@@ -232,25 +232,24 @@ def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) 
     """Look up what the planner must know of the tables: for the manifest's publish mode, and beside live."""
     lakehouse, wanted = platform.lakehouse, manifest.target
     scope = Scope(target.day_column, wanted.publish_range.start, wanted.publish_range.end)
-    corrects = wanted.publish_mode is PublishMode.CORRECTION_EVENTS
-    derives = corrects or wanted.publish_mode is PublishMode.MERGE_BY_KEY
     changes = manifest.execution_mode is not Mode.RECONCILIATION
-    chunk_of = partial(key_of, target.chunking) if derives else None
+    chunk_of = partial(key_of, target.chunking) if wanted.derives else None
     known = base_state(platform, target, manifest)
-    first_rows_only = wanted.publish_mode is PublishMode.APPEND_ONLY
-    # rows of somebody else matter to APPEND_ONLY, and to what a kind means where no run holds a chunk
+    # rows of somebody else matter to what writes first rows only, and to what a kind means where no run holds a chunk
     holds_none = known.accepted.isdisjoint(
         chunk.key for chunk in cut(target.chunking, *aligned(target.chunking, scope.start, scope.end))
     )
-    rows = lakehouse.rows_in(target.name, scope) if first_rows_only or holds_none else 0
+    rows = lakehouse.rows_in(target.name, scope) if wanted.first_rows_only or holds_none else 0
     return replace(
         known,
-        rows_in_scope=rows if first_rows_only else 0,
+        rows_in_scope=rows if wanted.first_rows_only else 0,
         present=replace(known.present or Present(), rows_of_others=holds_none and rows > 0),
         files_beyond=tuple(lakehouse.files_beyond(target.name, scope, chunk_of)) if changes else (),
         refs=lakehouse.refs(target.name),
         source_snapshots=lakehouse.history(target.source) if wanted.merge is not None else frozenset(),
-        corrections_snapshot_id=_corrections_snapshot(platform, target) if corrects else None,
+        corrections_snapshot_id=_corrections_snapshot(platform, target)
+        if wanted.correction_events is not None
+        else None,
     )
 
 

@@ -12,10 +12,10 @@ from datetime import date
 
 from backfill_assets import faults
 from backfill_assets.installation import Platform
-from backfill_assets.publication.changes_by_mode import Change
+from backfill_assets.publication.change import Change
+from backfill_assets.publication.modes import change_of, strategy_of
 from manifests.errors import EnvironmentRefused, Refused
-from manifests.lifecycle import ACCEPT, PREPARE, PUBLISH, REINSTATE, ROLLBACK, undone_by
-from manifests.model import ON_BRANCH
+from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, undone_by
 from resources.lakehouse.facade import Commit
 from resources.ledger.facade import RunRecord, operator
 from resources.ledger.leases import Lease, Leases
@@ -111,7 +111,8 @@ def _tables(platform: Platform, target: str) -> list[str]:
 
 
 def _tables_of(platform: Platform, run_id: str) -> list[str]:
-    return _change(platform, platform.ledger.run(run_id)).tables
+    record = platform.ledger.run(run_id)
+    return strategy_of(record.plan).tables(platform.products.target(record.target))
 
 
 def leases_of(platform: Platform) -> Leases:
@@ -124,21 +125,16 @@ def held(platform: Platform, change: Change) -> list[str]:
     done = platform.ledger.publications(change.record.run_id)
     if any(one["action"] == ACCEPT and one["state"] == "COMMITTED" for one in done):
         return [chunk.key for chunk in change.plan.chunks]
-    return change.holds
+    return change.strategy.holds(change)
 
 
 def _days(record: RunRecord, action: str) -> tuple[date, date]:
-    """Return the days a run's commits may change: all of them where a pointer is moved."""
-    if record.plan.publish_mode in ON_BRANCH and action != PREPARE:
-        return date.min, date.max
-    return record.plan.publish_range.start, record.plan.publish_range.end
+    """Return the first and last day that an action's commits may change."""
+    return strategy_of(record.plan).days(record.plan, action)
 
 
 def _change(platform: Platform, record: RunRecord, token: int | None = None) -> Change:
-    plans = platform.ledger.plans(record)
-    return Change(
-        platform, platform.products.target(record.target), record, platform.ledger.chunks(record.run_id), plans, token
-    )
+    return change_of(platform, record, platform.ledger.chunks(record.run_id), token)
 
 
 def _record_interrupted(platform: Platform, record: RunRecord, wanted: str, lease: Lease) -> None:
@@ -170,17 +166,17 @@ def brought_to_an_end(platform: Platform, change: Change, action: str) -> Commit
     Raises:
         PublicationRefused: if what is left of a change cannot be done any more.
     """
-    entries = platform.ledger.publications(change.record.run_id)
+    strategy, entries = change.strategy, platform.ledger.publications(change.record.run_id)
     done = [one for one in entries if one["state"] == "COMMITTED"]
     number = 1 if action == PUBLISH else len(done) + 1
     if action == PUBLISH:
-        change.take_announcement_back()
-    if not change.is_half_done(action, number):
-        return change.recorded_late(action, number)
+        strategy.take_announcement_back(change)
+    if not strategy.is_half_done(change, action, number):
+        return strategy.recorded_late(change, action, number)
     root = next(one["evidence_root"] for one in reversed(entries) if one["action"] == action)
     if action == PUBLISH:
-        return change.publish(root)
-    return change.undo(action, number, undone_by(done), root)
+        return strategy.publish(change, root)
+    return strategy.undo(change, action, number, undone_by(done), root)
 
 
 def tag_bases(platform: Platform, change: Change) -> list[str]:

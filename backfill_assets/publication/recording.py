@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from backfill_assets.evidence.records import bundle_in_use
 from backfill_assets.installation import Platform
+from backfill_assets.publication.announcements import tell_of
 from backfill_assets.publication.leasing import brought_to_an_end, publishing_lease, put_on_record, tag_bases
-from backfill_assets.publication.publisher import change_of, require_publishable, tell_of
+from backfill_assets.publication.modes import change_of
+from backfill_assets.publication.requirements import require_publishable
 from manifests.lifecycle import PUBLISH, RunState
 from resources.ledger.facade import ABANDONED, BEFORE, operator
 from resources.ledger.repairs import close_publication
@@ -35,7 +37,7 @@ def record_landed(platform: Platform, run_id: str, action: str, number: int) -> 
         done = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
         if len(done) == number - 1 and record.state is BEFORE[action]:
             chunks = require_publishable(platform, run_id)[1] if action == PUBLISH else ledger.chunks(run_id)
-            change = change_of(platform, record, chunks, lease)
+            change = change_of(platform, record, chunks, lease.token)
             if (commit := brought_to_an_end(platform, change, action)) is None:
                 return None
             root, base = platform.evidence.verify(run_id, bundle_in_use(platform, run_id)), record.plan.base_snapshot_id

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
 from itertools import dropwhile
 from typing import Any
 
 from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.publication.change import PublishStrategy
+from backfill_assets.publication.modes import strategy_in
 from manifests.lifecycle import ACCEPT, PUBLISH, undone_by
-from manifests.model import ON_BRANCH, Corrections
 from resources.lakehouse.facade import (
     ACTION_PROPERTY,
     EVIDENCE_PROPERTY,
@@ -67,6 +69,11 @@ class Intent:
         """The approved plan."""
         return self.run["plan"]  # type: ignore[no-any-return]
 
+    @cached_property
+    def strategy(self) -> PublishStrategy:
+        """How its publish mode changes tables."""
+        return strategy_in(self.plan)
+
     @property
     def committed(self) -> list[Row]:
         """The entries of what it has done before, oldest first."""
@@ -85,17 +92,12 @@ class Intent:
 
     def tables(self, target: TargetTable) -> list[str]:
         """Return the tables that it changes: first the one by whose snapshots the ledger knows the action."""
-        corrections = self.plan.get("corrections")
-        if not corrections or target.corrections is None:
-            return [target.name]
-        return (
-            [target.corrections.name] if corrections == Corrections.INSTEAD else [target.name, target.corrections.name]
-        )
+        return self.strategy.tables(target)
 
     @property
     def changed(self) -> list[str]:
-        """The chunks whose days it may change: of a merge those that it puts files into or takes them from."""
-        if not self.plan.get("merge"):
+        """The chunks whose days it may change; where it names files, those that it puts files into or takes them from."""
+        if not self.strategy.takes_named_files:
             return [str(one["key"]) for one in self.plan["chunks"]]
         return [str(one["chunk"]) for one in self.chunks if one["derived"] or one["replaced"]]
 
@@ -144,7 +146,7 @@ class Effect:
 
     def has_brought(self, key: str, place: str) -> bool:
         """Whether readers get a file of a chunk by it that was not accepted: also one that a merge has left there."""
-        is_left = bool(self.intent.plan.get("merge")) and key in self.keys and place in self.after
+        is_left = self.intent.strategy.takes_named_files and key in self.keys and place in self.after
         return place in self.came or is_left
 
     def has_taken(self, key: str, place: str) -> bool:
@@ -207,7 +209,7 @@ def _is_said_to_be(snapshot: Snapshot, intent: Intent) -> bool:
 
 def _is_in_time(snapshot: Snapshot, intent: Intent) -> bool:
     """Whether a snapshot was made after the intent; a candidate that waited on a branch was made before."""
-    if intent.action == ACCEPT or (intent.action == PUBLISH and intent.plan["publish_mode"] in ON_BRANCH):
+    if intent.action == ACCEPT or (intent.action == PUBLISH and intent.strategy.waits_on_branch):
         return True
     return _EPOCH + timedelta(milliseconds=snapshot.timestamp_ms) >= intent.began - _CLOCKS
 
@@ -216,12 +218,11 @@ def _published(
     seen: Seen, target: TargetTable, day: int | None, before: Mapping[str, Entry], intent: Intent
 ) -> tuple[set[str], set[str]]:
     """Return the places of the files that a publication brings into a table, and of those that it takes out of it."""
-    is_merge, is_target = bool(intent.plan.get("merge")), seen.name == target.name
-    kind = "derived" if is_merge or not is_target else "files"
-    came = {place_of(file["path"]) for chunk in intent.chunks for file in chunk[kind]}
-    if is_merge:
+    staged = "derived" if intent.strategy.is_derived(target, seen.name) else "files"
+    came = {place_of(file["path"]) for chunk in intent.chunks for file in chunk[staged]}
+    if intent.strategy.takes_named_files:
         return came, {place_of(path) for chunk in intent.chunks for path in chunk["replaced"]}
-    return came, _in_days(seen, before, day, intent.days) if is_target else set()
+    return came, _in_days(seen, before, day, intent.days) if seen.name == target.name else set()
 
 
 def _undone(

@@ -32,7 +32,7 @@ from backfill_assets.evidence.records import Record, records_of, vouched_for
 from backfill_assets.gates.chunk_changes import Side, diff_id_of, sides_of
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
-from backfill_assets.publication.publisher import change_of
+from backfill_assets.publication.modes import change_of
 from backfill_assets.staging.workers import in_workers
 from backfill_assets.worker.chunk_diff import (
     KINDS,
@@ -133,7 +133,8 @@ def stale_chunks(platform: Platform, run_id: str) -> list[str]:
     record = platform.ledger.run(run_id)
     if record.state not in _WAITING or not record.plan.publishes:
         return []
-    return change_of(platform, record, platform.ledger.chunks(run_id)).conflicts()
+    change = change_of(platform, record, platform.ledger.chunks(run_id))
+    return change.strategy.conflicts(change)
 
 
 def _what_helps(record: RunRecord) -> str:

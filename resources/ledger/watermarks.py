@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 import sqlalchemy as sa
 
 from manifests.chunks import first_day
-from manifests.model import Corrections, PublishMode
+from manifests.model import Corrections
 from manifests.planner import Plan
 from resources.ledger.plans import said
 from resources.ledger.tables import accepted_versions, runs, watermarks
@@ -87,9 +87,7 @@ def withdraw(connection: sa.Connection, plan: Plan, at: datetime) -> None:
 
 
 def _completes(plan: Plan) -> bool:
-    if plan.publish_mode is PublishMode.CORRECTION_EVENTS:
-        return plan.corrections is Corrections.BESIDE
-    return plan.publish_mode is not PublishMode.MERGE_BY_KEY
+    return plan.merge is None and plan.corrections is not Corrections.INSTEAD
 
 
 def _current(connection: sa.Connection, target: str) -> Watermark | None:

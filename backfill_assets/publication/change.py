@@ -1,0 +1,236 @@
+"""A run's change of its tables, and what a publish mode's strategy has to say about such a change.
+
+Put here what every mode has in common: the run, its plans, what is staged, the marks by which its commits are recognised.
+Every commit says in its snapshot's summary which run, action and number of action it is of, so that nothing is done twice
+after a crash. What is committed where is the strategies', one module a family of modes; which mode has which, `modes`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any, Protocol
+
+from pyiceberg.table.snapshots import Snapshot
+
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.installation import Platform
+from manifests.planner import Plan, PlannedChunk, StagedFile
+from resources.lakehouse.facade import (
+    ACTION_PROPERTY,
+    EVIDENCE_PROPERTY,
+    PLAN_PROPERTY,
+    RUN_PROPERTY,
+    SEQUENCE_PROPERTY,
+    VERSION_PROPERTY,
+    Commit,
+    Scope,
+)
+from resources.lakehouse.lineage import amended_base_tag, base_tag
+from resources.ledger.facade import ChunkRecord, RunRecord
+
+MAIN = "main"
+"""The branch that readers of a table get."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a plan says of its publish mode beside the mode's name; a damaged ledger may say anything.
+
+    Attributes:
+        version: the name of the version that is published.
+        acceptance: when that version becomes what main shows; see `manifests.model.Acceptance`.
+        corrections: whether correction events stand for the change or beside it; see `manifests.model.Corrections`.
+    """
+
+    version: str | None = None
+    acceptance: str | None = None
+    corrections: str | None = None
+
+
+class PublishStrategy(Protocol):
+    """How the publish modes of one family change their tables, and take the change back.
+
+    A strategy decides nothing: what must precede a publication, and what is recorded of it, is `publisher`'s. Everything
+    that commits does so under the lease whose token the change carries, finds what has landed before, and is safe to
+    repeat.
+    """
+
+    @property
+    def first_rows_only(self) -> bool:
+        """Whether the mode writes first rows only, and never replaces those of somebody else."""
+
+    @property
+    def waits_on_branch(self) -> bool:
+        """Whether what is published waits on a branch before, and the publication moves references alone."""
+
+    @property
+    def shows_main(self) -> bool:
+        """Whether readers of the target's main see the publication."""
+
+    @property
+    def accepted_later(self) -> bool:
+        """Whether main is made to show what was published by an action of its own."""
+
+    @property
+    def takes_named_files(self) -> bool:
+        """Whether only the files that a chunk names go out of the target: of the others its days keep theirs."""
+
+    def tables(self, target: TargetTable) -> list[str]:
+        """Return every table that is committed to, in that order: first the one by which the ledger knows the change."""
+
+    def is_derived(self, target: TargetTable, table: str) -> bool:
+        """Whether what comes into a table was derived of the computed files; else these themselves come."""
+
+    def days(self, plan: Plan, action: str) -> tuple[date, date]:
+        """Return the first and last day of the target that an action's commits may change."""
+
+    def holds(self, change: Change) -> list[str]:
+        """Return the chunks of the target that are the run's once it is published."""
+
+    def files(self, change: Change, table: str) -> list[StagedFile]:
+        """Return the staged files that come into a table."""
+
+    def conflicts(self, change: Change) -> list[str]:
+        """Return the chunks whose files in the target are no longer those of their base."""
+
+    def prepare(self, change: Change, root: str) -> None:
+        """Commit what waits on a branch, where it does."""
+
+    def publish(self, change: Change, root: str) -> Commit:
+        """Make the change, or find that it was made; return the commit by which the ledger knows it.
+
+        Raises:
+            PublicationRefused: before anything was committed.
+        """
+
+    def accept(self, change: Change) -> Commit:
+        """Make what was published be what main shows, or find that it is; where that takes an action of its own."""
+
+    def has_landed(self, change: Change) -> bool:
+        """Whether the publication was committed, at least to its first table: its process may have died before it could say so."""
+
+    def take_announcement_back(self, change: Change) -> None:
+        """Take back what was committed beside a change that its first table never got; without that, change nothing."""
+
+    def is_half_done(self, change: Change, action: str, sequence: int) -> bool:
+        """Whether an action has made some of its commits, and not the others yet."""
+
+    def recorded_late(self, change: Change, action: str, sequence: int) -> Commit | None:
+        """Return what an action has committed, if all of it has landed: for one that died before it could say so."""
+
+    def returning(self, change: Change, action: str, undone: str) -> list[str]:
+        """Return the files that undoing the run's last change (`undone`) would show readers again, in any of its tables."""
+
+    def has_undone(self, change: Change, action: str, sequence: int) -> bool:
+        """Whether an undoing of the run was committed, in any of its tables."""
+
+    def undo(self, change: Change, action: str, sequence: int, undone: str, root: str) -> Commit:
+        """Undo the run's last change (`undone`) as a new one (`action`), or find that it was undone.
+
+        Raises:
+            PublicationRefused: if it cannot be undone.
+        """
+
+
+@dataclass(frozen=True)
+class Change:
+    """One run's change of its tables.
+
+    Attributes:
+        platform: the installation.
+        target: the run's target.
+        record: the run.
+        chunks: what is staged.
+        plans: the plan of each chunk, by key.
+        strategy: how its publish mode changes tables.
+        token: of the lease under which it is committed.
+    """
+
+    platform: Platform
+    target: TargetTable
+    record: RunRecord
+    chunks: Sequence[ChunkRecord]
+    plans: Mapping[str, Plan]
+    strategy: PublishStrategy
+    token: int | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The approved plan."""
+        return self.record.plan
+
+    @property
+    def tables(self) -> list[str]:
+        """Every table that the run changes, in the order in which it does."""
+        return self.strategy.tables(self.target)
+
+    @property
+    def branch(self) -> str:
+        """The branch on which a candidate waits."""
+        return f"candidate-{self.record.run_id}"
+
+    @property
+    def base_tags(self) -> dict[str, int]:
+        """The tags that keep the run's bases in the target from expiry: that of its plan, and those of chunks planned anew."""
+        approved = self.plan.base_snapshot_id
+        bases = {plan.base_snapshot_id for plan in self.plans.values()} - {approved, None}
+        anew = {amended_base_tag(self.record.run_id, base): base for base in bases if base is not None}
+        return anew if approved is None else {base_tag(self.record.run_id): approved} | anew
+
+    @property
+    def has_landed(self) -> bool:
+        """Whether the publication was committed, at least to its first table."""
+        return self.strategy.has_landed(self)
+
+    @property
+    def committed(self) -> list[dict[str, Any]]:
+        """What the ledger says that the run has committed, oldest first."""
+        entries = self.platform.ledger.publications(self.record.run_id)
+        return [entry for entry in entries if entry["state"] == "COMMITTED"]
+
+    def properties(self, action: str, sequence: int, root: str) -> dict[str, str]:
+        """Return what the snapshot of an action says of itself."""
+        return {
+            RUN_PROPERTY: self.record.run_id,
+            ACTION_PROPERTY: action,
+            SEQUENCE_PROPERTY: str(sequence),
+            PLAN_PROPERTY: self.record.plan_hash,
+            VERSION_PROPERTY: self.plan.transform_version,
+            EVIDENCE_PROPERTY: root,
+        }
+
+    def last(self, table: str, action: str, ref: str = MAIN) -> Snapshot | None:
+        """Return the newest snapshot of an action of the run in the history of what a ref of a table names."""
+        return self.platform.lakehouse.find_publication(table, self.record.run_id, action, ref)
+
+    def landed(self, table: str, action: str, sequence: int) -> Commit | None:
+        """Return what an action of a number has committed to a table's main; None if nothing."""
+        lakehouse = self.platform.lakehouse
+        snapshot = lakehouse.find_publication(table, self.record.run_id, action, sequence=sequence)
+        return None if snapshot is None else Commit(snapshot.snapshot_id, *lakehouse.changed_files(table, snapshot))
+
+    def scopes(self, keys: Iterable[str], bases: Mapping[str, int | None]) -> list[tuple[Scope, int | None]]:
+        """Return the days of chunks, each stretch with the snapshot whose files it must still hold."""
+        return [
+            (Scope(self.target.day_column, stretch[0].start, stretch[-1].end), base)
+            for base, stretch in self._stretches(keys, bases)
+        ]
+
+    def _stretches(
+        self, keys: Iterable[str], bases: Mapping[str, int | None]
+    ) -> list[tuple[int | None, list[PlannedChunk]]]:
+        """Return chunks that follow one another and have one base."""
+        wanted = set(keys)
+        stretches: list[tuple[int | None, list[PlannedChunk]]] = []
+        for chunk in self.plan.chunks:
+            if chunk.key not in wanted:
+                continue
+            base = bases[chunk.key]
+            last = stretches[-1] if stretches else None
+            if last and last[0] == base and last[1][-1].end + timedelta(days=1) == chunk.start:
+                last[1].append(chunk)
+            else:
+                stretches.append((base, [chunk]))
+        return stretches

@@ -1,0 +1,110 @@
+"""What becomes of a run whose scope somebody else has changed since it was planned.
+
+Put here what the approved manifest says of a conflict: refuse for good, wait, or plan the chunks in conflict anew. Whether
+there is one is the strategy's to say.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import NoReturn
+
+from backfill_assets.installation import Platform
+from backfill_assets.planning.resolve import replanned
+from backfill_assets.publication.change import Change
+from backfill_assets.staging.derivation import chunk_scopes
+from manifests.errors import Problem, PublicationDeferred, PublicationRefused
+from manifests.kinds import FIRST_OUTPUT
+from manifests.lifecycle import PUBLISH, RunState
+from manifests.model import OnConflict
+from resources.ledger.facade import now, operator
+from resources.ledger.leases import Lease
+
+
+def settle_conflict(platform: Platform, change: Change, conflicts: list[str], lease: Lease) -> NoReturn:
+    """Do what the approved manifest says of a conflict: refuse for good, wait, or plan the chunks in conflict anew.
+
+    Raises:
+        LeaseLost: if somebody else has taken the scope over since the conflict was found, and nothing is done.
+        PublicationRefused: the run is REJECTED.
+        PublicationDeferred: the run waits, or must be computed again where it was planned anew.
+    """
+    run_id, terms = change.record.run_id, change.plan.conflict
+    shown = ", ".join(conflicts[:10]) + (" …" if len(conflicts) > 10 else "")  # noqa: PLR2004
+    what = f"{len(conflicts)} chunk(s) of {change.target.name} have changed since '{run_id}' was planned: {shown}"
+    again = "plan the change again, under a new run id, on the table as it is now"
+    policy = OnConflict.REFUSE if terms is None else terms.on_conflict
+    if terms is not None and policy is OnConflict.WAIT:
+        since = change.record.updated_at
+        until = since + timedelta(minutes=terms.wait_minutes)
+        if now() < until:
+            raise PublicationDeferred(
+                Problem(what, f"it waits until {until:%Y-%m-%d %H:%M} UTC for the other change to be undone", again)
+            )
+        again = f"it has waited {terms.wait_minutes} minutes; {again}"
+    if terms is not None and policy is OnConflict.REPLAN:
+        tried = len(platform.ledger.amendments(run_id))
+        pinned = change.record.manifest.source.snapshot_id
+        if _would_replace_first_rows(change, conflicts):
+            again = f"{_first_output(change)} never replaces rows, so that planning it anew cannot help; {again}"
+        elif tried < terms.max_replans and pinned is None:
+            plan = replanned(platform, change.target, change.plan)
+            number = platform.ledger.replan(run_id, plan, conflicts, actor=operator(), reason=what, token=lease.token)
+            raise PublicationDeferred(
+                Problem(what, f"they are planned anew (time {number} of {terms.max_replans})", "run them again")
+            )
+        elif pinned:
+            again = f"the manifest pins the source's snapshot; {again}"
+        else:
+            again = f"planned anew {tried} times; {again}"
+    lines = _differing_files(change, conflicts)
+    refusal = PublicationRefused(
+        Problem(
+            f"{change.target.name} no longer holds the plan's files:\n      " + "\n      ".join(lines),
+            "somebody else has written into the scope since the plan was made",
+            again,
+        )
+    )
+    entry = platform.ledger.open_publication(
+        run_id, PUBLISH, change.plan.base_snapshot_id, "", operator(), token=lease.token
+    )
+    platform.ledger.close_refused(entry, str(refusal))
+    reject(platform, run_id, what, lease)
+    raise refusal
+
+
+def reject(platform: Platform, run_id: str, why: str, lease: Lease) -> None:
+    """Move a validated run to REJECTED for what was found in its target under a lease."""
+    platform.ledger.move(run_id, RunState.REJECTED, operator(), why, expected=RunState.VALIDATED, token=lease.token)
+
+
+def _would_replace_first_rows(change: Change, conflicts: list[str]) -> bool:
+    """Whether a run that writes first rows only would, planned anew, replace what somebody else has written since."""
+    if not _first_output(change):
+        return False
+    scopes = chunk_scopes(change.target, [chunk for chunk in change.plan.chunks if chunk.key in set(conflicts)])
+    return any(change.platform.lakehouse.rows_in(change.target.name, scope) for scope in scopes.values())
+
+
+def _first_output(change: Change) -> str:
+    """Name what a run says of itself that means: it replaces nobody's rows; empty if it may."""
+    if change.strategy.first_rows_only:
+        return change.plan.publish_mode.value
+    kind = change.record.manifest.kind
+    return f"kind {kind}" if kind in FIRST_OUTPUT else ""
+
+
+def _differing_files(change: Change, conflicts: list[str], limit: int = 20) -> list[str]:
+    """Name files that came and went since the base, chunk by chunk."""
+    scopes = chunk_scopes(change.target, [chunk for chunk in change.plan.chunks if chunk.key in set(conflicts)])
+    lakehouse, name = change.platform.lakehouse, change.target.name
+    present = lakehouse.files_by_chunk(name, None, scopes)
+    lines = []
+    for key, scope in scopes.items():
+        base = change.plans[key].base_snapshot_id
+        then = set(lakehouse.files_by_chunk(name, base, {key: scope})[key]) if base is not None else set()
+        lines += [f"+ {path}" for path in sorted(set(present[key]) - then)]
+        lines += [f"- {path}" for path in sorted(then - set(present[key]))]
+        if len(lines) > limit:
+            return [*lines[:limit], f"… and more, in {len(conflicts)} chunk(s)"]
+    return lines

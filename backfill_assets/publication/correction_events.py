@@ -1,0 +1,186 @@
+"""The mode that says what is wrong with published rows, in a table of corrections: instead of a change, or beside it.
+
+Put here CORRECTION_EVENTS: one commit to the corrections table, or one to the target and then one to the corrections.
+Corrections only come and go as the run's own files; they never replace those of another run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from pyiceberg.table.snapshots import Snapshot
+
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.publication.change import Change, Options
+from backfill_assets.publication.table_by_table import TableByTable
+from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
+from manifests.model import Corrections
+from manifests.planner import Plan
+from resources.lakehouse.facade import Commit, Scope, ScopeChanged
+
+_OTHERS_SECONDS = 60.0
+"""How long the second table of a change is tried while others write into its scope."""
+
+
+def _corrections(target: TargetTable) -> str:
+    """Return the table that the target's corrections come into."""
+    return target.name if target.corrections is None else target.corrections.name
+
+
+class AppendCorrections(TableByTable):
+    """Corrections stand for the change: they are appended to the corrections table, and the target stays as it is."""
+
+    shows_main = False
+
+    @classmethod
+    def of(cls, options: Options) -> AppendCorrections:
+        """Return the strategy of a plan with these options."""
+        return ReplaceAndCorrect() if options.corrections == Corrections.BESIDE else AppendCorrections()
+
+    def tables(self, target: TargetTable) -> list[str]:
+        """Return the one table that is committed to."""
+        return [_corrections(target)]
+
+    def is_derived(self, target: TargetTable, table: str) -> bool:
+        """Whether what comes into a table was derived of the computed files: corrections are."""
+        return table == _corrections(target)
+
+    def holds(self, _change: Change) -> list[str]:
+        """Return nothing: the target keeps the rows of those that hold its chunks."""
+        return []
+
+    def base_of(self, change: Change, table: str, plan: Plan) -> int | None:
+        """Return the snapshot of a table that a plan was made on."""
+        is_corrections = table == _corrections(change.target)
+        return plan.corrections_base_snapshot_id if is_corrections else plan.base_snapshot_id
+
+    def gone(self, change: Change, table: str) -> Collection[str] | None:
+        """Return nothing for the corrections table, which only gets more rows; None for the target: all of the scopes."""
+        return () if table == _corrections(change.target) else None
+
+    def require_committable(self, change: Change) -> None:
+        """Refuse what can be refused before the first commit: what is corrected must be there, changed or not."""
+        if change.has_landed:
+            return
+        for table in dict.fromkeys([change.target.name, *change.tables]):
+            replaced = table == change.tables[0] == change.target.name
+            change.platform.lakehouse.require_unchanged(table, self.scopes(change, table), replaced=replaced)
+
+    def require_undoable(self, change: Change, action: str, _undone: str) -> None:
+        """Refuse to bring corrections back for rows that others have replaced: they are about the rows of the run's base."""
+        if action == REINSTATE:
+            target = change.target.name
+            change.platform.lakehouse.require_unchanged(target, self.scopes(change, target))
+
+
+class ReplaceAndCorrect(AppendCorrections):
+    """The target's files are replaced, and corrections beside them say what was wrong: two tables, a commit each.
+
+    The target is first. Corrections only add rows, which can be done at any later time: a change of which the target's part
+    was committed can always be completed. Announced first, they would stay for ever where the target's part can be made no
+    more.
+    """
+
+    shows_main = True
+
+    def tables(self, target: TargetTable) -> list[str]:
+        """Return both tables, the target first."""
+        return list(dict.fromkeys([target.name, _corrections(target)]))
+
+    def holds(self, change: Change) -> list[str]:
+        """Return the chunks of the target that are the run's once it is published."""
+        return self.changed(change)
+
+    def landed(self, change: Change, table: str, action: str, sequence: int) -> Commit | None:
+        """Return what an action has committed to a table and is there still: corrections may have been taken back alone."""
+        commit = change.landed(table, action, sequence)
+        if commit is None or action != PUBLISH or table == change.tables[0]:
+            return commit
+        issued = change.platform.lakehouse.find_publication(table, change.record.run_id, action, sequence=sequence)
+        gone = change.last(table, WITHDRAW)
+        if issued is not None and gone is not None and (gone.sequence_number or 0) > (issued.sequence_number or 0):
+            return None
+        return commit
+
+    def require_committable(self, change: Change) -> None:
+        """Refuse what can be refused before the first commit, also of what the second one brings."""
+        if change.has_landed:
+            return
+        super().require_committable(change)
+        for table in change.tables[1:]:
+            change.platform.lakehouse.require_as_gated(table, self.files(change, table))
+
+    def commit_to(self, change: Change, table: str, root: str) -> Commit:
+        """Put the staged files into a table.
+
+        Once the target has changed, what others add to the corrections is no reason any more to leave them out.
+        """
+        if table == change.tables[0]:
+            return super().commit_to(change, table, root)
+        give_up = time.monotonic() + _OTHERS_SECONDS
+        while True:
+            try:
+                return self.replace(change, table, root, self._present(change, table))
+            except ScopeChanged:
+                if time.monotonic() > give_up:
+                    raise
+
+    def _present(self, change: Change, table: str) -> list[tuple[Scope, int | None]]:
+        """Return what may be touched of a table, as it is now."""
+        present = change.platform.lakehouse.snapshot_id(table)
+        return [(scope, present) for scope, _ in self.scopes(change, table)]
+
+    def take_announcement_back(self, change: Change) -> None:
+        """Take back corrections of a change that the target never got; without them, change nothing.
+
+        Earlier versions of this project committed the corrections first: a process that ended in between has left them.
+        """
+        table = _corrections(change.target)
+        if change.has_landed or self.landed(change, table, PUBLISH, 1) is None:
+            return
+        change.platform.lakehouse.replace(
+            table,
+            self._present(change, table),
+            staged=[],
+            properties=change.properties(WITHDRAW, 1, ""),
+            replaced={file.path for file in self.files(change, table)},
+            token=change.token,
+        )
+
+    def require_undoable(self, change: Change, action: str, undone: str) -> None:
+        """Refuse what is wrong with either table, before the first commit changes anything."""
+        lakehouse = change.platform.lakehouse
+        for table in change.tables:
+            last = self.require_in_history(change, table, undone)
+            self.require_before(change, table, undone, last)
+            lakehouse.require_restorable(
+                table,
+                [scope for scope, _ in self.scopes(change, table)],
+                from_snapshot_id=last.snapshot_id,
+                to_snapshot_id=last.parent_snapshot_id,
+            )
+        if action == REINSTATE:  # what comes back beside the target is committed as it was staged
+            for table in change.tables[1:]:
+                lakehouse.require_gated(table, self.files(change, table))
+
+    def restore(
+        self, change: Change, table: str, action: str, sequence: int, undone: str, root: str, last: Snapshot
+    ) -> Commit:
+        """Put back the files that the target had before; take the run's own corrections away, or bring them back.
+
+        Of the corrections nothing but the run's own files comes and goes: what others have added meanwhile is no reason to
+        leave an undoing half done whose target was changed already.
+        """
+        if table == change.tables[0]:
+            return super().restore(change, table, action, sequence, undone, root, last)
+        own = self.files(change, table)
+        return change.platform.lakehouse.exchange(
+            table,
+            [scope for scope, _ in self.scopes(change, table)],
+            going={file.path for file in own} if action == ROLLBACK else set(),
+            coming=() if action == ROLLBACK else own,
+            at_snapshot_id=last.parent_snapshot_id,
+            properties=change.properties(action, sequence, root),
+            token=change.token,
+        )

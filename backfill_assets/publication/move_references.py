@@ -1,0 +1,315 @@
+"""The modes whose candidate waits on a branch, for anybody to query: publication moves references, in one commit of them.
+
+Put here SHADOW_SWAP and VERSIONED, and how a version is named, accepted, withdrawn and named again. A commit of references
+has no snapshot of its own: what it did is read from what main and the names of versions show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+
+from backfill_assets import faults
+from backfill_assets.publication.change import MAIN, Change, Options
+from backfill_assets.publication.table_by_table import TableByTable
+from manifests.errors import Problem, PublicationRefused
+from manifests.lifecycle import ACCEPT, PREPARE, PUBLISH, REINSTATE, ROLLBACK, undone_by
+from manifests.model import Acceptance
+from manifests.planner import Plan
+from resources.lakehouse.facade import Commit
+from resources.lakehouse.lineage import withdrawn
+
+
+class SwapMain(TableByTable):
+    """Main is pointed to the candidate. Taken back, its files give way to those before it, as a new snapshot."""
+
+    waits_on_branch = True
+
+    def days(self, plan: Plan, action: str) -> tuple[date, date]:
+        """Return the days that an action's commits may change: all of them where a reference is moved."""
+        return super().days(plan, action) if action == PREPARE else (date.min, date.max)
+
+    def conflicts(self, _change: Change) -> list[str]:
+        """Return nothing: whether main is still what the candidate was made on is a requirement of the commit itself."""
+        return []
+
+    def prepare(self, change: Change, root: str) -> None:
+        """Commit the candidate to its branch; safe to repeat."""
+        lakehouse, name = change.platform.lakehouse, change.target.name
+        if change.last(name, PUBLISH, change.branch) is not None:
+            return
+        lakehouse.open_branch(name, change.branch, change.plan.base_snapshot_id)
+        faults.reach("preparing.opened")
+        lakehouse.replace(
+            name,
+            self.scopes(change, name),
+            staged=self.files(change, name),
+            properties=change.properties(PUBLISH, 1, root),
+            branch=change.branch,
+            token=change.token,
+        )
+
+    def publish(self, change: Change, _root: str) -> Commit:
+        """Point references at the candidate, or find that they are: one commit of references alone."""
+        lakehouse, name = change.platform.lakehouse, change.target.name
+        candidate = change.last(name, PUBLISH, change.branch)
+        if candidate is None:
+            raise PublicationRefused(
+                Problem(
+                    f"the candidate of '{change.record.run_id}' is not on branch {change.branch} of {name}",
+                    "what is published is what could be looked at",
+                    "somebody moved the branch; look at the table's refs",
+                )
+            )
+        done = Commit(candidate.snapshot_id, *lakehouse.changed_files(name, candidate))
+        if self.is_shown(change):
+            return done
+        lakehouse.require_gated(name, self.files(change, name))
+        lakehouse.point(
+            name,
+            expected=self.expected(change),
+            branches={MAIN: candidate.snapshot_id} if self.shows_main else {},
+            tags=dict.fromkeys(self.names, candidate.snapshot_id),
+            token=change.token,
+        )
+        return done
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that the candidate is given."""
+        return ()
+
+    def is_shown(self, change: Change) -> bool:
+        """Whether every reference that is to name the candidate does."""
+        return change.last(change.target.name, PUBLISH) is not None
+
+    def expected(self, change: Change) -> dict[str, int | None]:
+        """Return the snapshot that each reference must name for the candidate to be published; None: there is none."""
+        return {MAIN: change.plan.base_snapshot_id}
+
+
+@dataclass(frozen=True)
+class NameVersion(SwapMain):
+    """Main is pointed to the candidate, and the candidate gets the name of a version, which stays beside earlier ones.
+
+    Taken back, it stays readable under the name withdrawn-<version>.
+
+    Attributes:
+        version: the version's name.
+    """
+
+    version: str
+
+    @classmethod
+    def of(cls, options: Options) -> NameVersion:
+        """Return the strategy of a plan with these options."""
+        kind = NameVersionFirst if options.acceptance == Acceptance.LATER else NameVersion
+        return kind(options.version or "")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that the candidate is given."""
+        return (self.version,)
+
+    def is_shown(self, change: Change) -> bool:
+        """Whether every reference that is to name the candidate does."""
+        return self.named(change, self.version) is not None and super().is_shown(change)
+
+    def expected(self, change: Change) -> dict[str, int | None]:
+        """Return the snapshot that each reference must name for the candidate to be published.
+
+        Raises:
+            PublicationRefused: if the version's name is given already.
+        """
+        return self.expected_names(change) | super().expected(change)
+
+    def expected_names(self, change: Change) -> dict[str, int | None]:
+        """Return the names that must be free.
+
+        Raises:
+            PublicationRefused: if one of them is given already.
+        """
+        lakehouse, name = change.platform.lakehouse, change.target.name
+        expected: dict[str, int | None] = {self.version: None, withdrawn(self.version): None}
+        if had := [ref for ref in expected if lakehouse.snapshot_of(name, ref) is not None]:
+            raise PublicationRefused(
+                Problem(
+                    f"{name} has a version {self.version} already: {', '.join(had)}",
+                    "the name of a version is given once, also where that one was rolled back since this run was planned",
+                    "plan the change again, under a new run id, and give target.version the next name",
+                )
+            )
+        return expected
+
+    def named(self, change: Change, version: str) -> int | None:
+        """Return the snapshot that the name of a version names, if it says of itself that it is the run's publication.
+
+        The candidate's branch does not tell: a collection takes it once the run is over, and the version keeps its name.
+        """
+        published = change.last(change.target.name, PUBLISH, version)
+        snapshot = change.platform.lakehouse.snapshot_of(change.target.name, version)
+        return snapshot if published is not None and published.snapshot_id == snapshot else None
+
+    def renaming(self, action: str) -> tuple[str, str]:
+        """Return the name that the version has before a rollback or reinstatement, and the one that it has after it."""
+        pair = (self.version, withdrawn(self.version))
+        return pair if action == ROLLBACK else pair[::-1]
+
+    def is_taken(self, change: Change, name: str) -> bool:
+        """Whether a name is that of another version."""
+        named_at_all = change.platform.lakehouse.snapshot_of(change.target.name, name) is not None
+        return named_at_all and self.named(change, name) is None
+
+    def is_half_done(self, change: Change, action: str, sequence: int) -> bool:
+        """Whether a rollback or reinstatement was committed to main, and the version's name does not say so yet."""
+        if action not in {ROLLBACK, REINSTATE}:
+            return False
+        old, new = self.renaming(action)
+        landed = change.landed(change.target.name, action, sequence) is not None
+        return landed and self.named(change, old) is not None and not self.is_taken(change, new)
+
+    def require_undoable(self, change: Change, action: str, _undone: str) -> None:
+        """Refuse to take a version back, or to bring it back, under a name that another one has.
+
+        Raises:
+            PublicationRefused: naming it.
+        """
+        old, new = self.renaming(action)
+        if self.named(change, old) is not None and self.is_taken(change, new):
+            raise PublicationRefused(
+                Problem(
+                    f"{new} is the name of another version of {change.target.name} than that of '{change.record.run_id}'",
+                    "a version that was rolled back is named withdrawn-<version>, and a reinstated one as it was published",
+                    "restate the scope with a new run, and the next name for its version",
+                )
+            )
+
+    def undo_in(self, change: Change, table: str, action: str, sequence: int, undone: str, root: str) -> Commit:
+        """Undo the run's last change of main, and give the version its other name."""
+        done = super().undo_in(change, table, action, sequence, undone, root)
+        return self.renamed(change, action, done)
+
+    def renamed(self, change: Change, action: str, done: Commit) -> Commit:
+        """Give the version its other name: a withdrawn one stays readable, and its name is not used again.
+
+        Where that name is another version's by now, what main shows has changed already, and is put on record without it:
+        else nobody could change the table any more.
+        """
+        faults.reach("undoing.halfway")
+        old, new = self.renaming(action)
+        snapshot = self.named(change, old)
+        if snapshot is not None and not self.is_taken(change, new):
+            expected: dict[str, int | None] = {old: snapshot, new: None}
+            change.platform.lakehouse.point(
+                change.target.name, expected=expected, tags={new: snapshot}, removed=[old], token=change.token
+            )
+        return done
+
+
+@dataclass(frozen=True)
+class NameVersionFirst(NameVersion):
+    """The candidate gets the name of a version alone; main is pointed to it by an acceptance, or never."""
+
+    shows_main = False
+    accepted_later = True
+
+    def holds(self, _change: Change) -> list[str]:
+        """Return nothing: what main shows is another run's until the version is accepted."""
+        return []
+
+    def is_shown(self, change: Change) -> bool:
+        """Whether the name of the version names the candidate."""
+        return self.named(change, self.version) is not None
+
+    def expected(self, change: Change) -> dict[str, int | None]:
+        """Return the names that must be free; main is not looked at."""
+        return self.expected_names(change)
+
+    def accept(self, change: Change) -> Commit:
+        """Make a version that is published under its name what main shows, or find that it is."""
+        lakehouse, name = change.platform.lakehouse, change.target.name
+        snapshot = self.named(change, self.version)
+        if snapshot is None:
+            raise PublicationRefused(
+                Problem(
+                    f"{name} has no version {self.version} of '{change.record.run_id}'",
+                    "an accepted version exists, under the name of its plan",
+                    "publish it first",
+                )
+            )
+        if not self.is_main(change):
+            lakehouse.require_gated(name, self.files(change, name))
+            expected: dict[str, int | None] = {MAIN: change.plan.base_snapshot_id}
+            lakehouse.point(name, expected=expected, branches={MAIN: snapshot}, token=change.token)
+        return Commit(snapshot, 0, 0)
+
+    def is_main(self, change: Change) -> bool:
+        """Whether main has ever shown the version."""
+        return change.last(change.target.name, PUBLISH) is not None
+
+    def is_by_name(self, change: Change, action: str) -> bool:
+        """Whether an action changes the name of a version alone: what main shows, or does not show, is so already.
+
+        So it is as long as the version is not accepted. One that is accepted is taken back from main, but where an earlier
+        version of this project has taken it back by name alone: to bring it back its name is all that is missing.
+        """
+        done = change.committed
+        if self.is_main(change):
+            return action == REINSTATE and bool(done) and undone_by(done) != ROLLBACK
+        return not any(entry["action"] == ACCEPT for entry in done)
+
+    def has_landed(self, change: Change) -> bool:
+        """Whether the publication was committed: main shows it, or its name names it."""
+        return self.is_main(change) or self.named(change, self.version) is not None
+
+    def recorded_late(self, change: Change, action: str, sequence: int) -> Commit | None:
+        """Return what an action has committed: for one that died before it could say so."""
+        if action == ACCEPT:
+            shown = change.landed(change.target.name, PUBLISH, 1)
+            return None if shown is None else Commit(shown.snapshot_id, 0, 0)
+        if self.is_by_name(change, action):
+            named = self.named(change, self.renaming(action)[1])
+            return None if named is None else Commit(named, 0, 0)
+        return super().recorded_late(change, action, sequence)
+
+    def returning(self, change: Change, action: str, undone: str) -> list[str]:
+        """Return the files that undoing the run's last change would show readers again."""
+        if self.is_by_name(change, action):  # what comes back is the candidate
+            return [file.path for file in self.files(change, change.target.name)] if action == REINSTATE else []
+        return super().returning(change, action, undone)
+
+    def has_undone(self, change: Change, action: str, sequence: int) -> bool:
+        """Whether an undoing of the run was committed: to main, or to the version's name where that is all."""
+        if self.is_by_name(change, action):
+            return self.named(change, self.renaming(action)[1]) is not None
+        return super().has_undone(change, action, sequence)
+
+    def require_undoable(self, change: Change, action: str, undone: str) -> None:
+        """Refuse to take a version back, or to bring it back, that has no name, or under a name that another one has."""
+        if self.is_by_name(change, action):
+            self.require_named(change)
+        super().require_undoable(change, action, undone)
+
+    def undo_in(self, change: Change, table: str, action: str, sequence: int, undone: str, root: str) -> Commit:
+        """Undo the run's last change of main, where it has changed that, and give the version its other name."""
+        if self.is_by_name(change, action):
+            return self.renamed(change, action, Commit(self.require_named(change), 0, 0))
+        return super().undo_in(change, table, action, sequence, undone, root)
+
+    def require_named(self, change: Change) -> int:
+        """Return the snapshot of the version, under either of its names.
+
+        Raises:
+            PublicationRefused: if neither of them names it.
+        """
+        for name in (self.version, withdrawn(self.version)):
+            if (named := self.named(change, name)) is not None:
+                return named
+        raise PublicationRefused(
+            Problem(
+                f"neither {self.version} nor {withdrawn(self.version)} of {change.target.name} names the snapshot of "
+                f"'{change.record.run_id}'",
+                "a version that main does not show is taken back, and brought back, by its name",
+                "somebody moved or removed it; inspect the table's refs, or restate the scope with a new run",
+            )
+        )

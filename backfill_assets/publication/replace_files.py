@@ -1,0 +1,40 @@
+"""The modes that replace files of the target by staged ones, in one commit: all of their days, or those that a merge names.
+
+Put here APPEND_ONLY, REPLACE_PARTITIONS and MERGE_BY_KEY. How a merge makes its files is the staging's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.publication.change import Change
+from backfill_assets.publication.table_by_table import TableByTable
+
+
+class ReplaceFiles(TableByTable):
+    """The files of the publish range give way to the staged ones."""
+
+
+class AddFirstRows(ReplaceFiles):
+    """The staged files come into days that hold no rows."""
+
+    first_rows_only = True
+
+
+class MergeByKey(ReplaceFiles):
+    """Files that hold changed rows give way to copies of them into which those rows are merged; the others stay."""
+
+    takes_named_files = True
+
+    def is_derived(self, _target: TargetTable, _table: str) -> bool:
+        """Whether what comes into a table was derived of the computed files: it is copies of the target's own."""
+        return True
+
+    def changed(self, change: Change) -> list[str]:
+        """Return the chunks that the merge changes: those of which a file comes or goes, in the order of what is staged."""
+        return [chunk.chunk for chunk in change.chunks if chunk.derived or chunk.replaced]
+
+    def gone(self, change: Change, _table: str) -> Collection[str]:
+        """Return the files that have given way to copies."""
+        return {path for chunk in change.chunks for path in chunk.replaced}

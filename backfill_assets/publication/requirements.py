@@ -1,0 +1,214 @@
+"""What must be true before a publication: the run's own state, its gates, and what people have decided.
+
+Put here what is looked at, and refused or waited for, before anything is committed; nothing here writes to a table. What the
+target itself has to say against a publication is `conflicts`'s.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from backfill_assets.gates.judging import CHUNK_GATE
+from backfill_assets.installation import Platform
+from backfill_assets.publication.modes import change_of
+from backfill_assets.staging.executor import require_young
+from manifests.chunks import in_words
+from manifests.errors import Problem, PublicationDeferred, PublicationRefused, Refused
+from manifests.lifecycle import RunState
+from manifests.model import OnConflict
+from manifests.planner import Plan, step_id
+from manifests.policy import Role
+from resources.ledger import approvals, freezes, judged, launches, policy_in_force, stops, ticks
+from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, now
+
+
+def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, list[ChunkRecord]]:
+    """Return the run and its chunks if everything that must precede a publication is on record.
+
+    Raises:
+        PublicationRefused: with everything that is missing.
+    """
+    record = platform.ledger.run(run_id)
+    plan = record.plan
+    chunks = platform.ledger.chunks(run_id)
+    problems: list[Problem] = []
+    if record.state is not RunState.VALIDATED:
+        if (stop := stops.held(platform.ledger.engine, run_id)) is not None:
+            problems += stops.refusal(stop).problems
+        said = launches.reason(record, None if stop else launches.waits(platform.ledger, record, chunks=chunks))
+        why = f" ({said})" if said and not (stop and record.state is RunState.RUNNING) else ""
+        problems.append(
+            Problem(
+                f"run '{run_id}' is {record.state}{why}",
+                "only a VALIDATED run is published",
+                "see `backfill status` for what it waits for",
+            )
+        )
+    if not plan.publishes:
+        problems.append(
+            Problem(
+                f"run '{run_id}' has mode {plan.mode}",
+                "a run that only looks is never published",
+                "plan it as what it is",
+            )
+        )
+    if plan.hash != record.plan_hash or record.manifest.hash != plan.manifest_hash:
+        problems.append(
+            Problem(
+                f"the recorded plan or manifest of '{run_id}' does not match its hash",
+                "an approved plan is immutable",
+                "the ledger was changed by hand; find out by whom",
+            )
+        )
+    decisions = platform.ledger.approvals(run_id)
+    if not any(one["decision"] == "APPROVED" and one["plan_hash"] == record.plan_hash for one in decisions):
+        problems.append(
+            Problem(
+                f"no approval of plan {record.plan_hash} is on record",
+                "a plan is approved before it runs",
+                "have it approved",
+            )
+        )
+    problems += _gate_problems(platform, run_id, plan, chunks)
+    if problems:
+        raise PublicationRefused(problems)
+    return record, chunks
+
+
+def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
+    """Say what people have decided that stands against a publication: a stop, the run's age, and who has to publish.
+
+    Not asked of a publication that has landed already: it is put on record, whatever the policy says today.
+    """
+    policy_in_force.require_explained(platform.ledger.engine)
+    problems = ticks.problems(platform.ledger.engine, record.manifest)
+    if (stop := stops.held(platform.ledger.engine, record.run_id)) is not None:
+        problems += stops.refusal(stop).problems
+    try:
+        require_young(platform, record)
+    except Refused as refusal:
+        problems += refusal.problems
+    policy = platform.policy
+    publishers = policy.rule_for(record.target, record.kind).of(Role.PUBLISHER)
+    decided = approvals.publication_decided(platform.ledger, record)
+    by_one = decided is not None and bool(
+        decided["break_glass"] or policy.includes(publishers or (), decided["decided_by"])
+    )
+    if publishers is not None and not by_one:
+        problems.append(
+            Problem(
+                f"no publisher has decided to publish '{record.run_id}'",
+                f"the policy names {', '.join(publishers) or 'nobody'} as publishers of {record.target}",
+                f"`backfill publish {record.run_id} --by NAME`, or the job publish_run",
+            )
+        )
+    return problems
+
+
+def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[ChunkRecord]) -> list[Problem]:
+    problems: list[Problem] = []
+    verdicts = {(verdict.chunk, verdict.gate): verdict for verdict in platform.ledger.verdicts(run_id)}
+    open_chunks = [
+        chunk.chunk
+        for chunk in chunks
+        if chunk.state is not ChunkState.PASSED
+        or (verdict := verdicts.get((chunk.chunk, CHUNK_GATE))) is None
+        or not verdict.passed
+        or verdict.attempt != chunk.attempt
+    ]
+    if open_chunks or len(chunks) != len(plan.chunks):
+        shown = ", ".join(open_chunks[:10]) + (" …" if len(open_chunks) > 10 else "")  # noqa: PLR2004
+        problems.append(
+            Problem(
+                f"{len(open_chunks)} chunk(s) have not passed their gate: {shown}",
+                "every planned chunk is staged and has passed",
+                "run or repair them",
+            )
+        )
+    missing = [gate for gate in plan.gates if ("", gate) not in verdicts]
+    accepted = approvals.accepted_gates(platform.ledger, run_id)
+    not_passed = [gate for gate in plan.gates if ("", gate) in verdicts and not verdicts["", gate].passed]
+    failed = [gate for gate in not_passed if gate not in accepted]
+    staged = judged.name_of(chunks)
+    older = [
+        gate for gate in plan.gates if ("", gate) in verdicts and not judged.is_about(verdicts["", gate].judged, staged)
+    ]
+    if older:
+        problems.append(
+            Problem(
+                f"{', '.join(older)} judged other files than those that are staged",
+                "a verdict counts for the files it was made of",
+                f"`backfill run {run_id}` judges what is staged",
+            )
+        )
+    if missing:
+        problems.append(
+            Problem(f"no verdict of {', '.join(missing)}", "every run-level gate has judged", "run the gates")
+        )
+    if failed:
+        problems.append(
+            Problem(
+                f"not passed: {', '.join(failed)}",
+                "every run-level gate passes",
+                "see `backfill status` for the rows that disagree",
+            )
+        )
+    return problems
+
+
+def require_thawed(platform: Platform, record: RunRecord) -> None:
+    """Refuse to publish into what is frozen.
+
+    Raises:
+        PublicationDeferred: naming each freeze, until the last of them has ended.
+    """
+    frozen = freezes.ask(platform.ledger.engine, record.plan, now())
+    if frozen:
+        raise PublicationDeferred(
+            Problem(
+                f"run '{record.run_id}' would write into what is frozen by {freeze}",
+                "LIVE waits for the end of a freeze; nothing of it is lost, and nothing was changed",
+                f"it goes on by itself when '{freeze.run_id}' has ended; cancelling that run ends the freeze as well",
+            )
+            for freeze in frozen
+        )
+
+
+def require_predecessor(platform: Platform, record: RunRecord) -> None:
+    """Refuse to publish a step of a progressive run before the one it follows.
+
+    Raises:
+        PublicationDeferred: if that one is not published.
+    """
+    series = record.manifest.series
+    if series is None or series.step == 1:
+        return
+    before = step_id(series.of, series.step - 1)
+    found = platform.ledger.find(before)
+    if found is None or found.state not in {RunState.PUBLISHED, RunState.SUPERSEDED}:
+        raise PublicationDeferred(
+            Problem(
+                f"run '{before}' is {'unknown' if found is None else found.state}",
+                f"step {series.step} of '{series.of}' is published after step {series.step - 1}",
+                f"publish '{before}' first",
+            )
+        )
+
+
+def waits_for(platform: Platform, record: RunRecord) -> str | None:
+    """Say what a validated run's publication waits for; None if it can be tried."""
+    try:
+        require_predecessor(platform, record)
+    except PublicationDeferred as wait:
+        return wait.problems[0].what
+    found = policy_problems(platform, record)
+    if found and not change_of(platform, record, platform.ledger.chunks(record.run_id)).has_landed:
+        return found[0].what
+    terms = record.plan.conflict
+    if terms is None or terms.on_conflict is not OnConflict.WAIT:
+        return None
+    if now() >= record.updated_at + timedelta(minutes=terms.wait_minutes):
+        return None
+    change = change_of(platform, record, platform.ledger.chunks(record.run_id))
+    conflicts = change.strategy.conflicts(change)
+    return f"{len(conflicts)} chunk(s) have changed: {in_words(conflicts)}" if conflicts else None
