@@ -14,6 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from backfill_assets.evidence.events import REFUSED
 from backfill_assets.evidence.records import catch_up
+from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
 from backfill_assets.planning.live_names import name_problems
 from backfill_assets.publication import publisher as publication
@@ -250,7 +251,7 @@ def _publish(platform: Platform, run_id: str, *, by: str, comment: str = "", bre
     record, policy, rule = _of(platform, run_id)
     if record.state is RunState.VALIDATED and record.plan.publishes:
         _decide_publication(platform, record, policy, rule, by, comment, break_glass)
-    return publication.publish(platform, run_id)
+    return execute_publication(platform, run_id)
 
 
 def rollback(

@@ -19,8 +19,8 @@ from rich.table import Table
 
 from backfill_assets.cli import demo
 from backfill_assets.installation import Platform
+from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.publication.publisher import rollback
-from backfill_assets.staging.derivation import chunk_scopes
 from resources.ledger.facade import RunRecord
 
 

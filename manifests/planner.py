@@ -1,7 +1,7 @@
 """From a manifest to a plan: scope, chunks, pins and estimates, as plain data.
 
 Nothing here opens a table: what the planner must know of the tables, the code and the clock is handed to it, so
-that a plan can be made and tested without a catalog. The plan is what a preview prints and what the run executes.
+that a plan can be made and tested without a catalog. What a plan is executed by is `manifests.stages`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import accumulate, islice
 from pydantic import TypeAdapter
 
 from manifests.canonical import LATER, canonical_json, sha256_of
-from manifests.chunks import Chunk, Chunking, aligned, cut, first_day, in_words, key_of, last_day
+from manifests.chunks import Chunk, Chunking, aligned, cut, first_day, key_of, last_day
 from manifests.errors import PlanRefused, Problem
 from manifests.kinds import Present, kind_problems
 from manifests.model import (
@@ -260,73 +260,6 @@ class StagedFile:
 
 
 @dataclass(frozen=True)
-class ComputeBatch:
-    """One Spark job: the chunks it computes into staging."""
-
-    number: int
-    chunks: tuple[str, ...]
-
-    def describe(self) -> str:
-        """Say in one line what this stage does."""
-        return f"compute {_span(self.chunks)} into staging, in one Spark job"
-
-
-@dataclass(frozen=True)
-class GateBatch:
-    """One pass over the staged files of a batch: a verdict and a digest per chunk."""
-
-    number: int
-    chunks: tuple[str, ...]
-
-    def describe(self) -> str:
-        """Say in one line what this stage does."""
-        return f"read {_span(self.chunks)} back and gate each chunk"
-
-
-@dataclass(frozen=True)
-class RunGates:
-    """The gates that look at the run as a whole."""
-
-    gates: tuple[str, ...]
-
-    def describe(self) -> str:
-        """Say in one line what this stage does."""
-        return "gate the whole run: " + ", ".join(self.gates)
-
-
-@dataclass(frozen=True)
-class Reconcile:
-    """The published rows held against the source; nothing is computed and nothing written but what is found."""
-
-    target: str
-    chunks: tuple[str, ...]
-    gates: tuple[str, ...]
-
-    def describe(self) -> str:
-        """Say in one line what this stage does."""
-        return f"read {_span(self.chunks)} of {self.target} as published and judge: {', '.join(self.gates)}"
-
-
-@dataclass(frozen=True)
-class Publish:
-    """The one commit that changes what readers see."""
-
-    mode: PublishMode
-    target: str
-    start: date
-    end: date
-    manual: bool
-
-    def describe(self) -> str:
-        """Say in one line what this stage does."""
-        who = "when somebody says so" if self.manual else "by `backfill run` or the sensor, once every gate has passed"
-        return f"publish {self.target} from {self.start} to {self.end} as one snapshot ({self.mode}), {who}"
-
-
-Stage = ComputeBatch | GateBatch | RunGates | Reconcile | Publish
-
-
-@dataclass(frozen=True)
 class MergeTerms:
     """What a merge recomputes: the entities with source rows that came after a snapshot, or the named ones."""
 
@@ -437,28 +370,6 @@ class Plan:
         while batch := tuple(islice(wanted, self.max_chunks_per_job)):
             batches.append(batch)
         return batches
-
-    @property
-    def stages(self) -> list[Stage]:
-        """The stages of the run, in order: what a preview prints and what is executed."""
-        if self.mode is Mode.RECONCILIATION:
-            return [Reconcile(self.target, tuple(chunk.key for chunk in self.chunks), self.gates)]
-        stages: list[Stage] = []
-        for number, batch in enumerate(self.batches(), start=1):
-            keys = tuple(chunk.key for chunk in batch)
-            stages += [ComputeBatch(number, keys), GateBatch(number, keys)]
-        stages.append(RunGates(self.gates))
-        if self.publishes:
-            stages.append(
-                Publish(
-                    self.publish_mode,
-                    self.target,
-                    self.publish_range.start,
-                    self.publish_range.end,
-                    self.manual_publish,
-                )
-            )
-        return stages
 
 
 _PLAN = TypeAdapter(Plan)
@@ -1095,7 +1006,3 @@ def pin_reference(reference: ReferenceData, state: ReferenceState) -> PinnedRefe
 
 def _midnight(day: date) -> datetime:
     return datetime.combine(day, time.min, UTC)
-
-
-def _span(keys: tuple[str, ...]) -> str:
-    return f"chunk {keys[0]}" if len(keys) == 1 else f"{len(keys)} chunks ({in_words(keys)})"

@@ -400,13 +400,13 @@ def written_events() -> set[str]:
                 found.add(name.value)
             elif isinstance(name, ast.JoinedStr):
                 hole = next(one.id for one in ast.walk(name) if isinstance(one, ast.Name))
-                known = dict(vars(import_module(module)))
                 around = [one for one in functions_of(SOURCES[file]) if call in ast.walk(one)]
                 takes = next(one for one in around if hole in [argument.arg for argument in one.args.args])
                 place = [argument.arg for argument in takes.args.args].index(hole)
-                for value in (one.args[place] for one in calls_of(SOURCES[file], takes.name)):
-                    filled = {hole: eval(ast.unparse(value), known)}
-                    found.add(eval(ast.unparse(name), known | filled))
+                for caller, source in MODULES.items():
+                    for value in (one.args[place] for one in calls_of(SOURCES[source], takes.name)):
+                        filled = {hole: eval(ast.unparse(value), dict(vars(import_module(caller))))}
+                        found.add(eval(ast.unparse(name), dict(vars(import_module(module))) | filled))
     return found
 
 

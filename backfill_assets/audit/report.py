@@ -33,9 +33,11 @@ from backfill_assets.evidence.records import (
 from backfill_assets.gates.chunk_changes import CHANGES_FILE, changes_of_run
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
+from backfill_assets.publication.modes import strategy_in
 from backfill_assets.worker.sums import difference
 from manifests.canonical import plain
 from manifests.model import Mode
+from manifests.stages import in_commits
 from resources.evidence.store import INDEX
 from resources.files.kept_files import read_json
 from resources.files.whole_files import write_whole
@@ -175,6 +177,7 @@ def _facts(platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any
         "committed": done,
         "done_by": defaultdict(str, _DONE_BY),
         "published": next((one for one in done if one["action"] == "publish"), None),
+        "commits": in_commits(strategy_in(plan).commits(table)),
         "holds": sorted({one["chunk"] for one in open_}),
         "keys": keys,
         "chunks": [_chunk(chunk, before.get(chunk["chunk"])) for chunk in chunks],

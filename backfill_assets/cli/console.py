@@ -16,6 +16,7 @@ from backfill_assets.gates.exception_words import worded
 from backfill_assets.review.wording import failed_chunks, of_kind
 from manifests.errors import Refused
 from manifests.planner import Plan
+from manifests.stages import Stage
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, Verdict
 from resources.ledger.launches import STOPPED
 
@@ -93,8 +94,8 @@ def _may_change(planned: Plan) -> str:
     return f"{planned.target}, {planned.publish_range.start} to {planned.publish_range.end} ({planned.publish_mode})"
 
 
-def plan(planned: Plan, state: str) -> RenderableType:
-    """Show a plan: what it reads, with which code, what it may change, and its stages."""
+def plan(planned: Plan, state: str, program: Sequence[Stage]) -> RenderableType:
+    """Show a plan: what it reads, with which code, what it may change, and the stages that it is executed by."""
     references = [
         (
             f"reference {pin.table}",
@@ -133,7 +134,7 @@ def plan(planned: Plan, state: str) -> RenderableType:
     stages = Table(title="stages", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     stages.add_column(justify="right", style="dim")
     stages.add_column()
-    for number, stage in enumerate(planned.stages, start=1):
+    for number, stage in enumerate(program, start=1):
         stages.add_row(str(number), stage.describe())
     return Group(facts(pairs, f"plan of {planned.run_id}"), Text(), stages)
 
@@ -270,7 +271,7 @@ def published(done: Published, verb: str) -> Table:
     return facts(
         [
             ("snapshot", f"{done.base_snapshot_id or 'none'} -> {done.snapshot_id}"),
-            ("files", f"{done.files_added:,} added, {done.files_removed:,} removed, in one snapshot"),
+            ("files", f"{done.files_added:,} added, {done.files_removed:,} removed"),
             ("evidence root", done.evidence_root),
         ],
         f"{done.run_id}: {verb}" + ("" if done.new else " before; nothing was done again"),

@@ -69,6 +69,7 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
     from backfill_assets import decisions
     from backfill_assets.defs.decision_jobs import announce_break_glass
     from backfill_assets.defs.launch import announce_approval
+    from backfill_assets.publication.modes import stages_of
     from resources.ledger.facade import operator
 
     with opened_platform() as platform:
@@ -76,13 +77,16 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
         record = decisions.approve(
             platform, run_id, by=by, comment=comment, plan_hash=plan_hash, break_glass=break_glass
         )
+        program = stages_of(platform.products, record.plan)
         with opened_instance(platform.settings) as instance:
             announce_approval(platform, instance, record)
             if break_glass:
                 announce_break_glass(instance, record, by, break_glass)
     if break_glass:
         loud(run_id, by, break_glass)
-    click.echo(f"{run_id}: APPROVED by {by} (plan {record.plan_hash[:12]})")
+    click.echo(f"{run_id}: APPROVED by {by} (plan {record.plan_hash[:12]}); it will")
+    for number, stage in enumerate(program, start=1):
+        click.echo(f"  {number}. {stage.describe()}")
 
 
 @click.command()

@@ -24,6 +24,7 @@ from backfill_assets.installation import Platform, open_platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import loading as enforcement
+from backfill_assets.publication.modes import stages_of
 from manifests.canonical import plain
 from manifests.chunks import Chunking, aligned
 from manifests.errors import InputRefused, Problem, Refused
@@ -65,7 +66,7 @@ def show(events: Path | None, cases: int, seed: int) -> None:
         ):
             with _chapter(title):
                 record = plan_run(platform, _manifest(platform, name, scope))
-                out.print(console.plan(record.plan, record.state.value))
+                out.print(console.plan(record.plan, record.state.value, stages_of(platform.products, record.plan)))
                 if record.state is RunState.PLANNED:
                     decisions.approve(platform, record.run_id, by=_APPROVER, comment="demo")
                     announce_approval(platform, instance, record)

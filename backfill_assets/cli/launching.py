@@ -145,7 +145,7 @@ def _execute(
     from backfill_assets.defs.launch import announce_approval, run_chunks, run_publication
     from backfill_assets.defs.lost_runs import end_lost_runs
     from backfill_assets.defs.publish import publication_requests
-    from backfill_assets.publication.publisher import publish as publish_again
+    from backfill_assets.execution import execute_publication
     from backfill_assets.review.kept_diffs import after_publication
     from backfill_assets.staging.executor import require_computable
 
@@ -159,7 +159,7 @@ def _execute(
             with _progress(platform, run_id, keys) if progress else nullcontext():
                 success = run_chunks(platform, instance, record, keys, failed=failed)
         if platform.ledger.run(run_id).state is RunState.PUBLISHED:
-            publish_again(platform, run_id)  # nothing is published twice; what a crash left untold is told now
+            execute_publication(platform, run_id)  # nothing is published twice; what a crash left untold is told now
             tell_changes(platform, instance, target.name)
             after_publication(platform, run_id)
         wanted = [request for request in publication_requests(platform, target) if request.partition_key == run_id]

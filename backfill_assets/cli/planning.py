@@ -42,6 +42,7 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
     """
     from backfill_assets.cli.console import plan as show_plan
     from backfill_assets.planning import resolve as planning
+    from backfill_assets.publication.modes import stages_of
 
     contract = _valid(manifest)
     with opened_platform() as platform:
@@ -51,14 +52,20 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
             records = planning.plan_series(platform, contract)
             _refuse_dead(records)
             found = [(record.plan, record.state.value) for record in records]
+        programs = [stages_of(platform.products, planned) for planned, _ in found]
     if as_json:
         told = [
-            {"state": state, "planHash": one.hash, "plan": one, "stages": [s.describe() for s in one.stages]}
-            for one, state in found
+            {
+                "state": state,
+                "planHash": one.hash,
+                "plan": one,
+                "stages": [stage.describe() for stage in program],
+            }
+            for (one, state), program in zip(found, programs, strict=True)
         ]
         say(told if contract.progressive is not None else told[0])
     else:
-        show(*(show_plan(one, state) for one, state in found))
+        show(*(show_plan(one, state, program) for (one, state), program in zip(found, programs, strict=True)))
 
 
 def _valid(manifest: Path) -> RunManifest:

@@ -26,14 +26,15 @@ from backfill_assets.defs.staging import (
     partitions_of,
     tie,
 )
+from backfill_assets.execution import Execution
 from backfill_assets.gates.exception_words import worded
-from backfill_assets.gates.judging import CHUNK_GATE, gate_chunks, gate_run
+from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
-from backfill_assets.publication.publisher import prepare
 from backfill_assets.review.markdown import block, code, escaped, table
 from backfill_assets.staging.progress import Progress
 from manifests.lifecycle import RunState
 from manifests.policy import OLD_DATA_GATE
+from manifests.stages import Step
 from resources.ledger import approvals
 from resources.ledger.facade import RunRecord, Verdict
 
@@ -72,7 +73,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             tie(op_context.instance, op_context.run_id, platform, run_id)
             platform = spark.confine(platform, platform.ledger.run(run_id).plan.mode)
             with launched_by_dagster(op_context, platform, run_id), closing(Progress(context.log.info)) as progress:
-                gate_chunks(platform, run_id, tell=progress)
+                Execution(platform, run_id, tell=progress).run(Step.GATE_CHUNKS)
         wanted = set(keys)
         chunk_verdicts = {
             verdict.chunk: verdict
@@ -86,8 +87,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
                 yield from evaluations
             yield _without_evaluation(op_context, CHUNK_GATE)
         with in_plain_words(), launched(op_context), launched_by_dagster(op_context, platform, run_id):
-            gate_run(platform, run_id)
-            branch = prepare(platform, run_id)
+            branch = Execution(platform, run_id).run(Step.JUDGE).branch
         if branch:
             context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
         verdicts = platform.ledger.verdicts(run_id)

@@ -24,6 +24,7 @@ from backfill_assets.defs.staging import (
     tie,
 )
 from backfill_assets.installation import Platform
+from backfill_assets.publication.modes import stages_of
 from backfill_assets.review.kept_diffs import after_publication
 from resources.ledger import approvals
 from resources.ledger.facade import RunRecord
@@ -123,6 +124,8 @@ def approve(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
         )
     offer_run(context.instance, platform.products.target(record.target), record.run_id)
     context.log.info("%s: APPROVED by %s (plan %s)", config.run_id, config.by, record.plan_hash)
+    for number, stage in enumerate(stages_of(platform.products, record.plan), start=1):
+        context.log.info("%d. %s", number, stage.describe())
 
 
 @dg.op

@@ -28,8 +28,8 @@ from backfill_assets.defs.staging import (
     tell_of_broken_glass,
     tie,
 )
+from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
-from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.requirements import waits_for
 from backfill_assets.review.kept_diffs import after_publication
 from manifests.errors import LeaseHeld
@@ -66,8 +66,8 @@ def publish_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
         owners=list(target.owners),
         kinds={"iceberg"},
         description=(
-            f"What readers of {target.name} see. A partition is a backfill run; materialising it publishes the run as one "
-            "Iceberg snapshot, if the ledger has every chunk staged, every gate passed and the approval; else it is refused."
+            f"What readers of {target.name} see. A partition is a backfill run; materialising it publishes the run by the "
+            "commits that its plan names, if the ledger has every chunk staged, every gate passed and the approval; else it is refused."
         ),
         metadata={"dagster/column_schema": column_schema(target), "dagster/table_name": target.name},
         tags={"backfill/stage": "publication"},
@@ -85,7 +85,7 @@ def publish_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
         with in_plain_words(), launched(context):
             try:
                 with also_to(context.log), launched_by_dagster(context, platform, run_id, resumes=False) as launch:
-                    done = publish(platform, run_id)
+                    done = execute_publication(platform, run_id)
             except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
                 retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
                 raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held

@@ -1,6 +1,6 @@
 """The partitioned asset of a target: launched over backfill x chunk, it computes a batch of chunks into staging.
 
-Put here how the asset looks to Dagster and what it reports. What is done is `staging.executor`'s.
+Put here how the asset looks to Dagster and what it reports. What is done is `execution`'s.
 """
 
 from collections import defaultdict
@@ -18,13 +18,15 @@ from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import BACKFILL_ID_TAG, UnresolvedAssetJobDefinition, add_asset_metadata
 from backfill_assets.defs.launched_by import RANGE_END, RANGE_START, RUN_TAG, is_decided, known_stop, launched
 from backfill_assets.defs.spark_by_mode import SparkByMode
+from backfill_assets.execution import Execution
 from backfill_assets.installation import Platform
 from backfill_assets.staging import stopping
-from backfill_assets.staging.executor import Staged, require_computable, stage_chunks
+from backfill_assets.staging.executor import Staged, require_computable
 from backfill_assets.staging.progress import Progress
 from manifests.chunks import KEY_FORMAT, Chunking, first_day, following, in_words
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
+from manifests.stages import Step
 from resources.files import space
 from resources.ledger import approvals, stops
 from resources.ledger.facade import ChunkRecord, RunRecord, chunks_of
@@ -304,7 +306,8 @@ def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
             if done:  # the launch ends the stop, and that is all there is to do
                 outcome = Staged(skipped=keys)
             else:
-                outcome = stage_chunks(platform, run_id, keys, dagster_run_id=context.run_id, tell=progress)
+                execution = Execution(platform, run_id, chunks=keys, dagster_run_id=context.run_id, tell=progress)
+                outcome = execution.run(Step.COMPUTE).staged
         if outcome.skipped:
             context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))
         staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}

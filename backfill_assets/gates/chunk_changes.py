@@ -15,7 +15,7 @@ from typing import Any
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from backfill_assets.staging.derivation import chunk_scopes
+from backfill_assets.planning.scopes import chunk_scopes
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused
 from manifests.planner import Plan

@@ -32,9 +32,10 @@ from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.planning.old_data import finding as old_data_finding
+from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import history_until_end, staged_frame, transform_context
-from backfill_assets.staging.derivation import DerivedVerdict, chunk_scopes, judge_derived
+from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
 from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
 from backfill_assets.staging.raised import PLACE, TRACEBACK, found_or_raised
 from backfill_assets.staging.rows import lineage

@@ -20,7 +20,7 @@ from backfill_assets.evidence.records import harmed_of
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.operations.garbage import lapsed
-from backfill_assets.publication.modes import change_of, strategy_of
+from backfill_assets.publication.modes import change_of, publication_in_words, strategy_of
 from backfill_assets.publication.requirements import waits_for
 from backfill_assets.review.markdown import block, escaped
 from manifests.errors import Refused
@@ -406,7 +406,7 @@ class _Book:
             return self._to_publish(facts)
         if facts and self._state in _ENDED:
             return StepState.NEVER, [*facts, self._last_move], []
-        return self._later("in one snapshot, once every gate has passed")
+        return self._later(f"{publication_in_words(self._platform.products, self._plan)}, once every gate has passed")
 
     def _of_publication(self, one: dict[str, Any]) -> str:
         when = f"{one['action']} by {one['actor']}, {_at(one['started_at'])}"

@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from manifests.planner import Plan, PlannedChunk, StagedFile
+from manifests.stages import PrepareCandidate, TableCommit
 from resources.lakehouse.facade import (
     ACTION_PROPERTY,
     EVIDENCE_PROPERTY,
@@ -32,6 +33,11 @@ from resources.ledger.facade import ChunkRecord, RunRecord
 
 MAIN = "main"
 """The branch that readers of a table get."""
+
+
+def branch_of(run_id: str) -> str:
+    """Return the name of the branch on which the candidate of a run waits."""
+    return f"candidate-{run_id}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,12 @@ class PublishStrategy(Protocol):
     @property
     def takes_named_files(self) -> bool:
         """Whether only the files that a chunk names go out of the target: of the others its days keep theirs."""
+
+    def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
+        """Return what a publication commits to which table, in that order: what its stage says, and what is done."""
+
+    def candidate(self, target: TargetTable, run_id: str) -> PrepareCandidate | None:
+        """Return what is committed to a branch before, where the mode does that."""
 
     def tables(self, target: TargetTable) -> list[str]:
         """Return every table that is committed to, in that order: first the one by which the ledger knows the change."""
@@ -169,7 +181,7 @@ class Change:
     @property
     def branch(self) -> str:
         """The branch on which a candidate waits."""
-        return f"candidate-{self.record.run_id}"
+        return branch_of(self.record.run_id)
 
     @property
     def base_tags(self) -> dict[str, int]:

@@ -11,8 +11,8 @@ from typing import NoReturn
 
 from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import replanned
+from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.publication.change import Change
-from backfill_assets.staging.derivation import chunk_scopes
 from manifests.errors import Problem, PublicationDeferred, PublicationRefused
 from manifests.kinds import FIRST_OUTPUT
 from manifests.lifecycle import PUBLISH, RunState

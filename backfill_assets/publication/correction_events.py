@@ -17,6 +17,7 @@ from backfill_assets.publication.table_by_table import TableByTable
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
 from manifests.model import Corrections
 from manifests.planner import Plan
+from manifests.stages import TableCommit
 from resources.lakehouse.facade import Commit, Scope, ScopeChanged
 
 _OTHERS_SECONDS = 60.0
@@ -38,9 +39,10 @@ class AppendCorrections(TableByTable):
         """Return the strategy of a plan with these options."""
         return ReplaceAndCorrect() if options.corrections == Corrections.BESIDE else AppendCorrections()
 
-    def tables(self, target: TargetTable) -> list[str]:
-        """Return the one table that is committed to."""
-        return [_corrections(target)]
+    def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
+        """Return what a publication commits: rows of the corrections table, and nothing of the target."""
+        table = _corrections(target)
+        return (TableCommit(table, f"appends correction events to {table}"),)
 
     def is_derived(self, target: TargetTable, table: str) -> bool:
         """Whether what comes into a table was derived of the computed files: corrections are."""
@@ -84,9 +86,9 @@ class ReplaceAndCorrect(AppendCorrections):
 
     shows_main = True
 
-    def tables(self, target: TargetTable) -> list[str]:
-        """Return both tables, the target first."""
-        return list(dict.fromkeys([target.name, _corrections(target)]))
+    def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
+        """Return what a publication commits to the target, and then to the corrections beside it."""
+        return (*TableByTable.commits(self, target), *super().commits(target))
 
     def holds(self, change: Change) -> list[str]:
         """Return the chunks of the target that are the run's once it is published."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from backfill_assets.declarations.products import Products
 from backfill_assets.installation import Platform
 from backfill_assets.publication.change import Change, Options, PublishStrategy
 from backfill_assets.publication.correction_events import AppendCorrections
 from backfill_assets.publication.move_references import NameVersion, SwapMain
 from backfill_assets.publication.replace_files import AddFirstRows, MergeByKey, ReplaceFiles
+from manifests import stages
 from manifests.model import PublishMode
 from manifests.planner import Plan
+from manifests.stages import Stage, in_commits
 from resources.ledger.facade import ChunkRecord, RunRecord
 
 STRATEGIES: Mapping[PublishMode, Callable[[Options], PublishStrategy]] = {
@@ -40,6 +43,21 @@ def strategy_in(plan: Mapping[str, Any]) -> PublishStrategy:
     named = str(plan.get("publish_mode"))
     mode = PublishMode(named) if named in set(PublishMode) else PublishMode.REPLACE_PARTITIONS
     return STRATEGIES[mode](Options(plan.get("version"), plan.get("acceptance"), plan.get("corrections")))
+
+
+def stages_of(products: Products, plan: Plan) -> list[Stage]:
+    """Return the stages of a run, in order: what a preview prints and what is executed.
+
+    Raises:
+        InputRefused: if no product declares the target of the plan.
+    """
+    strategy, target = strategy_of(plan), products.target(plan.target)
+    return stages.stages_of(plan, strategy.commits(target), strategy.candidate(target, plan.run_id))
+
+
+def publication_in_words(products: Products, plan: Plan) -> str:
+    """Say in how many commits a plan's change is published, and what each of them does."""
+    return in_commits(strategy_of(plan).commits(products.target(plan.target)))
 
 
 def change_of(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord], token: int | None = None) -> Change:

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from datetime import date
 
 from backfill_assets import faults
-from backfill_assets.publication.change import MAIN, Change, Options
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.publication.change import MAIN, Change, Options, branch_of
 from backfill_assets.publication.table_by_table import TableByTable
 from manifests.errors import Problem, PublicationRefused
 from manifests.lifecycle import ACCEPT, PREPARE, PUBLISH, REINSTATE, ROLLBACK, undone_by
 from manifests.model import Acceptance
 from manifests.planner import Plan
+from manifests.stages import PrepareCandidate, TableCommit
 from resources.lakehouse.facade import Commit
 from resources.lakehouse.lineage import withdrawn
 
@@ -24,6 +26,15 @@ class SwapMain(TableByTable):
     """Main is pointed to the candidate. Taken back, its files give way to those before it, as a new snapshot."""
 
     waits_on_branch = True
+
+    def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
+        """Return what a publication commits: references alone."""
+        return (TableCommit(target.name, f"points main of {target.name} at the candidate"),)
+
+    def candidate(self, target: TargetTable, run_id: str) -> PrepareCandidate | None:
+        """Return what is committed to the candidate's branch."""
+        (commit,) = super().commits(target)
+        return PrepareCandidate(branch_of(run_id), commit)
 
     def days(self, plan: Plan, action: str) -> tuple[date, date]:
         """Return the days that an action's commits may change: all of them where a reference is moved."""
@@ -105,6 +116,10 @@ class NameVersion(SwapMain):
         """Return the strategy of a plan with these options."""
         kind = NameVersionFirst if options.acceptance == Acceptance.LATER else NameVersion
         return kind(options.version or "")
+
+    def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
+        """Return what a publication commits: references alone."""
+        return (TableCommit(target.name, f"names the candidate {self.version} and points main of {target.name} at it"),)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -212,6 +227,13 @@ class NameVersionFirst(NameVersion):
 
     shows_main = False
     accepted_later = True
+
+    def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
+        """Return what a publication commits: the version's name alone."""
+        what = (
+            f"names the candidate {self.version} in {target.name}, and leaves main until somebody accepts the version"
+        )
+        return (TableCommit(target.name, what),)
 
     def holds(self, _change: Change) -> list[str]:
         """Return nothing: what main shows is another run's until the version is accepted."""

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.table_by_table import TableByTable
+from manifests.stages import TableCommit
 
 
 class ReplaceFiles(TableByTable):
@@ -21,11 +22,20 @@ class AddFirstRows(ReplaceFiles):
 
     first_rows_only = True
 
+    def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
+        """Return what a publication commits."""
+        return (TableCommit(target.name, f"adds files to {target.name}, where these days hold no rows"),)
+
 
 class MergeByKey(ReplaceFiles):
     """Files that hold changed rows give way to copies of them into which those rows are merged; the others stay."""
 
     takes_named_files = True
+
+    def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
+        """Return what a publication commits."""
+        what = f"replaces those files of {target.name} that hold changed rows by copies with the rows merged in"
+        return (TableCommit(target.name, what),)
 
     def is_derived(self, _target: TargetTable, _table: str) -> bool:
         """Whether what comes into a table was derived of the computed files: it is copies of the target's own."""

@@ -13,11 +13,12 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets import faults
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.publication.change import Change, Options
-from backfill_assets.staging.derivation import chunk_scopes
 from manifests.errors import Problem, PublicationRefused
 from manifests.lifecycle import PUBLISH
 from manifests.planner import Plan, StagedFile
+from manifests.stages import PrepareCandidate, TableCommit
 from resources.lakehouse.facade import Commit, Scope
 
 
@@ -37,9 +38,17 @@ class TableByTable:
 
     # --- what it is about -----------------------------------------------------------------------------------------
 
+    def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
+        """Return what a publication commits to which table, in that order."""
+        return (TableCommit(target.name, f"replaces the files of these days in {target.name}"),)
+
+    def candidate(self, _target: TargetTable, _run_id: str) -> PrepareCandidate | None:
+        """Return nothing: readers see everything at once."""
+        return None
+
     def tables(self, target: TargetTable) -> list[str]:
         """Return every table that is committed to, in that order."""
-        return [target.name]
+        return list(dict.fromkeys(commit.table for commit in self.commits(target)))
 
     def is_derived(self, _target: TargetTable, _table: str) -> bool:
         """Whether what comes into a table was derived of the computed files."""

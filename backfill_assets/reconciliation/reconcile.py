@@ -33,14 +33,15 @@ from backfill_assets.declarations.target import (
     TargetTable,
 )
 from backfill_assets.evidence.seals import SCHEMA_FILE
+from backfill_assets.execution import Execution, Handler
 from backfill_assets.gates.exception_table import Judged, keep
 from backfill_assets.gates.judging import CHUNK_GATE, everywhere, gate_spec, reconciliation_context, run_verdict
 from backfill_assets.installation import Platform
 from backfill_assets.planning import old_data
 from backfill_assets.planning.resolve import plan_run
+from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import history_until_end
-from backfill_assets.staging.derivation import chunk_scopes
 from backfill_assets.staging.raised import found_or_raised
 from backfill_assets.staging.rows import read
 from backfill_assets.staging.workers import in_workers, spread
@@ -61,6 +62,7 @@ from manifests.lifecycle import RunState
 from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest, manifest_from
 from manifests.planner import Plan
 from manifests.policy import OLD_DATA_GATE
+from manifests.stages import Reconcile, Step
 from resources.files.kept_files import read_json
 from resources.lakehouse.facade import PinnedRead, local_path
 from resources.ledger import judged
@@ -232,7 +234,8 @@ def reconcile(platform: Platform, run_id: str) -> list[Verdict]:
         )
     target = platform.products.target(record.target)
     with stopping.launched(platform, run_id):
-        _judge(platform, target, record)
+        handlers: dict[type, Handler] = {Reconcile: lambda _stages: _judge(platform, target, record)}
+        Execution(platform, run_id, handlers=handlers).run(Step.RECONCILE)
     return _recorded(platform, run_id)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.staging.compute import entities_folder
 from backfill_assets.staging.rows import lineage
 from backfill_assets.staging.workers import in_workers
@@ -40,7 +41,7 @@ from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.planner import Plan, PlannedChunk, StagedFile
 from resources.files.fingerprints import Fingerprint
-from resources.lakehouse.facade import Scope, local_path
+from resources.lakehouse.facade import local_path
 from resources.ledger.facade import ChunkRecord, DerivedFiles
 
 
@@ -57,11 +58,6 @@ class DerivedVerdict:
     slices: list[dict[str, Any]] | None
     visible: Mapping[str, Any] | None = None
     hashes: Mapping[str, Fingerprint] = field(default_factory=dict)
-
-
-def chunk_scopes(target: TargetTable, chunks: Sequence[PlannedChunk]) -> dict[str, Scope]:
-    """Return the days of chunks as scopes of the target, by key."""
-    return {chunk.key: Scope(target.day_column, chunk.start, chunk.end) for chunk in chunks}
 
 
 def publishes_to(target: TargetTable, plan: Plan) -> str:

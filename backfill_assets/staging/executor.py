@@ -28,6 +28,7 @@ from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import Mode
 from manifests.planner import Plan, PlannedChunk, StagedFile
 from manifests.policy import age_problems
+from manifests.stages import batches_of
 from resources import logs
 from resources.code.identity import changed_on_disk, require_own_bytecode
 from resources.files import space
@@ -56,7 +57,7 @@ class Staged:
 
 
 Listener = Callable[[str, Sequence[str], str], None]
-"""Told what happens: an event (`attempt`, `staged`, `failed`, `gating`, `gated`), the chunks, and a folder or text."""
+"""Told what happens: an event (`stage`, `attempt`, `staged`, `failed`, `gating`, `gated`), the chunks, and a folder or text."""
 
 
 def ignore_progress(_event: str, _chunks: Sequence[str], _text: str) -> None:
@@ -190,8 +191,10 @@ def _stage_chunks(
     platform.ledger.resume(run_id, operator())
     edition = platform.ledger.edition(run_id)  # before the plans: one that comes in between makes this launch obsolete
     for plan, chunks in by_plan(platform.ledger.plans(record), wanted):
-        for batch in plan.batches(chunks):
+        for stage in batches_of(plan, chunks):
             _wait_for_a_place(platform, plan, tell)
+            tell("stage", stage.chunks, stage.describe())
+            batch = [plan.chunk(key) for key in stage.chunks]
             _stage_batch(
                 platform, target, plan, batch, outcome, edition=edition, dagster_run_id=dagster_run_id, tell=tell
             )

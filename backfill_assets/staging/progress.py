@@ -39,7 +39,9 @@ class Progress:
         """Hear of an event."""
         self.close()
         which = f"{len(chunks)} chunk{'s' if len(chunks) != 1 else ''}" + (f", {span(chunks)}" if chunks else "")
-        if event == "attempt":
+        if event == "stage":
+            self._say(text)
+        elif event == "attempt":
             self._say(f"computing {which}, into {'/'.join(text.split('/')[-2:])}")
             self._watch_from_now("computing", chunks, text)
         elif event == "gating":

@@ -29,9 +29,11 @@ from backfill_assets.defs.starting import Starting
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.review.wording import failed_chunks, of_kind
 from manifests.chunks import in_words
-from manifests.errors import EnvironmentRefused
+from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import MAX_RUN_ID
+from manifests.planner import Plan
+from manifests.stages import Stage
 from resources.evidence.store import EvidenceStore, sha256_of_file
 from resources.files.kept_files import is_text_name, read_json
 from resources.ledger import approvals, launches, stops
@@ -90,11 +92,13 @@ def make_pages(
     evidence: EvidenceStore,
     report_of: Callable[[str], str] | None = None,
     starting: Callable[[], Mapping[str, Sequence[Starting]]] = _nothing_starts,
+    stages_of: Callable[[Plan], Sequence[Stage]] | None = None,
 ) -> Starlette:
     """Make the application of the pages; its paths are absolute.
 
     A report is made anew by `report_of`, whatever lies beside the bundle; without it, it is served as it lies there.
-    `starting` says what Dagster was asked to do for runs and has not ended (`starting.starting`).
+    `starting` says what Dagster was asked to do for runs and has not ended (`starting.starting`). `stages_of` returns what a
+    plan is executed by; without it, a run's page shows no stages.
     """
 
     async def index(request: Request) -> Response:
@@ -106,7 +110,9 @@ def make_pages(
         def make() -> Response:
             record = _found(ledger, run_id)
             return (
-                _unknown(run_id) if record is None else _run_page(ledger, evidence, record, starting().get(run_id, ()))
+                _unknown(run_id)
+                if record is None
+                else _run_page(ledger, evidence, record, starting().get(run_id, ()), stages_of)
             )
 
         return await _in_thread(make)
@@ -175,8 +181,14 @@ def _index(ledger: Ledger, starting: Mapping[str, Sequence[Starting]], query: Ma
     return _page("Backfill runs", _runs_table(ledger, records, starting, only), again=under_way)
 
 
-def _run_page(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, starting: Sequence[Starting]) -> Response:
-    parts = _run_parts(ledger, evidence, record, starting)
+def _run_page(
+    ledger: Ledger,
+    evidence: EvidenceStore,
+    record: RunRecord,
+    starting: Sequence[Starting],
+    stages_of: Callable[[Plan], Sequence[Stage]] | None,
+) -> Response:
+    parts = _run_parts(ledger, evidence, record, starting, stages_of)
     return _page(record.run_id, parts, again=_is_under_way(ledger, record, starting))
 
 
@@ -247,7 +259,13 @@ def _runs_table(
     return [_choices(records, only), _table(head, rows) if rows else "<p>No such run.</p>"]
 
 
-def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, starting: Sequence[Starting]) -> list[str]:
+def _run_parts(
+    ledger: Ledger,
+    evidence: EvidenceStore,
+    record: RunRecord,
+    starting: Sequence[Starting],
+    stages_of: Callable[[Plan], Sequence[Stage]] | None,
+) -> list[str]:
     record = ledger.with_plan(record)
     run_id, manifest, plan = record.run_id, record.manifest, record.plan
     chunks, verdicts = ledger.chunks(run_id), ledger.verdicts(run_id)
@@ -272,6 +290,7 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, start
                 ("transform", f"{escape(plan.transform)} {escape(plan.transform_version)}"),
                 ("reads", f"{escape(plan.source)}, snapshot <code>{plan.source_snapshot_id}</code>"),
                 ("plan", f"<code>{record.plan_hash}</code>"),
+                *([] if stages_of is None else [("stages", _stages(stages_of, plan))]),
             ],
         ),
         "<h2>Who and when</h2>",
@@ -411,6 +430,15 @@ def _next(
     what = f"its chunks {in_words(waiting.chunks)}" if waiting.chunks else "its chunks"
     command = f"<code>backfill {'run' if waiting.stop is None else 'resume'} {escape(record.run_id)}</code>"
     return f"{stopped}<p><b>Next:</b> it waits for a launch: launch {what} in Dagster, or {command}.</p>"
+
+
+def _stages(stages_of: Callable[[Plan], Sequence[Stage]], plan: Plan) -> str:
+    """Return the stages of a run in words, as its plan was shown to whoever approved it."""
+    try:
+        stages = stages_of(plan)
+    except Refused as refusal:  # its target is declared no more
+        return escape(refusal.problems[0].what)
+    return "<br>".join(f"{number}. {escape(stage.describe())}" for number, stage in enumerate(stages, start=1))
 
 
 def _when_validated(record: RunRecord) -> str:

@@ -65,6 +65,8 @@ from backfill_assets.ui.guard import (
 )
 from backfill_assets.ui.pages import make_pages
 from manifests.errors import EnvironmentRefused, Problem
+from manifests.planner import Plan
+from manifests.stages import Stage
 from resources import logs
 from resources.evidence.store import EvidenceStore
 from resources.ledger import stops
@@ -328,7 +330,7 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
         )
         ledger = Ledger(settings.ledger_url)
         evidence, report_of = EvidenceStore(settings.evidence_folder), partial(_report_of, settings)
-        pages: App = make_pages(ledger, evidence, report_of, partial(starting, instance))
+        pages: App = make_pages(ledger, evidence, report_of, partial(starting, instance), partial(_stages_of, settings))
         socket_folder(settings).mkdir(mode=0o750, parents=True, exist_ok=True)
         note = noted_in(socket_folder(settings) / "mutations.jsonl")
         stopped = partial(stops.known, ledger.engine)
@@ -346,6 +348,14 @@ def _report_of(settings: Settings, run_id: str) -> str:
 
     with open_platform(settings) as platform:
         return report(platform, run_id)
+
+
+def _stages_of(settings: Settings, plan: Plan) -> list[Stage]:
+    """Return what a plan is executed by, with what the products of the installation declare."""
+    from backfill_assets.declarations.finding import find_products  # noqa: PLC0415
+    from backfill_assets.publication.modes import stages_of  # noqa: PLC0415 - Spark's modules, once a run is looked at
+
+    return stages_of(find_products(settings.products), plan)
 
 
 def _environment(settings: Settings) -> dict[str, str]:

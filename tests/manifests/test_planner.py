@@ -31,20 +31,27 @@ from manifests.errors import PlanRefused
 from manifests.model import Mode, PublishMode, RunManifest, Semantics
 from manifests.planner import (
     BaseState,
-    ComputeBatch,
     Estimate,
-    GateBatch,
     PinnedReference,
     Plan,
-    Publish,
-    Reconcile,
-    RunGates,
     SourceFile,
     plan_from_json,
     series_of,
 )
+from manifests.stages import (
+    ComputeBatch,
+    GateChunks,
+    Publish,
+    Reconcile,
+    RunGates,
+    TableCommit,
+    batches_of,
+    stages_of,
+)
 
 unhurried = settings(deadline=None)
+REPLACES = TableCommit(TARGET, f"replaces files of {TARGET}")
+COMMIT = f"in one commit, which {REPLACES.does}"
 
 
 def refusal(manifest: RunManifest | None = None, **changes: Any) -> PlanRefused:
@@ -390,23 +397,24 @@ def test_a_source_range_need_not_reach_before_the_first_source_day() -> None:
 # --- stages -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_stages_of_a_plan_are_its_batches_computed_and_gated_then_the_run_gated_then_published() -> None:
+def test_the_stages_of_a_plan_are_its_batches_computed_then_gated_in_one_pass_then_the_run_gated_then_published() -> (
+    None
+):
     plan = a_plan(a_manifest(limits={"maxChunksPerJob": 2}))
 
-    assert plan.stages == [
+    assert stages_of(plan, [REPLACES]) == [
         ComputeBatch(1, ("2012-01", "2012-02")),
-        GateBatch(1, ("2012-01", "2012-02")),
         ComputeBatch(2, ("2012-03",)),
-        GateBatch(2, ("2012-03",)),
+        GateChunks(("2012-01", "2012-02", "2012-03")),
         RunGates(("all_chunks_staged", "record_counts")),
-        Publish(PublishMode.REPLACE_PARTITIONS, TARGET, date(2012, 1, 1), date(2012, 3, 31), manual=False),
+        Publish(PublishMode.REPLACE_PARTITIONS, TARGET, date(2012, 1, 1), date(2012, 3, 31), (REPLACES,), manual=False),
     ]
 
 
 def test_a_dry_run_has_every_stage_but_the_publication() -> None:
     looks, publishes = a_plan(a_manifest(mode="DRY_RUN")), a_plan()
 
-    assert looks.stages == publishes.stages[:-1]
+    assert stages_of(looks, [REPLACES]) == stages_of(publishes, [REPLACES])[:-1]
     assert (looks.publishes, publishes.publishes) == (False, True)
 
 
@@ -415,8 +423,8 @@ def test_a_reconciliation_reads_what_is_published_and_computes_nothing() -> None
     looks = a_plan(a_manifest(kind="RECONCILIATION"), contract=contract)
 
     chunks = ("2012-01", "2012-02", "2012-03")
-    assert looks.stages == [Reconcile(TARGET, chunks, ("published_rows_are_accepted", "record_counts"))]
-    assert looks.stages[0].describe() == (
+    assert stages_of(looks, [REPLACES]) == [Reconcile(TARGET, chunks, ("published_rows_are_accepted", "record_counts"))]
+    assert stages_of(looks, [REPLACES])[0].describe() == (
         f"read 3 chunks (2012-01 to 2012-03) of {TARGET} as published and judge: "
         "published_rows_are_accepted, record_counts"
     )
@@ -433,11 +441,13 @@ def test_a_reconciliation_is_held_against_gates_of_published_rows_only() -> None
 
 
 def test_a_stage_says_in_one_line_what_it_does() -> None:
-    assert [stage.describe() for stage in a_plan(a_manifest(safety={"requiresManualPublish": True})).stages] == [
+    plan = a_plan(a_manifest(safety={"requiresManualPublish": True}))
+
+    assert [stage.describe() for stage in stages_of(plan, [REPLACES])] == [
         "compute 3 chunks (2012-01 to 2012-03) into staging, in one Spark job",
-        "read 3 chunks (2012-01 to 2012-03) back and gate each chunk",
+        "read 3 chunks (2012-01 to 2012-03) back, in one pass, and gate each chunk",
         "gate the whole run: all_chunks_staged, record_counts",
-        f"publish {TARGET} from 2012-01-01 to 2012-03-31 as one snapshot (REPLACE_PARTITIONS), when somebody says so",
+        f"publish {TARGET} from 2012-01-01 to 2012-03-31 (REPLACE_PARTITIONS) {COMMIT}; when somebody says so",
     ]
 
 
@@ -452,11 +462,9 @@ def test_batches_of_any_size_hold_every_chunk_once_and_in_order(days: int, size:
     assert [chunk for batch in batches for chunk in batch] == list(plan.chunks)
     assert all(len(batch) == size for batch in batches[:-1])
     assert 1 <= len(batches[-1]) <= size
-    stages = [stage for stage in plan.stages if isinstance(stage, (ComputeBatch, GateBatch))]
-    for stage_type in (ComputeBatch, GateBatch):
-        found = [stage for stage in stages if isinstance(stage, stage_type)]
-        assert [stage.chunks for stage in found] == [tuple(chunk.key for chunk in batch) for batch in batches]
-        assert [stage.number for stage in found] == list(range(1, len(batches) + 1))
+    found = batches_of(plan)
+    assert [stage.chunks for stage in found] == [tuple(chunk.key for chunk in batch) for batch in batches]
+    assert [stage.number for stage in found] == list(range(1, len(batches) + 1))
 
 
 @unhurried
@@ -551,7 +559,7 @@ def test_a_plan_comes_back_from_json_equal_and_with_its_hash() -> None:
 
     assert again == plan
     assert again.hash == plan.hash
-    assert again.stages == plan.stages
+    assert stages_of(again, [REPLACES]) == stages_of(plan, [REPLACES])
 
 
 def test_a_tolerance_declared_as_a_whole_number_keeps_the_hash_of_its_plan() -> None:
