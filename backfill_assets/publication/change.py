@@ -7,7 +7,7 @@ after a crash. What is committed where is the strategies', one module a family o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Protocol
@@ -80,8 +80,8 @@ class PublishStrategy(Protocol):
         """Whether main is made to show what was published by an action of its own."""
 
     @property
-    def takes_named_files(self) -> bool:
-        """Whether only the files that a chunk names go out of the target: of the others its days keep theirs."""
+    def leaves_files(self) -> bool:
+        """Whether files of the days that it changes may stay in the target."""
 
     def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
         """Return what a publication commits to which table, in that order: what its stage says, and what is done."""
@@ -94,6 +94,12 @@ class PublishStrategy(Protocol):
 
     def is_derived(self, target: TargetTable, table: str) -> bool:
         """Whether what comes into a table was derived of the computed files; else these themselves come."""
+
+    def changes(self, derived: Collection[Any], replaced: Collection[Any]) -> bool:
+        """Whether a chunk's days are changed of which these files were derived, and which names these to be replaced."""
+
+    def gone(self, target: TargetTable, table: str, named: Collection[str]) -> Collection[str] | None:
+        """Return the files that go out of a table, of a change whose chunks have `named` some; None: all of its days."""
 
     def days(self, plan: Plan, action: str) -> tuple[date, date]:
         """Return the first and last day of the target that an action's commits may change."""

@@ -57,9 +57,9 @@ class AppendCorrections(TableByTable):
         is_corrections = table == _corrections(change.target)
         return plan.corrections_base_snapshot_id if is_corrections else plan.base_snapshot_id
 
-    def gone(self, change: Change, table: str) -> Collection[str] | None:
-        """Return nothing for the corrections table, which only gets more rows; None for the target: all of the scopes."""
-        return () if table == _corrections(change.target) else None
+    def gone(self, target: TargetTable, table: str, _named: Collection[str]) -> Collection[str] | None:
+        """Return nothing for the corrections table, which only gets more rows; None for the target: all of its days."""
+        return () if table == _corrections(target) else None
 
     def require_committable(self, change: Change) -> None:
         """Refuse what can be refused before the first commit: what is corrected must be there, changed or not."""

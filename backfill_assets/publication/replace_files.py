@@ -6,9 +6,9 @@ Put here APPEND_ONLY, REPLACE_PARTITIONS and MERGE_BY_KEY. How a merge makes its
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.publication.change import Change
 from backfill_assets.publication.table_by_table import TableByTable
 from manifests.stages import TableCommit
 
@@ -30,7 +30,7 @@ class AddFirstRows(ReplaceFiles):
 class MergeByKey(ReplaceFiles):
     """Files that hold changed rows give way to copies of them into which those rows are merged; the others stay."""
 
-    takes_named_files = True
+    leaves_files = True
 
     def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
         """Return what a publication commits."""
@@ -41,10 +41,10 @@ class MergeByKey(ReplaceFiles):
         """Whether what comes into a table was derived of the computed files: it is copies of the target's own."""
         return True
 
-    def changed(self, change: Change) -> list[str]:
-        """Return the chunks that the merge changes: those of which a file comes or goes, in the order of what is staged."""
-        return [chunk.chunk for chunk in change.chunks if chunk.derived or chunk.replaced]
+    def changes(self, derived: Collection[Any], replaced: Collection[Any]) -> bool:
+        """Whether a file of a chunk comes or goes."""
+        return bool(derived or replaced)
 
-    def gone(self, change: Change, _table: str) -> Collection[str]:
+    def gone(self, _target: TargetTable, _table: str, named: Collection[str]) -> Collection[str]:
         """Return the files that have given way to copies."""
-        return {path for chunk in change.chunks for path in chunk.replaced}
+        return named

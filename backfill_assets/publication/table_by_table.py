@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import date
+from typing import Any
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -29,7 +30,7 @@ class TableByTable:
     waits_on_branch = False
     shows_main = True
     accepted_later = False
-    takes_named_files = False
+    leaves_files = False
 
     @classmethod
     def of(cls, _options: Options) -> TableByTable:
@@ -58,9 +59,14 @@ class TableByTable:
         """Return the first and last day of the target that an action's commits may change."""
         return plan.publish_range.start, plan.publish_range.end
 
+    def changes(self, _derived: Collection[Any], _replaced: Collection[Any]) -> bool:
+        """Whether a chunk's days are changed."""
+        return True
+
     def changed(self, change: Change) -> list[str]:
         """Return the chunks whose days are changed."""
-        return [chunk.key for chunk in change.plan.chunks]
+        unchanged = {chunk.chunk for chunk in change.chunks if not self.changes(chunk.derived, chunk.replaced)}
+        return [chunk.key for chunk in change.plan.chunks if chunk.key not in unchanged]
 
     def holds(self, change: Change) -> list[str]:
         """Return the chunks of the target that are the run's once it is published."""
@@ -80,8 +86,8 @@ class TableByTable:
         bases = {key: self.base_of(change, table, plan) for key, plan in change.plans.items()}
         return change.scopes(self.changed(change), bases)
 
-    def gone(self, _change: Change, _table: str) -> Collection[str] | None:
-        """Return the files that go out of a table; None: all of the scopes."""
+    def gone(self, _target: TargetTable, _table: str, _named: Collection[str]) -> Collection[str] | None:
+        """Return the files that go out of a table; None: all of its days."""
         return None
 
     def landed(self, change: Change, table: str, action: str, sequence: int) -> Commit | None:
@@ -140,7 +146,7 @@ class TableByTable:
 
     def replace(self, change: Change, table: str, root: str, scopes: list[tuple[Scope, int | None]]) -> Commit:
         """Commit the publication to a table whose scopes must hold the files of their snapshots."""
-        gone = self.gone(change, table)
+        gone = self.gone(change.target, table, {path for chunk in change.chunks for path in chunk.replaced})
         return change.platform.lakehouse.replace(
             table,
             scopes,

@@ -96,10 +96,13 @@ class Intent:
 
     @property
     def changed(self) -> list[str]:
-        """The chunks whose days it may change; where it names files, those that it puts files into or takes them from."""
-        if not self.strategy.takes_named_files:
-            return [str(one["key"]) for one in self.plan["chunks"]]
-        return [str(one["chunk"]) for one in self.chunks if one["derived"] or one["replaced"]]
+        """The chunks whose days it may change."""
+        unchanged = {
+            str(chunk["chunk"])
+            for chunk in self.chunks
+            if not self.strategy.changes(chunk["derived"], chunk["replaced"])
+        }
+        return [key for one in self.plan["chunks"] if (key := str(one["key"])) not in unchanged]
 
     @property
     def days(self) -> list[Days]:
@@ -146,7 +149,7 @@ class Effect:
 
     def has_brought(self, key: str, place: str) -> bool:
         """Whether readers get a file of a chunk by it that was not accepted: also one that a merge has left there."""
-        is_left = self.intent.strategy.takes_named_files and key in self.keys and place in self.after
+        is_left = self.intent.strategy.leaves_files and key in self.keys and place in self.after
         return place in self.came or is_left
 
     def has_taken(self, key: str, place: str) -> bool:
@@ -220,9 +223,9 @@ def _published(
     """Return the places of the files that a publication brings into a table, and of those that it takes out of it."""
     staged = "derived" if intent.strategy.is_derived(target, seen.name) else "files"
     came = {place_of(file["path"]) for chunk in intent.chunks for file in chunk[staged]}
-    if intent.strategy.takes_named_files:
-        return came, {place_of(path) for chunk in intent.chunks for path in chunk["replaced"]}
-    return came, _in_days(seen, before, day, intent.days) if seen.name == target.name else set()
+    named = {place_of(path) for chunk in intent.chunks for path in chunk["replaced"]}
+    gone = intent.strategy.gone(target, seen.name, named)
+    return came, _in_days(seen, before, day, intent.days) if gone is None else set(gone)
 
 
 def _undone(
