@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from html import unescape
+from html import escape, unescape
 from typing import Any
 from unittest import mock
 from urllib.parse import unquote
@@ -28,6 +28,7 @@ from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import PRODUCT
 from backfill_assets.publication import publisher as publication
+from backfill_assets.publication.modes import stages_of
 from backfill_assets.review import diff
 from backfill_assets.review.kept_diffs import keep_diff
 from backfill_assets.staging import executor
@@ -60,7 +61,7 @@ def page(platform: Platform, path: str, starts: Callable[[], Any] = dict) -> str
 
 
 def answered(platform: Platform, path: str, starts: Callable[[], Any] = dict, query: str = "") -> tuple[object, bytes]:
-    app = make_pages(platform.ledger, platform.evidence, None, starts)
+    app = make_pages(platform.ledger, platform.evidence, None, starts, partial(stages_of, platform.products))
     sent: list[dict[str, object]] = []
 
     async def receive() -> dict[str, object]:
@@ -355,3 +356,11 @@ def test_stops_and_the_launches_that_end_them_are_among_the_decisions(
     assert "STOPPED" in CliRunner().invoke(cli, ["decisions"], catch_exceptions=False).output
     only = CliRunner().invoke(cli, ["decisions", "--break-glass"], catch_exceptions=False).output
     assert "STOPPED" not in only
+
+
+def test_a_run_shows_the_stages_that_it_is_executed_by(platform: Platform) -> None:
+    planned(platform, "shown")
+    shown = page(platform, "/backfill/shown")
+    for number, stage in enumerate(stages_of(platform.products, platform.ledger.run("shown").plan), start=1):
+        assert f"{number}. {escape(stage.describe())}" in shown
+    assert "in one commit, which replaces the files of these days in silver.readings" in shown
