@@ -598,7 +598,9 @@ def test_the_commands_say_who_decided_what_and_which_policy_is_in_force(world: W
         return done.output
 
     assert "REVIEWED by cem" in say("review", run_id, "--by", "cem", "--comment", "numbers agree")
-    assert "APPROVED by bob" in say("approve", run_id, "--by", "bob")
+    told = say("approve", run_id, "--by", "bob")
+    assert "APPROVED by bob" in told
+    assert "in one commit, which replaces the files of these days in" in told
     listed = say("decisions", run_id)
     assert all(word in listed for word in ("REVIEWED", "numbers agree", "APPROVED", "bob"))
     assert "1 review(s) first" in say("policy")

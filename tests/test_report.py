@@ -87,6 +87,7 @@ def test_it_says_why_who_what_and_how(world: World, page: Page) -> None:
         "approved by bob",
         "It takes the place of what history had published.",
         "Readers see its rows in 1 of 1 chunks today.",
+        "in one commit, which replaces the files of these days in",
         f"rows {chunk.rows:,}",
         f"{len(plan.gates)} of {len(plan.gates)} passed",
         str(plan.source_snapshot_id),
