@@ -83,8 +83,11 @@ DERIVE = "backfill_assets/worker/chunk_merge.py"
 DERIVATION, COMPUTE, ROWS = (f"backfill_assets/staging/{name}.py" for name in ("derivation", "compute", "rows"))
 WAYS, LEASING = (f"backfill_assets/publication/{name}.py" for name in ("changes_by_mode", "leasing"))
 DOCTOR = "backfill_assets/operations/doctor.py"
-GARBAGE, LEDGER = "backfill_assets/operations/garbage.py", "resources/ledger/facade.py"
+GARBAGE = "backfill_assets/operations/garbage.py"
 REPLACEMENTS, LOADS = (f"resources/lakehouse/{name}.py" for name in ("replacements", "load_commits"))
+RUNS, APPROVALS, ACCEPTED, PUBLICATIONS = (
+    f"resources/ledger/{name}.py" for name in ("runs", "approvals", "accepted_versions", "publications")
+)
 
 MENDS = (
     Mend(
@@ -203,22 +206,20 @@ MENDS = (
         30,
         (
             Edit(
-                LEDGER,
-                "            _require_state(record, expected, wanted)\n"
-                "            _move(connection, run_id, expected, wanted, actor, reason)\n",
-                "            _move(connection, run_id, record.state, wanted, actor, reason)\n",
+                RUNS,
+                "            require_state(record, expected, wanted)\n"
+                "            move_run(connection, run_id, expected, wanted, actor, reason)\n",
+                "            move_run(connection, run_id, record.state, wanted, actor, reason)\n",
             ),
             Edit(
-                LEDGER,
-                "            wanted = RunState.APPROVED if approve else RunState.REJECTED\n"
-                "            _require_state(record, expected, wanted)\n",
-                "            wanted = RunState.APPROVED if approve else RunState.REJECTED\n"
-                "            check_transition(run_id, record.state, wanted)\n",
+                APPROVALS,
+                "require_state(record, expected, wanted)",
+                "require_state(record, record.state, wanted)",
             ),
             Edit(
-                LEDGER,
-                "_move(connection, run_id, expected, wanted, by, comment)",
-                "_move(connection, run_id, record.state, wanted, by, comment)",
+                APPROVALS,
+                "move_run(connection, run_id, expected, wanted, by, comment)",
+                "move_run(connection, run_id, record.state, wanted, by, comment)",
             ),
         ),
     ),
@@ -320,12 +321,12 @@ MENDS = (
         "REPLACE_PARTITIONS, above nothing: unwind",
         12,
         (
-            Edit(LEDGER, "    since = connection.execute(rolled_back).scalar()\n", "    since = None\n"),
-            Edit(LEDGER, "runs.c.state.in_([RunState.PUBLISHED, RunState.SUPERSEDED]),", "sa.true(),"),
+            Edit(ACCEPTED, "    since = connection.execute(rolled_back).scalar()\n", "    since = None\n"),
+            Edit(ACCEPTED, "runs.c.state.in_([RunState.PUBLISHED, RunState.SUPERSEDED]),", "sa.true(),"),
             Edit(
-                LEDGER,
-                "if published and not _still_holds(connection, holder):",
-                "if not _still_holds(connection, holder):",
+                PUBLICATIONS,
+                "if published and not accepted_versions.still_holds(connection, holder):",
+                "if not accepted_versions.still_holds(connection, holder):",
             ),
         ),
     ),

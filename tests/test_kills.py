@@ -31,9 +31,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
 from resources.lakehouse import data_files as data_files_module
 from resources.lakehouse.facade import local_path
-from resources.ledger import approvals, judged, repairs
-from resources.ledger import facade as ledger_module
-from resources.ledger import leases as leases_module
+from resources.ledger import approvals, instants, judged, repairs
 from resources.ledger.facade import ChunkState, Verdict
 
 BY_NAME = {case.name: case for case in CASES}
@@ -534,10 +532,10 @@ def test_a_clock_that_is_set_back_between_attempts_changes_nothing(
     closed(platform)
     kills.restore(kept)
     assert kills._launch(kept, REPLACE, point, None) == -signal.SIGKILL
-    right = ledger_module.now
+    right = instants.now
 
     with monkeypatch.context() as patch:
-        for module in (ledger_module, leases_module, publication, planning):
+        for module in (instants, publication, planning):
             patch.setattr(module, "now", lambda: right() - timedelta(days=1))
         for step in REPLACE.steps[len(kills._noted(kept)) :]:
             STEPS[step](platform, REPLACE)

@@ -49,8 +49,7 @@ from manifests.planner import plan_from_json
 from manifests.policy import Role, hash_of_subjects
 from resources.actors import SOMEBODY, Actor, Channel, Proof, acting
 from resources.lakehouse.facade import LOAD_PROPERTY
-from resources.ledger import approvals, ticks
-from resources.ledger import facade as ledger_module
+from resources.ledger import approvals, instants, ticks
 from resources.ledger.facade import Ledger, RunRecord
 from resources.ledger.tables import policy_decisions, runs
 from resources.policies import hashes_of
@@ -322,7 +321,7 @@ def test_glass_that_is_broken_in_vain_is_loud_and_what_is_done_already_breaks_no
 def test_live_is_held_to_a_rule_only_where_that_names_it(world: World):
     def approve(run_id: str) -> RunRecord:
         manifest = world.manifest(run_id, kind="LIVE", requestedBy="live schedule", safety={})
-        ticks.record(world.platform.ledger.engine, manifest, ledger_module.now())
+        ticks.record(world.platform.ledger.engine, manifest, instants.now())
         record = plan_run(world.platform, manifest)
         return decisions.approve_by_policy(world.platform, record.run_id, by="policy:live-daily", comment="")
 
@@ -494,9 +493,9 @@ def test_a_run_that_is_too_old_is_neither_computed_nor_published_whatever_the_cl
     target, ledger = world.platform.products.target(TABLE), world.platform.ledger
     require_computable(world.platform, record.run_id, [], target=target)
 
-    real = ledger_module.now()
+    real = instants.now()
     with monkeypatch.context() as later:
-        later.setattr(approvals, "now", lambda: real + timedelta(days=1.5))
+        later.setattr(instants, "now", lambda: real + timedelta(days=1.5))
         with pytest.raises(TransitionRefused, match=r"was approved 1\.5 days ago") as refusal:
             require_computable(world.platform, record.run_id, [], target=target)
         assert "plan the change again under a new run id" in str(refusal.value)
@@ -506,7 +505,7 @@ def test_a_run_that_is_too_old_is_neither_computed_nor_published_whatever_the_cl
         with ledger.engine.begin() as connection:
             of_run = runs.c.run_id == record.run_id
             connection.execute(sa.update(runs).where(of_run).values(updated_at=real + timedelta(days=3)))
-        back.setattr(approvals, "now", lambda: real)
+        back.setattr(instants, "now", lambda: real)
         with pytest.raises(TransitionRefused, match=r"was planned 3\.0 days ago"):
             require_computable(world.platform, record.run_id, [], target=target)
         with ledger.engine.begin() as connection:
@@ -546,8 +545,8 @@ def test_broken_glass_skips_no_age_and_no_other_plan(world: World, monkeypatch: 
     run_id = planned(world).run_id
     with pytest.raises(TransitionRefused, match="looked at"):
         decisions.approve(world.platform, run_id, by="eve", break_glass="the house is on fire", plan_hash="0" * 64)
-    at = ledger_module.now() + timedelta(days=2)
-    monkeypatch.setattr(approvals, "now", lambda: at)
+    at = instants.now() + timedelta(days=2)
+    monkeypatch.setattr(instants, "now", lambda: at)
     with pytest.raises(TransitionRefused, match="days ago"):
         decisions.approve(world.platform, run_id, by="eve", break_glass="the house is on fire")
 
@@ -853,11 +852,11 @@ def test_the_plan_on_the_terminal_says_what_is_not_used(world: World, monkeypatc
 def test_a_ledger_of_before_keeps_its_approvals_and_is_upgraded(tmp_path: Path):
     from alembic import command as alembic
 
-    from resources.ledger.facade import _alembic_config
+    from resources.ledger.schema import alembic_config
 
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     with ledger.engine.begin() as connection:
-        config = _alembic_config()
+        config = alembic_config()
         config.attributes["connection"] = connection
         alembic.upgrade(config, "0002")
         at = "2024-05-01 12:00:00"

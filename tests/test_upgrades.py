@@ -17,8 +17,9 @@ from backfill_assets import faults
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from resources.evidence.store import CHAIN, EvidenceStore
-from resources.ledger.facade import Ledger, _alembic_config
+from resources.ledger.facade import Ledger
 from resources.ledger.policy_in_force import history
+from resources.ledger.schema import alembic_config
 from resources.settings import load_settings
 
 BEFORE_THE_JOURNAL = "0004"
@@ -39,7 +40,7 @@ def made_before(home: Path) -> None:
     """Make a ledger and evidence as an earlier version left them: a run that was sealed, and nothing that vouches for it."""
     old = Ledger(f"sqlite:///{home / 'ledger.db'}")
     with old.engine.begin() as connection:
-        config = _alembic_config()
+        config = alembic_config()
         config.attributes["connection"] = connection
         command.upgrade(config, BEFORE_THE_JOURNAL)
         cells = f"'{RUN}', 'BACKFILL', 'BACKFILL', 't', 'PLANNED', '', 'ada', '{{}}', 'h', '{{}}', 'h', '2024', '2024'"

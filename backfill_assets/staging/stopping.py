@@ -50,8 +50,10 @@ _JVM_SECONDS = 2.0
 
 With the time until a stop is seen and that until a process has ended: less than the five seconds that are promised.
 """
-_TRANSACTIONS = ("sqlalchemy.", "resources.ledger.facade", "resources.ledger.stops")
+_TRANSACTIONS = ("sqlalchemy.", "resources.ledger.")
 """Modules that an exception from outside could leave with a transaction that nobody ends."""
+_NO_TRANSACTION = ("resources.ledger.telling",)
+"""Among them, where a process only waits for its turn."""
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 _CANCELLED = frozenset({"CANCELING", "CANCELED"})
 
@@ -208,7 +210,7 @@ class Launch:
         """Interrupt the main thread if it was told before, or has gone on for too long; never where that does harm."""
         nudged, self._nudging = self._nudging, False
         self._signals += 0 if nudged else 1
-        if self._shields or self._ended.is_set() or _inside(frame, _TRANSACTIONS):
+        if self._shields or self._ended.is_set() or _inside(frame, _TRANSACTIONS, but=_NO_TRANSACTION):
             return
         if nudged:
             gone_on = time.monotonic() - (self._noticed or time.monotonic())
@@ -483,9 +485,10 @@ def _in_py4j(frame: FrameType | None) -> bool:
     return _inside(frame, ("py4j.",))
 
 
-def _inside(frame: FrameType | None, modules: tuple[str, ...]) -> bool:
+def _inside(frame: FrameType | None, modules: tuple[str, ...], *, but: tuple[str, ...] = ()) -> bool:
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(modules):
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith(modules) and not (but and name.startswith(but)):
             return True
         frame = frame.f_back
     return False

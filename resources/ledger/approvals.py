@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -19,21 +19,23 @@ from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import Role, same_name
 from resources import actors
-from resources.ledger import instants, judged, policy_in_force
+from resources.ledger import freezes, instants, judged, policy_in_force
 from resources.ledger.cells import parsed
-from resources.ledger.facade import Ledger, RunRecord, Verdict, _move, _require_name, now
-from resources.ledger.locks import lock_run
+from resources.ledger.locks import require_lease
+from resources.ledger.part import Part
+from resources.ledger.runs import RunRecord, locked_run, move_run, require_name, require_state
 from resources.ledger.tables import (
     acceptances,
     approvals,
-    attempts,
     erasure_lists,
     policies,
-    publications,
     runs,
-    transitions,
     verdicts,
 )
+from resources.ledger.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from resources.ledger.facade import Ledger
 
 REVIEWED, PUBLISH, ROLLBACK, REINSTATE, ACCEPT = "REVIEWED", "PUBLISH", "ROLLBACK", "REINSTATE", "ACCEPT"
 """Decisions that move no run by themselves; the others are Ledger.decide's."""
@@ -47,15 +49,93 @@ REVIEWABLE = frozenset(
         RunState.FAILED,
     }
 )
-_INSTANTS = (
-    runs.c.updated_at,
-    transitions.c.at,
-    approvals.c.at,
-    attempts.c.started_at,
-    verdicts.c.at,
-    publications.c.started_at,
-    acceptances.c.at,
-)
+
+
+class Approvals(Part):
+    """The approvals and rejections of a ledger's runs."""
+
+    def decide(
+        self,
+        run_id: str,
+        *,
+        approve: bool,
+        by: str,
+        comment: str,
+        self_approval: bool,
+        plan_hash: str,
+        break_glass: str = "",
+        expected: RunState = RunState.PLANNED,
+        token: int | None = None,
+        policy_hash: str = "",
+    ) -> None:
+        """Record an approval or a rejection and move the run.
+
+        Args:
+            run_id: the run.
+            approve: approve, or reject.
+            by: who decides.
+            comment: why.
+            self_approval: whether the policy lets a requester approve their own run.
+            plan_hash: the plan the decider has seen.
+            break_glass: why four eyes were not waited for, where somebody who may has decided so.
+            expected: the state in which the run was decided about; only a rejection may come after PLANNED.
+            token: of the lease under which it was decided; None: under none.
+            policy_hash: the policy that the decision was held against.
+
+        Raises:
+            StateMoved: if the run is in another state than `expected` by now.
+            LeaseLost: if the lease was taken over: what was looked at under it may have changed.
+            TransitionRefused: if the state, the plan or the person does not allow it, or another policy is in force by now.
+        """
+        with self.engine.begin() as connection:
+            if policy_hash:
+                policy_in_force.require_still(connection, policy_hash)
+            if token is not None:
+                require_lease(connection, token)
+            record = locked_run(connection, run_id)
+            wanted = RunState.APPROVED if approve else RunState.REJECTED
+            require_state(record, expected, wanted)
+            own = same_name(by) == same_name(record.requested_by)
+            require_name(by)
+            if approve and own and not self_approval and not break_glass:
+                raise TransitionRefused(
+                    Problem(
+                        f"'{by}' requested run '{run_id}'",
+                        "the approver differs from the requester",
+                        "ask somebody else; a policy with fourEyes: false allows it, on record",
+                    )
+                )
+            if plan_hash != record.plan_hash:
+                raise TransitionRefused(
+                    Problem(
+                        f"the plan of '{run_id}' is {record.plan_hash}, not {plan_hash}",
+                        "a decision is about the plan that was looked at",
+                        "look at the plan again",
+                    )
+                )
+            at = instants.now()
+            instants.require_after_run(connection, run_id, at)
+            connection.execute(
+                approvals.insert().values(
+                    run_id=run_id,
+                    decision="APPROVED" if approve else "REJECTED",
+                    decided_by=by,
+                    comment=comment,
+                    plan_hash=record.plan_hash,
+                    self_approved=own and approve,
+                    break_glass=break_glass,
+                    policy_hash=policy_hash,
+                    **actors.columns(by),
+                    at=at,
+                )
+            )
+            move_run(connection, run_id, expected, wanted, by, comment)
+            if approve:
+                freezes.begin(connection, record.manifest, at)
+
+    def approvals(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the decisions on a run, in order."""
+        return self._rows(sa.select(approvals).where(approvals.c.run_id == run_id).order_by(approvals.c.id))
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -79,12 +159,11 @@ def record(
     Raises:
         TransitionRefused: if the run is in none of `states`, or the plan is another one by now.
     """
-    _require_name(by)
+    require_name(by)
     with ledger.engine.begin() as connection:
         if policy_hash:
             policy_in_force.require_still(connection, policy_hash)
-        lock_run(connection, run_id)
-        found = ledger.run(run_id, connection=connection)
+        found = locked_run(connection, run_id)
         if found.state not in states:
             raise TransitionRefused(
                 Problem(
@@ -94,7 +173,7 @@ def record(
                 )
             )
         require_plan(found, plan_hash)
-        at = now()
+        at = instants.now()
         instants.require_after_run(connection, run_id, at)
         connection.execute(
             approvals.insert().values(
@@ -225,12 +304,8 @@ def decisions(ledger: Ledger, run_id: str | None = None, *, break_glass: bool = 
 
 def latest(ledger: Ledger) -> datetime:
     """Return now, or the newest instant on record where the clock stands before it."""
-    newest = now()
     with ledger.engine.connect() as connection:
-        for column in _INSTANTS:
-            found: datetime | None = connection.execute(sa.select(sa.func.max(column))).scalar()
-            newest = newest if found is None else max(newest, found)
-    return newest
+        return instants.latest(connection)
 
 
 # --- changes that ask for an owner ------------------------------------------------------------------------------------
@@ -301,8 +376,7 @@ def accept_change(
     with ledger.engine.begin() as connection:
         if policy_hash:
             policy_in_force.require_still(connection, policy_hash)
-        lock_run(connection, run_id)
-        found = ledger.run(run_id, connection=connection)
+        found = locked_run(connection, run_id)
         require_plan(found, plan_hash)
         if found.state is not RunState.STAGED:
             raise TransitionRefused(
@@ -322,7 +396,7 @@ def accept_change(
                     f"look at `backfill status {run_id}` again",
                 )
             )
-        at = now()
+        at = instants.now()
         instants.require_after_run(connection, run_id, at)
         connection.execute(
             acceptances.insert().values(
@@ -341,7 +415,7 @@ def accept_change(
         if not _nothing_stands_against(connection, run_id, plan_hash, wanted):
             return found.state
         why = f"{len(wanted)} run gates passed, with what {by} accepted of {verdict.gate}"
-        _move(connection, run_id, found.state, RunState.VALIDATED, by, why)
+        move_run(connection, run_id, found.state, RunState.VALIDATED, by, why)
     return RunState.VALIDATED
 
 
@@ -351,8 +425,7 @@ def validate_accepted(ledger: Ledger, run_id: str, gates: Iterable[str], *, by: 
     Returns False, having changed nothing, if that is not so (any more).
     """
     with ledger.engine.begin() as connection:
-        lock_run(connection, run_id)
-        found = ledger.run(run_id, connection=connection)
+        found = locked_run(connection, run_id)
         staged, wanted = judged.present(connection, run_id), set(gates)
         verdicts_now = _newest(connection, run_id)
         if found.state is not RunState.STAGED or not all(
@@ -361,7 +434,7 @@ def validate_accepted(ledger: Ledger, run_id: str, gates: Iterable[str], *, by: 
             return False
         if not _nothing_stands_against(connection, run_id, found.plan_hash, wanted):
             return False
-        _move(connection, run_id, found.state, RunState.VALIDATED, by, why)
+        move_run(connection, run_id, found.state, RunState.VALIDATED, by, why)
     return True
 
 
@@ -403,7 +476,7 @@ def note_waiting(ledger: Ledger, run_id: str, why: str) -> None:
         connection.execute(
             runs.update()
             .where(runs.c.run_id == run_id, runs.c.state == RunState.STAGED.value)
-            .values(state_reason=why, updated_at=now())
+            .values(state_reason=why, updated_at=instants.now())
         )
 
 
@@ -471,6 +544,6 @@ def _keep(ledger: Ledger, table: sa.Table, key: str, values: Mapping[str, Any]) 
     try:
         with ledger.engine.begin() as connection:
             if connection.execute(sa.select(table.c.hash).where(table.c.hash == key)).scalar() is None:
-                connection.execute(table.insert().values(hash=key, at=now(), **values))
+                connection.execute(table.insert().values(hash=key, at=instants.now(), **values))
     except sa.exc.IntegrityError:
         return  # somebody else kept the same at the same moment

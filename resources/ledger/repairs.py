@@ -14,10 +14,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
+from resources.ledger import instants
 from resources.ledger.cells import IllegibleRow, parsed
-from resources.ledger.facade import STAGED, ChunkRecord, ChunkState, Ledger, _move, now
+from resources.ledger.chunks import STAGED, ChunkRecord, ChunkState
+from resources.ledger.facade import Ledger
 from resources.ledger.leases import LOST
-from resources.ledger.locks import lock_run
+from resources.ledger.runs import locked_run, move_run
 from resources.ledger.tables import (
     approvals,
     attempts,
@@ -93,7 +95,7 @@ def lose_lease(ledger: Ledger, token: int) -> bool:
         changed = connection.execute(
             leases.update()
             .where(leases.c.id == token, leases.c.ended_at.is_(None))
-            .values(ended_at=now(), ended_how=LOST)
+            .values(ended_at=instants.now(), ended_how=LOST)
         )
         return changed.rowcount == 1
 
@@ -137,7 +139,7 @@ def end_attempt(ledger: Ledger, run_id: str, attempt: int, error: str) -> bool:
         changed = connection.execute(
             attempts.update()
             .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == "RUNNING")
-            .values(state="FAILED", ended_at=now(), error=error)
+            .values(state="FAILED", ended_at=instants.now(), error=error)
         )
         return changed.rowcount == 1
 
@@ -148,7 +150,7 @@ def close_publication(ledger: Ledger, publication: int, state: str, note: str) -
         changed = connection.execute(
             publications.update()
             .where(publications.c.id == publication, publications.c.state == "INTENT")
-            .values(state=state, note=note, ended_at=now())
+            .values(state=state, note=note, ended_at=instants.now())
         )
         return changed.rowcount == 1
 
@@ -156,8 +158,7 @@ def close_publication(ledger: Ledger, publication: int, state: str, note: str) -
 def plan_again(ledger: Ledger, run_id: str, chunk: ChunkRecord, why: str, actor: str) -> bool:
     """Set a staged chunk back, so that it is computed again; a run that was STAGED is RUNNING again."""
     with ledger.engine.begin() as connection:
-        lock_run(connection, run_id)
-        record = ledger.run(run_id, connection=connection)
+        record = locked_run(connection, run_id)
         if record.state not in {RunState.RUNNING, RunState.STAGED, RunState.FAILED}:
             return False
         changed = connection.execute(
@@ -178,13 +179,13 @@ def plan_again(ledger: Ledger, run_id: str, chunk: ChunkRecord, why: str, actor:
                 digest=None,
                 measures="{}",
                 error=why,
-                updated_at=now(),
+                updated_at=instants.now(),
             )
         )
         if changed.rowcount != 1:
             return False
         if record.state is RunState.STAGED:
-            _move(connection, run_id, record.state, RunState.RUNNING, actor, f"chunk {chunk.chunk}: {why}")
+            move_run(connection, run_id, record.state, RunState.RUNNING, actor, f"chunk {chunk.chunk}: {why}")
         return True
 
 

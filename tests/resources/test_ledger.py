@@ -35,11 +35,11 @@ from support import (
 from manifests.errors import EnvironmentRefused, InputRefused, Refused, StateMoved, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.planner import Plan, StagedFile
-from resources.ledger import facade as ledger_module
+from resources.ledger import instants
 from resources.ledger.facade import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
-from resources.ledger.facade import runs as runs_table
 from resources.ledger.repairs import end_attempt
 from resources.ledger.tables import chunks, metadata, publications
+from resources.ledger.tables import runs as runs_table
 
 RUN = "restate-2012"
 CHUNKS = ["2012-01", "2012-02", "2012-03"]
@@ -872,7 +872,7 @@ def test_changes_are_on_record_in_their_order_though_the_clock_is_set_back(
         published(ledger, run_id)
     rolled_back(ledger, "run-two")
     published(ledger, "run-three")
-    monkeypatch.setattr(ledger_module, "now", lambda: datetime.now(UTC) - timedelta(hours=1))
+    monkeypatch.setattr(instants, "now", lambda: datetime.now(UTC) - timedelta(hours=1))
     again = ledger.open_publication("run-two", "reinstate", 101, "root", REQUESTER)
     ledger.accept("run-two", again, snapshot_id=102, added=3, removed=2, actor=REQUESTER)
     assert states(ledger, "run-one", "run-two", "run-three") == ["SUPERSEDED", "PUBLISHED", "SUPERSEDED"]

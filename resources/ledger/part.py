@@ -1,0 +1,22 @@
+"""What the classes of the ledger's entities share.
+
+Put here nothing of any entity. A class holds whole transactions, and other packages reach it through `Ledger`; a function
+beside it takes the connection of a transaction that several entities change together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+
+class Part:
+    """The entities of one kind in one ledger."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+
+    def _rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
+        with self.engine.connect() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
