@@ -321,7 +321,7 @@ def stop_once(home: Path, platform: Platform, run_id: str, way: Way, delay: floa
     process.join(delay)
     if not process.is_alive():
         return False
-    known, attempts = stops.newest(ledger.engine, run_id), ledger.attempts(run_id)
+    known, attempts = ledger.stops.newest(run_id), ledger.attempts(run_id)
     under_way = "computing" if any(one["state"] == "RUNNING" for one in attempts) else ledger.run(run_id).state.lower()
     at = time.monotonic()
     try:
@@ -331,7 +331,7 @@ def stop_once(home: Path, platform: Platform, run_id: str, way: Way, delay: floa
             tally.wrong.append(f"{run_id}: {way.name} was refused: {error}")
     end = _ended(process)
     record = ledger.run(run_id)
-    stop = stops.after(ledger.engine, run_id, known)
+    stop = ledger.stops.after(run_id, known)
     where = f"{run_id}, {way.name} after {delay:.1f} s ({under_way})"
     if end is None:
         tally.wrong.append(f"{where}: did not end")

@@ -21,7 +21,6 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.review.diff import recorded_diff
 from manifests.lifecycle import RunState
 from resources.lakehouse.facade import local_path
-from resources.ledger import stops
 
 KILLED = -9
 CHUNKS = (date(2010, 2, 1), date(2010, 7, 31))
@@ -120,7 +119,7 @@ def test_ctrl_c_and_a_kill_in_the_middle_of_a_spark_write_lose_nothing(world: Wo
     assert "the run was stopped" in process.errors
     assert "Traceback" not in process.errors
     assert [attempt["state"] for attempt in ledger.attempts("mid-write")] == ["STOPPED"]
-    stop = stops.held(ledger.engine, "mid-write")
+    stop = ledger.stops.held("mid-write")
     assert stop is not None
     assert stop.through.startswith("SIGINT to process")
     with world.dagster() as instance:

@@ -49,7 +49,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefuse
 from manifests.lifecycle import RunState
 from resources.evidence.store import SEALED, EvidenceStore, sha256_of_file
 from resources.lakehouse.facade import local_path
-from resources.ledger import journal, stops
+from resources.ledger import journal
 
 FORGED_REVIEW = """
     INSERT INTO approvals (run_id, decision, decided_by, comment, plan_hash, self_approved, role, at)
@@ -944,8 +944,8 @@ def test_whoever_seals_later_than_another_and_other_rows_leaves_what_its_link_is
     def rename(path: Path, target: Path) -> Path:
         if path.name.startswith("bundle.partial-") and not target.exists():
             with mock.patch.object(Path, "rename", real):  # it sleeps: a run is stopped and resumed, another seals
-                stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
-                stops.launched(platform.ledger.engine, "waiting", by="olga")
+                platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
+                platform.ledger.stops.launched("waiting", by="olga")
                 platform.evidence.seal("waiting", publication.bundle_files(platform, record))
         return real(path, target)
 
@@ -1071,7 +1071,7 @@ def test_what_is_decided_beside_a_publication_is_no_change_by_hand(tmp_path: Pat
     url, real = postgres_server.database(), records.unexplained
 
     def beside(*arguments: Any) -> Any:
-        stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
+        platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
         return real(*arguments)
 
     with declared():
@@ -1496,8 +1496,8 @@ def test_a_bundle_of_an_edition_that_the_run_does_not_have_refuses_the_publicati
 def test_a_bundle_that_was_sealed_before_a_stop_and_a_review_is_the_runs_own(platform: Platform) -> None:
     with killed_at("publishing.sealed"):
         publish(platform, "waiting")
-    stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
-    stops.launched(platform.ledger.engine, "waiting", by="olga")
+    platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
+    platform.ledger.stops.launched("waiting", by="olga")
     publish(platform, "waiting")
     assert places(platform) == []
 
@@ -1510,8 +1510,8 @@ def test_a_process_that_slept_before_the_link_of_its_bundle_appends_none_after_t
 
     def sleeps(store: EvidenceStore, said: Mapping[str, Any], *, since: int) -> bool:
         with mock.patch.object(EvidenceStore, "_link_bundle", real):
-            stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
-            stops.launched(platform.ledger.engine, "waiting", by="olga")
+            platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
+            platform.ledger.stops.launched("waiting", by="olga")
             publish(platform, "waiting")
         return real(store, said, since=since)
 
@@ -1552,14 +1552,14 @@ def test_a_link_about_an_entry_that_is_still_to_come_makes_no_honest_one_wrong(p
     _of_the_journal(platform, 10**9)
     assert set(places(platform)) == {f"ledger journal {newest + 3}", "ledger journal 1000000000"}
     for _ in range(5):
-        stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
-        stops.launched(platform.ledger.engine, "waiting", by="olga")
+        platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
+        platform.ledger.stops.launched("waiting", by="olga")
     assert set(places(platform)) == {soon, "ledger journal 1000000000"}
 
 
 def test_a_link_about_an_entry_far_away_keeps_the_newest_one_from_no_link(platform: Platform) -> None:
     with mock.patch.object(platform.ledger.journal, "chain", None):
-        stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
+        platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
     with platform.ledger.engine.connect() as connection:
         newest = journal.newest(connection)
     _of_the_journal(platform, 10**9)

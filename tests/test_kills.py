@@ -31,7 +31,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
 from resources.lakehouse import data_files as data_files_module
 from resources.lakehouse.facade import local_path
-from resources.ledger import approvals, instants, judged, repairs
+from resources.ledger import instants, judged
 from resources.ledger.facade import ChunkState, Verdict
 
 BY_NAME = {case.name: case for case in CASES}
@@ -448,19 +448,19 @@ def test_an_owner_accepts_numbers_of_the_files_that_are_staged_and_of_no_others(
     found = [Verdict(first, passed=False, summary="down by 80%", details={}, asks=True)]
     found += [Verdict(gate, passed=True, summary="fine", details={}) for gate in others]
     assert ledger.judge("unusual", found, "ada", of=judged.name_of(ledger.chunks("unusual")))
-    (seen,) = approvals.asking(ledger, "unusual")
-    assert repairs.plan_again(ledger, "unusual", ledger.chunks("unusual")[0], "its file is damaged", "doctor")
+    (seen,) = ledger.asking("unusual")
+    assert ledger.repairs.plan_again("unusual", ledger.chunks("unusual")[0], "its file is damaged", "doctor")
     executor.stage_chunks(platform, "unusual", keys)
     judging.gate_chunks(platform, "unusual")
 
     def accept(verdict: Verdict) -> RunState:
-        return approvals.accept_change(
-            ledger, "unusual", verdict, by="olga", reason="rain", plan_hash=record.plan_hash, gates=record.plan.gates
+        return ledger.accept_change(
+            "unusual", verdict, by="olga", reason="rain", plan_hash=record.plan_hash, gates=record.plan.gates
         )
 
     with pytest.raises(TransitionRefused, match="that are not what is staged now"):
         accept(seen)
-    assert not approvals.validate_accepted(ledger, "unusual", record.plan.gates, by="ada", why="as before")
+    assert not ledger.validate_accepted("unusual", record.plan.gates, by="ada", why="as before")
     assert ledger.judge("unusual", found, "ada", of=judged.name_of(ledger.chunks("unusual")))
     assert accept(seen) is RunState.VALIDATED
 

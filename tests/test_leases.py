@@ -57,7 +57,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 @pytest.fixture
 def leases(ledger: Ledger) -> Leases:
-    return Leases(ledger.engine, 60)
+    return ledger.leases(60)
 
 
 def take(leases: Leases, days: tuple[date, date] = JANUARY, run_id: str = "one", target: str = TARGET) -> Lease:

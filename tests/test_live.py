@@ -54,7 +54,7 @@ from manifests.errors import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Mode
-from resources.ledger import freezes, ticks, watermarks
+from resources.ledger import freezes, ticks
 from resources.ledger.facade import RunRecord, now
 from resources.ledger.tables import waits
 from resources.settings import load_settings
@@ -102,7 +102,7 @@ class LiveWorld(World):
         return self.platform.ledger.run(record.run_id)
 
     def mark(self) -> tuple[date, int] | None:
-        found = watermarks.current(self.platform.ledger.engine, TARGET)
+        found = self.platform.ledger.watermarks.current(TARGET)
         return None if found is None else (found.complete_until, found.source_snapshot_id)
 
     def live_runs(self) -> list[str]:
@@ -299,7 +299,7 @@ def test_a_policy_approves_what_it_writes_and_nothing_else(world: LiveWorld, mon
     written = live_manifest(world.platform, target)
     assert written is not None
     greedy = written.model_copy(update={"safety": written.safety.model_copy(update={"requires_manual_publish": True})})
-    ticks.record(world.platform.ledger.engine, greedy, now())  # as if the policy had been another one then
+    world.platform.ledger.ticks.record(greedy, now())  # as if the policy had been another one then
     record = plan_run(world.platform, greedy)
     with pytest.raises(TransitionRefused, match="not what the live policy"):
         approve_by_policy(world.platform, target, record)
@@ -357,7 +357,7 @@ def test_a_tick_that_was_written_into_the_ledger_by_hand_gives_no_rights(world: 
             (TARGET, claimed.hash),
         )
         connection.commit()
-    assert not ticks.has_written(world.platform.ledger.engine, claimed)
+    assert not world.platform.ledger.ticks.has_written(claimed)
     with pytest.raises(PlanRefused, match="has kind LIVE, and no tick has written it"):
         plan_run(world.platform, claimed)
 
@@ -369,9 +369,9 @@ def test_a_tick_that_comes_late_when_its_run_has_another_text_leaves_no_row(
     record = tick(world.platform, with_policy(world, monkeypatch, begins_on=MARCH)).record
     assert record is not None
     late = record.manifest.model_copy(update={"reason": "what a tick wrote that slept while the watermark moved"})
-    ticks.record(world.platform.ledger.engine, late, now())
-    assert not ticks.has_written(world.platform.ledger.engine, late)
-    assert ticks.has_written(world.platform.ledger.engine, record.manifest)
+    world.platform.ledger.ticks.record(late, now())
+    assert not world.platform.ledger.ticks.has_written(late)
+    assert world.platform.ledger.ticks.has_written(record.manifest)
     with pytest.raises(TransitionRefused, match=record.run_id):
         plan_run(world.platform, late)
 
@@ -383,7 +383,7 @@ def test_a_run_that_an_earlier_version_let_somebody_plan_as_live_is_neither_appr
     target, ledger = with_policy(world, monkeypatch, begins_on=MARCH), world.platform.ledger
     with monkeypatch.context() as before:
         before.setattr(ticks, "problems_in", lambda *_: [])
-        before.setattr(ticks, "problems", lambda *_: [])
+        before.setattr(ticks.Ticks, "problems", lambda *_: [])
         scope = world.scope(FIRST, date(2011, 1, 31))
         claimed = world.manifest("mine", kind="LIVE", requestedBy="eve", safety={}, target=scope)
         record = plan_run(world.platform, claimed)
@@ -562,7 +562,7 @@ def test_what_live_published_while_a_backfill_ran_is_neither_lost_nor_overwritte
         preview(world.platform, world.manifest("stale", target=april, source=stale))
     assert preview(world.platform, world.manifest("fresh", target=april)).source_snapshot_id == world.snapshot
     behind = live.manifest.model_copy(update={"source": live.manifest.source.model_copy(update={"snapshot_id": newer})})
-    ticks.record(ledger.engine, behind, now())
+    ledger.ticks.record(behind, now())
     with pytest.raises(PlanRefused, match="older knowledge never replaces newer"):
         preview(world.platform, behind)
 

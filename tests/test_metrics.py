@@ -60,7 +60,6 @@ from benchmarks.small_table import (
 from manifests.errors import EnvironmentRefused, InputRefused
 from resources.lakehouse.facade import Lakehouse, PinnedRead
 from resources.ledger.facade import now
-from resources.ledger.figures import figures
 from resources.ledger.tables import attempts, leases, publications, verdicts, watermarks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -242,19 +241,19 @@ def test_a_chunk_that_two_launches_compute_is_a_duplicate_of_the_second(platform
 
     with mock.patch.object(executor, "compute_batch", overtaken):
         executor.stage_chunks(platform, "raced", keys)
-    (found,) = [one for one in figures(platform.ledger, at=now(), days=1, most=50).runs if one.run_id == "raced"]
+    (found,) = [one for one in platform.ledger.figures(at=now(), days=1, most=50).runs if one.run_id == "raced"]
     first = next(one for one in platform.ledger.chunks("raced") if one.chunk == keys[0])
     assert (found.suppressed_chunks, found.suppressed_rows) == (1, first.rows)
     assert sorted((one.chunks, one.holds) for one in found.staged) == [(1, 1), (2, 1)]
     with platform.ledger.engine.begin() as connection:  # as attempts from before this was recorded
         connection.execute(attempts.update().where(attempts.c.run_id == "raced").values(measures="{}"))
-    (found,) = [one for one in figures(platform.ledger, at=now(), days=1, most=50).runs if one.run_id == "raced"]
+    (found,) = [one for one in platform.ledger.figures(at=now(), days=1, most=50).runs if one.run_id == "raced"]
     assert (found.suppressed_chunks, found.suppressed_rows, found.read_rows) == (None, None, None)
 
 
 def test_a_publication_that_was_recorded_late_has_no_duration(platform: Platform) -> None:
     def seconds() -> Any:
-        found = {one.run_id: one for one in figures(platform.ledger, at=now(), days=1, most=50).runs}
+        found = {one.run_id: one for one in platform.ledger.figures(at=now(), days=1, most=50).runs}
         return found["merge"].publications.get("publish")
 
     (entry,) = platform.ledger.publications("merge")
@@ -327,18 +326,18 @@ def test_names_and_texts_follow_the_conventions(exposed: str) -> None:
 
 def test_runs_shown_one_by_one_are_bounded(platform: Platform) -> None:
     ledger, later = platform.ledger, now() + timedelta(days=31)
-    shown = {one.run_id for one in figures(ledger, at=later, days=30, most=50).runs}
+    shown = {one.run_id for one in ledger.figures(at=later, days=30, most=50).runs}
     assert {"stopped", "planned"} <= shown, "what is not over is shown whatever its age"
     assert not {"history", "merge", "taken-back"} & shown
-    first = figures(ledger, at=now(), days=30, most=2)
+    first = ledger.figures(at=now(), days=30, most=2)
     assert all(one.state.value not in {"PUBLISHED", "ROLLED_BACK"} for one in first.runs)
     assert first.left_out == len(ledger.runs()) - 2
     assert sum(first.counts.values()) == len(ledger.runs()), "all of them are counted"
-    assert figures(ledger, at=now(), days=30, most=0).runs == []
+    assert ledger.figures(at=now(), days=30, most=0).runs == []
 
 
 def test_rules_shown_of_a_run_are_bounded(platform: Platform) -> None:
-    run = next(one for one in figures(platform.ledger, at=now(), days=30, most=50).runs if one.run_id == "stopped")
+    run = next(one for one in platform.ledger.figures(at=now(), days=30, most=50).runs if one.run_id == "stopped")
     many = replace(
         run, rejected=type(run.rejected)({f"column_{number:02}: rule": 100 - number for number in range(50)})
     )

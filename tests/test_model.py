@@ -32,7 +32,6 @@ from backfill_assets.publication import publisher as publication
 from manifests.errors import LeaseHeld, PlanRefused, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, OnConflict, PublishMode
-from resources.ledger import stops
 from resources.ledger.leases import Leases
 from resources.ledger.tables import leases as leases_table
 from resources.processes import name_of
@@ -226,7 +225,7 @@ class TableUnderChange(RuleBasedStateMachine):
     # --- stops ----------------------------------------------------------------------------------------------------
 
     def _stop(self, run: Run) -> None:
-        stops.stop(self.it.platform.ledger.engine, run.run_id, by="olga", through="backfill stop")
+        self.it.platform.ledger.stops.stop(run.run_id, by="olga", through="backfill stop")
 
     @precondition(lambda self: self.runs())
     @rule(data=st.data())
@@ -238,7 +237,7 @@ class TableUnderChange(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_stopped_run_is_launched_again(self, data: st.DataObject) -> None:
         run = self.draw(data, [run for run in self.runs() if run.stopped])
-        stops.launched(self.it.platform.ledger.engine, run.run_id, by="ada")
+        self.it.platform.ledger.stops.launched(run.run_id, by="ada")
         self.model.resume(run)
 
     @precondition(lambda self: self.runs(RunState.VALIDATED, RunState.PUBLISHED, RunState.ROLLED_BACK))

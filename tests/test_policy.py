@@ -49,7 +49,7 @@ from manifests.planner import plan_from_json
 from manifests.policy import Role, hash_of_subjects
 from resources.actors import SOMEBODY, Actor, Channel, Proof, acting
 from resources.lakehouse.facade import LOAD_PROPERTY
-from resources.ledger import approvals, instants, ticks
+from resources.ledger import approvals, instants
 from resources.ledger.facade import Ledger, RunRecord
 from resources.ledger.tables import policy_decisions, runs
 from resources.policies import hashes_of
@@ -92,7 +92,7 @@ def validated(world: World, record: RunRecord) -> RunRecord:
 
 
 def decided(world: World, run_id: str) -> list[tuple[str, str, str, bool]]:
-    found = approvals.decisions(world.platform.ledger, run_id)
+    found = world.platform.ledger.decisions(run_id)
     return [(one["decision"], one["role"], one["by"], one["void"]) for one in found]
 
 
@@ -167,7 +167,7 @@ def test_a_plan_made_under_another_policy_is_planned_again_before_it_is_approved
         decisions.approve(world.platform, run_id, by="bob")
     record = plan_run(world.platform, world.manifest(run_id))
     assert record.plan.policy == world.platform.policy.hash
-    assert approvals.policy_text(world.platform.ledger, record.plan.policy) is not None
+    assert world.platform.ledger.policies.text(record.plan.policy) is not None
     decisions.approve(world.platform, run_id, by="bob")
 
 
@@ -193,8 +193,7 @@ def test_named_publishers_publish_by_hand_and_not_as_approvers_where_the_policy_
         with pytest.raises(TransitionRefused, match=refused):
             decisions.publish(world.platform, record.run_id, by=by)
     for by, left in (("ana", 1), ("ops", 0)):  # ana's was recorded before the policy named publishers
-        approvals.record(
-            world.platform.ledger,
+        world.platform.ledger.record_decision(
             record.run_id,
             approvals.PUBLISH,
             role=Role.PUBLISHER,
@@ -233,7 +232,7 @@ def test_a_rollback_and_the_way_back_are_decisions_of_publishers_and_on_record(t
         assert decisions.reinstate(platform, "second", by="eve", break_glass="nobody else is awake").new
         found = [
             (one["runId"], one["decision"], one["role"], one["by"], one["comment"], one["breakGlass"])
-            for one in approvals.decisions(platform.ledger)
+            for one in platform.ledger.decisions()
             if one["decision"] not in {"APPROVED", "PUBLISH"}
         ]
         assert found == [
@@ -274,7 +273,7 @@ def test_an_interrupted_undoing_lets_nobody_pass_and_a_version_is_accepted_once(
         assert not decisions.accept(platform, "two", by="eve").new  # it is accepted: nothing is decided
         with pytest.raises(PublicationRefused, match="acceptance LATER is accepted"):
             decisions.accept(platform, "one", by="ops")
-        said = [(one["runId"], one["decision"], one["by"]) for one in approvals.decisions(platform.ledger)]
+        said = [(one["runId"], one["decision"], one["by"]) for one in platform.ledger.decisions()]
         assert [one for one in said if one[1] not in {"APPROVED", "PUBLISH"}] == [
             ("one", "ROLLBACK", "ops"),
             ("one", "REINSTATE", "ops"),
@@ -309,7 +308,7 @@ def test_glass_that_is_broken_in_vain_is_loud_and_what_is_done_already_breaks_no
         assert refused.exit_code != 0
         assert "BREAK-GLASS" in refused.output  # on record, and so it is said, though the table refused it
         assert "BREAK-GLASS" not in CliRunner().invoke(cli, ["publish", "second", *reason]).output
-        assert [one["by"] for one in approvals.decisions(platform.ledger, break_glass=True)] == ["eve"]
+        assert [one["by"] for one in platform.ledger.decisions(break_glass=True)] == ["eve"]
         with instance_at(platform.settings) as instance:
             key = dg.AssetKey(
                 [*small_table.READINGS.split(".")[:-1], f"{small_table.READINGS.split('.')[-1]}_published"]
@@ -321,7 +320,7 @@ def test_glass_that_is_broken_in_vain_is_loud_and_what_is_done_already_breaks_no
 def test_live_is_held_to_a_rule_only_where_that_names_it(world: World):
     def approve(run_id: str) -> RunRecord:
         manifest = world.manifest(run_id, kind="LIVE", requestedBy="live schedule", safety={})
-        ticks.record(world.platform.ledger.engine, manifest, instants.now())
+        world.platform.ledger.ticks.record(manifest, instants.now())
         record = plan_run(world.platform, manifest)
         return decisions.approve_by_policy(world.platform, record.run_id, by="policy:live-daily", comment="")
 
@@ -421,11 +420,11 @@ def test_what_is_on_record_says_which_policy_a_decision_was_held_against(world: 
     decisions.review(world.platform, run_id, by="eve")
     decisions.approve(world.platform, run_id, by="bob")
     held_against = world.platform.policy.hash
-    assert {one["policyHash"] for one in approvals.decisions(world.platform.ledger, run_id)} == {held_against}
+    assert {one["policyHash"] for one in world.platform.ledger.decisions(run_id)} == {held_against}
     assert {
         one["policy_hash"] for one in bundle_files(world.platform, world.platform.ledger.run(run_id))["approvals.json"]
     } == {held_against}
-    text = approvals.policy_text(world.platform.ledger, held_against)
+    text = world.platform.ledger.policies.text(held_against)
     assert text is not None
     assert text["rules"] == [{"approvers": ["bob"]}]
 
@@ -618,7 +617,7 @@ def test_a_typed_name_is_a_claim_in_ledger_evidence_and_output(world: World, mon
     run_id = planned(world).run_id
     monkeypatch.setenv("BACKFILL_HOME", str(world.home))
     assert CliRunner().invoke(cli, ["approve", run_id, "--by", "bob"]).exit_code == 0
-    (one,) = approvals.decisions(world.platform.ledger, run_id)
+    (one,) = world.platform.ledger.decisions(run_id)
     assert (one["by"], one["channel"], one["proof"]) == ("bob", "CLI", "CLAIMED")
     (row,) = bundle_files(world.platform, world.platform.ledger.run(run_id))["approvals.json"]
     assert (row["decided_by"], row["channel"], row["proof"]) == ("bob", "CLI", "CLAIMED")
@@ -651,7 +650,7 @@ def test_a_policy_may_want_to_know_who_decides_and_then_a_typed_name_is_refused(
         decisions.approve(world.platform, manifest.run_id, by="bob")
     assert "the approver differs from the requester" in str(say("ana", "approve", manifest.run_id).exception)
     assert "APPROVED by bob" in say("bob", "approve", manifest.run_id).output
-    (one,) = approvals.decisions(world.platform.ledger, manifest.run_id)
+    (one,) = world.platform.ledger.decisions(manifest.run_id)
     assert (one["by"], one["channel"], one["proof"]) == ("bob", "CLI", "COMMAND")
     # nor is the policy itself changed by a name
     file = tmp_path / "other.yaml"
@@ -692,7 +691,7 @@ def test_a_decision_in_the_ui_carries_who_is_logged_in_and_no_typed_name_replace
         assert "'bob' was typed, and 'olga' is logged in" in launch(instance, "bob", {USER_TAG: "olga"})
         assert "'victor' is no approver" in launch(instance, "", {USER_TAG: "victor"})
         assert launch(instance, "", {USER_TAG: "olga"}) == ""
-    (one,) = approvals.decisions(world.platform.ledger, record.run_id)
+    (one,) = world.platform.ledger.decisions(record.run_id)
     assert (one["by"], one["channel"], one["proof"]) == ("olga", "UI", "PROXY")
 
 
@@ -768,7 +767,7 @@ def test_a_plan_pins_who_is_erased_by_hash_and_the_ledger_keeps_no_key(world: Wo
     assert pin is not None
     hashes = hashes_of(["IT-0000001"])  # the other one is not erased yet
     assert (pin.subjects, pin.hash) == (1, hash_of_subjects(hashes))
-    assert approvals.kept_subjects(world.platform.ledger, pin.hash) == hashes
+    assert world.platform.ledger.erasure_lists.subjects(pin.hash) == hashes
     assert plan_from_json(record.plan.to_json()) == record.plan
     assert "IT-0000001" not in record.plan.to_json()
     assert pin.possible_rows > 0
@@ -780,7 +779,7 @@ def test_a_preview_keeps_nothing(world: World):
     assert plan.data is not None
     assert plan.data.erasure is not None
     with pytest.raises(TransitionRefused, match="is not in the ledger"):
-        approvals.kept_subjects(world.platform.ledger, plan.data.erasure.hash)
+        world.platform.ledger.erasure_lists.subjects(plan.data.erasure.hash)
 
 
 def test_subjects_that_no_file_can_hold_are_no_reason_to_refuse(world: World):
@@ -877,7 +876,7 @@ def test_a_ledger_of_before_keeps_its_approvals_and_is_upgraded(tmp_path: Path):
         ledger.require_current()
     ledger.migrate()
     ledger.require_current()
-    (one,) = approvals.decisions(ledger, "old")
+    (one,) = ledger.decisions("old")
     assert (one["role"], one["breakGlass"], one["void"]) == ("approver", "", False)
     (verdict,) = ledger.verdicts("old")
     assert not verdict.asks

@@ -32,7 +32,7 @@ from manifests.canonical import plain
 from manifests.errors import InputRefused
 from manifests.model import Mode
 from resources.lakehouse.facade import DATA_VERSION_PROPERTY, LOAD_PROPERTY, local_path
-from resources.ledger import instants, ticks
+from resources.ledger import instants
 from resources.ledger.facade import ChunkState, RunRecord
 from resources.ledger.tables import metadata
 from resources.spark.sessions import WEBHOOK_VARIABLE, ModeSpark
@@ -310,7 +310,7 @@ def test_other_settings_are_named(restated: RunRecord, unchanged: World) -> None
 def test_a_live_run_is_reproduced_without_what_live_holds(shared_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WEBHOOK_VARIABLE, "https://example.invalid/hook")
     manifest = shared_world.manifest("live", kind="LIVE", target=shared_world.scope(*SPRING))
-    ticks.record(shared_world.platform.ledger.engine, manifest, instants.now())
+    shared_world.platform.ledger.ticks.record(manifest, instants.now())
     shared_world.ran(manifest)
     assert WEBHOOK_VARIABLE in os.environ
     sessions = []

@@ -40,7 +40,7 @@ from resources.evidence.store import INDEX
 from resources.files.kept_files import read_json
 from resources.files.whole_files import write_whole
 from resources.ledger.facade import RunRecord
-from resources.ledger.rows import Rows, rows_of
+from resources.ledger.rows import Rows
 
 _LOG = logging.getLogger(__name__)
 _PANELS = 6
@@ -74,8 +74,8 @@ def report(platform: Platform, run_id: str) -> str:
     damaged = damaged_files(platform, run_id)
     rows = unharmed_rows(platform, run_id, bundle, records, damaged) if bundle is not None else None
     if bundle is None or rows is None:
-        with platform.ledger.engine.begin() as connection:
-            rows = rows_of(connection, run_id)
+        with platform.ledger.holding() as moment:
+            rows = moment.rows_of(run_id)
         before = plain(accepted_before(platform, record))
     else:
         before = _unless(damaged, bundle, "accepted_before.json") or {}

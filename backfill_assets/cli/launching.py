@@ -85,7 +85,7 @@ def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
             )
         except RunStopped as error:
             stopped, success = error, False
-        late = None if stopped is not None else stops.held(platform.ledger.engine, run_id)
+        late = None if stopped is not None else platform.ledger.stops.held(run_id)
         goes_on = late is not None and late.note != "" and is_being_published(platform, run_id)
         is_published = platform.ledger.run(run_id).state in WAS_PUBLISHED
         if late is not None and not (is_published or goes_on):
@@ -223,4 +223,4 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
         with bars(len(wanted), look):
             yield
     finally:
-        ledger.engine.dispose()
+        ledger.close()

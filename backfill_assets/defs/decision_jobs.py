@@ -25,7 +25,6 @@ from backfill_assets.defs.staging import (
 )
 from backfill_assets.installation import Platform
 from backfill_assets.review.kept_diffs import after_publication
-from resources.ledger import approvals
 from resources.ledger.facade import RunRecord
 from resources.logs import also_to
 
@@ -71,12 +70,12 @@ class Acceptance(PlanDecision):
 @contextmanager
 def announcing(platform: Platform, instance: dg.DagsterInstance, run_id: str) -> Iterator[list[dict[str, Any]]]:
     """Announce each decision of the body for which somebody broke the glass, whatever becomes of it; yield them, then."""
-    known = len(approvals.broken_glass(platform.ledger, run_id))
+    known = len(platform.ledger.broken_glass(run_id))
     broken: list[dict[str, Any]] = []
     try:
         yield broken
     finally:
-        broken += approvals.broken_glass(platform.ledger, run_id)[known:]
+        broken += platform.ledger.broken_glass(run_id)[known:]
         for one in broken:
             announce_break_glass(instance, platform.ledger.run(run_id), one["decided_by"], one["break_glass"])
 

@@ -26,7 +26,6 @@ from manifests.chunks import KEY_FORMAT, Chunking, first_day, following, in_word
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
 from resources.files import space
-from resources.ledger import approvals, stops
 from resources.ledger.facade import ChunkRecord, RunRecord, chunks_of
 from resources.ledger.instants import CLOCK_TOLERANCE
 from resources.logs import also_to
@@ -154,7 +153,7 @@ def tell_of_broken_glass(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, platform: Platform, run_id: str
 ) -> str:
     """Log it and tag the Dagster run, if somebody broke the glass for a run; return the reasons."""
-    found = approvals.broken_glass(platform.ledger, run_id)
+    found = platform.ledger.broken_glass(run_id)
     for one in found:
         context.log.warning("BREAK-GLASS: %s as %s: %s", one["decided_by"], one["role"], one["break_glass"])
     if found:
@@ -290,7 +289,7 @@ def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
             tie(context.instance, context.run_id, platform, run_id)
             platform = spark.confine(platform, platform.ledger.run(run_id).plan.mode)
             tell_of_broken_glass(context, platform, run_id)
-            stopped = stops.held(platform.ledger.engine, run_id)
+            stopped = platform.ledger.stops.held(run_id)
             done = stopped is not None and platform.ledger.run(run_id).state is RunState.VALIDATED
             if not done:
                 require_computable(platform, run_id, keys, target=target)

@@ -68,20 +68,7 @@ from resources.ledger import journal as journals
 from resources.ledger.cells import IllegibleRow, illegible
 from resources.ledger.facade import BEFORE, STAGED, ChunkRecord, RunRecord, now, operator
 from resources.ledger.instants import CLOCK_TOLERANCE
-from resources.ledger.journal import INSTALLATION, explain, of_nobody, unexplained
-from resources.ledger.policy_in_force import disagreement
-from resources.ledger.repairs import (
-    end_attempt,
-    end_freeze,
-    illegible_leases,
-    is_given_up,
-    lose_lease,
-    newest_instants,
-    open_freezes,
-    open_leases,
-    plan_again,
-)
-from resources.ledger.rows import run_ids
+from resources.ledger.journal import INSTALLATION
 from resources.processes import has_ended, is_busy
 
 _log = logging.getLogger(__name__)
@@ -199,8 +186,8 @@ def _runs(platform: Platform) -> list[RunRecord]:
     try:
         return platform.ledger.runs()
     except IllegibleRow:
-        with platform.ledger.engine.connect() as connection:
-            known = run_ids(connection)
+        with platform.ledger.reading() as moment:
+            known = moment.run_ids()
     found = []
     for run_id in known:
         with suppress(IllegibleRow):
@@ -268,8 +255,8 @@ _MOVES = "somebody is at work on it: look again when that is done"
 def _moving(platform: Platform, tables: Sequence[str]) -> tuple[Any, ...]:
     """Return what moves with whatever is done: the ledger's newest entry, the chain's last link, metadata of tables."""
     metadata = [_metadata(platform, name) for name in tables]
-    with platform.ledger.engine.connect() as connection:
-        return journals.newest(connection), platform.evidence.chain.length(), *metadata
+    with platform.ledger.reading() as moment:
+        return moment.newest_entry(), platform.evidence.chain.length(), *metadata
 
 
 def _metadata(platform: Platform, table: str) -> str:
@@ -290,7 +277,7 @@ def _found_by(look: Callable[[], Iterable[Disagreement]]) -> list[Disagreement] 
 
 def _policy_file(platform: Platform) -> Iterator[Disagreement]:
     """A file that proposes another policy than is in force: somebody may take it for what counts."""
-    if said := disagreement(platform.ledger.engine, platform.settings):
+    if said := platform.ledger.policies.disagreement(platform.settings):
         fix = "`backfill policy propose --by NAME`, and somebody else adopts it; or make the file say what is in force"
         yield Disagreement("policy-file", "policy", said, Sure.CERTAIN, fix)
 
@@ -347,7 +334,7 @@ def _look_at_target(platform: Platform, name: str, target: TargetTable | None) -
 def _examine_target(
     platform: Platform, target: TargetTable, runs: Sequence[RunRecord], known: frozenset[str]
 ) -> Iterator[Disagreement]:
-    at_it = {held["run_id"]: held for held in open_leases(platform.ledger) if _is_at_it(held, target)}
+    at_it = {held["run_id"]: held for held in platform.ledger.repairs.open_leases() if _is_at_it(held, target)}
     views = {}
     for name in target.changed_tables:
         try:
@@ -553,7 +540,7 @@ def _open_intent(
             "close it, naming the entry that records what happened",
             close,
         )
-    if record.state is not before or is_given_up(platform.ledger, entry):
+    if record.state is not before or platform.ledger.repairs.is_given_up(entry):
         return Disagreement(
             "intent-left-open",
             f"{record.run_id} publication {number}",
@@ -706,7 +693,9 @@ def _attempts_of(platform: Platform, record: RunRecord) -> Iterator[Disagreement
 
 
 def _end_attempt(platform: Platform, run_id: str, attempt: int) -> str:
-    return _done(end_attempt(platform.ledger, run_id, attempt, PROCESS_ENDED), "recorded as FAILED: " + PROCESS_ENDED)
+    return _done(
+        platform.ledger.repairs.end_attempt(run_id, attempt, PROCESS_ENDED), "recorded as FAILED: " + PROCESS_ENDED
+    )
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -741,7 +730,7 @@ def _files(chunk: ChunkRecord) -> tuple[StagedFile, ...]:
 
 
 def _compute_again(view: _View, record: RunRecord, chunk: ChunkRecord, why: str) -> str:
-    changed = plan_again(view.platform.ledger, record.run_id, chunk, f"doctor: {why}", operator())
+    changed = view.platform.ledger.repairs.plan_again(record.run_id, chunk, f"doctor: {why}", operator())
     return _done(changed, f"chunk {chunk.chunk} is PLANNED again")
 
 
@@ -1061,12 +1050,12 @@ def _journal(platform: Platform) -> Iterator[Disagreement]:
             Sure.CERTAIN,
             f"find out who has changed it; put back what belongs there, from a backup of {platform.evidence.chain.folder}",
         )
-    with platform.ledger.engine.connect() as connection:  # one moment of journal and rows
-        journal = explain(connection, links)
+    with platform.ledger.reading() as moment:  # one moment of journal and rows
+        journal = moment.explain(links)
         wrong = [("journal-damaged", one) for one in journal.damages]
-        for run_id in sorted({*journal.runs, *run_ids(connection), INSTALLATION}):
-            wrong += [("changed-by-hand", one) for one in unexplained(connection, journal, run_id)]
-        wrong += [("changed-by-hand", one) for one in of_nobody(connection, journal)]
+        for run_id in sorted({*journal.runs, *moment.run_ids(), INSTALLATION}):
+            wrong += [("changed-by-hand", one) for one in moment.unexplained(journal, run_id)]
+        wrong += [("changed-by-hand", one) for one in moment.of_nobody(journal)]
     for kind, one in wrong:
         yield Disagreement(
             kind,
@@ -1095,7 +1084,7 @@ def _is_linked_soon(platform: Platform, entry: int, links: Sequence[Link]) -> bo
 
 
 def _leases(platform: Platform) -> Iterator[Disagreement]:
-    for number, (what, is_open) in illegible_leases(platform.ledger).items():
+    for number, (what, is_open) in platform.ledger.repairs.illegible_leases().items():
         yield Disagreement(
             "lease-damaged",
             f"lease {number}",
@@ -1107,7 +1096,7 @@ def _leases(platform: Platform) -> Iterator[Disagreement]:
             partial(_lose_lease, platform, number) if is_open else None,
         )
     longest = now() + timedelta(seconds=platform.settings.lease_seconds) + _CLOCKS_APART
-    for held in open_leases(platform.ledger):
+    for held in platform.ledger.repairs.open_leases():
         if held["expires_at"] > longest:
             yield Disagreement(
                 "lease-too-long",
@@ -1137,11 +1126,11 @@ _END_LEASE = "ending it harms nothing: whoever takes its days next fences it, so
 
 
 def _lose_lease(platform: Platform, token: int) -> str:
-    return _done(lose_lease(platform.ledger, token), "ended as lost: whoever takes its days next fences it")
+    return _done(platform.ledger.repairs.lose_lease(token), "ended as lost: whoever takes its days next fences it")
 
 
 def _freezes(platform: Platform) -> Iterator[Disagreement]:
-    for freeze in open_freezes(platform.ledger):
+    for freeze in platform.ledger.repairs.open_freezes():
         if freeze["until_at"] < now():
             yield Disagreement(
                 "freeze-over",
@@ -1155,12 +1144,12 @@ def _freezes(platform: Platform) -> Iterator[Disagreement]:
 
 
 def _end_freeze(platform: Platform, freeze: int) -> str:
-    return _done(end_freeze(platform.ledger, freeze, now()), "ended")
+    return _done(platform.ledger.repairs.end_freeze(freeze, now()), "ended")
 
 
 def _clock(platform: Platform) -> Iterator[Disagreement]:
     here = now()
-    ahead = {name: at for name, at in newest_instants(platform.ledger).items() if at > here + CLOCK_TOLERANCE}
+    ahead = {name: at for name, at in platform.ledger.repairs.newest_instants().items() if at > here + CLOCK_TOLERANCE}
     if ahead:
         name, at = max(ahead.items(), key=lambda item: item[1])
         yield Disagreement(

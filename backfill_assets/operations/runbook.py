@@ -28,9 +28,8 @@ from manifests.model import ON_BRANCH, Acceptance, OnConflict
 from manifests.planner import Plan, step_id
 from resources.actors import Proof
 from resources.lakehouse.storage import Storage, place_of
-from resources.ledger import approvals, freezes, launches, stops
+from resources.ledger import launches, stops
 from resources.ledger.facade import RAISED, STAGED, ChunkRecord, ChunkState, RunRecord, Verdict, chunks_of, now
-from resources.ledger.repairs import open_freezes
 
 TITLES = (
     "Write the manifest",
@@ -132,11 +131,11 @@ class _Book:
 
     @cached_property
     def _stops(self) -> list[stops.Stop]:
-        return stops.of_run(self._platform.ledger.engine, self._id)
+        return self._platform.ledger.stops.of_run(self._id)
 
     @cached_property
     def _waiting(self) -> launches.Waiting | None:
-        return launches.waits(self._platform.ledger, self._record, chunks=self._chunks, attempts=self._attempts)
+        return self._platform.ledger.launches.waits(self._record, chunks=self._chunks, attempts=self._attempts)
 
     @cached_property
     def _verdicts(self) -> list[Verdict]:
@@ -216,7 +215,7 @@ class _Book:
             facts.append(f"{one['decision']} by {one['decided_by']}{own}, {_at(one['at'])}{comment}")
         facts += [
             f"LIVE does not publish into {one['start_day']} to {one['end_day']}, at most until {_at(one['until_at'])}"
-            for one in open_freezes(self._platform.ledger)
+            for one in self._platform.ledger.repairs.open_freezes()
             if one["run_id"] == self._id
         ]
         if self._state is RunState.PLANNED:
@@ -342,7 +341,7 @@ class _Book:
             facts.append("it is not published; the same plan and code give the same verdict: plan under a new id")
             return StepState.NOW, facts, [self._command("status"), self._reject]
         all_passed = all(one.state is ChunkState.PASSED for one in self._chunks)
-        if waiting := approvals.asking(self._platform.ledger, self._id) if self._state is RunState.STAGED else []:
+        if waiting := self._platform.ledger.asking(self._id) if self._state is RunState.STAGED else []:
             facts.append("an owner of the table says whether the change is right; nothing is published before")
             given = ("--by OWNER", "--reason WHY")
             accept = [self._command("accept-change", f"--gate {one.gate}", *given) for one in waiting]
@@ -427,9 +426,11 @@ class _Book:
                 [*facts, "it has landed in the target and is not on record: publishing records it"],
                 [publish],
             )
-        frozen = freezes.waiting(self._platform.ledger.engine).get(self._id)
+        frozen = self._platform.ledger.freezes.waiting().get(self._id)
         if frozen is not None:
-            by = sorted(one["run_id"] for one in open_freezes(self._platform.ledger) if f"{one['run_id']} (" in frozen)
+            by = sorted(
+                one["run_id"] for one in self._platform.ledger.repairs.open_freezes() if f"{one['run_id']} (" in frozen
+            )
             facts += [f"waits: {frozen}", "it goes on by itself when that has ended"]
             return StepState.NOW, facts, [f"backfill runbook {one}" for one in by]
         if conflicts := change.conflicts():

@@ -116,7 +116,7 @@ def _tables_of(platform: Platform, run_id: str) -> list[str]:
 
 def leases_of(platform: Platform) -> Leases:
     """Return the leases of an installation."""
-    return Leases(platform.ledger.engine, platform.settings.lease_seconds)
+    return platform.ledger.leases(platform.settings.lease_seconds)
 
 
 def held(platform: Platform, change: Change) -> list[str]:

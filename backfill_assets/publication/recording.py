@@ -12,7 +12,6 @@ from backfill_assets.publication.leasing import brought_to_an_end, publishing_le
 from backfill_assets.publication.publisher import change_of, require_publishable, tell_of
 from manifests.lifecycle import PUBLISH, RunState
 from resources.ledger.facade import ABANDONED, BEFORE, operator
-from resources.ledger.repairs import close_publication
 
 PROCESS_ENDED = "process ended"
 """What is noted of something that was left open."""
@@ -61,7 +60,7 @@ def close_intent(platform: Platform, run_id: str, entry: int, action: str) -> st
             state, note = ABANDONED, f"{PROCESS_ENDED} before it could record the {action}; entry {later[0]} records it"
         else:
             state, note = "REFUSED", f"{PROCESS_ENDED}; nothing of it is in the target's history"
-        return state if close_publication(ledger, entry, state, note) else None
+        return state if ledger.repairs.close_publication(entry, state, note) else None
 
 
 def protect_bases(platform: Platform, run_id: str) -> list[str]:

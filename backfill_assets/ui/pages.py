@@ -34,9 +34,7 @@ from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import MAX_RUN_ID
 from resources.evidence.store import EvidenceStore, sha256_of_file
 from resources.files.kept_files import is_text_name, read_json
-from resources.ledger import approvals, launches, stops
 from resources.ledger.facade import RAISED, ChunkRecord, ChunkState, Ledger, RunRecord, Verdict, chunks_of
-from resources.ledger.journal import first_of
 
 REPORT = "report.html"
 _HEADERS = {
@@ -185,7 +183,7 @@ def _is_under_way(ledger: Ledger, record: RunRecord, starting: Sequence[Starting
     manifest = record.manifest
     by_sensor = manifest.execution_mode.publishes and not manifest.safety.requires_manual_publish
     is_busy = record.state is RunState.RUNNING or (record.state is RunState.VALIDATED and by_sensor)
-    return bool(starting) or (is_busy and launches.waits(ledger, record) is None)
+    return bool(starting) or (is_busy and ledger.launches.waits(record) is None)
 
 
 def _choices(records: Sequence[RunRecord], only: Mapping[str, str]) -> str:
@@ -220,7 +218,7 @@ def _runs_table(
     starting: Mapping[str, Sequence[Starting]],
     only: Mapping[str, str],
 ) -> list[str]:
-    waiting = launches.all_waiting(ledger)
+    waiting = ledger.launches.all_waiting()
 
     def waits(run_id: str) -> str:
         if launched := [one for one in starting.get(run_id, ()) if not one.publishes]:
@@ -343,7 +341,7 @@ def _who(ledger: Ledger, record: RunRecord) -> list[tuple[str, str, str, str]]:
         (one["at"], f"decided: {str(one['decision']).lower()}", one["decided_by"], one["comment"])
         for one in ledger.approvals(record.run_id)
     ]
-    for stop in stops.of_run(ledger.engine, record.run_id):
+    for stop in ledger.stops.of_run(record.run_id):
         through = f"through {stop.through}" if stop.through else ""
         rows.append(
             (stop.at, "stopped", stop.stopped_by, ". ".join(text for text in (stop.reason, through, stop.note) if text))
@@ -378,7 +376,7 @@ def _next(
     starting: Sequence[Starting],
 ) -> str:
     """Say what comes next: a launch where one is waited for and none is on its way, else what the state says."""
-    waiting = launches.waits(ledger, record, chunks=chunks)
+    waiting = ledger.launches.waits(record, chunks=chunks)
     launched = any(not one.publishes for one in starting)
     if launched and (waiting is not None or record.state in {RunState.APPROVED, RunState.FAILED}):
         stop = None if waiting is None else waiting.stop
@@ -389,7 +387,7 @@ def _next(
         what = _NEXT.get(record.state, "")
         if record.state is RunState.VALIDATED:
             what = _when_validated(record)
-        elif record.state is RunState.STAGED and (asking := approvals.asking(ledger, record.run_id)):
+        elif record.state is RunState.STAGED and (asking := ledger.asking(record.run_id)):
             gates = " and ".join(escape(one.gate) for one in asking)
             what = f"an owner of the table accepts what {gates} found: <code>backfill accept-change</code>, or it is rejected"
         elif record.state is RunState.FAILED and any(one.details.get(RAISED) for one in verdicts if not one.chunk):
@@ -479,8 +477,8 @@ def _diff(ledger: Ledger, evidence: EvidenceStore, run_id: str, files: Sequence[
     if not numbers:
         return []
     newest = max(numbers, key=lambda name: numbers[name])
-    with ledger.engine.connect() as connection:
-        _, follows = first_of(connection, run_id)
+    with ledger.reading() as moment:
+        _, follows = moment.first_of(run_id)
     try:
         linked, folder = evidence.kept(run_id, since=follows), evidence.folder / run_id
         vouched = [name for name in numbers if (Path(name).stem, sha256_of_file(folder / name)) in linked]

@@ -9,25 +9,39 @@ is read from here. Instants are UTC.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources import actors
-from resources.ledger import schema
+from resources.ledger import figures, instants, schema, telling
+from resources.ledger.acceptances import Acceptances
 from resources.ledger.amendments import OBSOLETE, Amendments
 from resources.ledger.approvals import Approvals
 from resources.ledger.attempts import Attempts, chunks_of
 from resources.ledger.chunks import STAGED, ChunkRecord, Chunks, ChunkState, DerivedFiles
+from resources.ledger.erasure_lists import ErasureLists
+from resources.ledger.figures import Figures
+from resources.ledger.freezes import Freezes
 from resources.ledger.instants import now
 from resources.ledger.journaling import Journal
+from resources.ledger.launches import Launches
+from resources.ledger.leases import Leases
+from resources.ledger.locks import lock_target, require_lease
+from resources.ledger.moments import Moment
+from resources.ledger.policy_in_force import Policies
 from resources.ledger.publications import ABANDONED, BEFORE, Publications
+from resources.ledger.repairs import Repairs
 from resources.ledger.runs import RunRecord, Runs
 from resources.ledger.sink_requests import SinkRequests
+from resources.ledger.stops import Stops
+from resources.ledger.ticks import Ticks
 from resources.ledger.transactions import make_engine
 from resources.ledger.verdicts import RAISED, GatedChunk, Verdict, Verdicts
+from resources.ledger.watermarks import Watermarks
 
 __all__ = [
     "ABANDONED",
@@ -54,13 +68,83 @@ def operator() -> str:
     return actors.current().name
 
 
-class Ledger(Runs, Approvals, Chunks, Attempts, Amendments, Verdicts, Publications, SinkRequests):
-    """One connection pool to the ledger; see the module."""
+class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdicts, Publications, SinkRequests):
+    """One connection pool to the ledger; see the module.
+
+    Runs, and what belongs to one, are asked for here; the attributes are for what stands beside runs. `engine` is for this
+    package.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
         super().__init__(_engine(url))
         self.journal = Journal(self.engine)
+        self.stops = Stops(self.engine)
+        self.launches = Launches(self.engine)
+        self.freezes = Freezes(self.engine)
+        self.watermarks = Watermarks(self.engine)
+        self.ticks = Ticks(self.engine)
+        self.policies = Policies(self.engine)
+        self.erasure_lists = ErasureLists(self.engine)
+        self.repairs = Repairs(self.engine)
+
+    def leases(self, seconds: float) -> Leases:
+        """Return the leases; `seconds` is how long one lasts that nobody releases."""
+        return Leases(self.engine, seconds)
+
+    def figures(self, *, at: datetime, days: int, most: int) -> Figures:
+        """Read the figures of the `most` newest runs that are not over, or have been so for at most `days`.
+
+        Raises:
+            IllegibleRow: if a cell that they need cannot be read: a figure without it would be wrong.
+        """
+        return figures.figures(self.engine, at=at, days=days, most=most)
+
+    def telling(self, target: str) -> AbstractContextManager[None]:
+        """Let nobody else tell Dagster of a target's changes meanwhile; see `telling`."""
+        return telling.telling(self.engine, target)
+
+    # --- moments --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading(self) -> Iterator[Moment]:
+        """Yield one moment of the ledger, which waits for no writer and keeps none waiting."""
+        with self.engine.connect() as connection:
+            yield Moment(connection)
+
+    @contextmanager
+    def holding(self, target: str | None = None, *, token: int | None = None) -> Iterator[Moment]:
+        """Yield one moment of the ledger that no other transaction changes meanwhile, where only one process writes at a time.
+
+        With `target`, that nobody changes any run of a target in. With `token`, under that lease.
+
+        Raises:
+            LeaseLost: if the lease was taken over, or given back.
+        """
+        with self.engine.begin() as connection:
+            if target is not None:
+                lock_target(connection, target)
+            if token is not None:
+                require_lease(connection, token)
+            yield Moment(connection)
+
+    def latest(self) -> datetime:
+        """Return now, or the newest instant on record where the clock stands before it."""
+        with self.engine.connect() as connection:
+            return instants.latest(connection)
+
+    def server_clock(self) -> datetime | None:
+        """Return the instant by the clock of the ledger's server; None where it has none but this machine's."""
+        if self.engine.dialect.name != "postgresql":
+            return None
+        with self.engine.connect() as connection:
+            return instants.of_server(connection)
+
+    # --- the database ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the connections that nobody uses any more."""
+        self.engine.dispose()
 
     def migrate(self, complete: Callable[[sa.Connection, str | None], None] = lambda *_: None) -> str | None:
         """Bring the schema to this version of the code; safe to repeat. Return the revision it had; None for a new ledger.
@@ -103,4 +187,4 @@ def open_ledger(url: str) -> Iterator[Ledger]:
         ledger.require_current()
         yield ledger
     finally:
-        ledger.engine.dispose()
+        ledger.close()

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from manifests.lifecycle import RunState
 from manifests.planner import Estimate
 from resources.ledger.cells import legible, parsed
-from resources.ledger.facade import STAGED, Ledger
+from resources.ledger.chunks import STAGED
 from resources.ledger.leases import RELEASED
 from resources.ledger.plans import said
 from resources.ledger.tables import (
@@ -100,7 +100,7 @@ class Figures:
     complete: list[Complete]
 
 
-def figures(ledger: Ledger, *, at: datetime, days: int, most: int) -> Figures:
+def figures(engine: sa.Engine, *, at: datetime, days: int, most: int) -> Figures:
     """Read the figures of the runs that are not over, or have been so for at most `days`: the `most` newest of them.
 
     Runs that are not over come first: of more than `most` runs, those that ended longest ago are left out.
@@ -108,7 +108,7 @@ def figures(ledger: Ledger, *, at: datetime, days: int, most: int) -> Figures:
     Raises:
         IllegibleRow: if a cell that they need cannot be read: a figure without it would be wrong.
     """
-    with ledger.engine.connect() as connection, legible("the ledger"):
+    with engine.connect() as connection, legible("the ledger"):
         known = connection.execute(
             sa.select(runs.c.run_id, runs.c.target, runs.c.mode, runs.c.kind, runs.c.state, runs.c.updated_at)
         ).all()

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from manifests.errors import Problem, TransitionRefused
-from resources.ledger.cells import legible
+from resources.ledger.cells import Utc, legible
 from resources.ledger.tables import (
     acceptances,
     approvals,
@@ -42,6 +42,12 @@ _MOMENT = timedelta(microseconds=1)
 def now() -> datetime:
     """The present instant, UTC."""
     return datetime.now(UTC)
+
+
+def of_server(connection: sa.Connection) -> datetime:
+    """Return the present instant by the clock of a PostgreSQL server, which all hosts share."""
+    present: datetime = connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one()
+    return present
 
 
 def latest(connection: sa.Connection) -> datetime:

@@ -12,8 +12,11 @@ from typing import Any
 from manifests.chunks import in_words
 from manifests.lifecycle import RunState
 from resources.ledger import stops
-from resources.ledger.facade import STAGED, ChunkRecord, Ledger, RunRecord
-from resources.ledger.stops import Stop
+from resources.ledger.attempts import Attempts
+from resources.ledger.chunks import STAGED, ChunkRecord, Chunks
+from resources.ledger.part import Part
+from resources.ledger.runs import RunRecord, Runs
+from resources.ledger.stops import Stop, Stops
 from resources.processes import has_ended
 
 STOPPED = "stopped"
@@ -52,30 +55,36 @@ def under_way(attempt: Mapping[str, Any]) -> bool:
     return attempt["state"] == "RUNNING" and not has_ended(attempt)
 
 
-def waits(
-    ledger: Ledger,
-    record: RunRecord,
-    *,
-    chunks: Sequence[ChunkRecord] | None = None,
-    attempts: Sequence[Mapping[str, Any]] | None = None,
-) -> Waiting | None:
-    """Return why a run waits for a launch, or None; `chunks` and `attempts` are its own, where they are read already."""
-    if record.state not in {*stops.STOPPABLE, RunState.FAILED}:
-        return None
-    stop = stops.held(ledger.engine, record.run_id)
-    if stop is None and record.state is not RunState.RUNNING:
-        return None
-    left = tuple(
-        one.chunk for one in (ledger.chunks(record.run_id) if chunks is None else chunks) if one.state not in STAGED
-    )
-    if stop is not None:
-        return Waiting(record.run_id, left, stop)
-    busy = any(under_way(one) for one in (ledger.attempts(record.run_id) if attempts is None else attempts))
-    return Waiting(record.run_id, left) if left and not busy else None
+class Launches(Part):
+    """The runs of a ledger that wait for somebody to launch them."""
 
+    def waits(
+        self,
+        record: RunRecord,
+        *,
+        chunks: Sequence[ChunkRecord] | None = None,
+        attempts: Sequence[Mapping[str, Any]] | None = None,
+    ) -> Waiting | None:
+        """Return why a run waits for a launch, or None; `chunks` and `attempts` are its own, where they are read already."""
+        if record.state not in {*stops.STOPPABLE, RunState.FAILED}:
+            return None
+        stop = Stops(self.engine).held(record.run_id)
+        if stop is None and record.state is not RunState.RUNNING:
+            return None
+        left = tuple(
+            one.chunk
+            for one in (Chunks(self.engine).chunks(record.run_id) if chunks is None else chunks)
+            if one.state not in STAGED
+        )
+        if stop is not None:
+            return Waiting(record.run_id, left, stop)
+        busy = any(
+            under_way(one) for one in (Attempts(self.engine).attempts(record.run_id) if attempts is None else attempts)
+        )
+        return Waiting(record.run_id, left) if left and not busy else None
 
-def all_waiting(ledger: Ledger) -> dict[str, Waiting]:
-    """Return every run that waits for a launch."""
-    states = {*stops.STOPPABLE, RunState.FAILED}
-    found = {record.run_id: waits(ledger, record) for record in ledger.runs(states=states)}
-    return {run_id: one for run_id, one in found.items() if one is not None}
+    def all_waiting(self) -> dict[str, Waiting]:
+        """Return every run that waits for a launch."""
+        states = {*stops.STOPPABLE, RunState.FAILED}
+        found = {record.run_id: self.waits(record) for record in Runs(self.engine).runs(states=states)}
+        return {run_id: one for run_id, one in found.items() if one is not None}

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 
 from manifests.errors import LeaseHeld, LeaseLost, Problem
 from resources.ledger import instants
-from resources.ledger.cells import IllegibleRow, Utc
+from resources.ledger.cells import IllegibleRow
 from resources.ledger.locks import lost
 from resources.ledger.tables import leases
 from resources.processes import has_ended, this_process
@@ -150,9 +150,7 @@ class Leases:
         asked for its clock, which all hosts share; SQLite has this machine's.
         """
         server = connection.dialect.name == "postgresql"
-        present: datetime = (
-            connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one() if server else instants.now()
-        )
+        present = instants.of_server(connection) if server else instants.now()
         newest = [one for one in _newest(connection, target) if one < _LAST - self._lasts]
         return max(present, *newest) if newest else present
 

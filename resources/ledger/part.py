@@ -6,9 +6,12 @@ beside it takes the connection of a transaction that several entities change tog
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
+
+from resources.ledger import instants
 
 
 class Part:
@@ -20,3 +23,12 @@ class Part:
     def _rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
         with self.engine.connect() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
+
+    def _keep(self, table: sa.Table, key: str, values: Mapping[str, Any]) -> None:
+        """Keep a text under its hash; safe to repeat."""
+        try:
+            with self.engine.begin() as connection:
+                if connection.execute(sa.select(table.c.hash).where(table.c.hash == key)).scalar() is None:
+                    connection.execute(table.insert().values(hash=key, at=instants.now(), **values))
+        except sa.exc.IntegrityError:
+            return  # somebody else kept the same at the same moment

@@ -346,6 +346,22 @@ def require_name(actor: str) -> None:
         raise TransitionRefused(problems)
 
 
+def require_plan(record: RunRecord, plan_hash: str) -> None:
+    """Refuse a decision about another plan than the run has.
+
+    Raises:
+        TransitionRefused: naming both.
+    """
+    if plan_hash != record.plan_hash:
+        raise TransitionRefused(
+            Problem(
+                f"the plan of '{record.run_id}' is {record.plan_hash}, not {plan_hash}",
+                "a decision is about the plan that was looked at",
+                "look at the plan again",
+            )
+        )
+
+
 def _require_same_text(run_id: str, state: str, recorded: str, given: str) -> None:
     if recorded != given:
         raise TransitionRefused(

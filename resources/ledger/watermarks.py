@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from manifests.chunks import first_day
 from manifests.model import Corrections, PublishMode
 from manifests.planner import Plan
+from resources.ledger.part import Part
 from resources.ledger.plans import said
 from resources.ledger.tables import accepted_versions, runs, watermarks
 
@@ -33,10 +34,13 @@ class Watermark:
     at: datetime
 
 
-def current(engine: sa.Engine, target: str) -> Watermark | None:
-    """Return the watermark of a target, or None where nothing is known to be complete."""
-    with engine.connect() as connection:
-        return _current(connection, target)
+class Watermarks(Part):
+    """The watermarks of a ledger's targets."""
+
+    def current(self, target: str) -> Watermark | None:
+        """Return the watermark of a target, or None where nothing is known to be complete."""
+        with self.engine.connect() as connection:
+            return _current(connection, target)
 
 
 def advance(connection: sa.Connection, plan: Plan, at: datetime) -> None:

@@ -15,7 +15,6 @@ from manifests.policy import Identity
 from resources import actors
 from resources.actors import Actor, Channel, Proof, acting, current, identified
 from resources.ledger.facade import Ledger, operator
-from resources.ledger.stops import stop
 
 OLGA = Actor("olga", Channel.UI, Proof.PROXY)
 
@@ -110,7 +109,7 @@ def test_nobody_decides_under_a_name_that_looks_like_anothers(ledger: Ledger, na
     with pytest.raises(TransitionRefused, match=r"is no name|nobody is named"):
         ledger.decide("asked", approve=True, by=name, comment="", self_approval=False, plan_hash=record.plan_hash)
     with pytest.raises(TransitionRefused, match=r"is no name|nobody is named"):
-        stop(ledger.engine, "asked", by=name, through="a test")
+        ledger.stops.stop("asked", by=name, through="a test")
     assert ledger.approvals("asked") == []
 
 
@@ -124,8 +123,8 @@ def test_a_requester_in_other_letters_is_the_requester(ledger: Ledger) -> None:
 def test_a_reason_with_a_line_end_is_shown_in_one_line_and_one_that_turns_text_round_is_refused(ledger: Ledger) -> None:
     approved(ledger, "going")
     with pytest.raises(TransitionRefused, match=r"U\+202E"):
-        stop(ledger.engine, "going", by=APPROVER, through="a test", reason="\u202e")
-    done = stop(ledger.engine, "going", by=APPROVER, through="a test", reason="late\nAPPROVED by ada")
+        ledger.stops.stop("going", by=APPROVER, through="a test", reason="\u202e")
+    done = ledger.stops.stop("going", by=APPROVER, through="a test", reason="late\nAPPROVED by ada")
     assert str(done).endswith(r"late\nAPPROVED by ada")
 
 

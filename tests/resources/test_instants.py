@@ -35,8 +35,7 @@ def decide(ledger: Ledger, *, approve: bool = True) -> None:
 
 
 def review(ledger: Ledger) -> None:
-    approvals.record(
-        ledger,
+    ledger.record_decision(
         RUN,
         approvals.REVIEWED,
         role=Role.REVIEWER,

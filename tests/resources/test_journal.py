@@ -13,7 +13,6 @@ from support import APPROVER, approved, moved, pass_all, planned, stage_all
 
 from manifests.lifecycle import RunState
 from resources.evidence.chain import Chain
-from resources.ledger import stops
 from resources.ledger.facade import Ledger
 from resources.ledger.journal import INSTALLATION, Explained, explain, unexplained
 from resources.ledger.schema import alembic_config
@@ -141,11 +140,11 @@ def test_a_ledger_without_launches_is_brought_up_to_date_and_what_is_launched_fr
         config.attributes["connection"] = connection
         command.upgrade(config, "0008")
     approved(old, "run")
-    stops.stop(old.engine, "run", by="olga", through="backfill stop")
+    old.stops.stop("run", by="olga", through="backfill stop")
     assert old.migrate() == "0008"
-    assert stops.newest_launch(old.engine, "run") is None
-    stops.launched(old.engine, "run", by="ada")
-    assert stops.newest_launch(old.engine, "run") is not None
+    assert old.stops.newest_launch("run") is None
+    old.stops.launched("run", by="ada")
+    assert old.stops.newest_launch("run") is not None
     assert found_in(old, "run")[1] == []
     by_hand(old, sa.text("UPDATE launches SET launched_by = 'eve'"))
     assert "ledger launches 1" in found_in(old, "run")[1]

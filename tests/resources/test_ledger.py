@@ -37,7 +37,6 @@ from manifests.lifecycle import RunState
 from manifests.planner import Plan, StagedFile
 from resources.ledger import instants
 from resources.ledger.facade import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
-from resources.ledger.repairs import end_attempt
 from resources.ledger.tables import chunks, metadata, publications
 from resources.ledger.tables import runs as runs_table
 
@@ -658,7 +657,7 @@ def test_an_attempt_that_has_ended_stays_as_it_ended_and_its_chunk_is_left_to_wh
 
     approved(ledger, "another")
     late, _ = ledger.start_attempt("another", ["2012-01"], edition=0, actor=REQUESTER, location="/lake")
-    end_attempt(ledger, "another", late, "process ended")
+    ledger.repairs.end_attempt("another", late, "process ended")
     ledger.start_attempt("another", ["2012-01"], edition=0, actor=REQUESTER, location="/lake")
     ledger.fail_attempt("another", late, "the connection was lost", chunk="2012-01")
     assert [(one["state"], one["error"]) for one in ledger.attempts("another")] == [

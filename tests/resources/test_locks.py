@@ -27,7 +27,6 @@ from support import (
 
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import RunState
-from resources.ledger import repairs
 from resources.ledger.facade import ChunkState, Ledger, RunRecord
 
 RUN = "restate-2012"
@@ -200,7 +199,7 @@ def test_a_chunk_is_not_set_back_between_the_look_at_all_of_them_and_the_move_to
     first = ledger.chunks(RUN)[0]
 
     def set_back(own: Ledger) -> None:
-        assert repairs.plan_again(own, RUN, first, "its file is damaged", "doctor")
+        assert own.repairs.plan_again(RUN, first, "its file is damaged", "doctor")
 
     found = meanwhile(ledger, set_back, lambda own: own.settle(RUN, "ada"))
 
