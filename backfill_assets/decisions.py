@@ -219,7 +219,7 @@ def stop(platform: Platform, run_id: str, *, by: str, reason: str = "", through:
     done = platform.ledger.stops.stop(run_id, by=decides.name, through=through, reason=reason)
     until = time.monotonic() + _COMMIT_SECONDS
     while done.note and time.monotonic() < until:
-        if all(entry["state"] != "INTENT" for entry in platform.ledger.publications(run_id)):
+        if not any(entry.is_intent for entry in platform.ledger.publications(run_id)):
             break
         time.sleep(_LOOK_SECONDS)
     return done, platform.ledger.run(run_id)
@@ -510,7 +510,7 @@ def _publisher_problems(
         return name_problems(platform, by) + break_glass_problems(policy, rule, by, break_glass, record.target)
     problems = name_problems(platform, by) + role_problems(policy, rule, Role.PUBLISHER, by, record.target)
     approval = platform.ledger.approval_of(record)
-    own = approval is not None and same_name(approval["decided_by"]) == same_name(by)
+    own = approval is not None and same_name(approval.decided_by) == same_name(by)
     if not_the_approver and own:
         problems.append(
             Problem(
@@ -529,7 +529,7 @@ def _record_publisher(
     newest = next(iter(reversed(platform.ledger.approvals(record.run_id))), None)
     said = (decision, by, record.plan_hash, comment, break_glass, policy.hash)
     names = ("decision", "decided_by", "plan_hash", "comment", "break_glass", "policy_hash")
-    if newest is not None and said == tuple(newest[name] for name in names):
+    if newest is not None and said == tuple(getattr(newest, name) for name in names):
         return
     platform.ledger.record_decision(
         record.run_id,

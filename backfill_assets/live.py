@@ -18,7 +18,7 @@ from backfill_assets.planning.live_names import ATTEMPTS, is_live_id, prefix_of
 from backfill_assets.planning.resolve import plan_run
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
-from manifests.lifecycle import PUBLISH, RunState
+from manifests.lifecycle import PUBLISH, PublicationState, RunState
 from manifests.model import Kind, Mode, RunManifest, manifest_from
 from manifests.planner import SourceState
 from resources import logs
@@ -256,8 +256,8 @@ def _free_run_id(platform: Platform, target: TargetTable, snapshot_id: int) -> t
         record = platform.ledger.find(run_id)
         if record is None:
             return run_id, ""
-        tried = [entry["state"] for entry in platform.ledger.publications(run_id) if entry["action"] == PUBLISH]
-        if record.state is not RunState.REJECTED or "REFUSED" not in tried:
+        tried = [entry.state for entry in platform.ledger.publications(run_id) if entry.action == PUBLISH]
+        if record.state is not RunState.REJECTED or PublicationState.REFUSED not in tried:
             return None, f"{run_id} is {record.state}: {record.state_reason}"
     return None, f"{ATTEMPTS} live runs for snapshot {snapshot_id} were refused by {target.name}: see their reasons"
 

@@ -285,7 +285,7 @@ MENDS = (
         (
             Edit(
                 WAYS,
-                "            return action == REINSTATE and bool(done) and undone_by(done) != ROLLBACK\n",
+                "            return action == REINSTATE and bool(done) and undone_by([one.change for one in done]) != ROLLBACK\n",
                 '            undone = next(one["action"] for one in reversed(done) if one["action"] != ACCEPT)\n'
                 "            return not self._is_main(undone)\n",
             ),

@@ -1325,7 +1325,7 @@ def test_a_publication_that_no_record_tells_of_is_named_and_made_up_for(platform
     for run_id in ("waiting", "history"):
         catch_up(platform, run_id, MOVED, {"completedBy": "doctor"})  # as an event of another run does
     (entry,) = platform.ledger.publications("waiting")
-    assert places(platform) == [f"ledger publications {entry['id']}"]
+    assert places(platform) == [f"ledger publications {entry.id}"]
     assert ("evidence-not-told", "waiting") in {(one.kind, one.where) for one in examine(platform)}
     mend(platform)
     assert places(platform) == []
@@ -1475,7 +1475,7 @@ def test_a_bundle_that_somebody_else_has_sealed_refuses_the_publication(
     assert platform.ledger.run("waiting").state is RunState.VALIDATED
     shutil.rmtree(planted)
     publish(platform, "waiting")
-    assert platform.evidence.verify("waiting") == platform.ledger.publications("waiting")[-1]["evidence_root"]
+    assert platform.evidence.verify("waiting") == platform.ledger.publications("waiting")[-1].evidence_root
     assert "mallory" not in report(platform, "waiting")
 
 
@@ -1594,7 +1594,7 @@ def test_a_planted_record_of_a_publication_keeps_nothing_of_what_was_committed_f
     with killed_at("publishing.recorded"):
         publish(platform, "waiting")
     (entry,) = platform.ledger.publications("waiting")
-    said = _unvouched(platform)["told-2"] | {"run_id": "waiting", "number": 7, "snapshot_id": entry["snapshot_id"]}
+    said = _unvouched(platform)["told-2"] | {"run_id": "waiting", "number": 7, "snapshot_id": entry.snapshot_id}
     planted = platform.evidence.records("waiting") / "told-7.json"
     planted.parent.mkdir(parents=True, exist_ok=True)
     planted.write_text(json.dumps(said))

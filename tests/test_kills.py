@@ -351,7 +351,7 @@ def test_two_operators_who_launch_the_same_run_at_once_make_one_publication(
         operator.join()
     assert [operator.exitcode for operator in operators] == [0, 0]
     assert max(map(len, refusals)) < kills._REFUSALS, refusals
-    assert RunState.FAILED not in {one["to_state"] for one in platform.ledger.history(case.run_id)}
+    assert RunState.FAILED not in {one.to_state for one in platform.ledger.history(case.run_id)}
     # whose attempt was first is open; the other's is not used
     assert differing(platform, case, expected, but=("attempts that were staged",)) == {}
 
@@ -393,7 +393,7 @@ def test_a_launch_whose_run_another_one_has_judged_meanwhile_has_nothing_left_to
     monkeypatch.setattr(judging, "_run_verdicts", overtaken)
     assert judging.gate_run(platform, case.run_id) is None
     assert platform.ledger.run(case.run_id).state is RunState.VALIDATED
-    moves = [one["to_state"] for one in platform.ledger.history(case.run_id)]
+    moves = [one.to_state for one in platform.ledger.history(case.run_id)]
     assert moves.count("VALIDATED") == 1
 
 

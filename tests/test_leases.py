@@ -323,7 +323,7 @@ class Days:
         return validated(self.platform, run_id, f"2020-{month}-01", f"2020-{month}-31").run_id
 
     def entries(self, run_id: str) -> list[tuple[str, str]]:
-        return [(one["action"], one["state"]) for one in self.platform.ledger.publications(run_id)]
+        return [(one.action, one.state) for one in self.platform.ledger.publications(run_id)]
 
     def state(self, run_id: str) -> RunState:
         return self.platform.ledger.run(run_id).state
@@ -422,7 +422,7 @@ def test_one_that_slept_after_its_commit_finds_its_publication_on_record_in_the_
     assert paused.wakes()[0] == 0
     assert (days.state(sleeper), days.state("successor")) == (RunState.SUPERSEDED, RunState.PUBLISHED)
     assert days.platform.ledger.accepted(DAYS) == {"2020-01": "successor"}
-    assert [(one["token"], one["state"]) for one in days.platform.ledger.publications(sleeper)] == [(1, "COMMITTED")]
+    assert [(one.token, one.state) for one in days.platform.ledger.publications(sleeper)] == [(1, "COMMITTED")]
     rollback(days.platform, "successor")
     assert (days.runs(), days.state(sleeper)) == ({"sleeper"}, RunState.PUBLISHED)
 

@@ -160,7 +160,7 @@ def test_live_goes_on_from_the_watermark_and_makes_one_run_a_snapshot(
     assert (record.plan.publish_range.start, record.plan.publish_range.end) == (MARCH, date(2011, 4, 30))
     assert (record.state, record.plan.mode, record.plan.source_snapshot_id) == (RunState.APPROVED, Mode.LIVE, first)
     (approval,) = ledger.approvals(record.run_id)
-    assert (approval["decided_by"], approval["self_approved"]) == ("policy:live-daily", False)
+    assert (approval.decided_by, approval.self_approved) == ("policy:live-daily", False)
 
     done = command(world, monkeypatch, "live", TARGET, "--once")
     assert (done["runId"], done["state"]) == (record.run_id, "PUBLISHED")
@@ -327,7 +327,7 @@ def test_a_person_who_writes_live_into_a_manifest_is_refused_and_gets_no_sink(
             planned(world.platform, claimed)
         assert "`backfill live silver.case_sla_daily`" in str(refused.value)
     assert ledger.find("mine") is None
-    assert {one["decision"] for one in ledger.sink_attempts("mine")} == {"REFUSED"}
+    assert {one.decision for one in ledger.sink_attempts("mine")} == {"REFUSED"}
     monkeypatch.setenv("BACKFILL_HOME", str(world.home))
     (tmp_path / "mine.json").write_text(claimed.canonical())
     said = CliRunner().invoke(cli, ["plan", str(tmp_path / "mine.json")])

@@ -143,7 +143,7 @@ def of_run(values: Values, name: str, run: str, **labels: str) -> float | None:
 def test_runs_and_chunks_are_those_of_the_ledger(platform: Platform, values: Values) -> None:
     for record in platform.ledger.runs():
         assert of_run(values, "backfill_run_state", record.run_id, state=record.state.value) == 1
-        since = platform.ledger.history(record.run_id)[-1]["at"].timestamp()
+        since = platform.ledger.history(record.run_id)[-1].at.timestamp()
         assert of_run(values, "backfill_run_state_since_timestamp_seconds", record.run_id) == pytest.approx(since)
         chunks = platform.ledger.chunks(record.run_id)
         for state in ("PLANNED", "STAGED", "PASSED", "FAILED"):
@@ -164,7 +164,7 @@ def test_runs_and_chunks_are_those_of_the_ledger(platform: Platform, values: Val
 
 def test_durations_are_those_of_the_ledger(platform: Platform, values: Values) -> None:
     (attempt,) = platform.ledger.attempts("history")
-    seconds = (attempt["ended_at"] - attempt["started_at"]).total_seconds()
+    seconds = (attempt.ended_at - attempt.started_at).total_seconds()
     assert of_run(values, "backfill_staging_seconds_sum", "history") == pytest.approx(seconds)
     assert of_run(values, "backfill_staging_seconds_count", "history") == 1
     assert of_run(values, "backfill_chunk_duration_seconds_count", "history") == 4
@@ -172,9 +172,9 @@ def test_durations_are_those_of_the_ledger(platform: Platform, values: Values) -
     assert of_run(values, "backfill_chunk_duration_seconds_bucket", "history", le="+Inf") == 4
     assert of_run(values, "backfill_chunk_duration_seconds_bucket", "history", le="3600.0") == 4
     for one in platform.ledger.publications("taken-back"):
-        took = (one["ended_at"] - one["started_at"]).total_seconds()
+        took = (one.ended_at - one.started_at).total_seconds()
         name = "backfill_publication_seconds_sum"
-        assert of_run(values, name, "taken-back", action=one["action"]) == pytest.approx(took)
+        assert of_run(values, name, "taken-back", action=one.action) == pytest.approx(took)
 
 
 def test_the_watermark_is_the_end_of_the_last_complete_day(platform: Platform, values: Values) -> None:
@@ -260,12 +260,12 @@ def test_a_publication_that_was_recorded_late_has_no_duration(platform: Platform
     assert len(seconds()) == 1
     p = publications.c
     with platform.ledger.engine.begin() as connection:
-        late = entry["ended_at"] + timedelta(hours=1)
-        connection.execute(publications.update().where(p.id == entry["id"]).values(ended_at=late))
+        late = entry.ended_at + timedelta(hours=1)
+        connection.execute(publications.update().where(p.id == entry.id).values(ended_at=late))
     assert seconds() is None
     with platform.ledger.engine.begin() as connection:
-        connection.execute(publications.update().where(p.id == entry["id"]).values(ended_at=entry["ended_at"]))
-        connection.execute(leases.update().where(leases.c.id == entry["token"]).values(ended_how="FENCED"))
+        connection.execute(publications.update().where(p.id == entry.id).values(ended_at=entry.ended_at))
+        connection.execute(leases.update().where(leases.c.id == entry.token).values(ended_how="FENCED"))
     assert seconds() is None
 
 

@@ -460,9 +460,9 @@ class TableUnderChange(RuleBasedStateMachine):
     @invariant()
     def the_evidence_of_what_was_published_is_whole(self) -> None:
         for run in self.runs(RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK):
-            done = [one for one in self.it.platform.ledger.publications(run.run_id) if one["state"] == "COMMITTED"]
-            assert [one["action"] for one in done] == run.done
-            assert {one["evidence_root"] for one in done} == {self.it.platform.evidence.verify(run.run_id)}
+            done = [one for one in self.it.platform.ledger.publications(run.run_id) if one.state == "COMMITTED"]
+            assert [one.action for one in done] == run.done
+            assert {one.evidence_root for one in done} == {self.it.platform.evidence.verify(run.run_id)}
 
 
 @pytest.fixture
@@ -529,7 +529,7 @@ def test_corrections_are_not_issued_beside_a_replacement_that_is_refused(machine
 def test_what_the_doctor_has_closed_never_lands(machine: TableUnderChange) -> None:
     run = machine.given(PublishMode.REPLACE_PARTITIONS)
     assert machine.unanswered("publish", run, machine._mend) == [False]
-    assert [one["state"] for one in machine.it.platform.ledger.publications(run.run_id)] == ["REFUSED"]
+    assert [one.state for one in machine.it.platform.ledger.publications(run.run_id)] == ["REFUSED"]
     machine.act("publish", run)
     assert run.state is RunState.PUBLISHED
 

@@ -279,6 +279,6 @@ def test_an_unusual_change_waits_for_an_owner_and_is_void_when_the_numbers_chang
 
     ledger.record_verdicts(run_id, [type(verdict)(gate, False, "other numbers", {"staged": 1}, asks=True)])
     assert ledger.accepted_gates(run_id) == {}
-    assert [one["void"] for one in ledger.decisions(run_id) if one["role"] == "owner"] == [True]
+    assert [one.void for one in ledger.decisions(run_id) if one.role == "owner"] == [True]
     with pytest.raises(PublicationRefused, match="not passed: breaches_look_reasonable"):
         publish(world.platform, run_id)

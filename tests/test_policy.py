@@ -93,7 +93,7 @@ def validated(world: World, record: RunRecord) -> RunRecord:
 
 def decided(world: World, run_id: str) -> list[tuple[str, str, str, bool]]:
     found = world.platform.ledger.decisions(run_id)
-    return [(one["decision"], one["role"], one["by"], one["void"]) for one in found]
+    return [(one.decision, one.role, one.by, one.void) for one in found]
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
@@ -231,9 +231,9 @@ def test_a_rollback_and_the_way_back_are_decisions_of_publishers_and_on_record(t
             decisions.reinstate(platform, "second", by="grace")
         assert decisions.reinstate(platform, "second", by="eve", break_glass="nobody else is awake").new
         found = [
-            (one["runId"], one["decision"], one["role"], one["by"], one["comment"], one["breakGlass"])
+            (one.run_id, one.decision, one.role, one.by, one.comment, one.break_glass)
             for one in platform.ledger.decisions()
-            if one["decision"] not in {"APPROVED", "PUBLISH"}
+            if one.decision not in {"APPROVED", "PUBLISH"}
         ]
         assert found == [
             ("first", "ROLLBACK", "publisher", "ops", "", ""),
@@ -273,7 +273,7 @@ def test_an_interrupted_undoing_lets_nobody_pass_and_a_version_is_accepted_once(
         assert not decisions.accept(platform, "two", by="eve").new  # it is accepted: nothing is decided
         with pytest.raises(PublicationRefused, match="acceptance LATER is accepted"):
             decisions.accept(platform, "one", by="ops")
-        said = [(one["runId"], one["decision"], one["by"]) for one in platform.ledger.decisions()]
+        said = [(one.run_id, one.decision, one.by) for one in platform.ledger.decisions()]
         assert [one for one in said if one[1] not in {"APPROVED", "PUBLISH"}] == [
             ("one", "ROLLBACK", "ops"),
             ("one", "REINSTATE", "ops"),
@@ -308,7 +308,7 @@ def test_glass_that_is_broken_in_vain_is_loud_and_what_is_done_already_breaks_no
         assert refused.exit_code != 0
         assert "BREAK-GLASS" in refused.output  # on record, and so it is said, though the table refused it
         assert "BREAK-GLASS" not in CliRunner().invoke(cli, ["publish", "second", *reason]).output
-        assert [one["by"] for one in platform.ledger.decisions(break_glass=True)] == ["eve"]
+        assert [one.by for one in platform.ledger.decisions(break_glass=True)] == ["eve"]
         with instance_at(platform.settings) as instance:
             key = dg.AssetKey(
                 [*small_table.READINGS.split(".")[:-1], f"{small_table.READINGS.split('.')[-1]}_published"]
@@ -420,7 +420,7 @@ def test_what_is_on_record_says_which_policy_a_decision_was_held_against(world: 
     decisions.review(world.platform, run_id, by="eve")
     decisions.approve(world.platform, run_id, by="bob")
     held_against = world.platform.policy.hash
-    assert {one["policyHash"] for one in world.platform.ledger.decisions(run_id)} == {held_against}
+    assert {one.policy_hash for one in world.platform.ledger.decisions(run_id)} == {held_against}
     assert {
         one["policy_hash"] for one in bundle_files(world.platform, world.platform.ledger.run(run_id))["approvals.json"]
     } == {held_against}
@@ -618,12 +618,12 @@ def test_a_typed_name_is_a_claim_in_ledger_evidence_and_output(world: World, mon
     monkeypatch.setenv("BACKFILL_HOME", str(world.home))
     assert CliRunner().invoke(cli, ["approve", run_id, "--by", "bob"]).exit_code == 0
     (one,) = world.platform.ledger.decisions(run_id)
-    assert (one["by"], one["channel"], one["proof"]) == ("bob", "CLI", "CLAIMED")
+    assert (one.by, one.channel, one.proof) == ("bob", "CLI", "CLAIMED")
     (row,) = bundle_files(world.platform, world.platform.ledger.run(run_id))["approvals.json"]
     assert (row["decided_by"], row["channel"], row["proof"]) == ("bob", "CLI", "CLAIMED")
     assert "bob (claimed)" in " ".join(CliRunner().invoke(cli, ["decisions", run_id]).output.split())
     approval = world.platform.ledger.history(run_id)[-1]
-    assert (approval["actor"], approval["channel"], approval["proof"]) == ("bob", "CLI", "CLAIMED")
+    assert (approval.actor, approval.channel, approval.proof) == ("bob", "CLI", "CLAIMED")
 
 
 def test_a_policy_may_want_to_know_who_decides_and_then_a_typed_name_is_refused(
@@ -651,7 +651,7 @@ def test_a_policy_may_want_to_know_who_decides_and_then_a_typed_name_is_refused(
     assert "the approver differs from the requester" in str(say("ana", "approve", manifest.run_id).exception)
     assert "APPROVED by bob" in say("bob", "approve", manifest.run_id).output
     (one,) = world.platform.ledger.decisions(manifest.run_id)
-    assert (one["by"], one["channel"], one["proof"]) == ("bob", "CLI", "COMMAND")
+    assert (one.by, one.channel, one.proof) == ("bob", "CLI", "COMMAND")
     # nor is the policy itself changed by a name
     file = tmp_path / "other.yaml"
     file.write_text("name: other\n")
@@ -692,7 +692,7 @@ def test_a_decision_in_the_ui_carries_who_is_logged_in_and_no_typed_name_replace
         assert "'victor' is no approver" in launch(instance, "", {USER_TAG: "victor"})
         assert launch(instance, "", {USER_TAG: "olga"}) == ""
     (one,) = world.platform.ledger.decisions(record.run_id)
-    assert (one["by"], one["channel"], one["proof"]) == ("olga", "UI", "PROXY")
+    assert (one.by, one.channel, one.proof) == ("olga", "UI", "PROXY")
 
 
 def test_what_dagster_runs_is_recorded_in_the_name_of_what_has_launched_it(world: World):
@@ -741,9 +741,9 @@ def test_a_publication_is_recorded_in_the_name_of_who_decided_it(tmp_path: Path)
             publish_body(platform, "one")
         with acting(Actor("olga", Channel.UI, Proof.PROXY)):
             decisions.rollback(platform, "one")
-        who = [(one["actor"], one["channel"], one["proof"]) for one in platform.ledger.publications("one")]
+        who = [(one.actor, one.channel, one.proof) for one in platform.ledger.publications("one")]
         assert who == [("sensor publish", "SENSOR", "PLATFORM"), ("olga", "UI", "PROXY")]
-        moves = [(one["to_state"], one["actor"], one["channel"]) for one in platform.ledger.history("one")]
+        moves = [(one.to_state, one.actor, one.channel) for one in platform.ledger.history("one")]
         assert moves[-2:] == [("PUBLISHED", "sensor publish", "SENSOR"), ("ROLLED_BACK", "olga", "UI")]
         assert verify(platform, data=True).everything == []
         small_table.closed(platform)
@@ -877,7 +877,7 @@ def test_a_ledger_of_before_keeps_its_approvals_and_is_upgraded(tmp_path: Path):
     ledger.migrate()
     ledger.require_current()
     (one,) = ledger.decisions("old")
-    assert (one["role"], one["breakGlass"], one["void"]) == ("approver", "", False)
+    assert (one.role, one.break_glass, one.void) == ("approver", "", False)
     (verdict,) = ledger.verdicts("old")
     assert not verdict.asks
     ledger.engine.dispose()

@@ -138,7 +138,7 @@ def stopped(platform: Platform, work: Callable[[], Any]) -> float:
 
 def require_stopped(platform: Platform) -> None:
     """Nothing has failed, nothing was halved or tried again, and nobody publishes it."""
-    assert [one["state"] for one in platform.ledger.attempts(RUN)] in ([], ["STOPPED"], ["STAGED"])
+    assert [one.state for one in platform.ledger.attempts(RUN)] in ([], ["STOPPED"], ["STAGED"])
     assert not [one for one in platform.ledger.chunks(RUN) if one.error]
     assert platform.ledger.stops.held(RUN) is not None
     assert list(publication_requests(platform, small_table.TARGET)) == []
@@ -222,7 +222,7 @@ def test_a_stop_while_gates_judge_leaves_what_is_staged_and_judges_nothing(
     monkeypatch.setattr(judging, gate, usual)
     with stopping.launched(platform, RUN):
         assert staged(platform, RUN).state is RunState.VALIDATED
-    assert [one["state"] for one in platform.ledger.attempts(RUN)] == ["STAGED"], "nothing staged is computed again"
+    assert [one.state for one in platform.ledger.attempts(RUN)] == ["STAGED"], "nothing staged is computed again"
 
 
 def test_a_validated_run_that_is_stopped_is_published_by_nobody(platform: Platform) -> None:
@@ -775,7 +775,7 @@ def test_a_publication_that_the_command_stop_meets_is_said_and_let_finish(
     shown = said("stop", RUN, "--by", "olga")
     assert shown.endswith("its publication by sensor was under way and is not interrupted; it is VALIDATED")
     assert "what is staged stays" not in shown
-    assert [one["state"] for one in platform.ledger.publications(RUN)] == ["REFUSED"], "it has waited for its end"
+    assert [one.state for one in platform.ledger.publications(RUN)] == ["REFUSED"], "it has waited for its end"
     require_stopped(platform)
 
 

@@ -70,7 +70,7 @@ def test_what_an_earlier_version_sealed_is_vouched_for_whenever_init_died(home: 
     links = vouched_for(home)
     assert links[("sealed", RUN, "bundle")] == links[("kept", RUN, "approved")] == 1
     platform = Platform.of(load_settings(home=home))
-    assert [one["decision"] for one in platform.ledger.policies.history()] == ["INHERITED"]
+    assert [one.decision for one in platform.ledger.policies.history()] == ["INHERITED"]
     assert [one.where for one in verify(platform).everything if "link" in one.what or "chain" in one.where] == []
 
 
@@ -78,9 +78,7 @@ def test_a_new_installation_inherits_no_file_as_its_policy_where_init_died(home:
     assert initialised(home, "upgrading.migrated") == -signal.SIGKILL
     assert initialised(home) == 0
     platform = Platform.of(load_settings(home=home))
-    assert [(one["decision"], one["name"]) for one in platform.ledger.policies.history()] == [
-        ("INSTALLED", "four eyes")
-    ]
+    assert [(one.decision, one.name) for one in platform.ledger.policies.history()] == [("INSTALLED", "four eyes")]
 
 
 def test_a_damaged_record_of_an_earlier_version_is_vouched_for_by_nothing(home: Path) -> None:

@@ -369,7 +369,7 @@ def test_a_table_that_was_changed_is_found_also_where_records_were(world: World)
 
 def test_a_snapshot_that_a_collection_has_removed_is_noted_and_any_other_is_missed(world: World) -> None:
     table = world.platform.lakehouse.table(TARGET)
-    gone = world.platform.ledger.publications("fixed")[0]["snapshot_id"]
+    gone = world.platform.ledger.publications("fixed")[0].snapshot_id
     names = [name for name, ref in table.refs().items() if ref.snapshot_id == gone and name != "main"]
     forget(table, refs=names, snapshot_ids=[gone])
     assert places(verify(world.platform, ["fixed"])) == [f"{TARGET} snapshot {gone}"]

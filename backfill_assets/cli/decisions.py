@@ -150,7 +150,7 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
     with opened_platform() as platform:
         if run_id is not None:
             platform.ledger.run(run_id)
-        found = platform.ledger.decisions(run_id, break_glass=break_glass)
+        found = [one.as_record() for one in platform.ledger.decisions(run_id, break_glass=break_glass)]
         if not break_glass:
             found = sorted([*found, *_of_stops(platform, run_id)], key=lambda one: (one["at"], one["runId"]))
     if as_json:

@@ -215,7 +215,7 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
     def look() -> tuple[int, int]:
         chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
         staged = sum(chunk.state in STAGED for chunk in chunks)
-        under_way = [attempt["prefix"] for attempt in ledger.attempts(run_id) if attempt["state"] == "RUNNING"]
+        under_way = [attempt.prefix for attempt in ledger.attempts(run_id) if attempt.is_running]
         computed = staged + sum(len(written_chunks(prefix)) for prefix in under_way[-1:])
         return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)
 

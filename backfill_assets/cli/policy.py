@@ -122,9 +122,9 @@ def history(as_json: bool) -> None:
     for name in ("decision", "policy", "name", "by", "at", "file", "why"):
         table.add_column(name)
     for one in found:
-        at = f"{one['at']:%Y-%m-%d %H:%M:%S}"
-        by = shown_actor(one["by"], one["proof"])
-        row = (one["decision"], one["policy"][:12], one["name"], by, at, one["origin"], one["comment"])
+        at = f"{one.at:%Y-%m-%d %H:%M:%S}"
+        by = shown_actor(one.by, one.proof)
+        row = (one.decision, one.policy[:12], one.name, by, at, one.origin, one.comment)
         table.add_row(*row)
     show(table)
 

@@ -71,21 +71,21 @@ def recorded(platform: Platform, target: str) -> list[ReaderChange]:
     """Return every change of a target that the ledger has on record, in order."""
     return [
         ReaderChange(
-            entry["id"],
-            entry["run_id"],
+            entry.id,
+            entry.run_id,
             target,
-            entry["action"],
-            entry["snapshot_id"],
-            entry["base_snapshot_id"],
-            entry["ref"],
-            entry["files_added"],
-            entry["files_removed"],
-            entry["evidence_root"],
-            entry["actor"],
-            entry["ended_at"],
+            entry.action,
+            entry.snapshot,
+            entry.base_snapshot_id,
+            entry.ref,
+            entry.files_added,
+            entry.files_removed,
+            entry.evidence_root,
+            entry.actor,
+            entry.landed_at,
         )
         for entry in platform.ledger.committed(target)
-        if entry["action"] in _SAID
+        if entry.action in _SAID
     ]
 
 

@@ -25,7 +25,7 @@ from backfill_assets.defs.staging import (
 )
 from backfill_assets.installation import Platform
 from backfill_assets.review.kept_diffs import after_publication
-from resources.ledger.facade import RunRecord
+from resources.ledger.facade import ApprovalRecord, RunRecord
 from resources.logs import also_to
 
 
@@ -68,16 +68,16 @@ class Acceptance(PlanDecision):
 
 
 @contextmanager
-def announcing(platform: Platform, instance: dg.DagsterInstance, run_id: str) -> Iterator[list[dict[str, Any]]]:
+def announcing(platform: Platform, instance: dg.DagsterInstance, run_id: str) -> Iterator[list[ApprovalRecord]]:
     """Announce each decision of the body for which somebody broke the glass, whatever becomes of it; yield them, then."""
     known = len(platform.ledger.broken_glass(run_id))
-    broken: list[dict[str, Any]] = []
+    broken: list[ApprovalRecord] = []
     try:
         yield broken
     finally:
         broken += platform.ledger.broken_glass(run_id)[known:]
         for one in broken:
-            announce_break_glass(instance, platform.ledger.run(run_id), one["decided_by"], one["break_glass"])
+            announce_break_glass(instance, platform.ledger.run(run_id), one.decided_by, one.break_glass)
 
 
 def announce_break_glass(instance: dg.DagsterInstance, record: RunRecord, by: str, reason: str) -> None:

@@ -180,7 +180,7 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
         if platform.ledger.freezes.ask(record.plan, now()):
             continue
         waited = platform.ledger.freezes.waits_of(record.run_id)
-        tried = sum(entry["action"] == PUBLISH for entry in platform.ledger.publications(record.run_id))
+        tried = sum(entry.action == PUBLISH for entry in platform.ledger.publications(record.run_id))
         if tried < _ATTEMPTS:
             yield dg.RunRequest(
                 run_key=f"{record.run_id}:{tried}" + (f":{waited}" if waited else ""),

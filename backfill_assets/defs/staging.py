@@ -26,7 +26,7 @@ from manifests.chunks import KEY_FORMAT, Chunking, first_day, following, in_word
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
 from resources.files import space
-from resources.ledger.facade import ChunkRecord, RunRecord, chunks_of
+from resources.ledger.facade import AttemptRecord, ChunkRecord, RunRecord, chunks_of
 from resources.ledger.instants import CLOCK_TOLERANCE
 from resources.logs import also_to
 from resources.processes import this_process
@@ -155,10 +155,10 @@ def tell_of_broken_glass(
     """Log it and tag the Dagster run, if somebody broke the glass for a run; return the reasons."""
     found = platform.ledger.broken_glass(run_id)
     for one in found:
-        context.log.warning("BREAK-GLASS: %s as %s: %s", one["decided_by"], one["role"], one["break_glass"])
+        context.log.warning("BREAK-GLASS: %s as %s: %s", one.decided_by, one.role, one.break_glass)
     if found:
         context.instance.add_run_tags(context.run_id, {BREAK_GLASS_TAG: "true"})
-    return "; ".join(f"{one['decided_by']} as {one['role']}: {one['break_glass']}" for one in found)
+    return "; ".join(f"{one.decided_by} as {one.role}: {one.break_glass}" for one in found)
 
 
 def staging_job_name(target: TargetTable) -> str:
@@ -242,7 +242,7 @@ def tie(instance: dg.DagsterInstance, dagster_run_id: str, platform: Platform, r
     instance.add_run_tags(dagster_run_id, {RUN_TAG: run_id, PROCESS_TAG: this_process()} | more)
 
 
-def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: Mapping[str, Any] | None) -> dict[str, Any]:
+def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: AttemptRecord | None) -> dict[str, Any]:
     """Return what is told of a staged chunk: its size, what its batch took, and where to read on."""
     told: dict[str, Any] = {
         "dagster/partition_row_count": chunk.rows or 0,
@@ -252,8 +252,8 @@ def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: Mapping[str, Any] | None
         "run": run_id,
         "run page": dg.MetadataValue.url(run_path(run_id)),
     }
-    if attempt is not None and attempt["ended_at"] is not None:
-        told["batch seconds"] = round((attempt["ended_at"] - attempt["started_at"]).total_seconds(), 1)
+    if attempt is not None and attempt.ended_at is not None:
+        told["batch seconds"] = round((attempt.ended_at - attempt.started_at).total_seconds(), 1)
         told["batch chunks"] = len(chunks_of(attempt))
     return told
 
@@ -308,7 +308,7 @@ def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
             context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))
         staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
         good = [key for key in keys if key not in outcome.failed]
-        attempts = {one["attempt"]: one for one in platform.ledger.attempts(run_id)}
+        attempts = {one.attempt: one for one in platform.ledger.attempts(run_id)}
         metadata = {key: _of_chunk(run_id, staged[key], attempts.get(staged[key].attempt)) for key in good}
         if outcome.failed:
             # Dagster counts nothing of a failed range run: the chunks that are staged are reported one by one

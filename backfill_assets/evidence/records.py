@@ -253,7 +253,7 @@ def bundle_in_use(platform: Platform, run_id: str) -> Path:
     store = platform.evidence
     bundles = store.bundles(run_id)
     if len(bundles) > 1 and not store.cited(run_id):  # nothing of it was told yet
-        done = {one["evidence_root"] for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"}
+        done = {one.evidence_root for one in platform.ledger.publications(run_id) if one.has_landed}
         own = store.path(run_id, len(platform.ledger.amendments(run_id)))
         return next((one for one in bundles if examine(one, run_id)[0] in done), own if own in bundles else bundles[-1])
     return store.path(run_id)
@@ -613,7 +613,7 @@ def untold(platform: Platform, record: RunRecord) -> list[tuple[int, dict[str, A
 
 def _committed(platform: Platform, run_id: str) -> list[dict[str, Any]]:
     """Return the entries of a run's changes, in their order."""
-    return [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    return [one.as_record() for one in platform.ledger.publications(run_id) if one.has_landed]
 
 
 def _tells_of(records: Sequence[Record], done: Sequence[Mapping[str, Any]], place: int) -> bool:

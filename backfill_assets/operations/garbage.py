@@ -181,7 +181,7 @@ def _over(platform: Platform, records: Sequence[RunRecord], at: datetime) -> dic
         for holder in platform.ledger.accepted(target).values():
             over.pop(holder, None)
     for run_id in list(over):
-        if any(entry["state"] == "INTENT" for entry in platform.ledger.publications(run_id)):
+        if any(entry.is_intent for entry in platform.ledger.publications(run_id)):
             del over[run_id]  # what became of it is for `backfill doctor` to find out first
     return over
 
@@ -229,8 +229,8 @@ def _needed_snapshots(platform: Platform, table: Table, keeping: Sequence[RunRec
             needed |= {pin.snapshot_id for pin in plan.references}
             needed.add(plan.merge.changed_since if plan.merge else None)
         for entry in platform.ledger.publications(record.run_id):
-            needed |= {entry["base_snapshot_id"], entry["snapshot_id"]}
-    needed |= {mark["source_snapshot_id"] for mark in platform.ledger.repairs.open_watermarks()}
+            needed |= {entry.base_snapshot_id, entry.snapshot_id}
+    needed |= {mark.source_snapshot_id for mark in platform.ledger.repairs.open_watermarks()}
     keepers = {record.run_id for record in keeping}
     for snapshot in table.snapshots():  # also what landed and nobody could record
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
@@ -277,8 +277,8 @@ def _unnamed(platform: Platform, storage: Storage, record: RunRecord, folder: st
     named = {place_of(text) for text in platform.ledger.repairs.named_paths(record.run_id)}
     in_use = {posixpath.dirname(path) for path in named}
     for attempt in platform.ledger.attempts(record.run_id):
-        top = f"{folder}/{_ATTEMPT}{attempt['attempt']}"
-        if attempt["ended_at"] is None or attempt["ended_at"] > at - GRACE:
+        top = f"{folder}/{_ATTEMPT}{attempt.attempt}"
+        if attempt.ended_at is None or attempt.ended_at > at - GRACE:
             continue
         used = any(one == top or one.startswith(f"{top}/") for one in in_use)
         for file in storage.files(top):

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -35,7 +34,7 @@ from resources.lakehouse.facade import (
     ScopeChanged,
 )
 from resources.lakehouse.lineage import amended_base_tag, base_tag, withdrawn
-from resources.ledger.facade import ChunkRecord, RunRecord
+from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord
 
 MAIN = "main"
 _OTHERS_SECONDS = 60.0
@@ -364,14 +363,14 @@ class Change:
             return False
         done = self._done
         if self._is_main(PUBLISH):
-            return action == REINSTATE and bool(done) and undone_by(done) != ROLLBACK
-        return not any(one["action"] == ACCEPT for one in done)
+            return action == REINSTATE and bool(done) and undone_by([one.change for one in done]) != ROLLBACK
+        return not any(one.action == ACCEPT for one in done)
 
     @property
-    def _done(self) -> list[dict[str, Any]]:
+    def _done(self) -> list[PublicationRecord]:
         """What the ledger says that the run has committed, oldest first."""
         entries = self.platform.ledger.publications(self.record.run_id)
-        return [one for one in entries if one["state"] == "COMMITTED"]
+        return [one for one in entries if one.has_landed]
 
     def is_half_done(self, action: str, sequence: int) -> bool:
         """Whether an action was committed to the target, and not yet to the corrections beside it or a version's name."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, wraps
@@ -53,14 +53,14 @@ from manifests.errors import (
     StateMoved,
 )
 from manifests.kinds import FIRST_OUTPUT
-from manifests.lifecycle import ACCEPT, CANCEL, PREPARE, PUBLISH, REINSTATE, ROLLBACK, RunState, undone_by
+from manifests.lifecycle import ACCEPT, CANCEL, PREPARE, PUBLISH, REINSTATE, ROLLBACK, DecisionKind, RunState, undone_by
 from manifests.model import ON_BRANCH, Acceptance, OnConflict, PublishMode
 from manifests.planner import Plan, step_id
 from manifests.policy import Role
 from resources import logs
 from resources.lakehouse.facade import ScopeChanged
 from resources.ledger import judged, launches, stops
-from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, now, operator
+from resources.ledger.facade import ChunkRecord, ChunkState, PublicationRecord, RunRecord, now, operator
 from resources.ledger.leases import Lease
 
 _log = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
             )
         )
     decisions = platform.ledger.approvals(run_id)
-    if not any(one["decision"] == "APPROVED" and one["plan_hash"] == record.plan_hash for one in decisions):
+    if not any(one.decision is DecisionKind.APPROVED and one.plan_hash == record.plan_hash for one in decisions):
         problems.append(
             Problem(
                 f"no approval of plan {record.plan_hash} is on record",
@@ -209,9 +209,7 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
     policy = platform.policy
     publishers = policy.rule_for(record.target, record.kind).of(Role.PUBLISHER)
     decided = platform.ledger.publication_decided(record)
-    by_one = decided is not None and bool(
-        decided["break_glass"] or policy.includes(publishers or (), decided["decided_by"])
-    )
+    by_one = decided is not None and bool(decided.break_glass or policy.includes(publishers or (), decided.decided_by))
     if publishers is not None and not by_one:
         problems.append(
             Problem(
@@ -546,16 +544,16 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     run_id, ledger = change.record.run_id, platform.ledger
     root = platform.evidence.verify(run_id, bundle_in_use(platform, run_id))
     require_unharmed(platform, run_id)
-    done_before = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    done_before = [one for one in ledger.publications(run_id) if one.has_landed]
     if not done_before:
         raise _not_on_record(change.record)
     last = done_before[-1]
-    undone = undone_by(done_before)
+    undone = undone_by([one.change for one in done_before])
     if not change.has_undone(action, len(done_before) + 1):
         files = change.returning(action, undone)
         require_nobody_erased(platform, change.target, change.plan, files, f"the {action}")
     entry = ledger.open_publication(
-        run_id, action, last["snapshot_id"], root, operator(), ref=change.plan.version or "", token=lease.token
+        run_id, action, last.snapshot_id, root, operator(), ref=change.plan.version or "", token=lease.token
     )
     try:
         leases_of(platform).renew(lease)
@@ -568,7 +566,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     faults.reach("undoing.committed")
     put_on_record(platform, change, entry, action, commit)
     done = Published(
-        run_id, commit.snapshot_id, last["snapshot_id"], commit.files_added, commit.files_removed, root, new=True
+        run_id, commit.snapshot_id, last.snapshot_id, commit.files_added, commit.files_removed, root, new=True
     )
     return done, len(done_before) + 1
 
@@ -601,7 +599,7 @@ def accept(platform: Platform, run_id: str) -> Published:
         faults.reach("accepting.committed")
         platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
     done = Published(run_id, commit.snapshot_id, record.plan.base_snapshot_id, 0, 0, root, new=True)
-    number = sum(one["state"] == "COMMITTED" for one in platform.ledger.publications(run_id))
+    number = sum(one.has_landed for one in platform.ledger.publications(run_id))
     _tell_the_world(platform, record, done, ACCEPT, number)
     return done
 
@@ -836,9 +834,9 @@ def _differing_files(change: Change, conflicts: list[str], limit: int = 20) -> l
     return lines
 
 
-def _last(platform: Platform, run_id: str, actions: set[str]) -> dict[str, Any] | None:
-    done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
-    return next((one for one in reversed(done) if one["action"] in actions), None)
+def _last(platform: Platform, run_id: str, actions: set[str]) -> PublicationRecord | None:
+    done = [one for one in platform.ledger.publications(run_id) if one.has_landed]
+    return next((one for one in reversed(done) if one.action in actions), None)
 
 
 def _already(platform: Platform, record: RunRecord, actions: set[str]) -> Published:
@@ -846,23 +844,23 @@ def _already(platform: Platform, record: RunRecord, actions: set[str]) -> Publis
     entry = _last(platform, record.run_id, actions)
     if entry is None:
         raise _not_on_record(record)
-    done = [one for one in platform.ledger.publications(record.run_id) if one["state"] == "COMMITTED"]
-    number = sum(one["id"] <= entry["id"] for one in done)
+    done = [one for one in platform.ledger.publications(record.run_id) if one.has_landed]
+    number = sum(one.id <= entry.id for one in done)
     return tell_of(platform, record, entry, number)
 
 
-def tell_of(platform: Platform, record: RunRecord, entry: Mapping[str, Any], number: int) -> Published:
+def tell_of(platform: Platform, record: RunRecord, entry: PublicationRecord, number: int) -> Published:
     """Tell of a change that an entry of the ledger has on record; what was told before is not told again."""
     done = Published(
         record.run_id,
-        entry["snapshot_id"],
-        entry["base_snapshot_id"],
-        entry["files_added"],
-        entry["files_removed"],
-        entry["evidence_root"],
+        entry.snapshot,
+        entry.base_snapshot_id,
+        entry.files_added,
+        entry.files_removed,
+        entry.evidence_root,
         new=False,
     )
-    _tell_the_world(platform, record, done, entry["action"], number)
+    _tell_the_world(platform, record, done, entry.action, number)
     return done
 
 
@@ -883,9 +881,7 @@ def _tell_the_world(platform: Platform, record: RunRecord, done: Published, acti
     faults.reach("recording.told")
     action = name_of(action, number)
     done_before = {
-        (one["sink"], one["action"])
-        for one in platform.ledger.sink_attempts(record.run_id)
-        if one["decision"] == "SENT"
+        (one.sink, one.action) for one in platform.ledger.sink_attempts(record.run_id) if one.decision == "SENT"
     }
     for name in record.manifest.safety.sinks:
         if (name, action) in done_before:

@@ -122,7 +122,7 @@ def require_young(platform: Platform, record: RunRecord) -> None:
         rule,
         record.run_id,
         planned_at=record.plan.run_clock,
-        approved_at=None if approval is None else approval["at"],
+        approved_at=None if approval is None else approval.at,
         at=platform.ledger.latest(),
     )
     if problems:

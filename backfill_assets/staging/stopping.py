@@ -315,7 +315,7 @@ class Launch:
 
 def is_being_published(platform: Platform, run_id: str) -> bool:
     """Return whether somebody is at a publication of a run: what a stop has not interrupted may have come to nothing since."""
-    intents = (one for one in platform.ledger.publications(run_id) if one["state"] == "INTENT")
+    intents = (one for one in platform.ledger.publications(run_id) if one.is_intent)
     return not all(platform.ledger.repairs.is_given_up(one) for one in intents)
 
 

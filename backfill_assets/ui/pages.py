@@ -290,15 +290,15 @@ def _run_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, start
     if attempts:
         rows = [
             (
-                str(one["attempt"]),
-                escape(str(one["state"]).lower()),
+                str(one.attempt),
+                escape(str(one.state).lower()),
                 str(len(chunks_of(one))),
-                _time(one["started_at"]),
-                f"{(one['ended_at'] - one['started_at']).total_seconds():.1f} s" if one["ended_at"] else "",
-                f"<a href='/runs/{escape(one['dagster_run_id'])}'>{escape(one['dagster_run_id'][:8])}</a>"
-                if one["dagster_run_id"]
+                _time(one.started_at),
+                f"{(one.ended_at - one.started_at).total_seconds():.1f} s" if one.ended_at else "",
+                f"<a href='/runs/{escape(one.dagster_run_id)}'>{escape(one.dagster_run_id[:8])}</a>"
+                if one.dagster_run_id
                 else "",
-                escape(one["error"].partition("\n")[0][:300]),
+                escape(one.error.partition("\n")[0][:300]),
             )
             for one in attempts
         ]
@@ -338,7 +338,7 @@ def _who(ledger: Ledger, record: RunRecord) -> list[tuple[str, str, str, str]]:
     """Return who has asked for, decided and stopped what, and each change of what readers see, in order."""
     rows = [(record.created_at, "requested", record.manifest.requested_by, "")]
     rows += [
-        (one["at"], f"decided: {str(one['decision']).lower()}", one["decided_by"], one["comment"])
+        (one.at, f"decided: {str(one.decision).lower()}", one.decided_by, one.comment)
         for one in ledger.approvals(record.run_id)
     ]
     for stop in ledger.stops.of_run(record.run_id):
@@ -349,9 +349,9 @@ def _who(ledger: Ledger, record: RunRecord) -> list[tuple[str, str, str, str]]:
         if stop.resumed_at is not None:
             rows.append((stop.resumed_at, "launched again", stop.resumed_by or "", ""))
     for entry in ledger.publications(record.run_id):
-        if entry["state"] == "COMMITTED":
-            said = f"{entry['action']} done: snapshot {entry['snapshot_id']}"
-            rows.append((entry["ended_at"], said, entry["actor"], ""))
+        if entry.has_landed:
+            said = f"{entry.action} done: snapshot {entry.snapshot_id}"
+            rows.append((entry.landed_at, said, entry.actor, ""))
     rows.sort(key=lambda row: row[0])
     return [(escape(what), escape(by), _time(at), escape(why)) for at, what, by, why in rows]
 

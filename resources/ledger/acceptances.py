@@ -7,7 +7,9 @@ else stands against it. An acceptance of another plan, or of other numbers, does
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
@@ -17,10 +19,30 @@ from manifests.lifecycle import RunState
 from resources import actors
 from resources.ledger import instants, judged, policy_in_force
 from resources.ledger.cells import parsed
-from resources.ledger.part import Part
+from resources.ledger.part import Part, Stored
 from resources.ledger.runs import locked_run, move_run, require_plan, run_of
 from resources.ledger.tables import acceptances, runs, verdicts
 from resources.ledger.verdicts import Verdict, Verdicts
+
+
+@dataclass(frozen=True)
+class AcceptanceRecord(Stored):
+    """What an owner has accepted of a run-level gate; `numbers` are JSON, and `numbers_hash` is their hash."""
+
+    table: ClassVar[sa.Table] = acceptances
+
+    id: int
+    run_id: str
+    gate: str
+    accepted_by: str
+    reason: str
+    plan_hash: str
+    numbers: str
+    numbers_hash: str
+    channel: str
+    proof: str
+    policy_hash: str
+    at: datetime
 
 
 class Acceptances(Part):
@@ -41,9 +63,9 @@ class Acceptances(Part):
         with self.engine.connect() as connection:
             plan_hash = run_of(connection, run_id).plan_hash
         return {
-            one["gate"]: one["numbers_hash"]
+            one.gate: one.numbers_hash
             for one in self.acceptances(run_id)
-            if one["plan_hash"] == plan_hash and asking.get(one["gate"]) == one["numbers_hash"]
+            if one.plan_hash == plan_hash and asking.get(one.gate) == one.numbers_hash
         }
 
     def asking(self, run_id: str) -> list[Verdict]:
@@ -55,11 +77,10 @@ class Acceptances(Part):
             if _asks(verdict) and verdict.gate not in accepted
         ]
 
-    def acceptances(self, run_id: str) -> list[dict[str, Any]]:
+    def acceptances(self, run_id: str) -> list[AcceptanceRecord]:
         """Return what owners have accepted of a run, in order."""
         query = sa.select(acceptances).where(acceptances.c.run_id == run_id).order_by(acceptances.c.id)
-        rows = self._rows(query)
-        return [row | {"numbers": parsed(acceptances.c.numbers, row["numbers"], dict)} for row in rows]
+        return self._stored(AcceptanceRecord, query)
 
     def accept_change(
         self,

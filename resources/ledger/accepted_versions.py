@@ -11,7 +11,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from manifests.lifecycle import ROLLBACK, RunState
+from manifests.lifecycle import ROLLBACK, PublicationState, RunState
 from resources.ledger.tables import accepted_versions, publications, runs
 
 
@@ -28,7 +28,7 @@ def take(connection: sa.Connection, target: str, keys: Sequence[str], run_id: st
     """Make a run the holder of chunks; return who held them before."""
     before = holders(connection, target, keys)
     if keys:
-        end(connection, target, keys, run_id, "SUPERSEDED", at)
+        end(connection, target, keys, run_id, RunState.SUPERSEDED, at)
         insert(connection, target, keys, run_id, at)
     return before
 
@@ -43,7 +43,7 @@ def held_before(connection: sa.Connection, target: str, run_id: str, rollback: i
     rolled_back = sa.select(sa.func.max(publications.c.ended_at)).where(
         publications.c.run_id == run_id,
         publications.c.action == ROLLBACK,
-        publications.c.state == "COMMITTED",
+        publications.c.state == PublicationState.COMMITTED,
         publications.c.id != rollback,
     )
     since = connection.execute(rolled_back).scalar()
@@ -53,7 +53,7 @@ def held_before(connection: sa.Connection, target: str, run_id: str, rollback: i
         .where(
             accepted_versions.c.target == target,
             accepted_versions.c.ended_by == run_id,
-            accepted_versions.c.ended_how == "SUPERSEDED",
+            accepted_versions.c.ended_how == RunState.SUPERSEDED,
             sa.true() if since is None else accepted_versions.c.ended_at > since,
             runs.c.state.in_([RunState.PUBLISHED, RunState.SUPERSEDED]),
         )

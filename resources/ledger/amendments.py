@@ -7,22 +7,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
 
 import sqlalchemy as sa
 
-from manifests.lifecycle import RunState
+from manifests.lifecycle import AttemptState, ChunkState, RunState
 from manifests.planner import Plan
 from resources.ledger import instants, plans
 from resources.ledger.cells import parsed
-from resources.ledger.chunks import ChunkState
 from resources.ledger.locks import lock_run, require_lease
-from resources.ledger.part import Part
+from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, move_run
 from resources.ledger.tables import amendments, attempts, chunks
 
-OBSOLETE = "OBSOLETE"
-"""State of an attempt whose chunks were planned anew before it was staged: nothing of it is used, and nothing has failed."""
+OBSOLETE = AttemptState.OBSOLETE
+
+
+@dataclass(frozen=True)
+class AmendmentRecord(Stored):
+    """One time that chunks were planned anew; `chunks` and `plan` are JSON."""
+
+    table: ClassVar[sa.Table] = amendments
+
+    id: int
+    run_id: str
+    number: int
+    chunks: str
+    plan: str
+    reason: str
+    actor: str
+    at: datetime
 
 
 class Amendments(Part):
@@ -68,7 +84,7 @@ class Amendments(Part):
                 [{"key": key} for key in keys],
             )
             running = sa.select(attempts.c.attempt, attempts.c.chunks).where(
-                attempts.c.run_id == run_id, attempts.c.state == "RUNNING"
+                attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING
             )
             in_vain = [
                 one
@@ -91,16 +107,18 @@ class Amendments(Part):
             newest = sa.select(sa.func.max(amendments.c.number)).where(amendments.c.run_id == run_id)
             return int(connection.execute(newest).scalar() or 0)
 
-    def amendments(self, run_id: str) -> list[dict[str, Any]]:
+    def amendments(self, run_id: str) -> list[AmendmentRecord]:
         """Return how often and why chunks of a run were planned anew, in order."""
-        return self._rows(sa.select(amendments).where(amendments.c.run_id == run_id).order_by(amendments.c.number))
+        return self._stored(
+            AmendmentRecord, sa.select(amendments).where(amendments.c.run_id == run_id).order_by(amendments.c.number)
+        )
 
     def plans(self, record: RunRecord) -> dict[str, Plan]:
         """Return the plan of each chunk of a run: the approved one, or the one it was planned anew with."""
         found = {chunk.key: record.plan for chunk in record.plan.chunks}
         for amendment in self.amendments(record.run_id):
-            plan = plans.parsed(amendment["plan"])
-            found |= dict.fromkeys(parsed(amendments.c.chunks, amendment["chunks"], list), plan)
+            plan = plans.parsed(amendment.plan)
+            found |= dict.fromkeys(parsed(amendments.c.chunks, amendment.chunks, list), plan)
         return found
 
 

@@ -7,23 +7,31 @@ void, and stays on record. What owners accept of a gate is `acceptances`'.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 
 from manifests.errors import Problem, TransitionRefused
-from manifests.lifecycle import RunState
+from manifests.lifecycle import DecisionKind, RunState
 from manifests.policy import Role, same_name
 from resources import actors
 from resources.ledger import freezes, instants, policy_in_force
 from resources.ledger.acceptances import Acceptances
 from resources.ledger.locks import require_lease
-from resources.ledger.part import Part
+from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, locked_run, move_run, require_name, require_plan, require_state
 from resources.ledger.tables import acceptances, approvals, runs
 
-REVIEWED, PUBLISH, ROLLBACK, REINSTATE, ACCEPT = "REVIEWED", "PUBLISH", "ROLLBACK", "REINSTATE", "ACCEPT"
+REVIEWED, PUBLISH, ROLLBACK, REINSTATE, ACCEPT = (
+    DecisionKind.REVIEWED,
+    DecisionKind.PUBLISH,
+    DecisionKind.ROLLBACK,
+    DecisionKind.REINSTATE,
+    DecisionKind.ACCEPT,
+)
 """Decisions that move no run by themselves; the others are Ledger.decide's."""
 REVIEWABLE = frozenset(
     {
@@ -35,6 +43,69 @@ REVIEWABLE = frozenset(
         RunState.FAILED,
     }
 )
+
+
+@dataclass(frozen=True)
+class ApprovalRecord(Stored):
+    """One decision about a run's plan."""
+
+    table: ClassVar[sa.Table] = approvals
+
+    id: int
+    run_id: str
+    decision: DecisionKind
+    decided_by: str
+    comment: str
+    plan_hash: str
+    self_approved: bool
+    role: Role
+    break_glass: str
+    channel: str
+    proof: str
+    policy_hash: str
+    at: datetime
+
+    @classmethod
+    def of(cls, row: sa.Row[Any]) -> Self:
+        """Return what a row of the table says."""
+        return cls(**{**row._mapping, "decision": DecisionKind(row.decision), "role": Role(row.role)})  # noqa: SLF001 - SQLAlchemy's public name
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision about a run, of whatever role. `void`: about a plan, or numbers, that are no longer the run's."""
+
+    run_id: str
+    decision: str
+    role: str
+    by: str
+    at: datetime
+    plan_hash: str
+    comment: str
+    break_glass: str
+    self_approved: bool
+    policy_hash: str
+    channel: str
+    proof: str
+    void: bool
+
+    def as_record(self) -> dict[str, Any]:
+        """Return it as `backfill decisions --json` gives it."""
+        return {
+            "runId": self.run_id,
+            "decision": self.decision,
+            "role": self.role,
+            "by": self.by,
+            "at": self.at,
+            "planHash": self.plan_hash,
+            "comment": self.comment,
+            "breakGlass": self.break_glass,
+            "selfApproved": self.self_approved,
+            "policyHash": self.policy_hash,
+            "channel": self.channel,
+            "proof": self.proof,
+            "void": self.void,
+        }
 
 
 class Approvals(Part):
@@ -97,7 +168,7 @@ class Approvals(Part):
             connection.execute(
                 approvals.insert().values(
                     run_id=run_id,
-                    decision="APPROVED" if approve else "REJECTED",
+                    decision=DecisionKind.APPROVED if approve else DecisionKind.REJECTED,
                     decided_by=by,
                     comment=comment,
                     plan_hash=record.plan_hash,
@@ -112,9 +183,11 @@ class Approvals(Part):
             if approve:
                 freezes.begin(connection, record.manifest, at)
 
-    def approvals(self, run_id: str) -> list[dict[str, Any]]:
+    def approvals(self, run_id: str) -> list[ApprovalRecord]:
         """Return the decisions on a run, in order."""
-        return self._rows(sa.select(approvals).where(approvals.c.run_id == run_id).order_by(approvals.c.id))
+        return self._stored(
+            ApprovalRecord, sa.select(approvals).where(approvals.c.run_id == run_id).order_by(approvals.c.id)
+        )
 
     def record_decision(
         self,
@@ -169,42 +242,39 @@ class Approvals(Part):
     def reviewers(self, run_id: str, plan_hash: str) -> set[str]:
         """Return who has reviewed this plan of a run."""
         return {
-            same_name(one["decided_by"])
+            same_name(one.decided_by)
             for one in self.approvals(run_id)
-            if one["decision"] == REVIEWED and one["plan_hash"] == plan_hash
+            if one.decision == REVIEWED and one.plan_hash == plan_hash
         }
 
-    def approval_of(self, found: RunRecord) -> dict[str, Any] | None:
+    def approval_of(self, found: RunRecord) -> ApprovalRecord | None:
         """Return the approval of a run's plan, or None."""
         return next(
             (
                 one
                 for one in reversed(self.approvals(found.run_id))
-                if one["decision"] == "APPROVED" and one["plan_hash"] == found.plan_hash
+                if one.decision == DecisionKind.APPROVED and one.plan_hash == found.plan_hash
             ),
             None,
         )
 
-    def publication_decided(self, found: RunRecord) -> dict[str, Any] | None:
+    def publication_decided(self, found: RunRecord) -> ApprovalRecord | None:
         """Return the newest decision of a publisher about a run's plan, or None."""
         return next(
             (
                 one
                 for one in reversed(self.approvals(found.run_id))
-                if one["decision"] == PUBLISH and one["plan_hash"] == found.plan_hash
+                if one.decision == PUBLISH and one.plan_hash == found.plan_hash
             ),
             None,
         )
 
-    def broken_glass(self, run_id: str) -> list[dict[str, Any]]:
+    def broken_glass(self, run_id: str) -> list[ApprovalRecord]:
         """Return the decisions on a run for which somebody broke the glass."""
-        return [one for one in self.approvals(run_id) if one["break_glass"]]
+        return [one for one in self.approvals(run_id) if one.break_glass]
 
-    def decisions(self, run_id: str | None = None, *, break_glass: bool = False) -> list[dict[str, Any]]:
-        """Return every decision (of a run, if given) in order: who, in which role, when, about which plan, and why.
-
-        `void` is true of a decision about a plan, or numbers, that are no longer the run's.
-        """
+    def decisions(self, run_id: str | None = None, *, break_glass: bool = False) -> list[Decision]:
+        """Return every decision (of a run, if given) in order: who, in which role, when, about which plan, and why."""
         query = sa.select(approvals, runs.c.plan_hash.label("present")).join(runs, runs.c.run_id == approvals.c.run_id)
         taken = sa.select(acceptances, runs.c.plan_hash.label("present")).join(
             runs, runs.c.run_id == acceptances.c.run_id
@@ -212,45 +282,46 @@ class Approvals(Part):
         if run_id is not None:
             query, taken = query.where(approvals.c.run_id == run_id), taken.where(acceptances.c.run_id == run_id)
         with self.engine.connect() as connection:
-            decided = [row._mapping for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
-            accepted = [] if break_glass else [row._mapping for row in connection.execute(taken)]  # noqa: SLF001
-        found = [
-            {
-                "runId": one["run_id"],
-                "decision": one["decision"],
-                "role": one["role"],
-                "by": one["decided_by"],
-                "at": one["at"],
-                "planHash": one["plan_hash"],
-                "comment": one["comment"],
-                "breakGlass": one["break_glass"],
-                "selfApproved": bool(one["self_approved"]),
-                "policyHash": one["policy_hash"],
-                "channel": one["channel"],
-                "proof": one["proof"],
-                "void": one["plan_hash"] != one["present"],
-            }
-            for one in decided
-            if one["break_glass"] or not break_glass
-        ]
-        accepted_by_run = Acceptances(self.engine)
-        still = {name: accepted_by_run.accepted_gates(name) for name in {one["run_id"] for one in accepted}}
-        found += [
-            {
-                "runId": one["run_id"],
-                "decision": f"ACCEPTED {one['gate']}",
-                "role": Role.OWNER.value,
-                "by": one["accepted_by"],
-                "at": one["at"],
-                "planHash": one["plan_hash"],
-                "comment": one["reason"],
-                "breakGlass": "",
-                "selfApproved": False,
-                "policyHash": one["policy_hash"],
-                "channel": one["channel"],
-                "proof": one["proof"],
-                "void": one["numbers_hash"] != still[one["run_id"]].get(one["gate"]),
-            }
-            for one in accepted
-        ]
-        return sorted(found, key=lambda one: (one["at"], one["runId"]))
+            decided = connection.execute(query).all()
+            accepted = [] if break_glass else connection.execute(taken).all()
+        found = [_decision_of(row) for row in decided if row.break_glass or not break_glass]
+        known = Acceptances(self.engine)
+        still = {name: known.accepted_gates(name) for name in {row.run_id for row in accepted}}
+        found += [_acceptance_of(row, still[row.run_id]) for row in accepted]
+        return sorted(found, key=lambda one: (one.at, one.run_id))
+
+
+def _decision_of(row: sa.Row[Any]) -> Decision:
+    return Decision(
+        row.run_id,
+        row.decision,
+        row.role,
+        row.decided_by,
+        row.at,
+        row.plan_hash,
+        row.comment,
+        row.break_glass,
+        bool(row.self_approved),
+        row.policy_hash,
+        row.channel,
+        row.proof,
+        void=row.plan_hash != row.present,
+    )
+
+
+def _acceptance_of(row: sa.Row[Any], still: Mapping[str, str]) -> Decision:
+    return Decision(
+        row.run_id,
+        f"ACCEPTED {row.gate}",
+        Role.OWNER.value,
+        row.accepted_by,
+        row.at,
+        row.plan_hash,
+        row.reason,
+        "",
+        self_approved=False,
+        policy_hash=row.policy_hash,
+        channel=row.channel,
+        proof=row.proof,
+        void=row.numbers_hash != still.get(row.gate),
+    )

@@ -10,22 +10,65 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 
 from manifests.canonical import canonical_json
 from manifests.errors import Problem, TransitionRefused
-from manifests.lifecycle import COMPUTABLE, RunState, check_transition
+from manifests.lifecycle import COMPUTABLE, AttemptState, ChunkState, RunState, check_transition
 from manifests.planner import StagedFile
 from resources.ledger import instants, plans, stops
 from resources.ledger.amendments import OBSOLETE, require_same_plan
 from resources.ledger.cells import parsed
-from resources.ledger.chunks import STAGED, ChunkState, DerivedFiles
-from resources.ledger.part import Part
+from resources.ledger.chunks import STAGED, DerivedFiles
+from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, locked_run, move_run, run_of
 from resources.ledger.tables import attempts, chunks
 from resources.processes import has_ended, is_busy, this_process
+
+
+@dataclass(frozen=True)
+class AttemptRecord(Stored):
+    """One attempt; `chunks` and `measures` are JSON, and `process` names the one that computes."""
+
+    table: ClassVar[sa.Table] = attempts
+
+    id: int
+    run_id: str
+    attempt: int
+    chunks: str
+    state: AttemptState
+    prefix: str
+    dagster_run_id: str
+    host: str
+    pid: int
+    process: str
+    started_at: datetime
+    ended_at: datetime | None
+    error: str
+    measures: str
+
+    @property
+    def keys(self) -> list[str]:
+        """Its chunks.
+
+        Raises:
+            IllegibleRow: if the row does not say which.
+        """
+        return parsed(attempts.c.chunks, self.chunks, list)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended, as far as the ledger knows."""
+        return self.state is AttemptState.RUNNING
+
+    @classmethod
+    def of(cls, row: sa.Row[Any]) -> Self:
+        """Return what a row of the table says."""
+        return cls(**{**row._mapping, "state": AttemptState(row.state)})  # noqa: SLF001 - SQLAlchemy's public name
 
 
 class Attempts(Part):
@@ -80,7 +123,7 @@ class Attempts(Part):
                     run_id=run_id,
                     attempt=number,
                     chunks=json.dumps(list(keys)),
-                    state="RUNNING",
+                    state=AttemptState.RUNNING,
                     prefix=prefix,
                     dagster_run_id=dagster_run_id,
                     host=socket.gethostname(),
@@ -155,8 +198,10 @@ class Attempts(Part):
             }
             ended = connection.execute(
                 attempts.update()
-                .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == "RUNNING")
-                .values(state="STAGED", ended_at=at, measures=canonical_json(measures))
+                .where(
+                    attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == AttemptState.RUNNING
+                )
+                .values(state=AttemptState.STAGED, ended_at=at, measures=canonical_json(measures))
             )
             if ended.rowcount != 1:
                 raise TransitionRefused(
@@ -169,17 +214,19 @@ class Attempts(Part):
 
     def batches_under_way(self, run_id: str) -> list[int]:
         """Return the attempts of a run that other living processes of this machine are computing."""
-        running = [one for one in self.attempts(run_id) if one["state"] == "RUNNING" and is_busy(one)]
-        return [one["attempt"] for one in running if one["pid"] != os.getpid()]
+        running = [one for one in self.attempts(run_id) if one.is_running and is_busy(one)]
+        return [one.attempt for one in running if one.pid != os.getpid()]
 
     def end_attempts_of_the_dead(self, run_id: str) -> None:
         """Record as failed what is on record as being computed by processes of this machine that are no more."""
-        gone = [one["attempt"] for one in self.attempts(run_id) if one["state"] == "RUNNING" and has_ended(one)]
+        gone = [one.attempt for one in self.attempts(run_id) if one.is_running and has_ended(one)]
         with self.engine.begin() as connection:
             connection.execute(
                 attempts.update()
-                .where(attempts.c.run_id == run_id, attempts.c.attempt.in_(gone), attempts.c.state == "RUNNING")
-                .values(state="FAILED", ended_at=instants.now(), error="its process ended")
+                .where(
+                    attempts.c.run_id == run_id, attempts.c.attempt.in_(gone), attempts.c.state == AttemptState.RUNNING
+                )
+                .values(state=AttemptState.FAILED, ended_at=instants.now(), error="its process ended")
             )
 
     def fail_attempt(
@@ -204,8 +251,10 @@ class Attempts(Part):
             failed = connection.execute(
                 attempts.update()
                 # one that a stop or another plan of its chunks has ended has not failed
-                .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == "RUNNING")
-                .values(state="FAILED", ended_at=at, error=error)
+                .where(
+                    attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == AttemptState.RUNNING
+                )
+                .values(state=AttemptState.FAILED, ended_at=at, error=error)
             )
             if failed.rowcount != 1:
                 return state_of_attempt(connection, run_id, attempt)
@@ -221,7 +270,7 @@ class Attempts(Part):
                 )
             if fails_run and record.state is RunState.RUNNING:
                 move_run(connection, run_id, RunState.RUNNING, RunState.FAILED, actor, fails_run)
-        return "FAILED"
+        return AttemptState.FAILED
 
     def resume(self, run_id: str, actor: str) -> RunRecord:
         """Move a run that may compute to RUNNING, if it is not there yet, and return it.
@@ -252,18 +301,20 @@ class Attempts(Part):
                 return RunState.STAGED
             return record.state
 
-    def attempts(self, run_id: str) -> list[dict[str, Any]]:
+    def attempts(self, run_id: str) -> list[AttemptRecord]:
         """Return the run's attempts, in order."""
-        return self._rows(sa.select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.id))
+        return self._stored(
+            AttemptRecord, sa.select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.id)
+        )
 
 
-def chunks_of(attempt: Mapping[str, Any]) -> list[str]:
+def chunks_of(attempt: AttemptRecord) -> list[str]:
     """Return the chunks of an attempt, from its row.
 
     Raises:
         IllegibleRow: if it does not say which.
     """
-    return parsed(attempts.c.chunks, attempt["chunks"], list)
+    return attempt.keys
 
 
 def state_of_attempt(connection: sa.Connection, run_id: str, attempt: int) -> str:

@@ -7,25 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 
+from manifests.lifecycle import ChunkState
 from manifests.planner import StagedFile
 from resources.ledger.cells import legible, parsed
 from resources.ledger.part import Part
 from resources.ledger.tables import chunks
-
-
-class ChunkState(StrEnum):
-    """Where a chunk stands."""
-
-    PLANNED = "PLANNED"
-    STAGED = "STAGED"
-    PASSED = "PASSED"
-    FAILED = "FAILED"
-
 
 STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 """States of a chunk whose files are on record."""

@@ -16,13 +16,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from manifests.errors import EnvironmentRefused, Problem
+from manifests.lifecycle import ChunkState
 from resources import actors
 from resources.ledger import figures, instants, schema, telling
 from resources.ledger.acceptances import Acceptances
 from resources.ledger.amendments import OBSOLETE, Amendments
-from resources.ledger.approvals import Approvals
-from resources.ledger.attempts import Attempts, chunks_of
-from resources.ledger.chunks import STAGED, ChunkRecord, Chunks, ChunkState, DerivedFiles
+from resources.ledger.approvals import ApprovalRecord, Approvals, Decision
+from resources.ledger.attempts import AttemptRecord, Attempts, chunks_of
+from resources.ledger.chunks import STAGED, ChunkRecord, Chunks, DerivedFiles
 from resources.ledger.erasure_lists import ErasureLists
 from resources.ledger.figures import Figures
 from resources.ledger.freezes import Freezes
@@ -33,9 +34,9 @@ from resources.ledger.leases import Leases
 from resources.ledger.locks import lock_target, require_lease
 from resources.ledger.moments import Moment
 from resources.ledger.policy_in_force import Policies
-from resources.ledger.publications import ABANDONED, BEFORE, Publications
+from resources.ledger.publications import ABANDONED, BEFORE, PublicationRecord, Publications
 from resources.ledger.repairs import Repairs
-from resources.ledger.runs import RunRecord, Runs
+from resources.ledger.runs import RunRecord, Runs, TransitionRecord
 from resources.ledger.sink_requests import SinkRequests
 from resources.ledger.stops import Stops
 from resources.ledger.ticks import Ticks
@@ -49,12 +50,17 @@ __all__ = [
     "OBSOLETE",
     "RAISED",
     "STAGED",
+    "ApprovalRecord",
+    "AttemptRecord",
     "ChunkRecord",
     "ChunkState",
+    "Decision",
     "DerivedFiles",
     "GatedChunk",
     "Ledger",
+    "PublicationRecord",
     "RunRecord",
+    "TransitionRecord",
     "Verdict",
     "chunks_of",
     "now",

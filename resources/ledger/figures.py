@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from manifests.lifecycle import RunState
+from manifests.lifecycle import AttemptState, PublicationState, RunState
 from manifests.planner import Estimate
 from resources.ledger.cells import legible, parsed
 from resources.ledger.chunks import STAGED
@@ -182,7 +182,9 @@ def _read_attempts(
     for row in connection.execute(sa.select(attempts).where(attempts.c.run_id.in_(keys)).order_by(attempts.c.id)):
         run = shown[row.run_id]
         run.attempts[row.state] += 1
-        if row.state == "STAGED":  # when others ended is not always known: their process may just have been gone
+        if (
+            row.state == AttemptState.STAGED
+        ):  # when others ended is not always known: their process may just have been gone
             seconds = (row.ended_at - row.started_at).total_seconds()
             run.staged.append(
                 Attempt(seconds, len(parsed(attempts.c.chunks, row.chunks, list)), held[row.run_id, row.attempt])
@@ -226,7 +228,7 @@ def _read_publications(connection: sa.Connection, keys: Sequence[str], shown: di
     query = (
         sa.select(p.run_id, p.action, p.started_at, p.ended_at, leases.c.ended_at.label("released_at"))
         .join(leases, leases.c.id == p.token)
-        .where(p.run_id.in_(keys), p.state == "COMMITTED", leases.c.ended_how == RELEASED)
+        .where(p.run_id.in_(keys), p.state == PublicationState.COMMITTED, leases.c.ended_how == RELEASED)
         .order_by(p.id)
     )
     for row in connection.execute(query):

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from manifests.errors import Problem, TransitionRefused
+from manifests.lifecycle import PublicationState
 from resources.ledger.cells import Utc, legible
 from resources.ledger.tables import (
     acceptances,
@@ -68,7 +69,7 @@ def after_changes_of(connection: sa.Connection, target: str) -> datetime:
     newest = connection.execute(
         sa.select(sa.func.max(publications.c.ended_at))
         .join(runs, runs.c.run_id == publications.c.run_id)
-        .where(runs.c.target == target, publications.c.state == "COMMITTED")
+        .where(runs.c.target == target, publications.c.state == PublicationState.COMMITTED)
     ).scalar()
     present = now()
     with legible("ledger publications of " + target):  # the calendar's last instant has none after it

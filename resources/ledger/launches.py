@@ -5,14 +5,13 @@ Put here what the ledger says of that; it is asked anew each time, since a proce
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from manifests.chunks import in_words
 from manifests.lifecycle import RunState
 from resources.ledger import stops
-from resources.ledger.attempts import Attempts
+from resources.ledger.attempts import AttemptRecord, Attempts
 from resources.ledger.chunks import STAGED, ChunkRecord, Chunks
 from resources.ledger.part import Part
 from resources.ledger.runs import RunRecord, Runs
@@ -50,9 +49,9 @@ def reason(record: RunRecord, waiting: Waiting | None) -> str:
     return str(waiting) if waiting is not None and record.state is RunState.RUNNING else record.state_reason
 
 
-def under_way(attempt: Mapping[str, Any]) -> bool:
+def under_way(attempt: AttemptRecord) -> bool:
     """Return whether an attempt is being computed, as far as this machine can see; another machine's is taken to be."""
-    return attempt["state"] == "RUNNING" and not has_ended(attempt)
+    return attempt.is_running and not has_ended(attempt)
 
 
 class Launches(Part):
@@ -63,7 +62,7 @@ class Launches(Part):
         record: RunRecord,
         *,
         chunks: Sequence[ChunkRecord] | None = None,
-        attempts: Sequence[Mapping[str, Any]] | None = None,
+        attempts: Sequence[AttemptRecord] | None = None,
     ) -> Waiting | None:
         """Return why a run waits for a launch, or None; `chunks` and `attempts` are its own, where they are read already."""
         if record.state not in {*stops.STOPPABLE, RunState.FAILED}:

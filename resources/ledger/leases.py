@@ -221,7 +221,7 @@ def _newest(connection: sa.Connection, target: str) -> list[datetime]:
 
 def _is_gone(holder: sa.Row[Any]) -> bool:
     """Tell whether a lease's process ran on this machine and has ended."""
-    return has_ended(dict(holder._mapping))  # noqa: SLF001 - SQLAlchemy's public name
+    return has_ended(holder)
 
 
 def _held(holder: sa.Row[Any]) -> Problem:

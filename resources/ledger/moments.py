@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import sqlalchemy as sa
 
+from manifests.lifecycle import PublicationState
 from resources.evidence.chain import Link
 from resources.ledger import journal, rows
 from resources.ledger.journal import Explained, Unexplained
@@ -41,7 +42,7 @@ class Moment:
 
     def runs_about_to_change(self) -> list[str]:
         """Return the runs of which an entry says that they are about to change a table."""
-        intents = sa.select(publications.c.run_id).where(publications.c.state == "INTENT").distinct()
+        intents = sa.select(publications.c.run_id).where(publications.c.state == PublicationState.INTENT).distinct()
         with rows.unforgiving(self._connection):
             return sorted(filter(rows.is_id, self._connection.execute(intents).scalars().all()))
 

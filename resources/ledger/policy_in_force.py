@@ -50,6 +50,22 @@ class InForce:
     folder: Path
 
 
+@dataclass(frozen=True)
+class PolicyDecision:
+    """One decision about the policy: `policy` and `before` are hashes, `name` is what the policy calls itself."""
+
+    decision: str
+    policy: str
+    name: str
+    before: str
+    by: str
+    channel: str
+    proof: str
+    comment: str
+    origin: str
+    at: datetime
+
+
 class Policies(Part):
     """The policies of an installation: what is in force, and the decisions that have put it there."""
 
@@ -202,28 +218,28 @@ class Policies(Part):
             )
         return str(proposal.policy_hash)
 
-    def history(self) -> list[dict[str, Any]]:
-        """Return every decision about the policy, in order, each with the name of the policy that it is about."""
+    def history(self) -> list[PolicyDecision]:
+        """Return every decision about the policy, in order."""
         query = (
             sa.select(policy_decisions, policies.c.text)
             .join(policies, policies.c.hash == policy_decisions.c.policy_hash)
             .order_by(policy_decisions.c.id)
         )
         with self.engine.connect() as connection:
-            rows = [row._mapping for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
+            rows = connection.execute(query).all()
         return [
-            {
-                "decision": row["decision"],
-                "policy": row["policy_hash"],
-                "name": parsed(policies.c.text, row["text"], dict).get("name", ""),
-                "before": row["before_hash"],
-                "by": row["decided_by"],
-                "channel": row["channel"],
-                "proof": row["proof"],
-                "comment": row["comment"],
-                "origin": row["origin"],
-                "at": row["at"],
-            }
+            PolicyDecision(
+                row.decision,
+                row.policy_hash,
+                parsed(policies.c.text, row.text, dict).get("name", ""),
+                row.before_hash,
+                row.decided_by,
+                row.channel,
+                row.proof,
+                row.comment,
+                row.origin,
+                row.at,
+            )
             for row in rows
         ]
 

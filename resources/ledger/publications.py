@@ -7,22 +7,23 @@ in one transaction. What is committed to a table, and when, is the publisher's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 
-from manifests.lifecycle import RunState
+from manifests.lifecycle import PublicationState, RunState
 from manifests.planner import Plan
 from resources import actors
 from resources.ledger import accepted_versions, instants, policy_in_force, stops, watermarks
+from resources.ledger.cells import illegible
 from resources.ledger.locks import lock_run, require_lease
-from resources.ledger.part import Part
+from resources.ledger.part import Part, Stored
 from resources.ledger.runs import holding_target, move_run, moved, require_state, run_of
 from resources.ledger.tables import publications, runs
 
-ABANDONED = "ABANDONED"
-"""State of a publication whose process ended before it could say what came of it; another entry says so."""
+ABANDONED = PublicationState.ABANDONED
 BEFORE = {
     "publish": RunState.VALIDATED,
     "rollback": RunState.PUBLISHED,
@@ -30,6 +31,73 @@ BEFORE = {
     "accept": RunState.PUBLISHED,
 }
 """The state of a run from which each action changes its tables."""
+
+
+@dataclass(frozen=True)
+class PublicationRecord(Stored):
+    """One entry: an action that was about to change a target, and what has become of it."""
+
+    table: ClassVar[sa.Table] = publications
+
+    id: int
+    run_id: str
+    action: str
+    state: PublicationState
+    base_snapshot_id: int | None
+    snapshot_id: int | None
+    files_added: int
+    files_removed: int
+    evidence_root: str
+    ref: str
+    token: int | None
+    actor: str
+    note: str
+    channel: str
+    proof: str
+    started_at: datetime
+    ended_at: datetime | None
+
+    @property
+    def has_landed(self) -> bool:
+        """Whether it has changed what readers see."""
+        return self.state is PublicationState.COMMITTED
+
+    @property
+    def is_intent(self) -> bool:
+        """Whether nobody has said yet what came of it."""
+        return self.state is PublicationState.INTENT
+
+    @property
+    def snapshot(self) -> int:
+        """The snapshot of one that has landed.
+
+        Raises:
+            IllegibleRow: if there is none.
+        """
+        if self.snapshot_id is None:
+            raise illegible(f"ledger publications {self.id}", f"it is {self.state}, and has no snapshot")
+        return self.snapshot_id
+
+    @property
+    def landed_at(self) -> datetime:
+        """When one that has landed was put on record.
+
+        Raises:
+            IllegibleRow: if it does not say.
+        """
+        if self.ended_at is None:
+            raise illegible(f"ledger publications {self.id}", f"it is {self.state}, and has no end")
+        return self.ended_at
+
+    @property
+    def change(self) -> tuple[str, int | None]:
+        """Its action, and the snapshot that it has committed."""
+        return self.action, self.snapshot_id
+
+    @classmethod
+    def of(cls, row: sa.Row[Any]) -> Self:
+        """Return what a row of the table says."""
+        return cls(**{**row._mapping, "state": PublicationState(row.state)})  # noqa: SLF001 - SQLAlchemy's public name
 
 
 class Publications(Part):
@@ -72,7 +140,7 @@ class Publications(Part):
                     .where(
                         publications.c.run_id == run_id,
                         publications.c.action == action,
-                        publications.c.state == "INTENT",
+                        publications.c.state == PublicationState.INTENT,
                     )
                     .values(
                         state=ABANDONED,
@@ -84,7 +152,7 @@ class Publications(Part):
                 publications.insert().values(
                     run_id=run_id,
                     action=action,
-                    state="INTENT",
+                    state=PublicationState.INTENT,
                     base_snapshot_id=base,
                     evidence_root=evidence_root,
                     ref=ref,
@@ -102,8 +170,8 @@ class Publications(Part):
         with self.engine.begin() as connection:
             connection.execute(
                 publications.update()
-                .where(publications.c.id == publication, publications.c.state == "INTENT")
-                .values(state="REFUSED", note=note, ended_at=instants.now())
+                .where(publications.c.id == publication, publications.c.state == PublicationState.INTENT)
+                .values(state=PublicationState.REFUSED, note=note, ended_at=instants.now())
             )
 
     def _before_locking(self, run_id: str) -> tuple[Plan, str]:
@@ -156,7 +224,7 @@ class Publications(Part):
                 return
             keys = [chunk.key for chunk in plan.chunks]
             earlier = accepted_versions.held_before(connection, record.target, run_id, publication)
-            accepted_versions.end(connection, record.target, keys, run_id, "ROLLED_BACK", at, holder=run_id)
+            accepted_versions.end(connection, record.target, keys, run_id, RunState.ROLLED_BACK, at, holder=run_id)
             for chunk, holder in earlier:
                 accepted_versions.insert(connection, record.target, [chunk], holder, at)
             watermarks.withdraw(connection, plan, at)
@@ -187,11 +255,14 @@ class Publications(Part):
         with self.engine.connect() as connection:
             return accepted_versions.holders(connection, target, None if keys is None else list(keys))
 
-    def publications(self, run_id: str) -> list[dict[str, Any]]:
+    def publications(self, run_id: str) -> list[PublicationRecord]:
         """Return the publications and rollbacks of a run, in order."""
-        return self._rows(sa.select(publications).where(publications.c.run_id == run_id).order_by(publications.c.id))
+        return self._stored(
+            PublicationRecord,
+            sa.select(publications).where(publications.c.run_id == run_id).order_by(publications.c.id),
+        )
 
-    def committed(self, target: str) -> list[dict[str, Any]]:
+    def committed(self, target: str) -> list[PublicationRecord]:
         """Return the publications, rollbacks and so on of every run of a target that landed, in the order of their records.
 
         Those of one run come in the order of their entries, even where a ledger was written while its clock was set back.
@@ -203,10 +274,10 @@ class Publications(Part):
         query = (
             sa.select(publications)
             .join(runs, of_target)
-            .where(runs.c.target == target, publications.c.state == "COMMITTED")
+            .where(runs.c.target == target, publications.c.state == PublicationState.COMMITTED)
             .order_by(recorded_at, publications.c.id)
         )
-        return self._rows(query)
+        return self._stored(PublicationRecord, query)
 
     def interrupted_publications(self, target: str) -> list[tuple[int, str, str]]:
         """Return id, run and action of each publication of a target that may have landed and is not on record.
@@ -216,7 +287,7 @@ class Publications(Part):
         query = (
             sa.select(sa.func.max(publications.c.id), publications.c.run_id, publications.c.action)
             .join(runs, runs.c.run_id == publications.c.run_id)
-            .where(runs.c.target == target, publications.c.state == "INTENT")
+            .where(runs.c.target == target, publications.c.state == PublicationState.INTENT)
             .where(sa.or_(*(sa.and_(publications.c.action == a, runs.c.state == s) for a, s in BEFORE.items())))
             .group_by(publications.c.run_id, publications.c.action)
             .order_by(sa.func.max(publications.c.id))
@@ -247,8 +318,14 @@ def _close_publication(
 ) -> bool:
     changed = connection.execute(
         publications.update()
-        .where(publications.c.id == publication, publications.c.state == "INTENT")
-        .values(state="COMMITTED", snapshot_id=snapshot_id, files_added=added, files_removed=removed, ended_at=at)
+        .where(publications.c.id == publication, publications.c.state == PublicationState.INTENT)
+        .values(
+            state=PublicationState.COMMITTED,
+            snapshot_id=snapshot_id,
+            files_added=added,
+            files_removed=removed,
+            ended_at=at,
+        )
     )
     return changed.rowcount == 1
 
@@ -257,6 +334,6 @@ def _close_recorded(connection: sa.Connection, publication: int, at: datetime) -
     """Close an intent whose outcome another process has put on record, perhaps with what came after it."""
     connection.execute(
         publications.update()
-        .where(publications.c.id == publication, publications.c.state == "INTENT")
-        .values(state="REFUSED", note="another process has recorded it", ended_at=at)
+        .where(publications.c.id == publication, publications.c.state == PublicationState.INTENT)
+        .values(state=PublicationState.REFUSED, note="another process has recorded it", ended_at=at)
     )

@@ -6,19 +6,21 @@ decided there; a correction whose row is no longer as it was looked at changes n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
-from typing import Any
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
-from manifests.lifecycle import RunState
+from manifests.lifecycle import AttemptState, ChunkState, PublicationState, RunState
 from resources.ledger import instants
 from resources.ledger.cells import IllegibleRow, parsed
-from resources.ledger.chunks import STAGED, ChunkRecord, ChunkState
+from resources.ledger.chunks import STAGED, ChunkRecord
 from resources.ledger.leases import LOST
-from resources.ledger.part import Part
+from resources.ledger.part import Part, Stored
+from resources.ledger.publications import PublicationRecord
 from resources.ledger.runs import locked_run, move_run
 from resources.ledger.tables import (
     approvals,
@@ -49,6 +51,58 @@ _INSTANTS = (
 )
 
 
+@dataclass(frozen=True)
+class LeaseRecord(Stored):
+    """One lease as it is on record; its number is the fencing token."""
+
+    table: ClassVar[sa.Table] = leases
+
+    id: int
+    target: str
+    start_day: date
+    end_day: date
+    run_id: str
+    action: str
+    host: str
+    pid: int
+    process: str
+    acquired_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    ended_how: str | None
+
+
+@dataclass(frozen=True)
+class FreezeRecord(Stored):
+    """One freeze as it is on record; both days are included."""
+
+    table: ClassVar[sa.Table] = freezes
+
+    id: int
+    target: str
+    run_id: str
+    start_day: date
+    end_day: date
+    from_at: datetime
+    until_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True)
+class WatermarkRecord(Stored):
+    """One watermark as it is on record."""
+
+    table: ClassVar[sa.Table] = watermarks
+
+    id: int
+    target: str
+    run_id: str
+    complete_until: date
+    source_snapshot_id: int
+    at: datetime
+    ended_at: datetime | None
+
+
 class Repairs(Part):
     """What a ledger has open, and corrections of it."""
 
@@ -63,7 +117,7 @@ class Repairs(Part):
                         newest[f"{column.table.name}.{column.name}"] = found
         return newest
 
-    def open_leases(self) -> list[dict[str, Any]]:
+    def open_leases(self) -> list[LeaseRecord]:
         """Return the leases that nobody has ended and that can be read."""
         found = []
         open_ = sa.select(leases.c.id).where(leases.c.ended_at.is_(None)).order_by(leases.c.id)
@@ -71,7 +125,7 @@ class Repairs(Part):
             for number in connection.execute(open_).scalars().all():
                 with suppress(IllegibleRow):
                     row = connection.execute(sa.select(leases).where(leases.c.id == number)).one()
-                    found.append(dict(row._mapping))  # noqa: SLF001 - SQLAlchemy's public name
+                    found.append(LeaseRecord.of(row))
         return found
 
     def illegible_leases(self) -> dict[int, tuple[str, bool]]:
@@ -99,30 +153,34 @@ class Repairs(Part):
             )
             return changed.rowcount == 1
 
-    def lease(self, token: int) -> dict[str, Any] | None:
+    def lease(self, token: int) -> LeaseRecord | None:
         """Return the lease with this fencing token."""
-        found = self._rows(sa.select(leases).where(leases.c.id == token))
+        found = self._stored(LeaseRecord, sa.select(leases).where(leases.c.id == token))
         return found[0] if found else None
 
-    def is_given_up(self, intent: Mapping[str, Any]) -> bool:
+    def is_given_up(self, intent: PublicationRecord) -> bool:
         """Return whether nobody is at what an intent says: its lease has ended, or the process that held it is provably dead."""
-        held = None if intent["token"] is None else self.lease(intent["token"])
-        return held is not None and (held["ended_at"] is not None or has_ended(held))
+        held = None if intent.token is None else self.lease(intent.token)
+        return held is not None and (held.ended_at is not None or has_ended(held))
 
-    def open_freezes(self) -> list[dict[str, Any]]:
+    def open_freezes(self) -> list[FreezeRecord]:
         """Return the freezes that nobody has ended."""
-        return self._rows(sa.select(freezes).where(freezes.c.ended_at.is_(None)).order_by(freezes.c.id))
+        return self._stored(FreezeRecord, sa.select(freezes).where(freezes.c.ended_at.is_(None)).order_by(freezes.c.id))
 
-    def open_watermarks(self) -> list[dict[str, Any]]:
+    def open_watermarks(self) -> list[WatermarkRecord]:
         """Return the watermarks that hold today."""
-        return self._rows(sa.select(watermarks).where(watermarks.c.ended_at.is_(None)).order_by(watermarks.c.id))
+        return self._stored(
+            WatermarkRecord, sa.select(watermarks).where(watermarks.c.ended_at.is_(None)).order_by(watermarks.c.id)
+        )
 
     def named_paths(self, run_id: str) -> set[str]:
         """Return every text that the chunks of a run hold about files: computed and derived files, outlines, whatever it names."""
         named: set[str] = set()
         query = sa.select(chunks.c.files, chunks.c.derived, chunks.c.replaced, chunks.c.measures)
-        for row in self._rows(query.where(chunks.c.run_id == run_id)):
-            for name, text in row.items():
+        with self.engine.connect() as connection:
+            rows = connection.execute(query.where(chunks.c.run_id == run_id)).all()
+        for row in rows:
+            for name, text in row._mapping.items():  # noqa: SLF001 - SQLAlchemy's public name
                 column = chunks.c[name]
                 named.update(_texts(parsed(column, text, dict) if name == "measures" else parsed(column, text, list)))
         return named
@@ -132,17 +190,19 @@ class Repairs(Part):
         with self.engine.begin() as connection:
             changed = connection.execute(
                 attempts.update()
-                .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == "RUNNING")
-                .values(state="FAILED", ended_at=instants.now(), error=error)
+                .where(
+                    attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == AttemptState.RUNNING
+                )
+                .values(state=AttemptState.FAILED, ended_at=instants.now(), error=error)
             )
             return changed.rowcount == 1
 
-    def close_publication(self, publication: int, state: str, note: str) -> bool:
+    def close_publication(self, publication: int, state: PublicationState, note: str) -> bool:
         """Close a publication that is still an intent."""
         with self.engine.begin() as connection:
             changed = connection.execute(
                 publications.update()
-                .where(publications.c.id == publication, publications.c.state == "INTENT")
+                .where(publications.c.id == publication, publications.c.state == PublicationState.INTENT)
                 .values(state=state, note=note, ended_at=instants.now())
             )
             return changed.rowcount == 1

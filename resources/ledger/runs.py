@@ -11,20 +11,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 
 from manifests.errors import InputRefused, Problem, StateMoved, TransitionRefused
-from manifests.lifecycle import APPROVED_OR_LATER, RunState, check_transition
+from manifests.lifecycle import APPROVED_OR_LATER, ChunkState, RunState, check_transition
 from manifests.model import MAX_RUN_ID, Kind, Mode, RunManifest, stored_manifest
 from manifests.planner import Plan
 from resources import actors
 from resources.ledger import freezes, instants, plans, ticks
 from resources.ledger.cells import legible
-from resources.ledger.chunks import ChunkState
 from resources.ledger.locks import lock_run, lock_target, require_lease
-from resources.ledger.part import Part
+from resources.ledger.part import Part, Stored
 from resources.ledger.tables import chunks, runs, transitions
 
 _RUN = tuple(column for column in runs.c if column.name != "plan")
@@ -70,6 +69,28 @@ class RunRecord:
             return True
         else:
             return False
+
+
+@dataclass(frozen=True)
+class TransitionRecord(Stored):
+    """One move of a run from a state to the next."""
+
+    table: ClassVar[sa.Table] = transitions
+
+    id: int
+    run_id: str
+    from_state: RunState
+    to_state: RunState
+    at: datetime
+    actor: str
+    reason: str
+    channel: str
+    proof: str
+
+    @classmethod
+    def of(cls, row: sa.Row[Any]) -> Self:
+        """Return what a row of the table says."""
+        return cls(**{**row._mapping, "from_state": RunState(row.from_state), "to_state": RunState(row.to_state)})  # noqa: SLF001 - SQLAlchemy's public name
 
 
 class Runs(Part):
@@ -215,9 +236,11 @@ class Runs(Part):
             require_state(record, expected, wanted)
             move_run(connection, run_id, expected, wanted, actor, reason)
 
-    def history(self, run_id: str) -> list[dict[str, Any]]:
+    def history(self, run_id: str) -> list[TransitionRecord]:
         """Return the run's transitions, in order."""
-        return self._rows(sa.select(transitions).where(transitions.c.run_id == run_id).order_by(transitions.c.id))
+        return self._stored(
+            TransitionRecord, sa.select(transitions).where(transitions.c.run_id == run_id).order_by(transitions.c.id)
+        )
 
 
 def find_run(connection: sa.Connection, run_id: str) -> RunRecord | None:

@@ -5,13 +5,32 @@ Put here the record only; whether a run may reach a sink, and what is sent, is `
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
 
 import sqlalchemy as sa
 
 from resources.ledger import instants
-from resources.ledger.part import Part
+from resources.ledger.part import Part, Stored
 from resources.ledger.tables import sink_attempts
+
+
+@dataclass(frozen=True)
+class SinkRequest(Stored):
+    """One request for a sink, and its answer."""
+
+    table: ClassVar[sa.Table] = sink_attempts
+
+    id: int
+    run_id: str
+    sink: str
+    sink_class: str
+    mode: str
+    action: str
+    decision: str
+    reason: str
+    at: datetime
 
 
 class SinkRequests(Part):
@@ -35,6 +54,8 @@ class SinkRequests(Part):
                 )
             )
 
-    def sink_attempts(self, run_id: str) -> list[dict[str, Any]]:
+    def sink_attempts(self, run_id: str) -> list[SinkRequest]:
         """Return the sink requests of a run, in order."""
-        return self._rows(sa.select(sink_attempts).where(sink_attempts.c.run_id == run_id).order_by(sink_attempts.c.id))
+        return self._stored(
+            SinkRequest, sa.select(sink_attempts).where(sink_attempts.c.run_id == run_id).order_by(sink_attempts.c.id)
+        )

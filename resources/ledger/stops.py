@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from manifests.errors import Problem, RunStopped, TransitionRefused
-from manifests.lifecycle import RunState
+from manifests.lifecycle import AttemptState, PublicationState, RunState
 from manifests.text import visible
 from resources import actors
 from resources.ledger.locks import lock_run
@@ -25,8 +25,7 @@ STOPPABLE = frozenset({RunState.APPROVED, RunState.RUNNING, RunState.STAGED, Run
 """States in which something of a run may be under way, or be done next without anybody saying so."""
 TERMINATE = "Terminate of the Dagster run"
 """How a stop begins to say that it came through Dagster, which also says when the launches after it were asked for."""
-STOPPED = "STOPPED"
-"""State of an attempt that a stop has ended."""
+STOPPED = AttemptState.STOPPED
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Stops(Part):
                 )
             entry = connection.execute(
                 sa.select(publications.c.actor, publications.c.started_at).where(
-                    publications.c.run_id == run_id, publications.c.state == "INTENT"
+                    publications.c.run_id == run_id, publications.c.state == PublicationState.INTENT
                 )
             ).first()
             note = "" if entry is None else f"its publication by {entry.actor} was under way and is not interrupted"
@@ -89,7 +88,7 @@ class Stops(Part):
             assert found is not None
             connection.execute(
                 attempts.update()
-                .where(attempts.c.run_id == run_id, attempts.c.state == "RUNNING")
+                .where(attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
                 .values(state=STOPPED, ended_at=at, error=str(found))
             )
         return found

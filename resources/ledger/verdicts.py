@@ -14,11 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.canonical import LATER, canonical_json
-from manifests.lifecycle import RunState
+from manifests.lifecycle import ChunkState, RunState
 from manifests.planner import StagedFile
 from resources.ledger import instants, judged
 from resources.ledger.cells import parsed
-from resources.ledger.chunks import ChunkState
 from resources.ledger.locks import lock_run
 from resources.ledger.part import Part
 from resources.ledger.runs import locked_run, move_run

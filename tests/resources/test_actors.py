@@ -97,10 +97,10 @@ def test_decisions_and_transitions_say_through_what_and_what_shows_it(ledger: Le
         ledger.decide("known", approve=True, by=APPROVER, comment="", self_approval=False, plan_hash=record.plan_hash)
         approved(ledger, "claimed-too")  # requested by another name than who is logged in
     (decision,) = ledger.approvals("known")
-    assert (decision["decided_by"], decision["channel"], decision["proof"]) == (APPROVER, "UI", "PROXY")
-    said = [(one["actor"], one["channel"], one["proof"]) for one in ledger.history("known")]
+    assert (decision.decided_by, decision.channel, decision.proof) == (APPROVER, "UI", "PROXY")
+    said = [(one.actor, one.channel, one.proof) for one in ledger.history("known")]
     assert said == [(REQUESTER, "CLI", "OPERATING_SYSTEM"), (APPROVER, "UI", "PROXY")]
-    assert [one["proof"] for one in ledger.history("claimed-too")] == ["CLAIMED", "PROXY"]
+    assert [one.proof for one in ledger.history("claimed-too")] == ["CLAIMED", "PROXY"]
 
 
 @pytest.mark.parametrize("name", ["grac\u0435", "gr\u200bace", "grace\nada", "\u2028", "grace\u3164"])

@@ -46,7 +46,7 @@ def write(settings: Settings, text: dict[str, Any], name: str = "policy.yaml") -
 
 
 def proposed(ledger: Ledger, settings: Settings, text: dict[str, Any], by: str = "ada") -> str:
-    at = max(one["at"] for one in ledger.policies.history())
+    at = max(one.at for one in ledger.policies.history())
     return ledger.policies.propose(settings, write(settings, text), by=by, comment="wanted", at=at, who=CLI)
 
 
@@ -55,7 +55,7 @@ def adopted(ledger: Ledger, policy_hash: str, by: str = "grace", origin: str = "
 
 
 def names(ledger: Ledger) -> list[tuple[str, str, str]]:
-    return [(one["decision"], one["name"], one["by"]) for one in ledger.policies.history()]
+    return [(one.decision, one.name, one.by) for one in ledger.policies.history()]
 
 
 def test_a_new_installation_has_the_shipped_policy_whatever_file_lies_there(ledger: Ledger, settings: Settings) -> None:
@@ -106,7 +106,7 @@ def test_a_policy_is_proposed_by_one_and_adopted_by_another(installed: Ledger, s
         ("PROPOSED", "open", "ada"),
         ("ADOPTED", "open", "grace"),
     ]
-    assert [(one["before"], one["channel"], one["proof"]) for one in installed.policies.history()][1:] == [
+    assert [(one.before, one.channel, one.proof) for one in installed.policies.history()][1:] == [
         (before.hash, "CLI", "CLAIMED"),
         (before.hash, "CLI", "CLAIMED"),
     ]

@@ -51,7 +51,7 @@ def sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, lakeh
 
 
 def decisions(ledger: Ledger) -> list[tuple[str, str, str, str]]:
-    return [(one["sink"], one["mode"], one["action"], one["decision"]) for one in ledger.sink_attempts(RUN)]
+    return [(one.sink, one.mode, one.action, one.decision) for one in ledger.sink_attempts(RUN)]
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

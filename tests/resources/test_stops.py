@@ -35,14 +35,14 @@ def test_a_stop_ends_the_attempt_under_way_and_nothing_of_it_is_staged(ledger: L
     number, _ = ledger.start_attempt("run", keys(record), edition=0, actor=REQUESTER, location="/staging")
     stopped = stop(ledger)
     (attempt,) = ledger.attempts("run")
-    assert attempt["state"] == stops.STOPPED
-    assert "stopped by olga (backfill stop)" in attempt["error"]
+    assert attempt.state == stops.STOPPED
+    assert "stopped by olga (backfill stop)" in attempt.error
     with pytest.raises(RunStopped, match=r"olga.*the cluster is needed"):
         ledger.stage("run", number, staged_files(record, number))
     with pytest.raises(RunStopped, match="backfill resume run"):
         ledger.start_attempt("run", keys(record), edition=0, actor=REQUESTER, location="/staging")
     ledger.fail_attempt("run", number, "the job was cancelled", chunk=keys(record)[0])
-    assert ledger.attempts("run")[0]["state"] == stops.STOPPED, "what a stop has ended has not failed"
+    assert ledger.attempts("run")[0].state == stops.STOPPED, "what a stop has ended has not failed"
     assert ledger.run("run").state is RunState.RUNNING
     assert ledger.stops.held("run") == stopped
 
