@@ -6,7 +6,7 @@ else stands against it. An acceptance of another plan, or of other numbers, does
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from resources import actors
 from resources.ledger import instants, judged, policy_in_force
 from resources.ledger.cells import parsed
 from resources.ledger.part import Part, Stored
-from resources.ledger.runs import locked_run, move_run, require_plan, run_of
+from resources.ledger.runs import RunRecord, locked_run, move_run, require_plan, run_of
 from resources.ledger.tables import acceptances, runs, verdicts
 from resources.ledger.verdicts import Verdict, Verdicts
 
@@ -113,24 +113,8 @@ class Acceptances(Part):
                 policy_in_force.require_still(connection, policy_hash)
             found = locked_run(connection, run_id)
             require_plan(found, plan_hash)
-            if found.state is not RunState.STAGED:
-                raise TransitionRefused(
-                    Problem(
-                        f"run '{run_id}' is {found.state}",
-                        "a change is accepted while its run is STAGED and waits for it",
-                        "see `backfill status`",
-                    )
-                )
-            newest, wanted = _newest(connection, run_id), set(gates)
-            _require_present(connection, run_id, [newest[gate] for gate in wanted if gate in newest])
-            if verdict.gate not in newest or numbers_of(newest[verdict.gate]) != numbers:
-                raise TransitionRefused(
-                    Problem(
-                        f"{verdict.gate} of '{run_id}' has other numbers by now",
-                        "an acceptance is about the numbers that were looked at",
-                        f"look at `backfill status {run_id}` again",
-                    )
-                )
+            wanted = set(gates)
+            _require_waiting_for(connection, found, verdict, wanted)
             at = instants.now()
             instants.require_after_run(connection, run_id, at)
             connection.execute(
@@ -184,6 +168,35 @@ class Acceptances(Part):
 def numbers_of(verdict: Verdict) -> dict[str, Any]:
     """Return what an owner accepts: what the gate said, and its numbers."""
     return {"summary": verdict.summary, "details": dict(verdict.details)}
+
+
+def _require_waiting_for(
+    connection: sa.Connection, record: RunRecord, verdict: Verdict, gates: Collection[str]
+) -> None:
+    """Refuse to accept what a run does not wait for.
+
+    Raises:
+        TransitionRefused: if it is not STAGED, or its gates have judged other files or found other numbers by now.
+    """
+    run_id = record.run_id
+    if record.state is not RunState.STAGED:
+        raise TransitionRefused(
+            Problem(
+                f"run '{run_id}' is {record.state}",
+                "a change is accepted while its run is STAGED and waits for it",
+                "see `backfill status`",
+            )
+        )
+    newest = _newest(connection, run_id)
+    _require_present(connection, run_id, [newest[gate] for gate in gates if gate in newest])
+    if verdict.gate not in newest or numbers_of(newest[verdict.gate]) != numbers_of(verdict):
+        raise TransitionRefused(
+            Problem(
+                f"{verdict.gate} of '{run_id}' has other numbers by now",
+                "an acceptance is about the numbers that were looked at",
+                f"look at `backfill status {run_id}` again",
+            )
+        )
 
 
 def _nothing_stands_against(connection: sa.Connection, run_id: str, plan_hash: str, gates: Iterable[str]) -> bool:

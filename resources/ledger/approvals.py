@@ -155,29 +155,21 @@ class Approvals(Part):
             own = same_name(by) == same_name(record.requested_by)
             require_name(by)
             if approve and own and not self_approval and not break_glass:
-                raise TransitionRefused(
-                    Problem(
-                        f"'{by}' requested run '{run_id}'",
-                        "the approver differs from the requester",
-                        "ask somebody else; a policy with fourEyes: false allows it, on record",
-                    )
-                )
+                raise _own_run(run_id, by)
             require_plan(record, plan_hash)
             at = instants.now()
             instants.require_after_run(connection, run_id, at)
-            connection.execute(
-                approvals.insert().values(
-                    run_id=run_id,
-                    decision=DecisionKind.APPROVED if approve else DecisionKind.REJECTED,
-                    decided_by=by,
-                    comment=comment,
-                    plan_hash=record.plan_hash,
-                    self_approved=own and approve,
-                    break_glass=break_glass,
-                    policy_hash=policy_hash,
-                    **actors.columns(by),
-                    at=at,
-                )
+            decided = DecisionKind.APPROVED if approve else DecisionKind.REJECTED
+            _insert(
+                connection,
+                record,
+                decided,
+                by,
+                at,
+                comment=comment,
+                self_approved=own and approve,
+                break_glass=break_glass,
+                policy_hash=policy_hash,
             )
             move_run(connection, run_id, expected, wanted, by, comment)
             if approve:
@@ -223,20 +215,17 @@ class Approvals(Part):
             require_plan(found, plan_hash)
             at = instants.now()
             instants.require_after_run(connection, run_id, at)
-            connection.execute(
-                approvals.insert().values(
-                    run_id=run_id,
-                    decision=decision,
-                    decided_by=by,
-                    comment=comment,
-                    plan_hash=found.plan_hash,
-                    self_approved=False,
-                    role=role.value,
-                    break_glass=break_glass,
-                    policy_hash=policy_hash,
-                    **actors.columns(by),
-                    at=at,
-                )
+            _insert(
+                connection,
+                found,
+                decision,
+                by,
+                at,
+                comment=comment,
+                self_approved=False,
+                role=role.value,
+                break_glass=break_glass,
+                policy_hash=policy_hash,
             )
 
     def reviewers(self, run_id: str, plan_hash: str) -> set[str]:
@@ -289,6 +278,33 @@ class Approvals(Part):
         still = {name: known.accepted_gates(name) for name in {row.run_id for row in accepted}}
         found += [_acceptance_of(row, still[row.run_id]) for row in accepted]
         return sorted(found, key=lambda one: (one.at, one.run_id))
+
+
+def _own_run(run_id: str, by: str) -> TransitionRefused:
+    return TransitionRefused(
+        Problem(
+            f"'{by}' requested run '{run_id}'",
+            "the approver differs from the requester",
+            "ask somebody else; a policy with fourEyes: false allows it, on record",
+        )
+    )
+
+
+def _insert(
+    connection: sa.Connection, record: RunRecord, decision: str, by: str, at: datetime, **values: str | bool
+) -> None:
+    """Put a decision about the plan that a run has on record; `values` are the other columns."""
+    connection.execute(
+        approvals.insert().values(
+            run_id=record.run_id,
+            decision=decision,
+            decided_by=by,
+            plan_hash=record.plan_hash,
+            at=at,
+            **actors.columns(by),
+            **values,
+        )
+    )
 
 
 def _decision_of(row: sa.Row[Any]) -> Decision:

@@ -153,7 +153,6 @@ class Attempts(Part):
             TransitionRefused: if the attempt has ended for another reason, or the run has moved on.
         """
         at = instants.now()
-        suppressed: list[str] = []
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
             stops.refuse_held(connection, run_id)
@@ -167,50 +166,18 @@ class Attempts(Part):
                         "nothing of the attempt is used; see `backfill status`",
                     )
                 )
-            for chunk, staged in files.items():
-                made = (derived or {}).get(chunk, DerivedFiles())
-                # whoever staged a chunk first keeps it: two launches of the same chunk compute the same rows
-                changed = connection.execute(
-                    chunks.update()
-                    .where(
-                        chunks.c.run_id == run_id,
-                        chunks.c.chunk == chunk,
-                        chunks.c.state.not_in(STAGED),
-                    )
-                    .values(
-                        state=ChunkState.STAGED,
-                        attempt=attempt,
-                        rows=sum(f.rows for f in staged),
-                        bytes=sum(f.bytes for f in staged),
-                        files=canonical_json(list(staged)),
-                        derived=canonical_json(list(made.files)),
-                        replaced=canonical_json(list(made.replaced)),
-                        digest=None,
-                        measures=canonical_json({"happened": dict(made.counts)} if made.counts else {}),
-                        error="",
-                        updated_at=at,
-                    )
+            suppressed = [
+                chunk
+                for chunk, staged in files.items()
+                if not _stage_chunk(
+                    connection, run_id, chunk, attempt, staged, (derived or {}).get(chunk, DerivedFiles()), at
                 )
-                suppressed += [chunk] if changed.rowcount == 0 else []
+            ]
             measures = dict(reads or {}) | {
                 "suppressed_chunks": len(suppressed),
                 "suppressed_rows": sum(file.rows for chunk in suppressed for file in files[chunk]),
             }
-            ended = connection.execute(
-                attempts.update()
-                .where(
-                    attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == AttemptState.RUNNING
-                )
-                .values(state=AttemptState.STAGED, ended_at=at, measures=canonical_json(measures))
-            )
-            if ended.rowcount != 1:
-                raise TransitionRefused(
-                    Problem(
-                        f"attempt {attempt} of run '{run_id}' was ended before it was staged",
-                        "files of an ended attempt are not used: they may be gone",
-                        "run the chunks again",
-                    )
-                )
+            _end_staged(connection, run_id, attempt, measures, at)
 
     def batches_under_way(self, run_id: str) -> list[int]:
         """Return the attempts of a run that other living processes of this machine are computing."""
@@ -305,6 +272,62 @@ class Attempts(Part):
         """Return the run's attempts, in order."""
         return self._stored(
             AttemptRecord, sa.select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.id)
+        )
+
+
+def _stage_chunk(
+    connection: sa.Connection,
+    run_id: str,
+    chunk: str,
+    attempt: int,
+    staged: Sequence[StagedFile],
+    made: DerivedFiles,
+    at: datetime,
+) -> bool:
+    """Stage a chunk, unless it is: whoever staged it first keeps it, since two launches of it compute the same rows.
+
+    Return whether these are the files that it has now.
+    """
+    changed = connection.execute(
+        chunks.update()
+        .where(chunks.c.run_id == run_id, chunks.c.chunk == chunk, chunks.c.state.not_in(STAGED))
+        .values(
+            state=ChunkState.STAGED,
+            attempt=attempt,
+            rows=sum(f.rows for f in staged),
+            bytes=sum(f.bytes for f in staged),
+            files=canonical_json(list(staged)),
+            derived=canonical_json(list(made.files)),
+            replaced=canonical_json(list(made.replaced)),
+            digest=None,
+            measures=canonical_json({"happened": dict(made.counts)} if made.counts else {}),
+            error="",
+            updated_at=at,
+        )
+    )
+    return changed.rowcount != 0
+
+
+def _end_staged(
+    connection: sa.Connection, run_id: str, attempt: int, measures: Mapping[str, int], at: datetime
+) -> None:
+    """End an attempt as staged.
+
+    Raises:
+        TransitionRefused: if it has ended before.
+    """
+    ended = connection.execute(
+        attempts.update()
+        .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == AttemptState.RUNNING)
+        .values(state=AttemptState.STAGED, ended_at=at, measures=canonical_json(dict(measures)))
+    )
+    if ended.rowcount != 1:
+        raise TransitionRefused(
+            Problem(
+                f"attempt {attempt} of run '{run_id}' was ended before it was staged",
+                "files of an ended attempt are not used: they may be gone",
+                "run the chunks again",
+            )
         )
 
 

@@ -179,31 +179,7 @@ class Policies(Part):
             proposal = _proposal(connection, policy_hash, origin, now)
             text = _text(connection, now.policy_hash)
             before = None if text is None else _parsed(text)
-            problems = []
-            if proposal.id < now.id or proposal.before_hash != now.policy_hash:
-                problems.append(
-                    Problem(
-                        f"{proposal.policy_hash[:_SHORTEST_HASH]} was proposed before {now.policy_hash[:_SHORTEST_HASH]} was put "
-                        "in force",
-                        "who adopts a policy knows what it takes the place of",
-                        "propose it again",
-                    )
-                )
-            if same_name(by) == same_name(proposal.decided_by):
-                problems.append(
-                    Problem(
-                        f"'{by}' proposed it", "who adopts a policy differs from who proposes it", "ask somebody else"
-                    )
-                )
-            if before is not None and before.keepers is not None and not before.includes(before.keepers, by):
-                problems.append(
-                    Problem(
-                        f"'{by}' is no keeper of the policy",
-                        f"'{before.name}' names {', '.join(before.keepers) or 'nobody'}",
-                        "ask one of them",
-                    )
-                )
-            if problems:
+            if problems := _against_adoption(proposal, now, before, by):
                 raise TransitionRefused(problems)
             _decide(
                 connection,
@@ -375,6 +351,33 @@ def _proposal(connection: sa.Connection, policy_hash: str, origin: str, now: Any
             )
         )
     return standing[origin] if origin else next(iter(standing.values()))
+
+
+def _against_adoption(proposal: Any, now: Any, before: Policy | None, by: str) -> list[Problem]:
+    """Say why somebody may not put a proposal in the place of what is in force now, whose policy is `before`."""
+    problems: list[Problem] = []
+    if proposal.id < now.id or proposal.before_hash != now.policy_hash:
+        problems.append(
+            Problem(
+                f"{proposal.policy_hash[:_SHORTEST_HASH]} was proposed before {now.policy_hash[:_SHORTEST_HASH]} was put "
+                "in force",
+                "who adopts a policy knows what it takes the place of",
+                "propose it again",
+            )
+        )
+    if same_name(by) == same_name(proposal.decided_by):
+        problems.append(
+            Problem(f"'{by}' proposed it", "who adopts a policy differs from who proposes it", "ask somebody else")
+        )
+    if before is not None and before.keepers is not None and not before.includes(before.keepers, by):
+        problems.append(
+            Problem(
+                f"'{by}' is no keeper of the policy",
+                f"'{before.name}' names {', '.join(before.keepers) or 'nobody'}",
+                "ask one of them",
+            )
+        )
+    return problems
 
 
 def _decide(

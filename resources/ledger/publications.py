@@ -135,19 +135,7 @@ class Publications(Part):
                 stops.refuse_held(connection, run_id)
             if token is not None:
                 require_lease(connection, token)
-                connection.execute(
-                    publications.update()
-                    .where(
-                        publications.c.run_id == run_id,
-                        publications.c.action == action,
-                        publications.c.state == PublicationState.INTENT,
-                    )
-                    .values(
-                        state=ABANDONED,
-                        note="it did not say what came of it; a later entry does",
-                        ended_at=instants.now(),
-                    )
-                )
+                _abandon(connection, run_id, action)
             result = connection.execute(
                 publications.insert().values(
                     run_id=run_id,
@@ -294,6 +282,16 @@ class Publications(Part):
         )
         with self.engine.connect() as connection:
             return [(row[0], row[1], row[2]) for row in connection.execute(query)]
+
+
+def _abandon(connection: sa.Connection, run_id: str, action: str) -> None:
+    """Close the intents of an action of a run: what came of them is for a later entry to say."""
+    is_open = publications.c.state == PublicationState.INTENT
+    connection.execute(
+        publications.update()
+        .where(publications.c.run_id == run_id, publications.c.action == action, is_open)
+        .values(state=ABANDONED, note="it did not say what came of it; a later entry does", ended_at=instants.now())
+    )
 
 
 def _supersede(connection: sa.Connection, holders: Iterable[str], by: str, actor: str) -> None:
