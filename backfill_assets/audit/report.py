@@ -35,6 +35,7 @@ from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.worker.sums import difference
 from manifests.canonical import plain
+from manifests.lifecycle import DecisionKind, PublicationState, RunState
 from manifests.model import Mode
 from resources.evidence.store import INDEX
 from resources.files.kept_files import read_json
@@ -52,13 +53,13 @@ _KINDS = ("added", "removed", "changed", "unchanged")
 _NOTHING: Mapping[str, int] = {}
 _DONE_BY = {"publish": "published", "rollback": "rolled back", "reinstate": "reinstated", "accept": "accepted"}
 _DECISIONS = {
-    "APPROVED": "approved",
-    "REJECTED": "rejected",
-    "REVIEWED": "reviewed",
-    "PUBLISH": "decided to publish",
-    "ROLLBACK": "decided to roll back",
-    "REINSTATE": "decided to reinstate",
-    "ACCEPT": "decided to accept the version",
+    DecisionKind.APPROVED: "approved",
+    DecisionKind.REJECTED: "rejected",
+    DecisionKind.REVIEWED: "reviewed",
+    DecisionKind.PUBLISH: "decided to publish",
+    DecisionKind.ROLLBACK: "decided to roll back",
+    DecisionKind.REINSTATE: "decided to reinstate",
+    DecisionKind.ACCEPT: "decided to accept the version",
 }
 
 
@@ -133,7 +134,7 @@ def report_beside(platform: Platform, run_id: str) -> Path | None:
 def _merged_by(platform: Platform, rows: Rows) -> list[str]:
     """Return the runs that hold, or have held, chunks after a run, and have replaced the rows of some entities there only."""
     held = rows.get("accepted_versions", {}).values()
-    by = {str(one["ended_by"]) for one in held if one["ended_how"] == "SUPERSEDED"}
+    by = {str(one["ended_by"]) for one in held if one["ended_how"] == RunState.SUPERSEDED}
     later = (platform.ledger.find(run_id) for run_id in sorted(by))
     return [one.run_id for one in later if one is not None and platform.ledger.with_plan(one).plan.merge is not None]
 
@@ -152,7 +153,7 @@ def _facts(platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any
         for chunk in chunks
     }
     earlier = {key: facts["slices"] for key, facts in before.items()}
-    done = [one for one in rows["publications"].values() if one["state"] == "COMMITTED"]
+    done = [one for one in rows["publications"].values() if one["state"] == PublicationState.COMMITTED]
     open_ = [one for one in rows["accepted_versions"].values() if one["ended_at"] is None]
     last_pass = {(row["chunk"], row["gate"]): row for row in rows["verdicts"].values()}
     levels = {item.name: (item.level.value, item.description) for item in table.reconciliations}
@@ -270,7 +271,7 @@ def _lead(
         return "Nothing: it is a dry run, which is never published. As a run of another mode it would change this."
     undone = [one for one in committed if one["action"] in {"rollback", "reinstate"}]
     if not any(one["action"] == "publish" for one in committed):
-        over = run["state"] in {"REJECTED", "CANCELLED"}
+        over = run["state"] in {RunState.REJECTED, RunState.CANCELLED}
         return f"Readers have seen nothing of it. {'This is what it would have changed' if over else 'Published, it would change this'}."
     if not undone:
         return "What the publication changed, before and after."

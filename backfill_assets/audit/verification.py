@@ -46,7 +46,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.publication.under_way import Intent, intents_in
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import EnvironmentRefused, Refused
-from manifests.lifecycle import PUBLISH, WAS_PUBLISHED
+from manifests.lifecycle import PUBLISH, WAS_PUBLISHED, PublicationState
 from resources.evidence.chain import START, Link, ReadChain
 from resources.evidence.heads import Kept, kept_heads, not_extended
 from resources.evidence.store import INDEX, SEALED, examine
@@ -587,8 +587,8 @@ class _Check:
         ]()  # a version that is renamed back and forth has one snapshot, and each renaming a record
         for key, entry in sorted(kept.get("publications", {}).items(), key=lambda one: int(one[0])):
             what_of = (entry["action"], entry["snapshot_id"])
-            done[what_of] += entry["state"] == "COMMITTED"
-            if entry["state"] == "COMMITTED" and done[what_of] > known[what_of]:
+            done[what_of] += entry["state"] == PublicationState.COMMITTED
+            if entry["state"] == PublicationState.COMMITTED and done[what_of] > known[what_of]:
                 found.is_behind = True
                 what = f"is a {entry['action']} that no record tells of, with what it has committed; {_REPAIR}"
                 found.add(f"ledger publications {key}", what)
@@ -618,7 +618,7 @@ class _Check:
             if own != run.get(column):
                 found.add(f"{bundle.name}/{text}.json", f"does not have the {column} on record", run.get(column), own)
         for entry in kept.get("publications", {}).values():
-            if entry["state"] == "COMMITTED" and entry["evidence_root"] != root:
+            if entry["state"] == PublicationState.COMMITTED and entry["evidence_root"] != root:
                 where = f"ledger publications {entry['id']} column evidence_root"
                 found.add(where, "is another root than the bundle's", root, entry["evidence_root"])
 
@@ -658,7 +658,12 @@ class _Check:
             what = "is gone"
         else:
             what = "is a row that the evidence does not have"
-        if one.table == "publications" and one.lawful and not one.column and one.found["state"] == "INTENT":
+        if (
+            one.table == "publications"
+            and one.lawful
+            and not one.column
+            and one.found["state"] == PublicationState.INTENT
+        ):
             found.notes.append(
                 f"{one.where}: a {one.found['action']} is under way, or was interrupted (`backfill doctor`)"
             )

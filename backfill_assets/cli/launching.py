@@ -25,7 +25,7 @@ from manifests.errors import (
     Problem,
     RunStopped,
 )
-from manifests.lifecycle import WAS_PUBLISHED, RunState
+from manifests.lifecycle import WAS_PUBLISHED, ChunkState, RunState
 from resources.processes import began_at
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _execute(
         if not (wanted and planned_anew and record.state is RunState.RUNNING):
             return success
         # somebody else had changed some of its chunks: those were planned anew, which the manifest bounds
-        keys = [chunk.chunk for chunk in platform.ledger.chunks(run_id) if chunk.state == "PLANNED"]
+        keys = [chunk.chunk for chunk in platform.ledger.chunks(run_id) if chunk.state is ChunkState.PLANNED]
 
 
 def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
@@ -207,7 +207,7 @@ def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
 def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
     """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
     from backfill_assets.staging.progress import written_chunks
-    from resources.ledger.facade import STAGED, ChunkState, Ledger
+    from resources.ledger.facade import STAGED, Ledger
 
     wanted = set(keys)
     ledger = Ledger(platform.ledger.url)

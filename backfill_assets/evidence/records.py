@@ -40,7 +40,7 @@ from backfill_assets.gates.chunk_changes import CHANGES_FILE, VISIBLE, changes_o
 from backfill_assets.installation import Platform
 from manifests.canonical import plain, sha256_of
 from manifests.errors import EnvironmentRefused, LedgerLocked, Problem, PublicationRefused, Refused
-from manifests.lifecycle import ACCEPT, WAS_PUBLISHED
+from manifests.lifecycle import ACCEPT, WAS_PUBLISHED, PublicationState, RunState
 from manifests.text import visible
 from resources.evidence.chain import Link
 from resources.evidence.store import INDEX, SEALED, examine, hash_or_kind
@@ -965,7 +965,7 @@ def _says_what_happened(one: Record, entries: Mapping[str, Row], *, has_changes:
             and one.name == f"{said['event']}-{one.number}"
             and said.keys() <= _SAID | _FACTS
         )
-    committed = [entry for entry in entries.values() if entry["state"] == "COMMITTED"]
+    committed = [entry for entry in entries.values() if entry["state"] == PublicationState.COMMITTED]
     names = {event, *(f"{event}-{number}" for number in range(1, len(committed) + 1))}
     return (one.name in names and said.keys() <= _SAID | _FACTS | _PUBLISHED) and any(
         said.get("action") == entry["action"] == event and all(said.get(name) == entry[name] for name in _PUBLISHED)
@@ -988,7 +988,7 @@ def _says_what_was_committed(
     if event == ADOPTED:
         there = adopted_commits(platform, after)
     else:
-        entries = [entry for entry in after["publications"].values() if entry["state"] == "COMMITTED"]
+        entries = [entry for entry in after["publications"].values() if entry["state"] == PublicationState.COMMITTED]
         told_of = (event, said["snapshot_id"])
         places = [at for at, one in enumerate(entries, 1) if (one["action"], one["snapshot_id"]) == told_of]
         number = next((at for at in places if one.name in {name_of(event, at), f"{event}-{at}"}), places[0])
@@ -1020,7 +1020,7 @@ def _what_moved(changes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     held = changes.get("accepted_versions", {}).values()
     if any("accepted_at" in row and row.get("ended_at") is None for row in held):
         return RESTORED
-    return SUPERSEDED if any(row.get("ended_how") == "SUPERSEDED" for row in held) else MOVED
+    return SUPERSEDED if any(row.get("ended_how") == RunState.SUPERSEDED for row in held) else MOVED
 
 
 def _root_of(bundle: Path) -> str:

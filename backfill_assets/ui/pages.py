@@ -510,7 +510,8 @@ def _chunk(key: str, state: ChunkState) -> str:
 
 
 def _state(state: RunState) -> str:
-    style = {"PUBLISHED": "good", "VALIDATED": "good", "FAILED": "bad", "REJECTED": "bad"}.get(str(state), "")
+    good, bad = {RunState.PUBLISHED, RunState.VALIDATED}, {RunState.FAILED, RunState.REJECTED}
+    style = "good" if state in good else "bad" if state in bad else ""
     return f"<b class='{style}'>{escape(str(state))}</b>"
 
 
