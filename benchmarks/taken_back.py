@@ -155,8 +155,8 @@ MENDS = (
             ),
             Edit(
                 DOCTOR,
-                'tell_again(platform, run_id, done[-1].action, len(done))',
-                'getattr(publication, done[-1].action)(platform, run_id)',
+                "tell_again(platform, run_id, done[-1].action, len(done))",
+                "getattr(publication, done[-1].action)(platform, run_id)",
             ),
             Edit(
                 DOCTOR,

@@ -220,9 +220,7 @@ def _require_own_names(platform: Platform, manifest: RunManifest) -> None:
     Raises:
         PlanRefused: with what it claims.
     """
-    problems = (
-        platform.ledger.ticks.problems(manifest) + claims(platform, manifest) + _requester(platform, manifest)
-    )
+    problems = platform.ledger.ticks.problems(manifest) + claims(platform, manifest) + _requester(platform, manifest)
     if problems:
         raise PlanRefused(problems)
 
