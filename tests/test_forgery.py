@@ -50,6 +50,7 @@ from manifests.lifecycle import RunState
 from resources.evidence.store import SEALED, EvidenceStore, sha256_of_file
 from resources.lakehouse.facade import local_path
 from resources.ledger import journal
+from resources.ledger.moments import Moment
 
 FORGED_REVIEW = """
     INSERT INTO approvals (run_id, decision, decided_by, comment, plan_hash, self_approved, role, at)
@@ -1068,7 +1069,7 @@ def test_a_candidate_may_be_shown_by_a_machine_whose_clock_is_behind(platform: P
 
 
 def test_what_is_decided_beside_a_publication_is_no_change_by_hand(tmp_path: Path, postgres_server: Postgres) -> None:
-    url, real = postgres_server.database(), records.unexplained
+    url, real = postgres_server.database(), Moment.unexplained
 
     def beside(*arguments: Any) -> Any:
         platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
@@ -1080,7 +1081,7 @@ def test_what_is_decided_beside_a_publication_is_no_change_by_hand(tmp_path: Pat
         planned(platform, manifest("waiting", "REPLACE_PARTITIONS", SCOPE))
         assert staged(platform, "waiting").state is RunState.VALIDATED
         refused = pytest.raises(PublicationRefused, match="was stopped by olga")
-        with mock.patch.object(records, "unexplained", beside), refused:
+        with mock.patch.object(Moment, "unexplained", beside), refused:
             publish(platform, "waiting")
         closed(platform)
     postgres_server.drop(url)

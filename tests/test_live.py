@@ -54,7 +54,7 @@ from manifests.errors import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Mode
-from resources.ledger import freezes, ticks
+from resources.ledger import ticks
 from resources.ledger.facade import RunRecord, now
 from resources.ledger.tables import waits
 from resources.settings import load_settings
@@ -489,7 +489,7 @@ def test_gaps_and_crossed_cut_lines_are_refused_on_what_the_ledger_holds(
 def test_live_waits_for_a_freeze_and_takes_its_data_in_afterwards(
     world: LiveWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger, engine = world.platform.ledger, world.platform.ledger.engine
+    ledger = world.platform.ledger
     world.arrive(FIRST, date(2011, 5, 5))
     world.history(date(2011, 4, 30))
     frozen = world.approved(world.manifest("frozen", target=world.scope(APRIL, date(2011, 4, 30)), freeze={"hours": 5}))
@@ -502,7 +502,7 @@ def test_live_waits_for_a_freeze_and_takes_its_data_in_afterwards(
         publish(world.platform, live.run_id)
     assert (ledger.run(live.run_id).state, world.snapshots()) == (RunState.VALIDATED, before)
     assert ledger.publications(live.run_id) == []
-    with engine.connect() as connection:
+    with ledger.engine.connect() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(waits)).scalar_one() == 1  # asked twice
     # it is listed: for people, for scripts, and by the sensor
     shown = {run["runId"]: run["waitsFor"] for run in command(world, monkeypatch, "status")}
@@ -517,7 +517,7 @@ def test_live_waits_for_a_freeze_and_takes_its_data_in_afterwards(
     # the frozen run is published: the wait is over, but the live run's base is no more, so another stands in for it
     world.stage(frozen)
     publish(world.platform, "frozen")
-    assert freezes.waiting(engine) == {}
+    assert ledger.freezes.waiting() == {}
     (request,) = publication_requests(world.platform, world.target)
     assert request.run_key == f"{live.run_id}:0:1"
     with pytest.raises(PublicationRefused, match="no longer holds the plan's files"):

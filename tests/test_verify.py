@@ -33,6 +33,7 @@ from resources.lakehouse.facade import local_path
 from resources.lakehouse.history import forget
 from resources.ledger import journal
 from resources.ledger.facade import RunRecord
+from resources.ledger.moments import Moment
 from resources.settings import load_settings
 
 HALF_A_YEAR = (date(2010, 1, 1), date(2010, 6, 30))
@@ -453,7 +454,7 @@ def test_a_run_published_before_there_was_a_chain_is_said_and_adopted(
         publish(world.platform, "waiting")
     # as the upgrade does, which puts such a run under the journal
     monkeypatch.setattr(journal.Entry, "adopted", property(lambda one: one.run_id == "waiting"))
-    monkeypatch.setattr(records, "is_adopted", lambda _, run_id: run_id == "waiting")
+    monkeypatch.setattr(Moment, "is_adopted", lambda _, run_id: run_id == "waiting")
     done = verify(world.platform, ["waiting"])
     assert done.everything == []
     assert "before the evidence kept rows" in done.runs[0].notes[0]
