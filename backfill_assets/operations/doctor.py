@@ -69,7 +69,7 @@ from resources.ledger.cells import IllegibleRow, illegible
 from resources.ledger.facade import BEFORE, STAGED, ChunkRecord, PublicationRecord, RunRecord, now, operator
 from resources.ledger.instants import CLOCK_TOLERANCE
 from resources.ledger.journal import INSTALLATION
-from resources.ledger.repairs import LeaseRecord
+from resources.ledger.leases import LeaseRecord
 from resources.processes import has_ended, is_busy
 
 _log = logging.getLogger(__name__)

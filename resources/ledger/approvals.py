@@ -72,7 +72,7 @@ class ApprovalRecord(Stored):
 
 
 @dataclass(frozen=True)
-class Decision:
+class RunDecision:
     """One decision about a run, of whatever role. `void`: about a plan, or numbers, that are no longer the run's."""
 
     run_id: str
@@ -262,7 +262,7 @@ class Approvals(Part):
         """Return the decisions on a run for which somebody broke the glass."""
         return [one for one in self.approvals(run_id) if one.break_glass]
 
-    def decisions(self, run_id: str | None = None, *, break_glass: bool = False) -> list[Decision]:
+    def decisions(self, run_id: str | None = None, *, break_glass: bool = False) -> list[RunDecision]:
         """Return every decision (of a run, if given) in order: who, in which role, when, about which plan, and why."""
         query = sa.select(approvals, runs.c.plan_hash.label("present")).join(runs, runs.c.run_id == approvals.c.run_id)
         taken = sa.select(acceptances, runs.c.plan_hash.label("present")).join(
@@ -307,8 +307,8 @@ def _insert(
     )
 
 
-def _decision_of(row: sa.Row[Any]) -> Decision:
-    return Decision(
+def _decision_of(row: sa.Row[Any]) -> RunDecision:
+    return RunDecision(
         row.run_id,
         row.decision,
         row.role,
@@ -325,8 +325,8 @@ def _decision_of(row: sa.Row[Any]) -> Decision:
     )
 
 
-def _acceptance_of(row: sa.Row[Any], still: Mapping[str, str]) -> Decision:
-    return Decision(
+def _acceptance_of(row: sa.Row[Any], still: Mapping[str, str]) -> RunDecision:
+    return RunDecision(
         row.run_id,
         f"ACCEPTED {row.gate}",
         Role.OWNER.value,

@@ -21,7 +21,7 @@ from resources import actors
 from resources.ledger import figures, instants, schema, telling
 from resources.ledger.acceptances import Acceptances
 from resources.ledger.amendments import OBSOLETE, Amendments
-from resources.ledger.approvals import ApprovalRecord, Approvals, Decision
+from resources.ledger.approvals import ApprovalRecord, Approvals, RunDecision
 from resources.ledger.attempts import AttemptRecord, Attempts, chunks_of
 from resources.ledger.chunks import STAGED, ChunkRecord, Chunks, DerivedFiles
 from resources.ledger.erasure_lists import ErasureLists
@@ -54,11 +54,11 @@ __all__ = [
     "AttemptRecord",
     "ChunkRecord",
     "ChunkState",
-    "Decision",
     "DerivedFiles",
     "GatedChunk",
     "Ledger",
     "PublicationRecord",
+    "RunDecision",
     "RunRecord",
     "TransitionRecord",
     "Verdict",

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from typing import ClassVar
 
 import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode, RunManifest, stored_manifest
 from manifests.planner import Plan
-from resources.ledger.part import Part
+from resources.ledger.part import Part, Stored
 from resources.ledger.tables import freezes, runs, waits
 
 OVER = frozenset({RunState.PUBLISHED, RunState.REJECTED, RunState.CANCELLED, RunState.ROLLED_BACK})
@@ -67,6 +68,22 @@ def end(connection: sa.Connection, run_id: str, at: datetime) -> None:
     for row in connection.execute(waiting.where(waits.c.target.in_(targets), *_OPEN)).all():
         other = stored_manifest(row.manifest)
         _settle(connection, other.run_id, row.target, other.target.publish_range, at)
+
+
+@dataclass(frozen=True)
+class FreezeRecord(Stored):
+    """One freeze as it is on record; both days are included."""
+
+    table: ClassVar[sa.Table] = freezes
+
+    id: int
+    target: str
+    run_id: str
+    start_day: date
+    end_day: date
+    from_at: datetime
+    until_at: datetime
+    ended_at: datetime | None
 
 
 class Freezes(Part):

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
@@ -27,6 +27,7 @@ from manifests.errors import LeaseHeld, LeaseLost, Problem
 from resources.ledger import instants
 from resources.ledger.cells import IllegibleRow
 from resources.ledger.locks import lost
+from resources.ledger.part import Stored
 from resources.ledger.tables import leases
 from resources.processes import has_ended, this_process
 
@@ -50,6 +51,27 @@ class Lease:
     action: str
     lost: tuple[int, ...]
     losers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LeaseRecord(Stored):
+    """One lease as it is on record; its number is the fencing token."""
+
+    table: ClassVar[sa.Table] = leases
+
+    id: int
+    target: str
+    start_day: date
+    end_day: date
+    run_id: str
+    action: str
+    host: str
+    pid: int
+    process: str
+    acquired_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    ended_how: str | None
 
 
 class Leases:

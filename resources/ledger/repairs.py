@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import date, datetime
-from typing import Any, ClassVar
+from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -18,8 +17,9 @@ from manifests.lifecycle import AttemptState, ChunkState, PublicationState, RunS
 from resources.ledger import instants
 from resources.ledger.cells import IllegibleRow, parsed
 from resources.ledger.chunks import STAGED, ChunkRecord
-from resources.ledger.leases import LOST
-from resources.ledger.part import Part, Stored
+from resources.ledger.freezes import FreezeRecord
+from resources.ledger.leases import LOST, LeaseRecord
+from resources.ledger.part import Part
 from resources.ledger.publications import PublicationRecord
 from resources.ledger.runs import locked_run, move_run
 from resources.ledger.tables import (
@@ -34,6 +34,7 @@ from resources.ledger.tables import (
     verdicts,
     watermarks,
 )
+from resources.ledger.watermarks import WatermarkRecord
 from resources.processes import has_ended
 
 _INSTANTS = (
@@ -49,58 +50,6 @@ _INSTANTS = (
     leases.c.acquired_at,
     watermarks.c.at,
 )
-
-
-@dataclass(frozen=True)
-class LeaseRecord(Stored):
-    """One lease as it is on record; its number is the fencing token."""
-
-    table: ClassVar[sa.Table] = leases
-
-    id: int
-    target: str
-    start_day: date
-    end_day: date
-    run_id: str
-    action: str
-    host: str
-    pid: int
-    process: str
-    acquired_at: datetime
-    expires_at: datetime
-    ended_at: datetime | None
-    ended_how: str | None
-
-
-@dataclass(frozen=True)
-class FreezeRecord(Stored):
-    """One freeze as it is on record; both days are included."""
-
-    table: ClassVar[sa.Table] = freezes
-
-    id: int
-    target: str
-    run_id: str
-    start_day: date
-    end_day: date
-    from_at: datetime
-    until_at: datetime
-    ended_at: datetime | None
-
-
-@dataclass(frozen=True)
-class WatermarkRecord(Stored):
-    """One watermark as it is on record."""
-
-    table: ClassVar[sa.Table] = watermarks
-
-    id: int
-    target: str
-    run_id: str
-    complete_until: date
-    source_snapshot_id: int
-    at: datetime
-    ended_at: datetime | None
 
 
 class Repairs(Part):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import ClassVar
 
 import sqlalchemy as sa
 
 from manifests.chunks import first_day
 from manifests.model import Corrections, PublishMode
 from manifests.planner import Plan
-from resources.ledger.part import Part
+from resources.ledger.part import Part, Stored
 from resources.ledger.plans import said
 from resources.ledger.tables import accepted_versions, runs, watermarks
 
@@ -32,6 +33,21 @@ class Watermark:
     source_snapshot_id: int
     source_at: datetime
     at: datetime
+
+
+@dataclass(frozen=True)
+class WatermarkRecord(Stored):
+    """One watermark as it is on record."""
+
+    table: ClassVar[sa.Table] = watermarks
+
+    id: int
+    target: str
+    run_id: str
+    complete_until: date
+    source_snapshot_id: int
+    at: datetime
+    ended_at: datetime | None
 
 
 class Watermarks(Part):

@@ -16,12 +16,14 @@ from resources.ledger.approvals import ApprovalRecord
 from resources.ledger.attempts import AttemptRecord
 from resources.ledger.cells import IllegibleRow
 from resources.ledger.facade import Ledger
+from resources.ledger.freezes import FreezeRecord
+from resources.ledger.leases import LeaseRecord
 from resources.ledger.part import Stored
 from resources.ledger.publications import PublicationRecord
-from resources.ledger.repairs import FreezeRecord, LeaseRecord, WatermarkRecord
 from resources.ledger.runs import TransitionRecord
 from resources.ledger.sink_requests import SinkRequest
 from resources.ledger.tables import approvals, attempts, publications, transitions
+from resources.ledger.watermarks import WatermarkRecord
 
 RUN = "restate-2012"
 KINDS = (
