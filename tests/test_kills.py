@@ -31,6 +31,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
 from resources.lakehouse import data_files as data_files_module
 from resources.lakehouse.facade import local_path
+from resources.ledger import facade as ledger_module
 from resources.ledger import instants, judged
 from resources.ledger.facade import ChunkState, Verdict
 
@@ -535,7 +536,7 @@ def test_a_clock_that_is_set_back_between_attempts_changes_nothing(
     right = instants.now
 
     with monkeypatch.context() as patch:
-        for module in (instants, publication, planning):
+        for module in (ledger_module, instants, publication, planning):
             patch.setattr(module, "now", lambda: right() - timedelta(days=1))
         for step in REPLACE.steps[len(kills._noted(kept)) :]:
             STEPS[step](platform, REPLACE)

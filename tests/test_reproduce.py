@@ -32,6 +32,7 @@ from manifests.canonical import plain
 from manifests.errors import InputRefused
 from manifests.model import Mode
 from resources.lakehouse.facade import DATA_VERSION_PROPERTY, LOAD_PROPERTY, local_path
+from resources.ledger import facade as ledger_module
 from resources.ledger import instants
 from resources.ledger.facade import ChunkState, RunRecord
 from resources.ledger.tables import metadata
@@ -130,7 +131,7 @@ def test_it_reads_no_clock_but_the_plan_s(
     def another_day() -> datetime:
         return datetime(2061, 7, 28, tzinfo=UTC)
 
-    for somebody in (instants, planning):
+    for somebody in (ledger_module, instants, planning):
         monkeypatch.setattr(somebody, "now", another_day)
     done = reproduce(unchanged.platform, "restated", keep=True)
     try:
