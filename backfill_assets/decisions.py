@@ -27,7 +27,7 @@ from manifests.model import Mode
 from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
 from resources import actors
 from resources.actors import SOMEBODY, Actor, Proof
-from resources.ledger import approvals, policy_in_force, stops, ticks
+from resources.ledger import approvals
 from resources.ledger.facade import RunRecord, Verdict
 from resources.ledger.stops import Stop
 
@@ -101,7 +101,7 @@ def _approve(
 ) -> RunRecord:
     record, policy, rule = _of(platform, run_id)
     check_transition(run_id, record.state, RunState.APPROVED)
-    problems = _same_policy(record, policy) + ticks.problems(platform.ledger.engine, record.manifest)
+    problems = _same_policy(record, policy) + platform.ledger.ticks.problems(record.manifest)
     if break_glass:
         problems += break_glass_problems(policy, rule, by, break_glass, record.target)
     else:
@@ -193,8 +193,7 @@ def _review(platform: Platform, run_id: str, *, by: str, comment: str = "", plan
             Problem(f"'{by}' requested run '{run_id}'", "a reviewer differs from the requester", "ask somebody else")
         )
     _raise(problems)
-    approvals.record(
-        platform.ledger,
+    platform.ledger.record_decision(
         run_id,
         approvals.REVIEWED,
         role=Role.REVIEWER,
@@ -219,10 +218,10 @@ def stop(platform: Platform, run_id: str, *, by: str, reason: str = "", through:
     platform.ledger.run(run_id)
     decides, problems = _who_decides(by)
     _raise(problems)
-    done = stops.stop(platform.ledger.engine, run_id, by=decides.name, through=through, reason=reason)
+    done = platform.ledger.stops.stop(run_id, by=decides.name, through=through, reason=reason)
     until = time.monotonic() + _COMMIT_SECONDS
     while done.note and time.monotonic() < until:
-        if all(entry["state"] != "INTENT" for entry in platform.ledger.publications(run_id)):
+        if not any(entry.is_intent for entry in platform.ledger.publications(run_id)):
             break
         time.sleep(_LOOK_SECONDS)
     return done, platform.ledger.run(run_id)
@@ -361,7 +360,7 @@ def _accept_change(
     platform: Platform, run_id: str, gate: str, *, by: str, reason: str, plan_hash: str | None = None
 ) -> RunRecord:
     record, policy, rule = _of(platform, run_id)
-    asking = {verdict.gate: verdict for verdict in approvals.asking(platform.ledger, run_id)}
+    asking = {verdict.gate: verdict for verdict in platform.ledger.asking(run_id)}
     if gate not in asking:
         raise InputRefused(
             Problem(
@@ -391,8 +390,7 @@ def _accept_change(
             )
         )
     _raise(problems)
-    approvals.accept_change(
-        platform.ledger,
+    platform.ledger.accept_change(
         run_id,
         asking[gate],
         by=by,
@@ -407,11 +405,11 @@ def _accept_change(
 
 def asking(platform: Platform, run_id: str) -> list[Verdict]:
     """Return the verdicts of a run that wait for an owner."""
-    return approvals.asking(platform.ledger, run_id)
+    return platform.ledger.asking(run_id)
 
 
 def _of(platform: Platform, run_id: str) -> tuple[RunRecord, Policy, Rule]:
-    policy_in_force.require_explained(platform.ledger.engine)
+    platform.ledger.policies.require_explained()
     record, policy = platform.ledger.run(run_id), platform.policy
     is_ours = actors.current().proof is Proof.PLATFORM
     rule = (policy.rule_for if is_ours else policy.rule_for_people)(record.target, record.kind)
@@ -424,7 +422,7 @@ def decider(platform: Platform, by: str | None, about: str = "the policy") -> Ac
     Raises:
         TransitionRefused: if the policy in force wants to know who people are, and nothing but the name says so.
     """
-    policy_in_force.require_explained(platform.ledger.engine)
+    platform.ledger.policies.require_explained()
     policy, actor = platform.policy, actors.current()
     decides = actor.under(by) if by is not None and by.strip() else actor
     problems = actors.no_name(decides.name) + name_problems(platform, decides.name)
@@ -505,8 +503,8 @@ def _publisher_problems(
     if break_glass:
         return name_problems(platform, by) + break_glass_problems(policy, rule, by, break_glass, record.target)
     problems = name_problems(platform, by) + role_problems(policy, rule, Role.PUBLISHER, by, record.target)
-    approval = approvals.approval_of(platform.ledger, record)
-    own = approval is not None and same_name(approval["decided_by"]) == same_name(by)
+    approval = platform.ledger.approval_of(record)
+    own = approval is not None and same_name(approval.decided_by) == same_name(by)
     if not_the_approver and own:
         problems.append(
             Problem(
@@ -525,10 +523,9 @@ def _record_publisher(
     newest = next(iter(reversed(platform.ledger.approvals(record.run_id))), None)
     said = (decision, by, record.plan_hash, comment, break_glass, policy.hash)
     names = ("decision", "decided_by", "plan_hash", "comment", "break_glass", "policy_hash")
-    if newest is not None and said == tuple(newest[name] for name in names):
+    if newest is not None and said == tuple(getattr(newest, name) for name in names):
         return
-    approvals.record(
-        platform.ledger,
+    platform.ledger.record_decision(
         record.run_id,
         decision,
         role=Role.PUBLISHER,
@@ -542,7 +539,7 @@ def _record_publisher(
 
 
 def _review_problems(platform: Platform, record: RunRecord, rule: Rule, by: str) -> list[Problem]:
-    found = approvals.reviewers(platform.ledger, record.run_id, record.plan_hash) - {same_name(by)}
+    found = platform.ledger.reviewers(record.run_id, record.plan_hash) - {same_name(by)}
     if len(found) >= rule.reviews_required:
         return []
     return [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from manifests.policy import Policy
 from resources.evidence.store import EvidenceStore
 from resources.ledger.facade import Ledger
-from resources.ledger.policy_in_force import InForce, in_force
+from resources.ledger.policy_in_force import InForce
 from resources.settings import Settings
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Platform:
     @property
     def policy_in_force(self) -> InForce:
         """The policy in force, with the decision that has put it there."""
-        return in_force(self.ledger.engine, self.settings.home)
+        return self.ledger.policies.in_force(self.settings.home)
 
 
 @contextmanager
@@ -147,4 +147,4 @@ def open_platform(settings: Settings) -> Iterator[Platform]:
         platform.ledger.require_current()
         yield platform
     finally:
-        platform.ledger.engine.dispose()
+        platform.ledger.close()

@@ -18,11 +18,11 @@ from backfill_assets.planning.live_names import ATTEMPTS, is_live_id, prefix_of
 from backfill_assets.planning.resolve import plan_run
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
-from manifests.lifecycle import PUBLISH, RunState
+from manifests.lifecycle import PUBLISH, PublicationState, RunState
 from manifests.model import Kind, Mode, RunManifest, manifest_from
 from manifests.planner import SourceState
 from resources import logs
-from resources.ledger import stops, ticks, watermarks
+from resources.ledger import ticks
 from resources.ledger.facade import RunRecord, now
 from resources.ledger.watermarks import Watermark
 
@@ -81,7 +81,7 @@ def tick(platform: Platform, target: TargetTable) -> Tick:
 def _tick(platform: Platform, target: TargetTable) -> Tick:
     policy_of(target)
     under_way = _under_way(platform, target)
-    if under_way and (stop := stops.held(platform.ledger.engine, under_way[0].run_id)) is not None:
+    if under_way and (stop := platform.ledger.stops.held(under_way[0].run_id)) is not None:
         run_id = under_way[0].run_id
         return Tick(target.name, None, f"{run_id} was {stop}; `backfill resume {run_id}` goes on")
     if under_way:
@@ -91,7 +91,7 @@ def _tick(platform: Platform, target: TargetTable) -> Tick:
     manifest, why = _next(platform, target)
     if manifest is None:
         return Tick(target.name, None, why)
-    ticks.record(platform.ledger.engine, manifest, now())
+    platform.ledger.ticks.record(manifest, now())
     record = approve_by_policy(platform, target, plan_run(platform, manifest))
     return Tick(target.name, record, why)
 
@@ -122,7 +122,7 @@ def _take_over(platform: Platform, target: TargetTable, record: RunRecord) -> No
     Raises:
         TransitionRefused: if it is another manifest.
     """
-    if ticks.has_written(platform.ledger.engine, record.manifest):
+    if platform.ledger.ticks.has_written(record.manifest):
         return
     manifest, _ = _next(platform, target, again=record)
     if manifest != record.manifest:
@@ -133,7 +133,7 @@ def _take_over(platform: Platform, target: TargetTable, record: RunRecord) -> No
                 f"`backfill cancel {record.run_id} --by NAME`: LIVE goes on with the next snapshot of {target.source}",
             )
         )
-    ticks.record(platform.ledger.engine, manifest, now())
+    platform.ledger.ticks.record(manifest, now())
 
 
 def live_manifest(platform: Platform, target: TargetTable) -> RunManifest | None:
@@ -153,7 +153,7 @@ def approve_by_policy(platform: Platform, target: TargetTable, record: RunRecord
     """
     if record.state is not RunState.PLANNED:
         return record
-    if wrong := ticks.problems(platform.ledger.engine, record.manifest):
+    if wrong := platform.ledger.ticks.problems(record.manifest):
         raise TransitionRefused(wrong)
     if record.plan.policy != platform.policy.hash:  # it has changed since: a plan is approved under the one in force
         record = plan_run(platform, record.manifest)
@@ -186,7 +186,7 @@ def _next(platform: Platform, target: TargetTable, *, again: RunRecord | None = 
         return None, f"{target.source} holds no rows at snapshot {source.snapshot_id}"
     # a day after today is a mistake of the source: it must not open chunks of the future
     known = min(max(file.last_day for file in source.files), now().date())
-    watermark = watermarks.current(platform.ledger.engine, target.name)
+    watermark = platform.ledger.watermarks.current(target.name)
     if (
         watermark is not None
         and watermark.source_snapshot_id == source.snapshot_id
@@ -256,8 +256,8 @@ def _free_run_id(platform: Platform, target: TargetTable, snapshot_id: int) -> t
         record = platform.ledger.find(run_id)
         if record is None:
             return run_id, ""
-        tried = [entry["state"] for entry in platform.ledger.publications(run_id) if entry["action"] == PUBLISH]
-        if record.state is not RunState.REJECTED or "REFUSED" not in tried:
+        tried = [entry.state for entry in platform.ledger.publications(run_id) if entry.action == PUBLISH]
+        if record.state is not RunState.REJECTED or PublicationState.REFUSED not in tried:
             return None, f"{run_id} is {record.state}: {record.state_reason}"
     return None, f"{ATTEMPTS} live runs for snapshot {snapshot_id} were refused by {target.name}: see their reasons"
 

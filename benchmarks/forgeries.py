@@ -544,7 +544,7 @@ class Forger:
         seen = Seen(self.table())
         assert seen.main is not None
         own = {
-            one["snapshot_id"]
+            one.snapshot_id
             for run in self.platform.ledger.runs()
             for one in self.platform.ledger.publications(run.run_id)
         }

@@ -292,7 +292,7 @@ def outcome(platform: Platform, case: Case) -> dict[str, Any]:
     table = platform.lakehouse.table(READINGS)
     main = rows(platform)
     keys = [row[:2] for row in main]
-    committed = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    committed = [one for one in ledger.publications(run_id) if one.state == "COMMITTED"]
     root = platform.evidence.verify(run_id)
     folder = platform.evidence.folder / run_id
     with ledger.engine.connect() as connection:
@@ -307,19 +307,19 @@ def outcome(platform: Platform, case: Case) -> dict[str, Any]:
         "rows of each ref": {ref: _fingerprint(platform, READINGS, ref) for ref in refs},
         "history": {name: _history(platform, name, root) for name in (READINGS, CORRECTIONS)},
         "states": {record.run_id: record.state.value for record in ledger.runs()},
-        "transitions": [(one["from_state"], one["to_state"]) for one in ledger.history(run_id)],
-        "approvals": [one["decision"] for one in ledger.approvals(run_id)],
+        "transitions": [(one.from_state, one.to_state) for one in ledger.history(run_id)],
+        "approvals": [one.decision for one in ledger.approvals(run_id)],
         "chunks": [
             (one.chunk, one.state.value, one.rows, one.digest, len(one.files), len(one.derived), len(one.replaced))
             for one in ledger.chunks(run_id)
         ],
-        "attempts that were staged": [one["chunks"] for one in ledger.attempts(run_id) if one["state"] == "STAGED"],
-        "attempts left open": [one["attempt"] for one in ledger.attempts(run_id) if one["state"] == "RUNNING"],
+        "attempts that were staged": [one.chunks for one in ledger.attempts(run_id) if one.state == "STAGED"],
+        "attempts left open": [one.attempt for one in ledger.attempts(run_id) if one.state == "RUNNING"],
         "verdicts": sorted((one.chunk, one.gate, one.passed) for one in ledger.verdicts(run_id)),
         "accepted": ledger.accepted(READINGS),
-        "publications": [(one["action"], one["ref"], one["files_added"], one["files_removed"]) for one in committed],
-        "publications left open": [one["id"] for one in ledger.publications(run_id) if one["state"] == "INTENT"],
-        "evidence roots of the publications": {one["evidence_root"] == root for one in committed},
+        "publications": [(one.action, one.ref, one.files_added, one.files_removed) for one in committed],
+        "publications left open": [one.id for one in ledger.publications(run_id) if one.state == "INTENT"],
+        "evidence roots of the publications": {one.evidence_root == root for one in committed},
         "evidence": sorted(file.name for file in folder.glob("bundle/*")),
         "records": {file.name: _record(file, root) for file in sorted(folder.glob("records/*.json"))},
         "leases left open": open_leases,

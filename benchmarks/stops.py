@@ -321,8 +321,8 @@ def stop_once(home: Path, platform: Platform, run_id: str, way: Way, delay: floa
     process.join(delay)
     if not process.is_alive():
         return False
-    known, attempts = stops.newest(ledger.engine, run_id), ledger.attempts(run_id)
-    under_way = "computing" if any(one["state"] == "RUNNING" for one in attempts) else ledger.run(run_id).state.lower()
+    known, attempts = ledger.stops.newest(run_id), ledger.attempts(run_id)
+    under_way = "computing" if any(one.state == "RUNNING" for one in attempts) else ledger.run(run_id).state.lower()
     at = time.monotonic()
     try:
         at = way.stop(platform, run_id, process)
@@ -331,7 +331,7 @@ def stop_once(home: Path, platform: Platform, run_id: str, way: Way, delay: floa
             tally.wrong.append(f"{run_id}: {way.name} was refused: {error}")
     end = _ended(process)
     record = ledger.run(run_id)
-    stop = stops.after(ledger.engine, run_id, known)
+    stop = ledger.stops.after(run_id, known)
     where = f"{run_id}, {way.name} after {delay:.1f} s ({under_way})"
     if end is None:
         tally.wrong.append(f"{where}: did not end")
@@ -344,8 +344,8 @@ def stop_once(home: Path, platform: Platform, run_id: str, way: Way, delay: floa
     wrong = {
         f"took {end - at:.1f} s, load {os.getloadavg()[0]:.1f}": end - at > LIMIT and not published,
         "exit code 0": process.exitcode == 0 and not published and way.launch is by_command,
-        "attempts left RUNNING": any(one["state"] == "RUNNING" for one in ledger.attempts(run_id)),
-        "an attempt FAILED": any(one["state"] == "FAILED" for one in ledger.attempts(run_id)),
+        "attempts left RUNNING": any(one.state == "RUNNING" for one in ledger.attempts(run_id)),
+        "an attempt FAILED": any(one.state == "FAILED" for one in ledger.attempts(run_id)),
         f"not on record: {stop}": under_way == "computing"
         and (stop is None or not stop.through.startswith(way.through)),
         "stopped, and nobody has said so": under_way != "computing"

@@ -85,8 +85,11 @@ CHANGE, COMMITS, REFERENCES, LEASING = (
     f"backfill_assets/publication/{name}.py" for name in ("change", "table_by_table", "move_references", "leasing")
 )
 DOCTOR = "backfill_assets/operations/doctor.py"
-GARBAGE, LEDGER = "backfill_assets/operations/garbage.py", "resources/ledger/facade.py"
+GARBAGE = "backfill_assets/operations/garbage.py"
 REPLACEMENTS, LOADS = (f"resources/lakehouse/{name}.py" for name in ("replacements", "load_commits"))
+RUNS, APPROVALS, ACCEPTED, PUBLICATIONS = (
+    f"resources/ledger/{name}.py" for name in ("runs", "approvals", "accepted_versions", "publications")
+)
 
 MENDS = (
     Mend(
@@ -155,8 +158,8 @@ MENDS = (
             ),
             Edit(
                 DOCTOR,
-                'tell_again(platform, run_id, done[-1]["action"], len(done))',
-                'getattr(publication, done[-1]["action"])(platform, run_id)',
+                "tell_again(platform, run_id, done[-1].action, len(done))",
+                "getattr(publication, done[-1].action)(platform, run_id)",
             ),
             Edit(
                 DOCTOR,
@@ -206,22 +209,20 @@ MENDS = (
         30,
         (
             Edit(
-                LEDGER,
-                "            _require_state(record, expected, wanted)\n"
-                "            _move(connection, run_id, expected, wanted, actor, reason)\n",
-                "            _move(connection, run_id, record.state, wanted, actor, reason)\n",
+                RUNS,
+                "            require_state(record, expected, wanted)\n"
+                "            move_run(connection, run_id, expected, wanted, actor, reason)\n",
+                "            move_run(connection, run_id, record.state, wanted, actor, reason)\n",
             ),
             Edit(
-                LEDGER,
-                "            wanted = RunState.APPROVED if approve else RunState.REJECTED\n"
-                "            _require_state(record, expected, wanted)\n",
-                "            wanted = RunState.APPROVED if approve else RunState.REJECTED\n"
-                "            check_transition(run_id, record.state, wanted)\n",
+                APPROVALS,
+                "require_state(record, expected, wanted)",
+                "require_state(record, record.state, wanted)",
             ),
             Edit(
-                LEDGER,
-                "_move(connection, run_id, expected, wanted, by, comment)",
-                "_move(connection, run_id, record.state, wanted, by, comment)",
+                APPROVALS,
+                "move_run(connection, run_id, expected, wanted, by, comment)",
+                "move_run(connection, run_id, record.state, wanted, by, comment)",
             ),
         ),
     ),
@@ -287,7 +288,7 @@ MENDS = (
         (
             Edit(
                 REFERENCES,
-                "            return action == REINSTATE and bool(done) and undone_by(done) != ROLLBACK\n",
+                "            return action == REINSTATE and bool(done) and undone_by([one.change for one in done]) != ROLLBACK\n",
                 '            undone = next(one["action"] for one in reversed(done) if one["action"] != ACCEPT)\n'
                 "            return change.last(change.target.name, undone) is None\n",
             ),
@@ -323,12 +324,12 @@ MENDS = (
         "REPLACE_PARTITIONS, above nothing: unwind",
         12,
         (
-            Edit(LEDGER, "    since = connection.execute(rolled_back).scalar()\n", "    since = None\n"),
-            Edit(LEDGER, "runs.c.state.in_([RunState.PUBLISHED, RunState.SUPERSEDED]),", "sa.true(),"),
+            Edit(ACCEPTED, "    since = connection.execute(rolled_back).scalar()\n", "    since = None\n"),
+            Edit(ACCEPTED, "runs.c.state.in_([RunState.PUBLISHED, RunState.SUPERSEDED]),", "sa.true(),"),
             Edit(
-                LEDGER,
-                "if published and not _still_holds(connection, holder):",
-                "if not _still_holds(connection, holder):",
+                PUBLICATIONS,
+                "if published and not accepted_versions.still_holds(connection, holder):",
+                "if not accepted_versions.still_holds(connection, holder):",
             ),
         ),
     ),

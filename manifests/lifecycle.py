@@ -1,13 +1,12 @@
-"""The states of a run, the transitions allowed between them, and the actions that change what readers see.
+"""The states of a run and of what belongs to it, the transitions allowed between a run's, and the actions that change what readers see.
 
 The rules only; who holds the state and moves it by compare-and-set is the ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
 
 from manifests.errors import Problem, TransitionRefused
 
@@ -35,6 +34,51 @@ class RunState(StrEnum):
     REJECTED = "REJECTED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+
+
+class ChunkState(StrEnum):
+    """Where a chunk stands."""
+
+    PLANNED = "PLANNED"
+    STAGED = "STAGED"
+    PASSED = "PASSED"
+    FAILED = "FAILED"
+
+
+class AttemptState(StrEnum):
+    """How an attempt at computing chunks has ended, or that it is under way."""
+
+    RUNNING = "RUNNING"
+    STAGED = "STAGED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+    """A stop has ended it."""
+    OBSOLETE = "OBSOLETE"
+    """Its chunks were planned anew before it was staged: nothing of it is used, and nothing has failed."""
+
+
+class PublicationState(StrEnum):
+    """What has become of an action that changes a target."""
+
+    INTENT = "INTENT"
+    """It is about to, or nobody knows yet what came of it."""
+    COMMITTED = "COMMITTED"
+    REFUSED = "REFUSED"
+    """It has changed nothing."""
+    ABANDONED = "ABANDONED"
+    """Its process ended before it could say what came of it; another entry says so."""
+
+
+class DecisionKind(StrEnum):
+    """What somebody has decided about a run."""
+
+    REVIEWED = "REVIEWED"
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    PUBLISH = "PUBLISH"
+    ROLLBACK = "ROLLBACK"
+    REINSTATE = "REINSTATE"
+    ACCEPT = "ACCEPT"
 
 
 S = RunState
@@ -83,16 +127,16 @@ def check_transition(run_id: str, current: RunState, wanted: RunState) -> None:
     )
 
 
-def undone_by(done: Sequence[Mapping[str, Any]]) -> str:
-    """Return the action that the next rollback or reinstatement undoes, from a run's committed entries, oldest first.
+def undone_by(done: Sequence[tuple[str, int | None]]) -> str:
+    """Return the action that the next rollback or reinstatement undoes, from action and snapshot of a run's changes, oldest first.
 
     It is the last one by which main came to show something else. To accept a version makes main show what was published;
     where a version was taken back, or brought back, by its name alone, the entry has the snapshot that was published.
     """
-    published = done[0]["snapshot_id"]
-    for one in reversed(done):
-        if one["action"] == ACCEPT:
+    _, published = done[0]
+    for action, snapshot in reversed(done):
+        if action == ACCEPT:
             return PUBLISH
-        if one["snapshot_id"] not in {published, 0}:  # an earlier version could record a change of a name with 0
-            return str(one["action"])
+        if snapshot not in {published, 0}:  # an earlier version could record a change of a name with 0
+            return str(action)
     return PUBLISH

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 _OUTERMOST = "pid:[4026531836]"
 """The namespace of process numbers that is no container's, the same in every Linux kernel (PROC_PID_INIT_INO)."""
@@ -49,18 +48,34 @@ def is_at_work(name: str) -> bool:
     return number.isdigit() and _is_here(place) and not is_gone(name)
 
 
-def has_ended(worker: Mapping[str, Any]) -> bool:
+class Worker(Protocol):
+    """A process on record."""
+
+    @property
+    def host(self) -> str:
+        """The name of its machine."""
+
+    @property
+    def pid(self) -> int:
+        """Its number there."""
+
+    @property
+    def process(self) -> str:
+        """Its name (`this_process`); empty where older code has written the record."""
+
+
+def has_ended(worker: Worker) -> bool:
     """Return whether a process on record (`host`, `pid`, `process`) was of this machine, or container, and has ended."""
-    if worker["host"] != socket.gethostname():
+    if worker.host != socket.gethostname():
         return False
-    return is_gone(worker["process"]) if worker["process"] else not is_alive(worker["pid"])
+    return is_gone(worker.process) if worker.process else not is_alive(worker.pid)
 
 
-def is_busy(worker: Mapping[str, Any]) -> bool:
+def is_busy(worker: Worker) -> bool:
     """Return whether a process on record (`host`, `pid`, `process`) is of this machine, or container, and lives."""
-    if worker["host"] != socket.gethostname():
+    if worker.host != socket.gethostname():
         return False
-    return is_at_work(worker["process"]) if worker["process"] else is_alive(worker["pid"])
+    return is_at_work(worker.process) if worker.process else is_alive(worker.pid)
 
 
 def _is_here(place: str) -> bool:

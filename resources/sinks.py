@@ -27,7 +27,6 @@ from manifests.errors import Problem, SinkRefused
 from manifests.model import Mode, RunManifest
 from resources.lakehouse.facade import Lakehouse
 from resources.lakehouse.loads import LOAD_PROPERTY
-from resources.ledger import ticks
 from resources.ledger.facade import Ledger, RunRecord
 from resources.settings import load_settings
 
@@ -153,7 +152,7 @@ class Sinks:
         """
         mode = manifest.execution_mode
         refused = []
-        from_tick = ticks.has_written(self._ledger.engine, manifest)
+        from_tick = self._ledger.ticks.has_written(manifest)
         for name in manifest.safety.sinks:
             answer = judge(name, mode, manifest, from_tick=from_tick)
             self._record(manifest.run_id, mode, "plan", answer)
@@ -187,7 +186,7 @@ class Sinks:
         """Whether the ledger has the run as LIVE, with this manifest, and a tick as who wrote it."""
         if record is None or record.plan.mode is not Mode.LIVE or record.plan.manifest_hash != manifest.hash:
             return False
-        return ticks.has_written(self._ledger.engine, manifest)
+        return self._ledger.ticks.has_written(manifest)
 
     def record_outcome(self, manifest: RunManifest, name: str, action: str, outcome: str, reason: str) -> None:
         """Record what came of a write to a granted sink: SENT or FAILED."""

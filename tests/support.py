@@ -45,7 +45,6 @@ from manifests.planner import (
 )
 from manifests.policy import parse_policy
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, Lakehouse, Scope
-from resources.ledger import policy_in_force, ticks
 from resources.ledger.facade import GatedChunk, Ledger, RunRecord, Verdict, now
 
 TARGET = "silver.case_sla_daily"
@@ -196,7 +195,7 @@ def planned(
     """Record the plan of a run over whole months."""
     manifest = a_manifest(run_id, target=publishing(start, end), **changes)
     if manifest.kind is Kind.LIVE:
-        ticks.record(ledger.engine, manifest, now())
+        ledger.ticks.record(manifest, now())
     return ledger.record_plan(manifest, a_plan(manifest), REQUESTER)
 
 
@@ -246,12 +245,12 @@ def pass_all(ledger: Ledger, record: RunRecord, attempt: int) -> None:
 
 def put_in_force(platform: Platform, text: dict[str, Any]) -> None:
     """Put a policy in force in an installation: somebody proposes it as its file, somebody else adopts it."""
-    file, engine = platform.settings.home / "policy.yaml", platform.ledger.engine
+    file, policies = platform.settings.home / "policy.yaml", platform.ledger.policies
     file.write_text(yaml.safe_dump(text))
     if parse_policy(file.read_text()).hash == platform.policy.hash:
         return
-    proposed = policy_in_force.propose(engine, platform.settings, file, by="keeper", comment="", at=now(), who={})
-    policy_in_force.adopt(engine, proposed, by="another keeper", comment="", at=now(), who={})
+    proposed = policies.propose(platform.settings, file, by="keeper", comment="", at=now(), who={})
+    policies.adopt(proposed, by="another keeper", comment="", at=now(), who={})
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from benchmarks import small_table
 from benchmarks.small_table import closed, declared, manifest, planned, staged
 from resources.evidence.store import KEPT, EvidenceStore
 from resources.lakehouse.facade import local_path
-from resources.ledger import approvals, stops, transactions
+from resources.ledger import transactions
 
 WINTER = ("2020-01-01", "2020-02-29")
 
@@ -139,11 +139,11 @@ def test_a_second_link_of_a_kept_record_is_forgiven_if_it_says_the_same(platform
 
 
 def propose(platform: Platform) -> None:
-    approvals.keep_policy(platform.ledger, "f" * 64, {"x": 1})
+    platform.ledger.policies.keep("f" * 64, {"x": 1})
 
 
 def stop(platform: Platform) -> None:
-    stops.stop(platform.ledger.engine, "feb", by="olga", through="test")
+    platform.ledger.stops.stop("feb", by="olga", through="test")
 
 
 def cancel(platform: Platform) -> None:
@@ -355,7 +355,7 @@ def test_what_is_found_anew_at_each_look_is_asked_about(platform: Platform, monk
     real, looks = doctor._freezes, iter(range(100))
 
     def something_else_each_time(platform: Platform) -> Iterator[doctor.Disagreement]:
-        approvals.keep_policy(platform.ledger, f"{next(looks):064}", {"x": 1})
+        platform.ledger.policies.keep(f"{next(looks):064}", {"x": 1})
         yield doctor.Disagreement("freeze-over", str(next(looks)), "it is over", doctor.Sure.CERTAIN, "end it", str)
         yield from real(platform)
 

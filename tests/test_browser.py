@@ -30,7 +30,6 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.ui.serving import descendants
 from manifests.lifecycle import RunState
-from resources.ledger import stops
 from resources.processes import is_alive
 from resources.settings import load_settings
 
@@ -258,8 +257,8 @@ def test_terminate_ends_a_run_at_once_and_nothing_publishes_it_until_it_is_launc
     assert time.monotonic() - at < 20  # its process is gone, too: 5 seconds where nothing else needs the cores
     if glance is not None:
         glance.rest()
-    assert [one["state"] for one in ledger.attempts(STOPPED)] == ["STOPPED"]  # nothing was halved, nothing failed
-    (stop,) = stops.of_run(ledger.engine, STOPPED)
+    assert [one.state for one in ledger.attempts(STOPPED)] == ["STOPPED"]  # nothing was halved, nothing failed
+    (stop,) = ledger.stops.of_run(STOPPED)
     assert stop.through == f"Terminate of the Dagster run {dagster_run}"
     time.sleep(2 * SENSOR_SECONDS)
     assert day.state(STOPPED) is RunState.RUNNING

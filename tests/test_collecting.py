@@ -38,6 +38,7 @@ from resources.lakehouse.history import forget
 from resources.lakehouse.lineage import is_past, lineage_of
 from resources.lakehouse.storage import place_of
 from resources.ledger import facade as ledger_module
+from resources.ledger import instants
 from resources.ledger.facade import now
 from resources.ledger.tables import leases as leases_table
 
@@ -334,7 +335,8 @@ def run_gc(platform: Platform, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
     """Remove what there is by the command, on a machine whose clock is ahead."""
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_module, "now", lambda: now() + ahead)
+        for module in (ledger_module, instants):
+            patch.setattr(module, "now", lambda: now() + ahead)
         return CliRunner().invoke(cli, ["gc", "--delete", "--yes", *options])
 
 

@@ -21,7 +21,6 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.review.diff import recorded_diff
 from manifests.lifecycle import RunState
 from resources.lakehouse.facade import local_path
-from resources.ledger import stops
 
 KILLED = -9
 CHUNKS = (date(2010, 2, 1), date(2010, 7, 31))
@@ -74,12 +73,12 @@ def test_the_same_command_after_a_kill_at_every_point_ends_as_if_nothing_had_hap
     assert world.digests("disturbed") == world.digests(undisturbed.run_id)
     assert len(world.snapshots()) == len(history) + 1  # one publication, not one a try
     # each kill before the ledger's commit cost that attempt; no later one computed a chunk again
-    assert [attempt["state"] for attempt in ledger.attempts("disturbed")] == ["FAILED", "FAILED", "STAGED"]
+    assert [attempt.state for attempt in ledger.attempts("disturbed")] == ["FAILED", "FAILED", "STAGED"]
     inside = world.rows().filter(pl.col("run_id") == "disturbed")
     assert inside.height == sum(chunk.rows or 0 for chunk in ledger.chunks("disturbed"))
     assert inside.select("case_id", "clock", "business_date").is_duplicated().sum() == 0
     assert publish(world.platform, "disturbed").new is False
-    states = [entry["state"] for entry in ledger.publications("disturbed")]
+    states = [entry.state for entry in ledger.publications("disturbed")]
     assert states.count("COMMITTED") == 1
     assert "INTENT" not in states
     assert disturbed.plan_hash == ledger.run("disturbed").plan_hash
@@ -94,7 +93,7 @@ def test_a_kill_while_planning_leaves_a_plan_or_none(world: World, tmp_path: Pat
     command(world, "plan", str(file), fault="planning.recorded").finish(KILLED)
     assert world.platform.ledger.run("planned").state is RunState.PLANNED
     command(world, "plan", str(file)).finish(0)
-    moves = [(one["from_state"], one["to_state"]) for one in world.platform.ledger.history("planned")]
+    moves = [(one.from_state, one.to_state) for one in world.platform.ledger.history("planned")]
     assert moves == [("DRAFT", "PLANNED")]
 
 
@@ -119,8 +118,8 @@ def test_ctrl_c_and_a_kill_in_the_middle_of_a_spark_write_lose_nothing(world: Wo
     process.finish(1)
     assert "the run was stopped" in process.errors
     assert "Traceback" not in process.errors
-    assert [attempt["state"] for attempt in ledger.attempts("mid-write")] == ["STOPPED"]
-    stop = stops.held(ledger.engine, "mid-write")
+    assert [attempt.state for attempt in ledger.attempts("mid-write")] == ["STOPPED"]
+    stop = ledger.stops.held("mid-write")
     assert stop is not None
     assert stop.through.startswith("SIGINT to process")
     with world.dagster() as instance:

@@ -175,7 +175,7 @@ def test_the_ledger_says_what_an_attempt_has_read(world: World) -> None:
     with world.dagster() as instance:
         assert run_chunks(world.platform, instance, record, ["2011-06"])
     (attempt,) = world.platform.ledger.attempts("logged")
-    read, planned = json.loads(attempt["measures"]), record.plan
+    read, planned = json.loads(attempt.measures), record.plan
     assert 0 < read["range_rows"] <= planned.reads.rows
     assert 0 < read["range_files"] <= planned.reads.files
     assert 0 < read["range_bytes"] <= planned.reads.bytes

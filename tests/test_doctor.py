@@ -119,7 +119,7 @@ def test_a_publication_that_landed_unrecorded_is_recorded(world: World, monkeypa
     assert "publication-unrecorded" in [one.found.kind for one in repaired]
     assert state(world, "validated") is RunState.PUBLISHED
     assert world.snapshots() == snapshots  # nothing was published twice
-    states = [entry["state"] for entry in world.platform.ledger.publications("validated")]
+    states = [entry.state for entry in world.platform.ledger.publications("validated")]
     assert states == ["COMMITTED"]  # under the very intent whose process ended
     assert examine(world.platform) == []
 
@@ -167,7 +167,7 @@ def test_an_intent_that_did_not_land_is_in_doubt_while_its_run_may_still_be_publ
     moved(world.platform.ledger, "validated", RunState.CANCELLED, "ana", "nobody wants it")
     assert only(examine(world.platform)).repair is not None
     assert mend(world.platform)[1] == []
-    assert [entry["state"] for entry in world.platform.ledger.publications("validated")] == ["REFUSED"]
+    assert [entry.state for entry in world.platform.ledger.publications("validated")] == ["REFUSED"]
 
 
 def test_an_intent_of_a_lease_whose_process_is_dead_is_closed_and_the_run_can_be_published(
@@ -240,7 +240,7 @@ def test_an_attempt_of_a_dead_process_is_ended_and_the_run_goes_on(
     repaired, left = mend(world.platform)
     assert (len(repaired), left) == (1, [])
     (attempt,) = world.platform.ledger.attempts("dying")
-    assert (attempt["state"], attempt["error"]) == ("FAILED", "process ended")
+    assert (attempt.state, attempt.error) == ("FAILED", "process ended")
     with pytest.raises(TransitionRefused, match="attempt 1 of run 'dying' was ended"):
         world.platform.ledger.stage("dying", 1, {key: [] for key in keys})  # it lived after all: its files are not used
     assert [chunk.state for chunk in world.platform.ledger.chunks("dying")] == [ChunkState.PLANNED] * 2

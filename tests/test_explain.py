@@ -32,7 +32,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def sides(world: World) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The rows of history and of the restatement."""
     ledger = world.platform.ledger
-    snapshots = [ledger.publications(run_id)[0]["snapshot_id"] for run_id in ("history", "restated")]
+    snapshots = [ledger.publications(run_id)[0].snapshot_id for run_id in ("history", "restated")]
     old, new = (world.rows(snapshot) for snapshot in snapshots)
     return old, new
 

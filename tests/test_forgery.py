@@ -50,7 +50,8 @@ from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefuse
 from manifests.lifecycle import RunState
 from resources.evidence.store import SEALED, EvidenceStore, sha256_of_file
 from resources.lakehouse.facade import local_path
-from resources.ledger import journal, stops
+from resources.ledger import journal
+from resources.ledger.moments import Moment
 
 FORGED_REVIEW = """
     INSERT INTO approvals (run_id, decision, decided_by, comment, plan_hash, self_approved, role, at)
@@ -945,8 +946,8 @@ def test_whoever_seals_later_than_another_and_other_rows_leaves_what_its_link_is
     def rename(path: Path, target: Path) -> Path:
         if path.name.startswith("bundle.partial-") and not target.exists():
             with mock.patch.object(Path, "rename", real):  # it sleeps: a run is stopped and resumed, another seals
-                stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
-                stops.launched(platform.ledger.engine, "waiting", by="olga")
+                platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
+                platform.ledger.stops.launched("waiting", by="olga")
                 platform.evidence.seal("waiting", publication.bundle_files(platform, record))
         return real(path, target)
 
@@ -1069,10 +1070,10 @@ def test_a_candidate_may_be_shown_by_a_machine_whose_clock_is_behind(platform: P
 
 
 def test_what_is_decided_beside_a_publication_is_no_change_by_hand(tmp_path: Path, postgres_server: Postgres) -> None:
-    url, real = postgres_server.database(), records.unexplained
+    url, real = postgres_server.database(), Moment.unexplained
 
     def beside(*arguments: Any) -> Any:
-        stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
+        platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
         return real(*arguments)
 
     with declared():
@@ -1081,7 +1082,7 @@ def test_what_is_decided_beside_a_publication_is_no_change_by_hand(tmp_path: Pat
         planned(platform, manifest("waiting", "REPLACE_PARTITIONS", SCOPE))
         assert staged(platform, "waiting").state is RunState.VALIDATED
         refused = pytest.raises(PublicationRefused, match="was stopped by olga")
-        with mock.patch.object(records, "unexplained", beside), refused:
+        with mock.patch.object(Moment, "unexplained", beside), refused:
             publish(platform, "waiting")
         closed(platform)
     postgres_server.drop(url)
@@ -1326,7 +1327,7 @@ def test_a_publication_that_no_record_tells_of_is_named_and_made_up_for(platform
     for run_id in ("waiting", "history"):
         catch_up(platform, run_id, MOVED, {"completedBy": "doctor"})  # as an event of another run does
     (entry,) = platform.ledger.publications("waiting")
-    assert places(platform) == [f"ledger publications {entry['id']}"]
+    assert places(platform) == [f"ledger publications {entry.id}"]
     assert ("evidence-not-told", "waiting") in {(one.kind, one.where) for one in examine(platform)}
     mend(platform)
     assert places(platform) == []
@@ -1476,7 +1477,7 @@ def test_a_bundle_that_somebody_else_has_sealed_refuses_the_publication(
     assert platform.ledger.run("waiting").state is RunState.VALIDATED
     shutil.rmtree(planted)
     publish(platform, "waiting")
-    assert platform.evidence.verify("waiting") == platform.ledger.publications("waiting")[-1]["evidence_root"]
+    assert platform.evidence.verify("waiting") == platform.ledger.publications("waiting")[-1].evidence_root
     assert "mallory" not in report(platform, "waiting")
 
 
@@ -1497,8 +1498,8 @@ def test_a_bundle_of_an_edition_that_the_run_does_not_have_refuses_the_publicati
 def test_a_bundle_that_was_sealed_before_a_stop_and_a_review_is_the_runs_own(platform: Platform) -> None:
     with killed_at("publishing.sealed"):
         publish(platform, "waiting")
-    stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
-    stops.launched(platform.ledger.engine, "waiting", by="olga")
+    platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
+    platform.ledger.stops.launched("waiting", by="olga")
     publish(platform, "waiting")
     assert places(platform) == []
 
@@ -1511,8 +1512,8 @@ def test_a_process_that_slept_before_the_link_of_its_bundle_appends_none_after_t
 
     def sleeps(store: EvidenceStore, said: Mapping[str, Any], *, since: int) -> bool:
         with mock.patch.object(EvidenceStore, "_link_bundle", real):
-            stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
-            stops.launched(platform.ledger.engine, "waiting", by="olga")
+            platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
+            platform.ledger.stops.launched("waiting", by="olga")
             publish(platform, "waiting")
         return real(store, said, since=since)
 
@@ -1553,14 +1554,14 @@ def test_a_link_about_an_entry_that_is_still_to_come_makes_no_honest_one_wrong(p
     _of_the_journal(platform, 10**9)
     assert set(places(platform)) == {f"ledger journal {newest + 3}", "ledger journal 1000000000"}
     for _ in range(5):
-        stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
-        stops.launched(platform.ledger.engine, "waiting", by="olga")
+        platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
+        platform.ledger.stops.launched("waiting", by="olga")
     assert set(places(platform)) == {soon, "ledger journal 1000000000"}
 
 
 def test_a_link_about_an_entry_far_away_keeps_the_newest_one_from_no_link(platform: Platform) -> None:
     with mock.patch.object(platform.ledger.journal, "chain", None):
-        stops.stop(platform.ledger.engine, "waiting", by="olga", through="backfill stop")
+        platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
     with platform.ledger.engine.connect() as connection:
         newest = journal.newest(connection)
     _of_the_journal(platform, 10**9)
@@ -1595,7 +1596,7 @@ def test_a_planted_record_of_a_publication_keeps_nothing_of_what_was_committed_f
     with killed_at("publishing.recorded"):
         publish(platform, "waiting")
     (entry,) = platform.ledger.publications("waiting")
-    said = _unvouched(platform)["told-2"] | {"run_id": "waiting", "number": 7, "snapshot_id": entry["snapshot_id"]}
+    said = _unvouched(platform)["told-2"] | {"run_id": "waiting", "number": 7, "snapshot_id": entry.snapshot_id}
     planted = platform.evidence.records("waiting") / "told-7.json"
     planted.parent.mkdir(parents=True, exist_ok=True)
     planted.write_text(json.dumps(said))

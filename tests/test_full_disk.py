@@ -236,7 +236,7 @@ def test_a_batch_that_finds_no_room_is_not_halved(platform: Platform, monkeypatc
     monkeypatch.setattr(executor, "compute_batch", no_room)
     with pytest.raises(EnvironmentRefused, match="the disk is full"):
         small_table.staged(platform, "again")
-    assert [one["state"] for one in platform.ledger.attempts("again")] == ["FAILED"]
+    assert [one.state for one in platform.ledger.attempts("again")] == ["FAILED"]
     monkeypatch.undo()
     with small_table.declared():
         assert small_table.staged(platform, "again").state.value == "VALIDATED"

@@ -163,7 +163,7 @@ def test_dead_runs_lose_their_files_and_every_snapshot_stays_readable(world: Wor
     assert by_owner(found, OUTLINE).keys() == {"rejected", "undone"}
     assert found.refs == ("before-undone",)
     # the publication of `undone` lies between those of `whole` and `history`, which are kept, and `spring`
-    assert found.snapshots == (world.platform.ledger.publications("undone")[0]["snapshot_id"],)
+    assert found.snapshots == (world.platform.ledger.publications("undone")[0].snapshot_id,)
     snapshots, rows = readable(world), world.rows()
     assert sweep(world, at) == len(found.files)
     assert readable(world) == {one: count for one, count in snapshots.items() if one not in found.snapshots}

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -71,7 +70,6 @@ from backfill_assets.ui.serving import (  # fmt: skip
     noted_in,
     socket_folder,
 )
-from resources.ledger import stops
 
 ADDRESS = f"https://{NAME}"
 USERS = {"olga": "an operator's", "victor": "a viewer's"}
@@ -140,7 +138,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             *listeners_of(settings, port=0, read_only=False, behind=ADDRESS),
         ]
         note = noted_in(folder / "mutations.jsonl")
-        stopped = partial(stops.known, world.platform.ledger.engine)
+        stopped = world.platform.ledger.stops.known
         apps = [(guarded(context, pages, door.door, note, stopped), door.open()) for door in doors]
         apps.append((create_app_from_workspace_process_context(context), Listener(Door(Role.OPERATOR), bare).open()))
         served = Served(world, instance, context)
@@ -828,16 +826,16 @@ def test_an_operator_launches_and_the_launch_says_who(served: Served) -> None:
 
 
 def test_a_launch_says_which_stop_was_on_record_when_it_was_asked_for_whatever_was_sent(served: Served) -> None:
-    engine = served.world.platform.ledger.engine
+    on_record = served.world.platform.ledger.stops
     forged = f'{{key: "{STOP_TAG}", value: "999"}}'
     query = text_of("launchPartitionBackfill").replace("title:", f"tags: [{forged}], title:")
     for _ in range(2):
-        seen = stops.known(engine).get("offered", 0)
+        seen = on_record.known().get("offered", 0)
         before = {one.backfill_id for one in served.instance.get_backfills()}
         assert as_json(query)(served.way("operator")).status == 200
         (launched,) = [one for one in served.instance.get_backfills() if one.backfill_id not in before]
         assert launched.tags[STOP_TAG] == str(seen)
-        stops.stop(engine, "offered", by="olga", through="backfill stop")
+        on_record.stop("offered", by="olga", through="backfill stop")
     assert seen > 0
 
 

@@ -78,7 +78,7 @@ def state(it: Installation, run: Run) -> RunState:
 
 
 def entries(it: Installation, run: Run) -> list[str]:
-    return [one["state"] for one in it.platform.ledger.publications(run.run_id)]
+    return [one.state for one in it.platform.ledger.publications(run.run_id)]
 
 
 def publish(it: Installation, run: Run) -> None:

@@ -31,9 +31,8 @@ from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
 from resources.lakehouse import data_files as data_files_module
 from resources.lakehouse.facade import local_path
-from resources.ledger import approvals, judged, repairs
 from resources.ledger import facade as ledger_module
-from resources.ledger import leases as leases_module
+from resources.ledger import instants, judged
 from resources.ledger.facade import ChunkState, Verdict
 
 BY_NAME = {case.name: case for case in CASES}
@@ -353,7 +352,7 @@ def test_two_operators_who_launch_the_same_run_at_once_make_one_publication(
         operator.join()
     assert [operator.exitcode for operator in operators] == [0, 0]
     assert max(map(len, refusals)) < kills._REFUSALS, refusals
-    assert RunState.FAILED not in {one["to_state"] for one in platform.ledger.history(case.run_id)}
+    assert RunState.FAILED not in {one.to_state for one in platform.ledger.history(case.run_id)}
     # whose attempt was first is open; the other's is not used
     assert differing(platform, case, expected, but=("attempts that were staged",)) == {}
 
@@ -395,7 +394,7 @@ def test_a_launch_whose_run_another_one_has_judged_meanwhile_has_nothing_left_to
     monkeypatch.setattr(judging, "_run_verdicts", overtaken)
     assert judging.gate_run(platform, case.run_id) is None
     assert platform.ledger.run(case.run_id).state is RunState.VALIDATED
-    moves = [one["to_state"] for one in platform.ledger.history(case.run_id)]
+    moves = [one.to_state for one in platform.ledger.history(case.run_id)]
     assert moves.count("VALIDATED") == 1
 
 
@@ -450,19 +449,19 @@ def test_an_owner_accepts_numbers_of_the_files_that_are_staged_and_of_no_others(
     found = [Verdict(first, passed=False, summary="down by 80%", details={}, asks=True)]
     found += [Verdict(gate, passed=True, summary="fine", details={}) for gate in others]
     assert ledger.judge("unusual", found, "ada", of=judged.name_of(ledger.chunks("unusual")))
-    (seen,) = approvals.asking(ledger, "unusual")
-    assert repairs.plan_again(ledger, "unusual", ledger.chunks("unusual")[0], "its file is damaged", "doctor")
+    (seen,) = ledger.asking("unusual")
+    assert ledger.repairs.plan_again("unusual", ledger.chunks("unusual")[0], "its file is damaged", "doctor")
     executor.stage_chunks(platform, "unusual", keys)
     judging.gate_chunks(platform, "unusual")
 
     def accept(verdict: Verdict) -> RunState:
-        return approvals.accept_change(
-            ledger, "unusual", verdict, by="olga", reason="rain", plan_hash=record.plan_hash, gates=record.plan.gates
+        return ledger.accept_change(
+            "unusual", verdict, by="olga", reason="rain", plan_hash=record.plan_hash, gates=record.plan.gates
         )
 
     with pytest.raises(TransitionRefused, match="that are not what is staged now"):
         accept(seen)
-    assert not approvals.validate_accepted(ledger, "unusual", record.plan.gates, by="ada", why="as before")
+    assert not ledger.validate_accepted("unusual", record.plan.gates, by="ada", why="as before")
     assert ledger.judge("unusual", found, "ada", of=judged.name_of(ledger.chunks("unusual")))
     assert accept(seen) is RunState.VALIDATED
 
@@ -534,10 +533,10 @@ def test_a_clock_that_is_set_back_between_attempts_changes_nothing(
     closed(platform)
     kills.restore(kept)
     assert kills._launch(kept, REPLACE, point, None) == -signal.SIGKILL
-    right = ledger_module.now
+    right = instants.now
 
     with monkeypatch.context() as patch:
-        for module in (ledger_module, leases_module, publication, planning):
+        for module in (ledger_module, instants, publication, planning):
             patch.setattr(module, "now", lambda: right() - timedelta(days=1))
         for step in REPLACE.steps[len(kills._noted(kept)) :]:
             STEPS[step](platform, REPLACE)

@@ -37,7 +37,7 @@ from resources import processes as processes_module
 from resources.lakehouse import commits
 from resources.lakehouse.facade import Lakehouse
 from resources.lakehouse.fences import fence_of
-from resources.ledger import leases as leases_module
+from resources.ledger import instants
 from resources.ledger.facade import Ledger
 from resources.ledger.leases import Lease, Leases
 from resources.ledger.tables import leases as leases_table
@@ -57,7 +57,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 @pytest.fixture
 def leases(ledger: Ledger) -> Leases:
-    return Leases(ledger.engine, 60)
+    return ledger.leases(60)
 
 
 def take(leases: Leases, days: tuple[date, date] = JANUARY, run_id: str = "one", target: str = TARGET) -> Lease:
@@ -175,9 +175,9 @@ def test_a_clock_that_was_set_back_brings_no_lease_to_life(
 ) -> None:
     first = take(leases)
     later = datetime.now(UTC) + timedelta(hours=2)
-    monkeypatch.setattr(leases_module, "now", lambda: later)
+    monkeypatch.setattr(instants, "now", lambda: later)
     second = take(leases, FEBRUARY, "later")
-    monkeypatch.setattr(leases_module, "now", lambda: later - timedelta(hours=2, seconds=1))
+    monkeypatch.setattr(instants, "now", lambda: later - timedelta(hours=2, seconds=1))
     third = take(leases, run_id="two")
     assert third.lost == (first.token,)  # it had expired before, and has
     with pytest.raises(LeaseHeld):
@@ -323,7 +323,7 @@ class Days:
         return validated(self.platform, run_id, f"2020-{month}-01", f"2020-{month}-31").run_id
 
     def entries(self, run_id: str) -> list[tuple[str, str]]:
-        return [(one["action"], one["state"]) for one in self.platform.ledger.publications(run_id)]
+        return [(one.action, one.state) for one in self.platform.ledger.publications(run_id)]
 
     def state(self, run_id: str) -> RunState:
         return self.platform.ledger.run(run_id).state
@@ -422,7 +422,7 @@ def test_one_that_slept_after_its_commit_finds_its_publication_on_record_in_the_
     assert paused.wakes()[0] == 0
     assert (days.state(sleeper), days.state("successor")) == (RunState.SUPERSEDED, RunState.PUBLISHED)
     assert days.platform.ledger.accepted(DAYS) == {"2020-01": "successor"}
-    assert [(one["token"], one["state"]) for one in days.platform.ledger.publications(sleeper)] == [(1, "COMMITTED")]
+    assert [(one.token, one.state) for one in days.platform.ledger.publications(sleeper)] == [(1, "COMMITTED")]
     rollback(days.platform, "successor")
     assert (days.runs(), days.state(sleeper)) == ({"sleeper"}, RunState.PUBLISHED)
 

@@ -55,7 +55,7 @@ from manifests.errors import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Mode
-from resources.ledger import freezes, ticks, watermarks
+from resources.ledger import ticks
 from resources.ledger.facade import RunRecord, now
 from resources.ledger.tables import waits
 from resources.settings import load_settings
@@ -103,7 +103,7 @@ class LiveWorld(World):
         return self.platform.ledger.run(record.run_id)
 
     def mark(self) -> tuple[date, int] | None:
-        found = watermarks.current(self.platform.ledger.engine, TARGET)
+        found = self.platform.ledger.watermarks.current(TARGET)
         return None if found is None else (found.complete_until, found.source_snapshot_id)
 
     def live_runs(self) -> list[str]:
@@ -161,7 +161,7 @@ def test_live_goes_on_from_the_watermark_and_makes_one_run_a_snapshot(
     assert (record.plan.publish_range.start, record.plan.publish_range.end) == (MARCH, date(2011, 4, 30))
     assert (record.state, record.plan.mode, record.plan.source_snapshot_id) == (RunState.APPROVED, Mode.LIVE, first)
     (approval,) = ledger.approvals(record.run_id)
-    assert (approval["decided_by"], approval["self_approved"]) == ("policy:live-daily", False)
+    assert (approval.decided_by, approval.self_approved) == ("policy:live-daily", False)
 
     done = command(world, monkeypatch, "live", TARGET, "--once")
     assert (done["runId"], done["state"]) == (record.run_id, "PUBLISHED")
@@ -300,7 +300,7 @@ def test_a_policy_approves_what_it_writes_and_nothing_else(world: LiveWorld, mon
     written = live_manifest(world.platform, target)
     assert written is not None
     greedy = written.model_copy(update={"safety": written.safety.model_copy(update={"requires_manual_publish": True})})
-    ticks.record(world.platform.ledger.engine, greedy, now())  # as if the policy had been another one then
+    world.platform.ledger.ticks.record(greedy, now())  # as if the policy had been another one then
     record = plan_run(world.platform, greedy)
     with pytest.raises(TransitionRefused, match="not what the live policy"):
         approve_by_policy(world.platform, target, record)
@@ -328,7 +328,7 @@ def test_a_person_who_writes_live_into_a_manifest_is_refused_and_gets_no_sink(
             planned(world.platform, claimed)
         assert "`backfill live silver.case_sla_daily`" in str(refused.value)
     assert ledger.find("mine") is None
-    assert {one["decision"] for one in ledger.sink_attempts("mine")} == {"REFUSED"}
+    assert {one.decision for one in ledger.sink_attempts("mine")} == {"REFUSED"}
     monkeypatch.setenv("BACKFILL_HOME", str(world.home))
     (tmp_path / "mine.json").write_text(claimed.canonical())
     said = CliRunner().invoke(cli, ["plan", str(tmp_path / "mine.json")])
@@ -358,7 +358,7 @@ def test_a_tick_that_was_written_into_the_ledger_by_hand_gives_no_rights(world: 
             (TARGET, claimed.hash),
         )
         connection.commit()
-    assert not ticks.has_written(world.platform.ledger.engine, claimed)
+    assert not world.platform.ledger.ticks.has_written(claimed)
     with pytest.raises(PlanRefused, match="has kind LIVE, and no tick has written it"):
         plan_run(world.platform, claimed)
 
@@ -370,9 +370,9 @@ def test_a_tick_that_comes_late_when_its_run_has_another_text_leaves_no_row(
     record = tick(world.platform, with_policy(world, monkeypatch, begins_on=MARCH)).record
     assert record is not None
     late = record.manifest.model_copy(update={"reason": "what a tick wrote that slept while the watermark moved"})
-    ticks.record(world.platform.ledger.engine, late, now())
-    assert not ticks.has_written(world.platform.ledger.engine, late)
-    assert ticks.has_written(world.platform.ledger.engine, record.manifest)
+    world.platform.ledger.ticks.record(late, now())
+    assert not world.platform.ledger.ticks.has_written(late)
+    assert world.platform.ledger.ticks.has_written(record.manifest)
     with pytest.raises(TransitionRefused, match=record.run_id):
         plan_run(world.platform, late)
 
@@ -384,7 +384,7 @@ def test_a_run_that_an_earlier_version_let_somebody_plan_as_live_is_neither_appr
     target, ledger = with_policy(world, monkeypatch, begins_on=MARCH), world.platform.ledger
     with monkeypatch.context() as before:
         before.setattr(ticks, "problems_in", lambda *_: [])
-        before.setattr(ticks, "problems", lambda *_: [])
+        before.setattr(ticks.Ticks, "problems", lambda *_: [])
         scope = world.scope(FIRST, date(2011, 1, 31))
         claimed = world.manifest("mine", kind="LIVE", requestedBy="eve", safety={}, target=scope)
         record = plan_run(world.platform, claimed)
@@ -490,7 +490,7 @@ def test_gaps_and_crossed_cut_lines_are_refused_on_what_the_ledger_holds(
 def test_live_waits_for_a_freeze_and_takes_its_data_in_afterwards(
     world: LiveWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger, engine = world.platform.ledger, world.platform.ledger.engine
+    ledger = world.platform.ledger
     world.arrive(FIRST, date(2011, 5, 5))
     world.history(date(2011, 4, 30))
     frozen = world.approved(world.manifest("frozen", target=world.scope(APRIL, date(2011, 4, 30)), freeze={"hours": 5}))
@@ -503,7 +503,7 @@ def test_live_waits_for_a_freeze_and_takes_its_data_in_afterwards(
         publish(world.platform, live.run_id)
     assert (ledger.run(live.run_id).state, world.snapshots()) == (RunState.VALIDATED, before)
     assert ledger.publications(live.run_id) == []
-    with engine.connect() as connection:
+    with ledger.engine.connect() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(waits)).scalar_one() == 1  # asked twice
     # it is listed: for people, for scripts, and by the sensor
     shown = {run["runId"]: run["waitsFor"] for run in command(world, monkeypatch, "status")}
@@ -518,7 +518,7 @@ def test_live_waits_for_a_freeze_and_takes_its_data_in_afterwards(
     # the frozen run is published: the wait is over, but the live run's base is no more, so another stands in for it
     world.stage(frozen)
     publish(world.platform, "frozen")
-    assert freezes.waiting(engine) == {}
+    assert ledger.freezes.waiting() == {}
     (request,) = publication_requests(world.platform, world.target)
     assert request.run_key == f"{live.run_id}:0:1"
     with pytest.raises(PublicationRefused, match="no longer holds the plan's files"):
@@ -563,7 +563,7 @@ def test_what_live_published_while_a_backfill_ran_is_neither_lost_nor_overwritte
         preview(world.platform, world.manifest("stale", target=april, source=stale))
     assert preview(world.platform, world.manifest("fresh", target=april)).source_snapshot_id == world.snapshot
     behind = live.manifest.model_copy(update={"source": live.manifest.source.model_copy(update={"snapshot_id": newer})})
-    ticks.record(ledger.engine, behind, now())
+    ledger.ticks.record(behind, now())
     with pytest.raises(PlanRefused, match="older knowledge never replaces newer"):
         preview(world.platform, behind)
 

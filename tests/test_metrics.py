@@ -60,7 +60,6 @@ from benchmarks.small_table import (
 from manifests.errors import EnvironmentRefused, InputRefused
 from resources.lakehouse.facade import Lakehouse, PinnedRead
 from resources.ledger.facade import now
-from resources.ledger.figures import figures
 from resources.ledger.tables import attempts, leases, publications, verdicts, watermarks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -144,7 +143,7 @@ def of_run(values: Values, name: str, run: str, **labels: str) -> float | None:
 def test_runs_and_chunks_are_those_of_the_ledger(platform: Platform, values: Values) -> None:
     for record in platform.ledger.runs():
         assert of_run(values, "backfill_run_state", record.run_id, state=record.state.value) == 1
-        since = platform.ledger.history(record.run_id)[-1]["at"].timestamp()
+        since = platform.ledger.history(record.run_id)[-1].at.timestamp()
         assert of_run(values, "backfill_run_state_since_timestamp_seconds", record.run_id) == pytest.approx(since)
         chunks = platform.ledger.chunks(record.run_id)
         for state in ("PLANNED", "STAGED", "PASSED", "FAILED"):
@@ -165,7 +164,7 @@ def test_runs_and_chunks_are_those_of_the_ledger(platform: Platform, values: Val
 
 def test_durations_are_those_of_the_ledger(platform: Platform, values: Values) -> None:
     (attempt,) = platform.ledger.attempts("history")
-    seconds = (attempt["ended_at"] - attempt["started_at"]).total_seconds()
+    seconds = (attempt.ended_at - attempt.started_at).total_seconds()
     assert of_run(values, "backfill_staging_seconds_sum", "history") == pytest.approx(seconds)
     assert of_run(values, "backfill_staging_seconds_count", "history") == 1
     assert of_run(values, "backfill_chunk_duration_seconds_count", "history") == 4
@@ -173,9 +172,9 @@ def test_durations_are_those_of_the_ledger(platform: Platform, values: Values) -
     assert of_run(values, "backfill_chunk_duration_seconds_bucket", "history", le="+Inf") == 4
     assert of_run(values, "backfill_chunk_duration_seconds_bucket", "history", le="3600.0") == 4
     for one in platform.ledger.publications("taken-back"):
-        took = (one["ended_at"] - one["started_at"]).total_seconds()
+        took = (one.ended_at - one.started_at).total_seconds()
         name = "backfill_publication_seconds_sum"
-        assert of_run(values, name, "taken-back", action=one["action"]) == pytest.approx(took)
+        assert of_run(values, name, "taken-back", action=one.action) == pytest.approx(took)
 
 
 def test_the_watermark_is_the_end_of_the_last_complete_day(platform: Platform, values: Values) -> None:
@@ -242,31 +241,31 @@ def test_a_chunk_that_two_launches_compute_is_a_duplicate_of_the_second(platform
 
     with mock.patch.object(executor, "compute_batch", overtaken):
         executor.stage_chunks(platform, "raced", keys)
-    (found,) = [one for one in figures(platform.ledger, at=now(), days=1, most=50).runs if one.run_id == "raced"]
+    (found,) = [one for one in platform.ledger.figures(at=now(), days=1, most=50).runs if one.run_id == "raced"]
     first = next(one for one in platform.ledger.chunks("raced") if one.chunk == keys[0])
     assert (found.suppressed_chunks, found.suppressed_rows) == (1, first.rows)
     assert sorted((one.chunks, one.holds) for one in found.staged) == [(1, 1), (2, 1)]
     with platform.ledger.engine.begin() as connection:  # as attempts from before this was recorded
         connection.execute(attempts.update().where(attempts.c.run_id == "raced").values(measures="{}"))
-    (found,) = [one for one in figures(platform.ledger, at=now(), days=1, most=50).runs if one.run_id == "raced"]
+    (found,) = [one for one in platform.ledger.figures(at=now(), days=1, most=50).runs if one.run_id == "raced"]
     assert (found.suppressed_chunks, found.suppressed_rows, found.read_rows) == (None, None, None)
 
 
 def test_a_publication_that_was_recorded_late_has_no_duration(platform: Platform) -> None:
     def seconds() -> Any:
-        found = {one.run_id: one for one in figures(platform.ledger, at=now(), days=1, most=50).runs}
+        found = {one.run_id: one for one in platform.ledger.figures(at=now(), days=1, most=50).runs}
         return found["merge"].publications.get("publish")
 
     (entry,) = platform.ledger.publications("merge")
     assert len(seconds()) == 1
     p = publications.c
     with platform.ledger.engine.begin() as connection:
-        late = entry["ended_at"] + timedelta(hours=1)
-        connection.execute(publications.update().where(p.id == entry["id"]).values(ended_at=late))
+        late = entry.ended_at + timedelta(hours=1)
+        connection.execute(publications.update().where(p.id == entry.id).values(ended_at=late))
     assert seconds() is None
     with platform.ledger.engine.begin() as connection:
-        connection.execute(publications.update().where(p.id == entry["id"]).values(ended_at=entry["ended_at"]))
-        connection.execute(leases.update().where(leases.c.id == entry["token"]).values(ended_how="FENCED"))
+        connection.execute(publications.update().where(p.id == entry.id).values(ended_at=entry.ended_at))
+        connection.execute(leases.update().where(leases.c.id == entry.token).values(ended_how="FENCED"))
     assert seconds() is None
 
 
@@ -327,18 +326,18 @@ def test_names_and_texts_follow_the_conventions(exposed: str) -> None:
 
 def test_runs_shown_one_by_one_are_bounded(platform: Platform) -> None:
     ledger, later = platform.ledger, now() + timedelta(days=31)
-    shown = {one.run_id for one in figures(ledger, at=later, days=30, most=50).runs}
+    shown = {one.run_id for one in ledger.figures(at=later, days=30, most=50).runs}
     assert {"stopped", "planned"} <= shown, "what is not over is shown whatever its age"
     assert not {"history", "merge", "taken-back"} & shown
-    first = figures(ledger, at=now(), days=30, most=2)
+    first = ledger.figures(at=now(), days=30, most=2)
     assert all(one.state.value not in {"PUBLISHED", "ROLLED_BACK"} for one in first.runs)
     assert first.left_out == len(ledger.runs()) - 2
     assert sum(first.counts.values()) == len(ledger.runs()), "all of them are counted"
-    assert figures(ledger, at=now(), days=30, most=0).runs == []
+    assert ledger.figures(at=now(), days=30, most=0).runs == []
 
 
 def test_rules_shown_of_a_run_are_bounded(platform: Platform) -> None:
-    run = next(one for one in figures(platform.ledger, at=now(), days=30, most=50).runs if one.run_id == "stopped")
+    run = next(one for one in platform.ledger.figures(at=now(), days=30, most=50).runs if one.run_id == "stopped")
     many = replace(
         run, rejected=type(run.rejected)({f"column_{number:02}: rule": 100 - number for number in range(50)})
     )

@@ -31,7 +31,6 @@ from backfill_assets.publication import publisher as publication
 from manifests.errors import LeaseHeld, PlanRefused, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, OnConflict, PublishMode
-from resources.ledger import stops
 from resources.ledger.leases import Leases
 from resources.ledger.tables import leases as leases_table
 from resources.processes import name_of
@@ -225,7 +224,7 @@ class TableUnderChange(RuleBasedStateMachine):
     # --- stops ----------------------------------------------------------------------------------------------------
 
     def _stop(self, run: Run) -> None:
-        stops.stop(self.it.platform.ledger.engine, run.run_id, by="olga", through="backfill stop")
+        self.it.platform.ledger.stops.stop(run.run_id, by="olga", through="backfill stop")
 
     @precondition(lambda self: self.runs())
     @rule(data=st.data())
@@ -237,7 +236,7 @@ class TableUnderChange(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_stopped_run_is_launched_again(self, data: st.DataObject) -> None:
         run = self.draw(data, [run for run in self.runs() if run.stopped])
-        stops.launched(self.it.platform.ledger.engine, run.run_id, by="ada")
+        self.it.platform.ledger.stops.launched(run.run_id, by="ada")
         self.model.resume(run)
 
     @precondition(lambda self: self.runs(RunState.VALIDATED, RunState.PUBLISHED, RunState.ROLLED_BACK))
@@ -460,9 +459,9 @@ class TableUnderChange(RuleBasedStateMachine):
     @invariant()
     def the_evidence_of_what_was_published_is_whole(self) -> None:
         for run in self.runs(RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK):
-            done = [one for one in self.it.platform.ledger.publications(run.run_id) if one["state"] == "COMMITTED"]
-            assert [one["action"] for one in done] == run.done
-            assert {one["evidence_root"] for one in done} == {self.it.platform.evidence.verify(run.run_id)}
+            done = [one for one in self.it.platform.ledger.publications(run.run_id) if one.state == "COMMITTED"]
+            assert [one.action for one in done] == run.done
+            assert {one.evidence_root for one in done} == {self.it.platform.evidence.verify(run.run_id)}
 
 
 @pytest.fixture
@@ -529,7 +528,7 @@ def test_corrections_are_not_issued_beside_a_replacement_that_is_refused(machine
 def test_what_the_doctor_has_closed_never_lands(machine: TableUnderChange) -> None:
     run = machine.given(PublishMode.REPLACE_PARTITIONS)
     assert machine.unanswered("publish", run, machine._mend) == [False]
-    assert [one["state"] for one in machine.it.platform.ledger.publications(run.run_id)] == ["REFUSED"]
+    assert [one.state for one in machine.it.platform.ledger.publications(run.run_id)] == ["REFUSED"]
     machine.act("publish", run)
     assert run.state is RunState.PUBLISHED
 

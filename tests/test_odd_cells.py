@@ -27,8 +27,6 @@ from manifests.errors import LeaseHeld
 from manifests.lifecycle import RunState
 from resources.ledger.cells import Day, IllegibleRow, Utc
 from resources.ledger.facade import Ledger
-from resources.ledger.leases import Leases
-from resources.ledger.repairs import newest_instants
 from resources.ledger.tables import journal, metadata
 
 # one of each way in which a command reads: a row as it is, JSON, an instant that is compared, the newest one, what is in force
@@ -138,7 +136,7 @@ def test_the_doctor_looks_on_past_an_instant_of_a_publication_that_is_none(platf
     change(platform, "UPDATE publications SET ended_at = 'zzz' WHERE id = 1")
     assert ("changed-by-hand", "ledger publications 1") in found(platform)
     assert {one.kind for one in dagster_disagreements(platform)} == {"not-checked"}
-    assert "publications.ended_at" not in newest_instants(platform.ledger)
+    assert "publications.ended_at" not in platform.ledger.repairs.newest_instants()
     assert any("publications" in one.where for one in verify(platform, data=False).everything)
 
 
@@ -191,11 +189,11 @@ def test_a_lease_that_lasts_longer_than_leases_do_is_named_and_can_be_ended(plat
 
 
 def test_a_lease_of_a_living_process_is_not_ended_whatever_the_clock_was_when_it_was_taken(platform: Platform) -> None:
-    lease = Leases(platform.ledger.engine, 60).acquire("silver.readings", date.min, date.max, "waiting", "publish")
+    lease = platform.ledger.leases(60).acquire("silver.readings", date.min, date.max, "waiting", "publish")
     change(platform, f"UPDATE leases SET expires_at = '2099-01-01 00:00:00.000000' WHERE id = {lease.token}")
     repaired, left = mend(platform)
     assert (repaired, [one.kind for one in left]) == ([], ["lease-too-long"])
-    Leases(platform.ledger.engine, 60).release(lease)
+    platform.ledger.leases(60).release(lease)
     assert examine(platform) == []
 
 

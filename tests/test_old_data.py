@@ -27,7 +27,6 @@ from backfill_assets.review.diff import diff_run
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import OLD_DATA_GATE
-from resources.ledger import approvals
 
 SOURCE = "bronze.case_events"
 FIRST = "first-history"
@@ -254,7 +253,7 @@ def test_an_unusual_change_waits_for_an_owner_and_is_void_when_the_numbers_chang
 
     assert record.state is RunState.STAGED
     assert "waits for an owner: breaches_look_reasonable" in record.state_reason
-    (verdict,) = approvals.asking(ledger, run_id)
+    (verdict,) = ledger.asking(run_id)
     assert verdict.details["accepted"] > verdict.details["staged"] == 0
     assert verdict.details["sample"][0]["change"] == "-100.0%"
     assert gate_run(world.platform, run_id) is None  # it is not judged again while it waits
@@ -276,10 +275,10 @@ def test_an_unusual_change_waits_for_an_owner_and_is_void_when_the_numbers_chang
     assert done.state is RunState.VALIDATED
     (kept,) = bundle_files(world.platform, done)["acceptances.json"]
     assert (kept["plan_hash"], kept["numbers"]["details"]) == (done.plan_hash, dict(verdict.details))
-    assert gate in approvals.accepted_gates(ledger, run_id)
+    assert gate in ledger.accepted_gates(run_id)
 
     ledger.record_verdicts(run_id, [type(verdict)(gate, False, "other numbers", {"staged": 1}, asks=True)])
-    assert approvals.accepted_gates(ledger, run_id) == {}
-    assert [one["void"] for one in approvals.decisions(ledger, run_id) if one["role"] == "owner"] == [True]
+    assert ledger.accepted_gates(run_id) == {}
+    assert [one.void for one in ledger.decisions(run_id) if one.role == "owner"] == [True]
     with pytest.raises(PublicationRefused, match="not passed: breaches_look_reasonable"):
         publish(world.platform, run_id)

@@ -37,7 +37,6 @@ from benchmarks import small_table
 from benchmarks.small_table import serves
 from manifests.errors import PublicationRefused
 from manifests.model import manifest_from
-from resources.ledger import stops
 
 TIME = re.compile(r"<time>20\d\d-\d\d-\d\d \d\d:\d\d:\d\d</time> UTC")
 ASSET = "/assets/silver/readings"
@@ -292,7 +291,7 @@ def test_a_launch_in_dagster_is_on_the_page_from_its_first_moment_on(platform: P
 
 def test_a_run_that_was_stopped_and_launched_again_says_both(platform: Platform) -> None:
     planned(platform, "again")
-    stops.stop(platform.ledger.engine, "again", by="ada", through="backfill stop")
+    platform.ledger.stops.stop("again", by="ada", through="backfill stop")
     with dg.DagsterInstance.ephemeral() as instance:
         instance.create_run_for_job(
             dg.GraphDefinition("staging").to_job(), status=dg.DagsterRunStatus.STARTING, tags={RUN_TAG: "again"}
@@ -346,9 +345,9 @@ def test_stops_and_the_launches_that_end_them_are_among_the_decisions(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(platform, "decided")
-    engine = platform.ledger.engine
-    stops.stop(engine, "decided", by="olga", through="backfill stop", reason="month's end")
-    stops.launched(engine, "decided", by="ada")
+    stops = platform.ledger.stops
+    stops.stop("decided", by="olga", through="backfill stop", reason="month's end")
+    stops.launched("decided", by="ada")
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
     said = CliRunner().invoke(cli, ["decisions", "decided", "--json"], catch_exceptions=False).output
     found = [(one["decision"], one["by"], one["channel"], one["comment"]) for one in json.loads(said)]

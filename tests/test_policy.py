@@ -49,8 +49,7 @@ from manifests.planner import plan_from_json
 from manifests.policy import Role, hash_of_subjects
 from resources.actors import SOMEBODY, Actor, Channel, Proof, acting
 from resources.lakehouse.facade import LOAD_PROPERTY
-from resources.ledger import approvals, ticks
-from resources.ledger import facade as ledger_module
+from resources.ledger import approvals, instants
 from resources.ledger.facade import Ledger, RunRecord
 from resources.ledger.tables import policy_decisions, runs
 from resources.policies import hashes_of
@@ -93,8 +92,8 @@ def validated(world: World, record: RunRecord) -> RunRecord:
 
 
 def decided(world: World, run_id: str) -> list[tuple[str, str, str, bool]]:
-    found = approvals.decisions(world.platform.ledger, run_id)
-    return [(one["decision"], one["role"], one["by"], one["void"]) for one in found]
+    found = world.platform.ledger.decisions(run_id)
+    return [(one.decision, one.role, one.by, one.void) for one in found]
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ def test_a_plan_made_under_another_policy_is_planned_again_before_it_is_approved
         decisions.approve(world.platform, run_id, by="bob")
     record = plan_run(world.platform, world.manifest(run_id))
     assert record.plan.policy == world.platform.policy.hash
-    assert approvals.policy_text(world.platform.ledger, record.plan.policy) is not None
+    assert world.platform.ledger.policies.text(record.plan.policy) is not None
     decisions.approve(world.platform, run_id, by="bob")
 
 
@@ -194,8 +193,7 @@ def test_named_publishers_publish_by_hand_and_not_as_approvers_where_the_policy_
         with pytest.raises(TransitionRefused, match=refused):
             decisions.publish(world.platform, record.run_id, by=by)
     for by, left in (("ana", 1), ("ops", 0)):  # ana's was recorded before the policy named publishers
-        approvals.record(
-            world.platform.ledger,
+        world.platform.ledger.record_decision(
             record.run_id,
             approvals.PUBLISH,
             role=Role.PUBLISHER,
@@ -233,9 +231,9 @@ def test_a_rollback_and_the_way_back_are_decisions_of_publishers_and_on_record(t
             decisions.reinstate(platform, "second", by="grace")
         assert decisions.reinstate(platform, "second", by="eve", break_glass="nobody else is awake").new
         found = [
-            (one["runId"], one["decision"], one["role"], one["by"], one["comment"], one["breakGlass"])
-            for one in approvals.decisions(platform.ledger)
-            if one["decision"] not in {"APPROVED", "PUBLISH"}
+            (one.run_id, one.decision, one.role, one.by, one.comment, one.break_glass)
+            for one in platform.ledger.decisions()
+            if one.decision not in {"APPROVED", "PUBLISH"}
         ]
         assert found == [
             ("first", "ROLLBACK", "publisher", "ops", "", ""),
@@ -275,7 +273,7 @@ def test_an_interrupted_undoing_lets_nobody_pass_and_a_version_is_accepted_once(
         assert not decisions.accept(platform, "two", by="eve").new  # it is accepted: nothing is decided
         with pytest.raises(PublicationRefused, match="acceptance LATER is accepted"):
             decisions.accept(platform, "one", by="ops")
-        said = [(one["runId"], one["decision"], one["by"]) for one in approvals.decisions(platform.ledger)]
+        said = [(one.run_id, one.decision, one.by) for one in platform.ledger.decisions()]
         assert [one for one in said if one[1] not in {"APPROVED", "PUBLISH"}] == [
             ("one", "ROLLBACK", "ops"),
             ("one", "REINSTATE", "ops"),
@@ -310,7 +308,7 @@ def test_glass_that_is_broken_in_vain_is_loud_and_what_is_done_already_breaks_no
         assert refused.exit_code != 0
         assert "BREAK-GLASS" in refused.output  # on record, and so it is said, though the table refused it
         assert "BREAK-GLASS" not in CliRunner().invoke(cli, ["publish", "second", *reason]).output
-        assert [one["by"] for one in approvals.decisions(platform.ledger, break_glass=True)] == ["eve"]
+        assert [one.by for one in platform.ledger.decisions(break_glass=True)] == ["eve"]
         with instance_at(platform.settings) as instance:
             key = dg.AssetKey(
                 [*small_table.READINGS.split(".")[:-1], f"{small_table.READINGS.split('.')[-1]}_published"]
@@ -322,7 +320,7 @@ def test_glass_that_is_broken_in_vain_is_loud_and_what_is_done_already_breaks_no
 def test_live_is_held_to_a_rule_only_where_that_names_it(world: World):
     def approve(run_id: str) -> RunRecord:
         manifest = world.manifest(run_id, kind="LIVE", requestedBy="live schedule", safety={})
-        ticks.record(world.platform.ledger.engine, manifest, ledger_module.now())
+        world.platform.ledger.ticks.record(manifest, instants.now())
         record = plan_run(world.platform, manifest)
         return decisions.approve_by_policy(world.platform, record.run_id, by="policy:live-daily", comment="")
 
@@ -422,11 +420,11 @@ def test_what_is_on_record_says_which_policy_a_decision_was_held_against(world: 
     decisions.review(world.platform, run_id, by="eve")
     decisions.approve(world.platform, run_id, by="bob")
     held_against = world.platform.policy.hash
-    assert {one["policyHash"] for one in approvals.decisions(world.platform.ledger, run_id)} == {held_against}
+    assert {one.policy_hash for one in world.platform.ledger.decisions(run_id)} == {held_against}
     assert {
         one["policy_hash"] for one in bundle_files(world.platform, world.platform.ledger.run(run_id))["approvals.json"]
     } == {held_against}
-    text = approvals.policy_text(world.platform.ledger, held_against)
+    text = world.platform.ledger.policies.text(held_against)
     assert text is not None
     assert text["rules"] == [{"approvers": ["bob"]}]
 
@@ -494,9 +492,9 @@ def test_a_run_that_is_too_old_is_neither_computed_nor_published_whatever_the_cl
     target, ledger = world.platform.products.target(TABLE), world.platform.ledger
     require_computable(world.platform, record.run_id, [], target=target)
 
-    real = ledger_module.now()
+    real = instants.now()
     with monkeypatch.context() as later:
-        later.setattr(approvals, "now", lambda: real + timedelta(days=1.5))
+        later.setattr(instants, "now", lambda: real + timedelta(days=1.5))
         with pytest.raises(TransitionRefused, match=r"was approved 1\.5 days ago") as refusal:
             require_computable(world.platform, record.run_id, [], target=target)
         assert "plan the change again under a new run id" in str(refusal.value)
@@ -506,7 +504,7 @@ def test_a_run_that_is_too_old_is_neither_computed_nor_published_whatever_the_cl
         with ledger.engine.begin() as connection:
             of_run = runs.c.run_id == record.run_id
             connection.execute(sa.update(runs).where(of_run).values(updated_at=real + timedelta(days=3)))
-        back.setattr(approvals, "now", lambda: real)
+        back.setattr(instants, "now", lambda: real)
         with pytest.raises(TransitionRefused, match=r"was planned 3\.0 days ago"):
             require_computable(world.platform, record.run_id, [], target=target)
         with ledger.engine.begin() as connection:
@@ -546,8 +544,8 @@ def test_broken_glass_skips_no_age_and_no_other_plan(world: World, monkeypatch: 
     run_id = planned(world).run_id
     with pytest.raises(TransitionRefused, match="looked at"):
         decisions.approve(world.platform, run_id, by="eve", break_glass="the house is on fire", plan_hash="0" * 64)
-    at = ledger_module.now() + timedelta(days=2)
-    monkeypatch.setattr(approvals, "now", lambda: at)
+    at = instants.now() + timedelta(days=2)
+    monkeypatch.setattr(instants, "now", lambda: at)
     with pytest.raises(TransitionRefused, match="days ago"):
         decisions.approve(world.platform, run_id, by="eve", break_glass="the house is on fire")
 
@@ -621,13 +619,13 @@ def test_a_typed_name_is_a_claim_in_ledger_evidence_and_output(world: World, mon
     run_id = planned(world).run_id
     monkeypatch.setenv("BACKFILL_HOME", str(world.home))
     assert CliRunner().invoke(cli, ["approve", run_id, "--by", "bob"]).exit_code == 0
-    (one,) = approvals.decisions(world.platform.ledger, run_id)
-    assert (one["by"], one["channel"], one["proof"]) == ("bob", "CLI", "CLAIMED")
+    (one,) = world.platform.ledger.decisions(run_id)
+    assert (one.by, one.channel, one.proof) == ("bob", "CLI", "CLAIMED")
     (row,) = bundle_files(world.platform, world.platform.ledger.run(run_id))["approvals.json"]
     assert (row["decided_by"], row["channel"], row["proof"]) == ("bob", "CLI", "CLAIMED")
     assert "bob (claimed)" in " ".join(CliRunner().invoke(cli, ["decisions", run_id]).output.split())
     approval = world.platform.ledger.history(run_id)[-1]
-    assert (approval["actor"], approval["channel"], approval["proof"]) == ("bob", "CLI", "CLAIMED")
+    assert (approval.actor, approval.channel, approval.proof) == ("bob", "CLI", "CLAIMED")
 
 
 def test_a_policy_may_want_to_know_who_decides_and_then_a_typed_name_is_refused(
@@ -654,8 +652,8 @@ def test_a_policy_may_want_to_know_who_decides_and_then_a_typed_name_is_refused(
         decisions.approve(world.platform, manifest.run_id, by="bob")
     assert "the approver differs from the requester" in str(say("ana", "approve", manifest.run_id).exception)
     assert "APPROVED by bob" in say("bob", "approve", manifest.run_id).output
-    (one,) = approvals.decisions(world.platform.ledger, manifest.run_id)
-    assert (one["by"], one["channel"], one["proof"]) == ("bob", "CLI", "COMMAND")
+    (one,) = world.platform.ledger.decisions(manifest.run_id)
+    assert (one.by, one.channel, one.proof) == ("bob", "CLI", "COMMAND")
     # nor is the policy itself changed by a name
     file = tmp_path / "other.yaml"
     file.write_text("name: other\n")
@@ -695,8 +693,8 @@ def test_a_decision_in_the_ui_carries_who_is_logged_in_and_no_typed_name_replace
         assert "'bob' was typed, and 'olga' is logged in" in launch(instance, "bob", {USER_TAG: "olga"})
         assert "'victor' is no approver" in launch(instance, "", {USER_TAG: "victor"})
         assert launch(instance, "", {USER_TAG: "olga"}) == ""
-    (one,) = approvals.decisions(world.platform.ledger, record.run_id)
-    assert (one["by"], one["channel"], one["proof"]) == ("olga", "UI", "PROXY")
+    (one,) = world.platform.ledger.decisions(record.run_id)
+    assert (one.by, one.channel, one.proof) == ("olga", "UI", "PROXY")
 
 
 def test_what_dagster_runs_is_recorded_in_the_name_of_what_has_launched_it(world: World):
@@ -745,9 +743,9 @@ def test_a_publication_is_recorded_in_the_name_of_who_decided_it(tmp_path: Path)
             publish_body(platform, "one")
         with acting(Actor("olga", Channel.UI, Proof.PROXY)):
             decisions.rollback(platform, "one")
-        who = [(one["actor"], one["channel"], one["proof"]) for one in platform.ledger.publications("one")]
+        who = [(one.actor, one.channel, one.proof) for one in platform.ledger.publications("one")]
         assert who == [("sensor publish", "SENSOR", "PLATFORM"), ("olga", "UI", "PROXY")]
-        moves = [(one["to_state"], one["actor"], one["channel"]) for one in platform.ledger.history("one")]
+        moves = [(one.to_state, one.actor, one.channel) for one in platform.ledger.history("one")]
         assert moves[-2:] == [("PUBLISHED", "sensor publish", "SENSOR"), ("ROLLED_BACK", "olga", "UI")]
         assert verify(platform, data=True).everything == []
         small_table.closed(platform)
@@ -771,7 +769,7 @@ def test_a_plan_pins_who_is_erased_by_hash_and_the_ledger_keeps_no_key(world: Wo
     assert pin is not None
     hashes = hashes_of(["IT-0000001"])  # the other one is not erased yet
     assert (pin.subjects, pin.hash) == (1, hash_of_subjects(hashes))
-    assert approvals.kept_subjects(world.platform.ledger, pin.hash) == hashes
+    assert world.platform.ledger.erasure_lists.subjects(pin.hash) == hashes
     assert plan_from_json(record.plan.to_json()) == record.plan
     assert "IT-0000001" not in record.plan.to_json()
     assert pin.possible_rows > 0
@@ -783,7 +781,7 @@ def test_a_preview_keeps_nothing(world: World):
     assert plan.data is not None
     assert plan.data.erasure is not None
     with pytest.raises(TransitionRefused, match="is not in the ledger"):
-        approvals.kept_subjects(world.platform.ledger, plan.data.erasure.hash)
+        world.platform.ledger.erasure_lists.subjects(plan.data.erasure.hash)
 
 
 def test_subjects_that_no_file_can_hold_are_no_reason_to_refuse(world: World):
@@ -855,11 +853,11 @@ def test_the_plan_on_the_terminal_says_what_is_not_used(world: World, monkeypatc
 def test_a_ledger_of_before_keeps_its_approvals_and_is_upgraded(tmp_path: Path):
     from alembic import command as alembic
 
-    from resources.ledger.facade import _alembic_config
+    from resources.ledger.schema import alembic_config
 
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     with ledger.engine.begin() as connection:
-        config = _alembic_config()
+        config = alembic_config()
         config.attributes["connection"] = connection
         alembic.upgrade(config, "0002")
         at = "2024-05-01 12:00:00"
@@ -880,8 +878,8 @@ def test_a_ledger_of_before_keeps_its_approvals_and_is_upgraded(tmp_path: Path):
         ledger.require_current()
     ledger.migrate()
     ledger.require_current()
-    (one,) = approvals.decisions(ledger, "old")
-    assert (one["role"], one["breakGlass"], one["void"]) == ("approver", "", False)
+    (one,) = ledger.decisions("old")
+    assert (one.role, one.break_glass, one.void) == ("approver", "", False)
     (verdict,) = ledger.verdicts("old")
     assert not verdict.asks
     ledger.engine.dispose()

@@ -140,7 +140,7 @@ def test_a_clean_table_passes_and_nothing_is_changed(world: World) -> None:
     assert verdicts[STARTED].details["compared"] > 0
     assert (record.kind, record.mode) == ("RECONCILIATION", "RECONCILIATION")
     (approval,) = world.platform.ledger.approvals(record.run_id)
-    assert approval["decided_by"] == "policy:reconciliation"
+    assert approval.decided_by == "policy:reconciliation"
     chunks = world.platform.ledger.chunks(record.run_id)
     assert {chunk.state for chunk in chunks} == {ChunkState.PASSED}
     assert [chunk.files for chunk in chunks] == [()] * 4

@@ -104,7 +104,7 @@ def nothing_has_failed(platform: Platform) -> None:
     assert ledger.run(SLOW).state is RunState.RUNNING
     assert all(one.state is not ChunkState.FAILED for one in ledger.chunks(SLOW))
     assert {one.chunk: one.state for one in ledger.chunks(SLOW)}["2020-03"] is ChunkState.PLANNED
-    assert all(one["state"] in {"STAGED", OBSOLETE} for one in ledger.attempts(SLOW))
+    assert all(one.state in {"STAGED", OBSOLETE} for one in ledger.attempts(SLOW))
 
 
 def comes_to_its_end(platform: Platform) -> None:
@@ -196,7 +196,7 @@ def test_a_launch_of_chunks_that_keep_their_plan_is_not_obsolete(
     beside_computing(monkeypatch, lambda: meanwhile(platform))
     executor.stage_chunks(platform, SLOW, KEYS[:1])  # February only: the publisher has planned March anew
     assert platform.ledger.run(SLOW).state is RunState.RUNNING
-    assert [one["state"] for one in platform.ledger.attempts(SLOW)] == ["STAGED", "STAGED"]
+    assert [one.state for one in platform.ledger.attempts(SLOW)] == ["STAGED", "STAGED"]
     comes_to_its_end(platform)
 
 

@@ -33,7 +33,7 @@ from manifests.errors import InputRefused
 from manifests.model import Mode
 from resources.lakehouse.facade import DATA_VERSION_PROPERTY, LOAD_PROPERTY, local_path
 from resources.ledger import facade as ledger_module
-from resources.ledger import ticks
+from resources.ledger import instants
 from resources.ledger.facade import ChunkState, RunRecord
 from resources.ledger.tables import metadata
 from resources.spark.sessions import WEBHOOK_VARIABLE, ModeSpark
@@ -131,7 +131,7 @@ def test_it_reads_no_clock_but_the_plan_s(
     def another_day() -> datetime:
         return datetime(2061, 7, 28, tzinfo=UTC)
 
-    for somebody in (ledger_module, planning):
+    for somebody in (ledger_module, instants, planning):
         monkeypatch.setattr(somebody, "now", another_day)
     done = reproduce(unchanged.platform, "restated", keep=True)
     try:
@@ -311,7 +311,7 @@ def test_other_settings_are_named(restated: RunRecord, unchanged: World) -> None
 def test_a_live_run_is_reproduced_without_what_live_holds(shared_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WEBHOOK_VARIABLE, "https://example.invalid/hook")
     manifest = shared_world.manifest("live", kind="LIVE", target=shared_world.scope(*SPRING))
-    ticks.record(shared_world.platform.ledger.engine, manifest, ledger_module.now())
+    shared_world.platform.ledger.ticks.record(manifest, instants.now())
     shared_world.ran(manifest)
     assert WEBHOOK_VARIABLE in os.environ
     sessions = []

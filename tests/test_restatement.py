@@ -121,7 +121,7 @@ def test_chunking_never_changes_the_result(shared_world: World) -> None:
     # in another order, and with gaps between the chunks of a call
     keys = [chunk.key for chunk in alone.plan.chunks][1::3][::-1]
     world.stage(alone, keys)
-    assert len({attempt["attempt"] for attempt in world.platform.ledger.attempts("sevens")}) == 2
+    assert len({attempt.attempt for attempt in world.platform.ledger.attempts("sevens")}) == 2
     assert len(world.platform.ledger.attempts("alone")) == len(keys) == 3
     expected = world.digests("one-batch")
     assert None not in expected.values()

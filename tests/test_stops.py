@@ -42,7 +42,7 @@ from benchmarks.small_table import closed, declared, manifest, planned, staged
 from manifests.chunks import in_words
 from manifests.errors import PublicationRefused, RunStopped
 from manifests.lifecycle import RunState
-from resources.ledger import launches, stops
+from resources.ledger import stops
 from resources.ledger.leases import Leases
 from resources.ledger.tables import leases
 from resources.processes import name_of
@@ -83,7 +83,7 @@ def by_signal(number: signal.Signals) -> Callable[[Platform], None]:
 
 
 def elsewhere(platform: Platform) -> None:
-    stops.stop(platform.ledger.engine, RUN, by="olga", through="backfill stop", reason="the cluster is needed")
+    platform.ledger.stops.stop(RUN, by="olga", through="backfill stop", reason="the cluster is needed")
 
 
 def once_computing(platform: Platform) -> None:
@@ -138,9 +138,9 @@ def stopped(platform: Platform, work: Callable[[], Any]) -> float:
 
 def require_stopped(platform: Platform) -> None:
     """Nothing has failed, nothing was halved or tried again, and nobody publishes it."""
-    assert [one["state"] for one in platform.ledger.attempts(RUN)] in ([], ["STOPPED"], ["STAGED"])
+    assert [one.state for one in platform.ledger.attempts(RUN)] in ([], ["STOPPED"], ["STAGED"])
     assert not [one for one in platform.ledger.chunks(RUN) if one.error]
-    assert stops.held(platform.ledger.engine, RUN) is not None
+    assert platform.ledger.stops.held(RUN) is not None
     assert list(publication_requests(platform, small_table.TARGET)) == []
 
 
@@ -169,11 +169,11 @@ def test_a_stop_ends_a_batch_at_once_which_has_not_failed(
     monkeypatch.setattr(executor, "compute_batch", disturbed(platform, act, work))
     assert stopped(platform, lambda: executor.stage_chunks(platform, RUN, keys(platform))) < FOR_EVER / 4
     require_stopped(platform)
-    stop = stops.held(platform.ledger.engine, RUN)
+    stop = platform.ledger.stops.held(RUN)
     assert stop is not None
     assert stop.through.startswith(through)
     assert platform.ledger.run(RUN).state is RunState.RUNNING
-    assert str(launches.waits(platform.ledger, platform.ledger.run(RUN))).endswith(f"(`backfill resume {RUN}`)")
+    assert str(platform.ledger.launches.waits(platform.ledger.run(RUN))).endswith(f"(`backfill resume {RUN}`)")
     monkeypatch.setattr(executor, "compute_batch", small_table.compute)
     with stopping.launched(platform, RUN):
         assert staged(platform, RUN).state is RunState.VALIDATED
@@ -222,7 +222,7 @@ def test_a_stop_while_gates_judge_leaves_what_is_staged_and_judges_nothing(
     monkeypatch.setattr(judging, gate, usual)
     with stopping.launched(platform, RUN):
         assert staged(platform, RUN).state is RunState.VALIDATED
-    assert [one["state"] for one in platform.ledger.attempts(RUN)] == ["STAGED"], "nothing staged is computed again"
+    assert [one.state for one in platform.ledger.attempts(RUN)] == ["STAGED"], "nothing staged is computed again"
 
 
 def test_a_validated_run_that_is_stopped_is_published_by_nobody(platform: Platform) -> None:
@@ -376,7 +376,7 @@ def test_a_stop_prevents_a_publication_or_lets_its_commit_finish(
     else:
         with pytest.raises(RunStopped):
             publish(platform, RUN)
-    (stop,) = stops.of_run(platform.ledger.engine, RUN)
+    (stop,) = platform.ledger.stops.of_run(RUN)
     assert ("is not interrupted" in stop.note) == published
     assert (platform.ledger.run(RUN).state is RunState.PUBLISHED) == published
     assert (platform.lakehouse.snapshot_id(small_table.READINGS) != before) == published
@@ -401,7 +401,7 @@ def test_a_dagster_run_that_is_terminated_stops_its_run_and_ends_cancelled(
         result = job.execute_in_process(instance=instance, raise_on_error=False)
         assert instance.get_run_by_id(result.run_id).status is dg.DagsterRunStatus.CANCELED
     require_stopped(platform)
-    stop = stops.held(platform.ledger.engine, RUN)
+    stop = platform.ledger.stops.held(RUN)
     assert stop is not None
     assert stop.through == f"Terminate of the Dagster run {result.run_id}"
 
@@ -431,7 +431,7 @@ def test_a_dagster_run_of_a_run_that_is_stopped_elsewhere_ends_cancelled_and_so_
             result = job.execute_in_process(instance=instance, raise_on_error=False)
             assert instance.get_run_by_id(result.run_id).status is dg.DagsterRunStatus.CANCELED
             require_stopped(platform)
-            stops.launched(platform.ledger.engine, RUN, by="ada")
+            platform.ledger.stops.launched(RUN, by="ada")
     assert len(platform.ledger.attempts(RUN)) == 1, "the second one has computed nothing"
 
 
@@ -494,7 +494,7 @@ def test_only_what_a_person_launches_ends_a_stop(
     with dg.DagsterInstance.ephemeral() as instance:
         status = in_dagster(instance, launch_it, **tags).status
     assert status is (dg.DagsterRunStatus.SUCCESS if ends else dg.DagsterRunStatus.CANCELED)
-    assert (stops.held(platform.ledger.engine, RUN) is None) == ends
+    assert (platform.ledger.stops.held(RUN) is None) == ends
 
 
 def test_a_stop_holds_whose_clock_is_behind_that_of_the_launch_before_it(
@@ -543,7 +543,7 @@ def test_a_launch_in_dagster_ends_a_stop_that_the_server_knew_of_however_young_a
         return instance.get_run_by_id(result.run_id).status
 
     with dg.DagsterInstance.ephemeral() as instance:
-        seen = stops.known(platform.ledger.engine)[RUN]
+        seen = platform.ledger.stops.known()[RUN]
         assert asked(None) is dg.DagsterRunStatus.CANCELED, "the clocks of two machines may be a minute apart"
         assert asked(seen - 1) is dg.DagsterRunStatus.CANCELED, "it was asked for before the stop"
         require_stopped(platform)
@@ -565,7 +565,7 @@ def test_the_end_of_a_process_that_computes_a_live_run_is_no_stop_of_it(
         ended = in_dagster(instance, compute)
         assert ended.status is dg.DagsterRunStatus.FAILURE, "nobody has cancelled it"
         assert not [one for one in platform.ledger.chunks(RUN) if one.error]
-        assert stops.of_run(platform.ledger.engine, RUN) == []
+        assert platform.ledger.stops.of_run(RUN) == []
         # the service is started again, and LIVE's schedule launches the run
         monkeypatch.setattr(executor, "compute_batch", small_table.compute)
 
@@ -592,7 +592,7 @@ def test_a_launch_that_was_terminated_without_its_process_noting_it_is_stopped_o
         assert stop.through == f"Terminate of the Dagster run {done.run_id}"
         assert note_terminated(platform, instance, done.run_id) is None, "it is on record"
         again = nothing.execute_in_process(instance=instance, tags={RUN_TAG: RUN})
-        stops.launched(platform.ledger.engine, RUN, by="ada")
+        platform.ledger.stops.launched(RUN, by="ada")
         staged(platform, RUN)
         assert note_terminated(platform, instance, again.run_id) is None, "somebody has launched it since"
 
@@ -604,7 +604,7 @@ def test_what_was_launched_after_a_terminate_is_not_stopped_when_that_is_noted(p
         instance.add_run_tags(terminated.run_id, {RUN_TAG: RUN})
         with stopping.launched(platform, RUN):  # somebody launches it again: it is VALIDATED, and begins no attempt
             assert note_terminated(platform, instance, terminated.run_id) is None
-        assert stops.of_run(platform.ledger.engine, RUN) == []
+        assert platform.ledger.stops.of_run(RUN) == []
 
 
 def test_a_launch_that_waits_in_the_queue_while_the_terminate_before_it_is_noted_ends_that_stop(
@@ -640,7 +640,7 @@ def test_a_command_that_only_looks_is_ended_by_ctrl_c_and_stops_no_run(
 
     with pytest.raises(KeyboardInterrupt):
         look()
-    assert stops.of_run(platform.ledger.engine, RUN) == []
+    assert platform.ledger.stops.of_run(RUN) == []
 
 
 def test_a_run_that_was_stopped_while_it_was_computed_says_so_first_wherever_it_is_looked_at(
@@ -659,9 +659,7 @@ def test_a_run_that_was_stopped_while_it_was_computed_says_so_first_wherever_it_
         line.split() for line in CliRunner().invoke(cli, ["status", RUN], catch_exceptions=False).output.splitlines()
     ]
     (state,) = [" ".join(line) for line in status if "state" in line]
-    assert (
-        f"RUNNING, stopped by olga at {stops.of_run(platform.ledger.engine, RUN)[0].at:%Y-%m-%d %H:%M:%S} UTC" in state
-    )
+    assert f"RUNNING, stopped by olga at {platform.ledger.stops.of_run(RUN)[0].at:%Y-%m-%d %H:%M:%S} UTC" in state
     assert "RUNNING, stopped" in " ".join(CliRunner().invoke(cli, ["status"], catch_exceptions=False).output.split())
     assert "computing" not in page(platform, f"/backfill/{RUN}")
     with pytest.raises(PublicationRefused) as refused:
@@ -731,12 +729,12 @@ def test_the_command_stop_ends_a_run_in_the_name_that_is_given_and_says_how_it_g
     executor.stage_chunks(platform, RUN, keys(platform)[:1])
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
     shown = said("stop", RUN, "--by", "olga", "--reason", "month's end")
-    (stop,) = stops.of_run(platform.ledger.engine, RUN)
+    (stop,) = platform.ledger.stops.of_run(RUN)
     assert (stop.stopped_by, stop.through, stop.reason, stop.note) == ("olga", "backfill stop", "month's end", "")
     assert shown == f"{RUN}: {stop} what is staged stays; `backfill resume {RUN}` goes on"
     require_stopped(platform)
     told = json.loads(said("stop", RUN, "--by", "ada", "--json"))
-    again = stops.held(platform.ledger.engine, RUN)
+    again = platform.ledger.stops.held(RUN)
     assert again is not None
     assert (told["runId"], told["state"], told["stop"]["stopped_by"]) == (RUN, "RUNNING", "ada")
     assert (again.stopped_by, again.id) == ("ada", told["stop"]["id"])
@@ -757,7 +755,7 @@ def test_the_command_stop_needs_a_name_and_a_run_of_which_something_may_be_under
     assert "is unknown" in str(CliRunner().invoke(cli, ["stop", "nobody-planned-it", "--by", "olga"]).exception)
     decisions.cancel(platform, RUN, by="grace")
     assert f"run '{RUN}' is CANCELLED" in str(CliRunner().invoke(cli, ["stop", RUN, "--by", "olga"]).exception)
-    assert stops.of_run(platform.ledger.engine, RUN) == []
+    assert platform.ledger.stops.of_run(RUN) == []
 
 
 def test_a_publication_that_the_command_stop_meets_is_said_and_let_finish(
@@ -769,7 +767,7 @@ def test_a_publication_that_the_command_stop_meets_is_said_and_let_finish(
 
     def end_it() -> None:
         until = time.monotonic() + FOR_EVER
-        while stops.held(platform.ledger.engine, RUN) is None and time.monotonic() < until:
+        while platform.ledger.stops.held(RUN) is None and time.monotonic() < until:
             time.sleep(0.02)
         platform.ledger.close_refused(entry, "the lease is lost")
 
@@ -777,7 +775,7 @@ def test_a_publication_that_the_command_stop_meets_is_said_and_let_finish(
     shown = said("stop", RUN, "--by", "olga")
     assert shown.endswith("its publication by sensor was under way and is not interrupted; it is VALIDATED")
     assert "what is staged stays" not in shown
-    assert [one["state"] for one in platform.ledger.publications(RUN)] == ["REFUSED"], "it has waited for its end"
+    assert [one.state for one in platform.ledger.publications(RUN)] == ["REFUSED"], "it has waited for its end"
     require_stopped(platform)
 
 
@@ -795,7 +793,7 @@ def test_the_job_stop_run_stops_a_run_in_the_name_of_who_asks(
         assert done.success
         told = [one.message for one in instance.all_logs(done.run_id)]
         assert instance.get_run_by_id(done.run_id).tags[RUN_TAG] == RUN
-    (stop,) = stops.of_run(platform.ledger.engine, RUN)
+    (stop,) = platform.ledger.stops.of_run(RUN)
     assert (stop.stopped_by, stop.through, stop.reason) == (by, "the job stop_run", "month's end")
     assert any(str(stop) in text and "the run is RUNNING" in text for text in told)
     require_stopped(platform)
@@ -816,7 +814,7 @@ def test_the_job_stop_run_refuses_in_words_whom_nobody_names(
         done = asked_to_stop(platform, instance, {"by": typed}, tags)
         (failure,) = [event.step_failure_data for event in done.all_events if event.is_step_failure]
     assert why in str(failure.user_failure_data or failure.error)
-    assert stops.of_run(platform.ledger.engine, RUN) == []
+    assert platform.ledger.stops.of_run(RUN) == []
 
 
 def asked_to_stop(

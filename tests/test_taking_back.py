@@ -171,9 +171,7 @@ def test_what_an_earlier_version_took_back_by_name_alone_is_brought_back_and_the
         act(history, "later")
     ledger, snapshot = history.ledger, history.lakehouse.snapshot_of(READINGS, "v2")
     assert snapshot is not None
-    entry = ledger.open_publication(
-        "later", ROLLBACK, snapshot, ledger.publications("later")[0]["evidence_root"], "ada"
-    )
+    entry = ledger.open_publication("later", ROLLBACK, snapshot, ledger.publications("later")[0].evidence_root, "ada")
     history.lakehouse.point(READINGS, expected={"v2": snapshot}, tags={withdrawn("v2"): snapshot}, removed=["v2"])
     ledger.undo("later", entry, snapshot_id=snapshot, added=0, removed=0, actor="ada")
     reinstate(history, "later")
@@ -187,7 +185,7 @@ def test_a_version_whose_rollback_has_left_mains_history_is_not_brought_back_by_
     for act in (publish, accept, rollback):
         act(history, "later")
     published(history, "next", scope=APRIL)
-    expired_by_another_program(history, history.ledger.publications("later")[-1]["snapshot_id"])
+    expired_by_another_program(history, history.ledger.publications("later")[-1].snapshot_id)
     with pytest.raises(PublicationRefused, match="the rollback of 'later' is not in the history"):
         reinstate(history, "later")
     assert state(history, "later") is ROLLED_BACK
@@ -394,7 +392,7 @@ def test_a_change_of_a_versions_name_that_was_not_recorded_is_known_by_the_name(
     validated(history, "elsewhere", scope=MAY)
     for act in (publish, rollback, reinstate)[: 1 if action == ROLLBACK else 2]:
         act(history, "later")
-    snapshot = history.ledger.publications("later")[0]["snapshot_id"]
+    snapshot = history.ledger.publications("later")[0].snapshot_id
     history.lakehouse.table(READINGS).manage_snapshots().remove_branch("candidate-later").commit()
     act = rollback if action == ROLLBACK else reinstate
     with dying_at(history, "undoing.committed"):
@@ -406,8 +404,8 @@ def test_a_change_of_a_versions_name_that_was_not_recorded_is_known_by_the_name(
         publish(history, "elsewhere")
     else:
         assert mend(history)[1] == []
-    done = [one for one in history.ledger.publications("later") if one["state"] == "COMMITTED"]
-    assert (done[-1]["action"], {one["snapshot_id"] for one in done}) == (action, {snapshot})
+    done = [one for one in history.ledger.publications("later") if one.state == "COMMITTED"]
+    assert (done[-1].action, {one.snapshot_id for one in done}) == (action, {snapshot})
     assert state(history, "later") is (ROLLED_BACK if action == ROLLBACK else PUBLISHED)
     mend(history)  # the other run has told nobody of it
     assert agree(history)
@@ -419,7 +417,7 @@ def test_a_version_that_has_lost_its_name_is_not_renamed(history: Platform) -> N
     with pytest.raises(PublicationRefused, match=r"neither v2 nor withdrawn-v2 of .* names the snapshot of 'later'"):
         rollback(history, "later")
     assert state(history, "later") is PUBLISHED
-    assert {one["snapshot_id"] for one in history.ledger.publications("later")} - {None} != {0}
+    assert {one.snapshot_id for one in history.ledger.publications("later")} - {None} != {0}
 
 
 def test_a_run_that_is_published_again_has_its_base_kept_from_expiry_again(history: Platform) -> None:
@@ -482,6 +480,6 @@ def test_a_publication_that_policy_has_collected_is_said_to_be_collected(history
 def test_a_publication_that_no_collection_has_removed_is_said_to_be_somebodys_doing(history: Platform) -> None:
     published(history, "first", scope=FEBRUARY)
     published(history, "april", scope=APRIL)
-    expired_by_another_program(history, history.ledger.publications("first")[0]["snapshot_id"])
+    expired_by_another_program(history, history.ledger.publications("first")[0].snapshot_id)
     (found,) = [one for one in examine(history) if one.where == "first"]
     assert (found.kind, "somebody moved or expired" in found.fix) == ("publication-not-in-history", True)

@@ -217,8 +217,8 @@ def test_a_job_of_the_ui_ends_a_run_that_nobody_wants_and_not_one_that_readers_s
         assert job.execute_in_process(instance=instance, run_config=config).success
         assert platform.ledger.run("unwanted").state is RunState.CANCELLED
         last = platform.ledger.history("unwanted")[-1]
-        assert (last["actor"], last["channel"]) == ("olga", "UI")
-        assert "superseded by a better plan" in last["reason"]
+        assert (last.actor, last.channel) == ("olga", "UI")
+        assert "superseded by a better plan" in last.reason
         validated(platform, "seen", SPRING, "1")
         decisions.publish(platform, "seen", by="olga")
         config["ops"]["cancel"]["config"]["run_id"] = "seen"

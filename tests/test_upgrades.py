@@ -17,8 +17,8 @@ from backfill_assets import faults
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from resources.evidence.store import CHAIN, EvidenceStore
-from resources.ledger.facade import Ledger, _alembic_config
-from resources.ledger.policy_in_force import history
+from resources.ledger.facade import Ledger
+from resources.ledger.schema import alembic_config
 from resources.settings import load_settings
 
 BEFORE_THE_JOURNAL = "0004"
@@ -39,7 +39,7 @@ def made_before(home: Path) -> None:
     """Make a ledger and evidence as an earlier version left them: a run that was sealed, and nothing that vouches for it."""
     old = Ledger(f"sqlite:///{home / 'ledger.db'}")
     with old.engine.begin() as connection:
-        config = _alembic_config()
+        config = alembic_config()
         config.attributes["connection"] = connection
         command.upgrade(config, BEFORE_THE_JOURNAL)
         cells = f"'{RUN}', 'BACKFILL', 'BACKFILL', 't', 'PLANNED', '', 'ada', '{{}}', 'h', '{{}}', 'h', '2024', '2024'"
@@ -70,7 +70,7 @@ def test_what_an_earlier_version_sealed_is_vouched_for_whenever_init_died(home: 
     links = vouched_for(home)
     assert links[("sealed", RUN, "bundle")] == links[("kept", RUN, "approved")] == 1
     platform = Platform.of(load_settings(home=home))
-    assert [one["decision"] for one in history(platform.ledger.engine)] == ["INHERITED"]
+    assert [one.decision for one in platform.ledger.policies.history()] == ["INHERITED"]
     assert [one.where for one in verify(platform).everything if "link" in one.what or "chain" in one.where] == []
 
 
@@ -78,7 +78,7 @@ def test_a_new_installation_inherits_no_file_as_its_policy_where_init_died(home:
     assert initialised(home, "upgrading.migrated") == -signal.SIGKILL
     assert initialised(home) == 0
     platform = Platform.of(load_settings(home=home))
-    assert [(one["decision"], one["name"]) for one in history(platform.ledger.engine)] == [("INSTALLED", "four eyes")]
+    assert [(one.decision, one.name) for one in platform.ledger.policies.history()] == [("INSTALLED", "four eyes")]
 
 
 def test_a_damaged_record_of_an_earlier_version_is_vouched_for_by_nothing(home: Path) -> None:

@@ -34,6 +34,7 @@ from resources.lakehouse.facade import local_path
 from resources.lakehouse.history import forget
 from resources.ledger import journal
 from resources.ledger.facade import RunRecord
+from resources.ledger.moments import Moment
 from resources.settings import load_settings
 
 HALF_A_YEAR = (date(2010, 1, 1), date(2010, 6, 30))
@@ -370,7 +371,7 @@ def test_a_table_that_was_changed_is_found_also_where_records_were(world: World)
 
 def test_a_snapshot_that_a_collection_has_removed_is_noted_and_any_other_is_missed(world: World) -> None:
     table = world.platform.lakehouse.table(TARGET)
-    gone = world.platform.ledger.publications("fixed")[0]["snapshot_id"]
+    gone = world.platform.ledger.publications("fixed")[0].snapshot_id
     names = [name for name, ref in table.refs().items() if ref.snapshot_id == gone and name != "main"]
     forget(table, refs=names, snapshot_ids=[gone])
     assert places(verify(world.platform, ["fixed"])) == [f"{TARGET} snapshot {gone}"]
@@ -454,7 +455,7 @@ def test_a_run_published_before_there_was_a_chain_is_said_and_adopted(
         publish(world.platform, "waiting")
     # as the upgrade does, which puts such a run under the journal
     monkeypatch.setattr(journal.Entry, "adopted", property(lambda one: one.run_id == "waiting"))
-    monkeypatch.setattr(records, "is_adopted", lambda _, run_id: run_id == "waiting")
+    monkeypatch.setattr(Moment, "is_adopted", lambda _, run_id: run_id == "waiting")
     done = verify(world.platform, ["waiting"])
     assert done.everything == []
     assert "before the evidence kept rows" in done.runs[0].notes[0]

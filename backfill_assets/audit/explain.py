@@ -366,13 +366,13 @@ def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
         if verdict.chunk == chunk or not verdict.chunk
     ]
     decisions = [
-        {name: plain(one[name]) for name in ("decision", "decided_by", "comment", "at")}
+        {name: plain(getattr(one, name)) for name in ("decision", "decided_by", "comment", "at")}
         for one in ledger.approvals(record.run_id)
     ]
     publications = [
-        {name: plain(one[name]) for name in ("action", "snapshot_id", "actor", "ended_at")}
+        {name: plain(getattr(one, name)) for name in ("action", "snapshot_id", "actor", "ended_at")}
         for one in ledger.publications(record.run_id)
-        if one["state"] == "COMMITTED"
+        if one.has_landed
     ]
     return Producer(
         run_id=record.run_id,

@@ -29,7 +29,6 @@ from resources.lakehouse.snapshots import (
     summary_facts,
 )
 from resources.lakehouse.storage import place_of
-from resources.ledger import approvals
 from resources.sinks import AUDIT_TABLE
 
 
@@ -60,7 +59,7 @@ class Inputs:
         self._policy(sealed, report)
 
     def _policy(self, sealed: Sealed, report: Report) -> None:
-        kept = approvals.policy_text(self._platform.ledger, sealed.plan.get("policy"))
+        kept = self._platform.ledger.policies.text(sealed.plan.get("policy"))
         if sealed.policy is not None and kept != sealed.policy:
             where = f"ledger policies {sealed.plan.get('policy')}"
             report.add(where, "is not the text of the policy that decided", sealed.policy, kept or "nothing")

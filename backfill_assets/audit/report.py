@@ -36,13 +36,14 @@ from backfill_assets.installation import Platform
 from backfill_assets.publication.modes import strategy_in
 from backfill_assets.worker.sums import difference
 from manifests.canonical import plain
+from manifests.lifecycle import DecisionKind, PublicationState, RunState
 from manifests.model import Mode
 from manifests.stages import in_commits
 from resources.evidence.store import INDEX
 from resources.files.kept_files import read_json
 from resources.files.whole_files import write_whole
 from resources.ledger.facade import RunRecord
-from resources.ledger.rows import Rows, rows_of
+from resources.ledger.rows import Rows
 
 _LOG = logging.getLogger(__name__)
 _PANELS = 6
@@ -54,13 +55,13 @@ _KINDS = ("added", "removed", "changed", "unchanged")
 _NOTHING: Mapping[str, int] = {}
 _DONE_BY = {"publish": "published", "rollback": "rolled back", "reinstate": "reinstated", "accept": "accepted"}
 _DECISIONS = {
-    "APPROVED": "approved",
-    "REJECTED": "rejected",
-    "REVIEWED": "reviewed",
-    "PUBLISH": "decided to publish",
-    "ROLLBACK": "decided to roll back",
-    "REINSTATE": "decided to reinstate",
-    "ACCEPT": "decided to accept the version",
+    DecisionKind.APPROVED: "approved",
+    DecisionKind.REJECTED: "rejected",
+    DecisionKind.REVIEWED: "reviewed",
+    DecisionKind.PUBLISH: "decided to publish",
+    DecisionKind.ROLLBACK: "decided to roll back",
+    DecisionKind.REINSTATE: "decided to reinstate",
+    DecisionKind.ACCEPT: "decided to accept the version",
 }
 
 
@@ -76,8 +77,8 @@ def report(platform: Platform, run_id: str) -> str:
     damaged = damaged_files(platform, run_id)
     rows = unharmed_rows(platform, run_id, bundle, records, damaged) if bundle is not None else None
     if bundle is None or rows is None:
-        with platform.ledger.engine.begin() as connection:
-            rows = rows_of(connection, run_id)
+        with platform.ledger.holding() as moment:
+            rows = moment.rows_of(run_id)
         before = plain(accepted_before(platform, record))
     else:
         before = _unless(damaged, bundle, "accepted_before.json") or {}
@@ -135,7 +136,7 @@ def report_beside(platform: Platform, run_id: str) -> Path | None:
 def _merged_by(platform: Platform, rows: Rows) -> list[str]:
     """Return the runs that hold, or have held, chunks after a run, and have replaced the rows of some entities there only."""
     held = rows.get("accepted_versions", {}).values()
-    by = {str(one["ended_by"]) for one in held if one["ended_how"] == "SUPERSEDED"}
+    by = {str(one["ended_by"]) for one in held if one["ended_how"] == RunState.SUPERSEDED}
     later = (platform.ledger.find(run_id) for run_id in sorted(by))
     return [one.run_id for one in later if one is not None and platform.ledger.with_plan(one).plan.merge is not None]
 
@@ -154,7 +155,7 @@ def _facts(platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any
         for chunk in chunks
     }
     earlier = {key: facts["slices"] for key, facts in before.items()}
-    done = [one for one in rows["publications"].values() if one["state"] == "COMMITTED"]
+    done = [one for one in rows["publications"].values() if one["state"] == PublicationState.COMMITTED]
     open_ = [one for one in rows["accepted_versions"].values() if one["ended_at"] is None]
     last_pass = {(row["chunk"], row["gate"]): row for row in rows["verdicts"].values()}
     levels = {item.name: (item.level.value, item.description) for item in table.reconciliations}
@@ -273,7 +274,7 @@ def _lead(
         return "Nothing: it is a dry run, which is never published. As a run of another mode it would change this."
     undone = [one for one in committed if one["action"] in {"rollback", "reinstate"}]
     if not any(one["action"] == "publish" for one in committed):
-        over = run["state"] in {"REJECTED", "CANCELLED"}
+        over = run["state"] in {RunState.REJECTED, RunState.CANCELLED}
         return f"Readers have seen nothing of it. {'This is what it would have changed' if over else 'Published, it would change this'}."
     if not undone:
         return "What the publication changed, before and after."

@@ -46,7 +46,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.publication.under_way import Intent, intents_in
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import EnvironmentRefused, Refused
-from manifests.lifecycle import PUBLISH, WAS_PUBLISHED
+from manifests.lifecycle import PUBLISH, WAS_PUBLISHED, PublicationState
 from resources.evidence.chain import START, Link, ReadChain
 from resources.evidence.heads import Kept, kept_heads, not_extended
 from resources.evidence.store import INDEX, SEALED, examine
@@ -59,12 +59,8 @@ from resources.ledger.journal import (
     INSTALLATION,
     Explained,
     Unexplained,
-    explain,
-    go_on,
-    newest,
-    of_nobody,
-    unexplained,
 )
+from resources.ledger.moments import Moment
 from resources.ledger.rows import (
     MOVING,
     Difference,
@@ -72,12 +68,8 @@ from resources.ledger.rows import (
     differences,
     hashes_of,
     is_id,
-    rows_of,
-    run_ids,
     tables_of_runs,
-    unforgiving,
 )
-from resources.ledger.tables import publications
 
 COVERED: Mapping[str, str] = {
     "bundles, records and chain, and what else lies in the evidence folder": "always",
@@ -245,13 +237,10 @@ class _Check:
         self._in_use: dict[str, set[str]] = {}
         self._is_outrun = False
         try:
-            with platform.ledger.engine.connect() as connection:
-                self.in_ledger = dict.fromkeys(run_ids(connection), "")
-                states = sa.text("SELECT run_id, state FROM runs")
-                with unforgiving(connection):
-                    read = connection.execute(states).all()
-                self.in_ledger |= {row.run_id: row.state for row in read if row.run_id in self.in_ledger}
-                self.journal = explain(connection, self.chain.links)
+            with platform.ledger.reading() as moment:
+                self.in_ledger = dict.fromkeys(moment.run_ids(), "")
+                self.in_ledger |= {name: at for name, at in moment.states().items() if name in self.in_ledger}
+                self.journal = moment.explain(self.chain.links)
         except sa.exc.DBAPIError as error:
             self.ledger_problems.append(Problem("", "ledger", f"cannot be read: {error.orig}"))
         self._read_until = self.journal.length
@@ -262,8 +251,8 @@ class _Check:
             return True
         if self.ledger_problems:
             return False
-        with self.platform.ledger.engine.connect() as connection:
-            return newest(connection) != self._read_until
+        with self.platform.ledger.reading() as moment:
+            return moment.newest_entry() != self._read_until
 
     def of_no_run(self) -> list[Problem]:
         """Return what is wrong with the ledger's journal, its links, and rows of no run."""
@@ -279,10 +268,10 @@ class _Check:
             what = f"has no link in the chain: a process ended before it could append it; {_REPAIR}"
             wrong.append(Unexplained(f"ledger journal {self.journal.linked + 1}", what))
         try:
-            with self.platform.ledger.engine.connect() as connection:
-                go_on(connection, self.journal)
-                wrong += unexplained(connection, self.journal, INSTALLATION)
-                wrong += of_nobody(connection, self.journal)
+            with self.platform.ledger.reading() as moment:
+                moment.go_on(self.journal)
+                wrong += moment.unexplained(self.journal, INSTALLATION)
+                wrong += moment.of_nobody(self.journal)
         except sa.exc.DBAPIError as error:
             wrong.append(Unexplained("ledger", f"cannot be read: {error.orig}"))
         what = "has no name that a run could have: it was put there by somebody"
@@ -298,8 +287,8 @@ class _Check:
         return [Problem("", one.where, one.what, *_around(one.expected, one.found)) for one in wrong]
 
     def _runs_now(self) -> set[str]:
-        with self.platform.ledger.engine.connect() as connection:
-            return {*self.known, *run_ids(connection)}
+        with self.platform.ledger.reading() as moment:
+            return {*self.known, *moment.run_ids()}
 
     @cached_property
     def known(self) -> list[str]:
@@ -346,8 +335,8 @@ class _Check:
             else:
                 found.add(run_id, why)
         if rows is None and not self.ledger_problems:
-            with self.platform.ledger.engine.connect() as connection:
-                by_hand = self._by_hand(connection, run_id)
+            with self.platform.ledger.reading() as moment:
+                by_hand = self._by_hand(moment, run_id)
             self._journal(run_id, by_hand, found)
         numbers = tuple(link.number for link in mine)
         verified = Verified(run_id, root, numbers, tuple(found.problems), tuple(found.notes), chunks_read)
@@ -405,8 +394,8 @@ class _Check:
         """
         if self.ledger_problems:
             return set()
-        with self.platform.ledger.engine.connect() as connection:
-            rows = rows_of(connection, run_id, ["publications", "runs"])
+        with self.platform.ledger.reading() as moment:
+            rows = moment.rows_of(run_id, ["publications", "runs"])
         roots = {str(entry["evidence_root"]) for entry in rows["publications"].values()}
         for table in {str(run["target"]) for run in rows["runs"].values()}:
             seen = self._table(table, found)
@@ -565,8 +554,8 @@ class _Check:
             found.notes.append(why + "`backfill doctor --repair` puts it under the chain as it is now")
             return None
         try:
-            with self.platform.ledger.engine.connect() as connection:
-                here, by_hand = rows_of(connection, run_id), self._by_hand(connection, run_id)
+            with self.platform.ledger.reading() as moment:
+                here, by_hand = moment.rows_of(run_id), self._by_hand(moment, run_id)
         except sa.exc.DBAPIError as error:
             found.add("ledger", f"cannot be read: {error.orig}")
             return kept
@@ -598,16 +587,16 @@ class _Check:
         ]()  # a version that is renamed back and forth has one snapshot, and each renaming a record
         for key, entry in sorted(kept.get("publications", {}).items(), key=lambda one: int(one[0])):
             what_of = (entry["action"], entry["snapshot_id"])
-            done[what_of] += entry["state"] == "COMMITTED"
-            if entry["state"] == "COMMITTED" and done[what_of] > known[what_of]:
+            done[what_of] += entry["state"] == PublicationState.COMMITTED
+            if entry["state"] == PublicationState.COMMITTED and done[what_of] > known[what_of]:
                 found.is_behind = True
                 what = f"is a {entry['action']} that no record tells of, with what it has committed; {_REPAIR}"
                 found.add(f"ledger publications {key}", what)
 
-    def _by_hand(self, connection: sa.Connection, run_id: str) -> dict[tuple[str, str], Unexplained]:
+    def _by_hand(self, moment: Moment, run_id: str) -> dict[tuple[str, str], Unexplained]:
         """Return the rows of a run that no transaction of this project has left as they are: the last one seen included."""
-        go_on(connection, self.journal)
-        return {(one.table, one.key): one for one in unexplained(connection, self.journal, run_id)}
+        moment.go_on(self.journal)
+        return {(one.table, one.key): one for one in moment.unexplained(self.journal, run_id)}
 
     @staticmethod
     def _journal(run_id: str, wrong: Mapping[tuple[str, str], Unexplained], found: _Findings) -> None:
@@ -629,7 +618,7 @@ class _Check:
             if own != run.get(column):
                 found.add(f"{bundle.name}/{text}.json", f"does not have the {column} on record", run.get(column), own)
         for entry in kept.get("publications", {}).values():
-            if entry["state"] == "COMMITTED" and entry["evidence_root"] != root:
+            if entry["state"] == PublicationState.COMMITTED and entry["evidence_root"] != root:
                 where = f"ledger publications {entry['id']} column evidence_root"
                 found.add(where, "is another root than the bundle's", root, entry["evidence_root"])
 
@@ -669,7 +658,12 @@ class _Check:
             what = "is gone"
         else:
             what = "is a row that the evidence does not have"
-        if one.table == "publications" and one.lawful and not one.column and one.found["state"] == "INTENT":
+        if (
+            one.table == "publications"
+            and one.lawful
+            and not one.column
+            and one.found["state"] == PublicationState.INTENT
+        ):
             found.notes.append(
                 f"{one.where}: a {one.found['action']} is under way, or was interrupted (`backfill doctor`)"
             )
@@ -725,11 +719,11 @@ class _Check:
         """
         tables = ["runs", "publications", "chunks"]
         found: list[Intent] = []
-        with self.platform.ledger.engine.connect() as connection:
-            go_on(connection, self.journal)
-            for run_id in _with_open_entries(connection):
-                if not unexplained(connection, self.journal, run_id, tables):
-                    found += intents_in(rows_of(connection, run_id, tables))
+        with self.platform.ledger.reading() as moment:
+            moment.go_on(self.journal)
+            for run_id in moment.runs_about_to_change():
+                if not moment.unexplained(self.journal, run_id, tables):
+                    found += intents_in(moment.rows_of(run_id, tables))
         return found
 
     def _snapshots(self, sealed: Sealed, root: str, found: _Findings) -> None:
@@ -910,13 +904,6 @@ def _was_summed_over_damage(bundle: Path, links: Sequence[Link], numbered: Seque
     other = {name for name, hash_ in numbered[-1].content["tables"].items() if own.get(name) != hash_}
     rows = kept_rows(bundle, before)
     return other <= MOVING and rows is not None and _sum_of(rows, before[-1]) == links[len(before) - 1].content["rows"]
-
-
-def _with_open_entries(connection: sa.Connection) -> list[str]:
-    """Return the runs of which an entry says that they are about to change a table."""
-    open_ = sa.select(publications.c.run_id).where(publications.c.state == "INTENT").distinct()
-    with unforgiving(connection):
-        return sorted(filter(is_id, connection.execute(open_).scalars().all()))
 
 
 def _of(links: Sequence[Link], event: str) -> list[Link]:

@@ -15,6 +15,7 @@ from rich.text import Text
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.review.wording import failed_chunks, of_kind
 from manifests.errors import Refused
+from manifests.lifecycle import RunState
 from manifests.planner import Plan
 from manifests.stages import Stage
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, Verdict
@@ -27,19 +28,19 @@ if TYPE_CHECKING:  # a refusal is shown also where a product, which these import
     from backfill_assets.operations.runbook import Step
     from backfill_assets.publication.announcements import Published
 
-STATE_STYLE = {
-    "PUBLISHED": "green",
-    "VALIDATED": "green",
-    "STAGED": "cyan",
-    "RUNNING": "cyan",
-    "APPROVED": "blue",
-    "PLANNED": "blue",
-    "FAILED": "red",
-    "REJECTED": "red",
-    "ROLLED_BACK": "yellow",
-    "SUPERSEDED": "dim",
-    "CANCELLED": "dim",
-    "DRAFT": "dim",
+STATE_STYLE: Mapping[str, str] = {
+    RunState.PUBLISHED: "green",
+    RunState.VALIDATED: "green",
+    RunState.STAGED: "cyan",
+    RunState.RUNNING: "cyan",
+    RunState.APPROVED: "blue",
+    RunState.PLANNED: "blue",
+    RunState.FAILED: "red",
+    RunState.REJECTED: "red",
+    RunState.ROLLED_BACK: "yellow",
+    RunState.SUPERSEDED: "dim",
+    RunState.CANCELLED: "dim",
+    RunState.DRAFT: "dim",
 }
 _CELL = {
     ChunkState.PLANNED: ("·", "dim"),

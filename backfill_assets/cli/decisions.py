@@ -150,12 +150,11 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
     from rich.text import Text
 
     from backfill_assets.cli.console import Table
-    from resources.ledger import approvals
 
     with opened_platform() as platform:
         if run_id is not None:
             platform.ledger.run(run_id)
-        found = approvals.decisions(platform.ledger, run_id, break_glass=break_glass)
+        found = [one.as_record() for one in platform.ledger.decisions(run_id, break_glass=break_glass)]
         if not break_glass:
             found = sorted([*found, *_of_stops(platform, run_id)], key=lambda one: (one["at"], one["runId"]))
     if as_json:
@@ -185,11 +184,9 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
 
 def _of_stops(platform: Platform, run_id: str | None) -> list[dict[str, Any]]:
     """Return the stops of runs, and the launches that ended them, as decisions; they are about no plan, and take no role."""
-    from resources.ledger import stops
-
     found: list[dict[str, Any]] = []
     same = {"role": "", "planHash": "", "breakGlass": "", "selfApproved": False, "policyHash": "", "proof": ""}
-    for one in stops.all_of(platform.ledger.engine, run_id):
+    for one in platform.ledger.stops.all_of(run_id):
         why = ". ".join(text for text in (one.reason, one.note) if text)
         stopped = {"decision": "STOPPED", "by": one.stopped_by, "at": one.at, "channel": one.through, "comment": why}
         found.append({"runId": one.run_id, **stopped, **same, "void": False})

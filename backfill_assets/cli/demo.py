@@ -154,16 +154,14 @@ def _by_year(platform: Platform, record: RunRecord) -> dict[str, dict[str, int]]
 
 
 def _snapshot(platform: Platform, record: RunRecord) -> int | None:
-    return next(
-        (one["snapshot_id"] for one in platform.ledger.publications(record.run_id) if one["state"] == "COMMITTED"), None
-    )
+    return next((one.snapshot_id for one in platform.ledger.publications(record.run_id) if one.has_landed), None)
 
 
 def _show_publication(platform: Platform, run_id: str) -> None:
     for one in platform.ledger.publications(run_id):
         click.echo(
-            f"{one['action']} {one['state'].lower()}: snapshot {one['base_snapshot_id'] or 'none'} -> {one['snapshot_id']}, "
-            f"{one['files_added']} files added, {one['files_removed']} removed, evidence {one['evidence_root'][:12]}"
+            f"{one.action} {one.state.lower()}: snapshot {one.base_snapshot_id or 'none'} -> {one.snapshot_id}, "
+            f"{one.files_added} files added, {one.files_removed} removed, evidence {one.evidence_root[:12]}"
         )
 
 

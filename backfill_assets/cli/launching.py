@@ -25,7 +25,7 @@ from manifests.errors import (
     Problem,
     RunStopped,
 )
-from manifests.lifecycle import WAS_PUBLISHED, RunState
+from manifests.lifecycle import WAS_PUBLISHED, ChunkState, RunState
 from resources.processes import began_at
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
             )
         except RunStopped as error:
             stopped, success = error, False
-        late = None if stopped is not None else stops.held(platform.ledger.engine, run_id)
+        late = None if stopped is not None else platform.ledger.stops.held(run_id)
         goes_on = late is not None and late.note != "" and is_being_published(platform, run_id)
         is_published = platform.ledger.run(run_id).state in WAS_PUBLISHED
         if late is not None and not (is_published or goes_on):
@@ -170,7 +170,7 @@ def _execute(
         if not (wanted and planned_anew and record.state is RunState.RUNNING):
             return success
         # somebody else had changed some of its chunks: those were planned anew, which the manifest bounds
-        keys = [chunk.chunk for chunk in platform.ledger.chunks(run_id) if chunk.state == "PLANNED"]
+        keys = [chunk.chunk for chunk in platform.ledger.chunks(run_id) if chunk.state is ChunkState.PLANNED]
 
 
 def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
@@ -207,7 +207,7 @@ def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
 def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
     """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
     from backfill_assets.staging.progress import written_chunks
-    from resources.ledger.facade import STAGED, ChunkState, Ledger
+    from resources.ledger.facade import STAGED, Ledger
 
     wanted = set(keys)
     ledger = Ledger(platform.ledger.url)
@@ -215,7 +215,7 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
     def look() -> tuple[int, int]:
         chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
         staged = sum(chunk.state in STAGED for chunk in chunks)
-        under_way = [attempt["prefix"] for attempt in ledger.attempts(run_id) if attempt["state"] == "RUNNING"]
+        under_way = [attempt.prefix for attempt in ledger.attempts(run_id) if attempt.is_running]
         computed = staged + sum(len(written_chunks(prefix)) for prefix in under_way[-1:])
         return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)
 
@@ -223,4 +223,4 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
         with bars(len(wanted), look):
             yield
     finally:
-        ledger.engine.dispose()
+        ledger.close()

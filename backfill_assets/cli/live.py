@@ -76,7 +76,6 @@ def _tick_until_interrupted(
 def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTable, as_json: bool) -> int:
     """Make one tick of a target and run what it made; print what came of it and return the exit code of that."""
     from backfill_assets.live import LAUNCHABLE, tick
-    from resources.ledger import freezes, watermarks
 
     failures: list[str] = []
     try:
@@ -97,8 +96,8 @@ def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTabl
     for why in failures:
         click.echo(why, err=True)
     state = None if record is None else platform.ledger.run(record.run_id).state
-    waits_for = None if record is None else freezes.waiting(platform.ledger.engine).get(record.run_id)
-    mark = watermarks.current(platform.ledger.engine, target.name)
+    waits_for = None if record is None else platform.ledger.freezes.waiting().get(record.run_id)
+    mark = platform.ledger.watermarks.current(target.name)
     if as_json:
         say(
             {

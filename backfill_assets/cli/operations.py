@@ -85,7 +85,7 @@ def runbook(run_id: str, markdown: bool, as_json: bool) -> None:
     with opened_platform() as platform:
         record = platform.ledger.run(run_id)
         steps = book.steps(platform, run_id)
-        why = launches.reason(record, launches.waits(platform.ledger, record))
+        why = launches.reason(record, platform.ledger.launches.waits(record))
     if as_json:
         say({"runId": run_id, "state": record.state, "target": record.target, "steps": steps})
     elif markdown:

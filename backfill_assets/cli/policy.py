@@ -36,11 +36,10 @@ def policy(context: click.Context, as_json: bool) -> None:
         return
     from backfill_assets.cli.console import facts
     from manifests.policy import shown
-    from resources.ledger.policy_in_force import disagreement
 
     with opened_platform() as platform:
         found = platform.policy_in_force
-        other = disagreement(platform.ledger.engine, platform.settings)
+        other = platform.ledger.policies.disagreement(platform.settings)
     if as_json:
         told = {"hash": found.hash, "decision": found.decision, "by": found.decided_by, "at": found.at}
         say(told | {"file": found.origin, "fileDiffers": other, "policy": shown(found.policy)})
@@ -61,14 +60,13 @@ def propose(file: Path | None, by: str | None, comment: str, as_json: bool) -> N
     """Propose the policy of FILE (by default the file that the settings name). Nothing changes before it is adopted."""
     from backfill_assets.decisions import decider
     from resources.ledger.facade import now
-    from resources.ledger.policy_in_force import propose as put_on_record
     from resources.policies import policy_path
 
     with opened_platform() as platform:
-        engine, settings = platform.ledger.engine, platform.settings
+        settings, policies = platform.settings, platform.ledger.policies
         path, who = file or policy_path(settings), decider(platform, by)
         by = who.name
-        found = put_on_record(engine, settings, path, by=by, comment=comment, at=now(), who=_columns(who))
+        found = policies.propose(settings, path, by=by, comment=comment, at=now(), who=_columns(who))
         before = platform.policy_in_force.hash
     if as_json:
         say({"hash": found, "file": str(path), "inForce": before})
@@ -96,13 +94,12 @@ def adopt(policy_hash: str, by: str | None, comment: str, origin: str, as_json: 
     """
     from backfill_assets.decisions import decider
     from resources.ledger.facade import now
-    from resources.ledger.policy_in_force import adopt as put_in_force
 
     with opened_platform() as platform:
         who = decider(platform, by)
         by = who.name
         columns = _columns(who)
-        put_in_force(platform.ledger.engine, policy_hash, by=by, comment=comment, at=now(), who=columns, origin=origin)
+        platform.ledger.policies.adopt(policy_hash, by=by, comment=comment, at=now(), who=columns, origin=origin)
         found = platform.policy_in_force
     if as_json:
         say({"hash": found.hash, "name": found.policy.name, "file": found.origin})
@@ -115,10 +112,9 @@ def adopt(policy_hash: str, by: str | None, comment: str, origin: str, as_json: 
 def history(as_json: bool) -> None:
     """Show every decision about the policy: which was proposed and adopted, by whom, when, from which file."""
     from backfill_assets.cli.console import Table
-    from resources.ledger.policy_in_force import history as decisions
 
     with opened_platform() as platform:
-        found = decisions(platform.ledger.engine)
+        found = platform.ledger.policies.history()
     if as_json:
         say(found)
         return
@@ -126,9 +122,9 @@ def history(as_json: bool) -> None:
     for name in ("decision", "policy", "name", "by", "at", "file", "why"):
         table.add_column(name)
     for one in found:
-        at = f"{one['at']:%Y-%m-%d %H:%M:%S}"
-        by = shown_actor(one["by"], one["proof"])
-        row = (one["decision"], one["policy"][:12], one["name"], by, at, one["origin"], one["comment"])
+        at = f"{one.at:%Y-%m-%d %H:%M:%S}"
+        by = shown_actor(one.by, one.proof)
+        row = (one.decision, one.policy[:12], one.name, by, at, one.origin, one.comment)
         table.add_row(*row)
     show(table)
 

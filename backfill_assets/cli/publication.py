@@ -75,12 +75,13 @@ def _decided(
     from backfill_assets.defs.decision_jobs import announcing
     from backfill_assets.defs.launch import tell_dagster
     from backfill_assets.review.kept_diffs import after_publication
+    from resources.ledger.facade import ApprovalRecord
 
-    broken: list[dict[str, Any]] = []
+    broken: list[ApprovalRecord] = []
 
     def say_so() -> None:
         for one in broken if not as_json else ():
-            loud(run_id, one["decided_by"], one["break_glass"])
+            loud(run_id, one.decided_by, one.break_glass)
 
     with opened_platform() as platform, ExitStack() as stack:
         if break_glass:

@@ -28,13 +28,13 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
     from backfill_assets.cli import console
     from backfill_assets.gates.judging import CHUNK_GATE
     from backfill_assets.review import wording
-    from resources.ledger import approvals, freezes, launches, stops
+    from resources.ledger import launches
 
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
     verdicts = platform.ledger.verdicts(run_id)
     publications = platform.ledger.publications(run_id)
-    waiting = freezes.waiting(platform.ledger.engine)
-    launch = launches.waits(platform.ledger, record, chunks=chunks)
+    waiting = platform.ledger.freezes.waiting()
+    launch = platform.ledger.launches.waits(record, chunks=chunks)
     if launch is not None:
         waiting[run_id] = str(launch)
     by_hand = record.plan.manual_publish and record.manifest.execution_mode.publishes
@@ -52,13 +52,13 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
                 "chunks": chunks,
                 "gates": [*(one for one in verdicts if not one.chunk), *wording.failed_chunks(verdicts)],
                 "approvals": platform.ledger.approvals(run_id),
-                "asksForOwner": [verdict.gate for verdict in approvals.asking(platform.ledger, run_id)],
+                "asksForOwner": [verdict.gate for verdict in platform.ledger.asking(run_id)],
                 "publications": publications,
                 "sinkRequests": platform.ledger.sink_attempts(run_id),
                 "evidence": str(platform.evidence.path(run_id)),
                 "waitsFor": waiting.get(run_id),
                 "waitsForLaunchOf": None if launch is None else launch.chunks,
-                "stops": stops.of_run(platform.ledger.engine, run_id),
+                "stops": platform.ledger.stops.of_run(run_id),
             }
         )
         return
@@ -69,22 +69,20 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         ("plan", record.plan_hash),
     ]
     pairs += [("waits", waiting[run_id])] if run_id in waiting and ("why", waiting[run_id]) not in pairs else []
-    pairs += [(f"{one['action']} {one['state'].lower()}", f"snapshot {one['snapshot_id']}") for one in publications]
+    pairs += [(f"{one.action} {one.state.lower()}", f"snapshot {one.snapshot_id}") for one in publications]
     show(console.facts(pairs, run_id), console.grid(chunks))
     if any(chunk.error for chunk in chunks):
         show(console.failures(chunks))
     if verdicts:
-        show(console.gates(verdicts, CHUNK_GATE, approvals.accepted_gates(platform.ledger, run_id)))
+        show(console.gates(verdicts, CHUNK_GATE, platform.ledger.accepted_gates(run_id)))
     if wording.failed_chunks(verdicts):
         click.echo(f"the rows that break a rule: backfill exceptions {run_id}")
 
 
 def _waits(platform: Platform) -> dict[str, str]:
     """Return what each run waits for that waits: the end of a freeze, or a launch."""
-    from resources.ledger import freezes, launches
-
-    found = freezes.waiting(platform.ledger.engine)
-    return found | {run_id: str(why) for run_id, why in launches.all_waiting(platform.ledger).items()}
+    found = platform.ledger.freezes.waiting()
+    return found | {run_id: str(why) for run_id, why in platform.ledger.launches.all_waiting().items()}
 
 
 @click.command()
@@ -110,7 +108,7 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                 if shown is None:
                     return console.run_table(platform.ledger.runs(), _waits(platform))
                 record = platform.ledger.run(shown)
-                launch = launches.waits(platform.ledger, record)
+                launch = platform.ledger.launches.waits(record)
                 why = launches.reason(record, launch)
                 pairs: list[tuple[str, object]] = [("state", launches.state(record, launch)), ("why", why)]
                 pairs += [("waits", launch)] if launch is not None and why != str(launch) else []

@@ -30,7 +30,6 @@ from manifests.chunks import in_words
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK
 from resources import logs
-from resources.ledger.telling import telling
 from resources.processes import is_gone
 
 _log = logging.getLogger(__name__)
@@ -72,21 +71,21 @@ def recorded(platform: Platform, target: str) -> list[ReaderChange]:
     """Return every change of a target that the ledger has on record, in order."""
     return [
         ReaderChange(
-            entry["id"],
-            entry["run_id"],
+            entry.id,
+            entry.run_id,
             target,
-            entry["action"],
-            entry["snapshot_id"],
-            entry["base_snapshot_id"],
-            entry["ref"],
-            entry["files_added"],
-            entry["files_removed"],
-            entry["evidence_root"],
-            entry["actor"],
-            entry["ended_at"],
+            entry.action,
+            entry.snapshot,
+            entry.base_snapshot_id,
+            entry.ref,
+            entry.files_added,
+            entry.files_removed,
+            entry.evidence_root,
+            entry.actor,
+            entry.landed_at,
         )
         for entry in platform.ledger.committed(target)
-        if entry["action"] in _SAID
+        if entry.action in _SAID
     ]
 
 
@@ -140,7 +139,7 @@ def _tell(
         after = changes[changes.index(change) + 1 :]
         # one that is told after a later one is the asset's latest: it says what readers see now, too
         shown = metadata(platform, change, is_newest=not after or any(one.data_version in known for one in after))
-        with telling(platform.ledger.engine, name):
+        with platform.ledger.telling(name):
             known = _known(instance, name)
             if change.data_version in known:
                 continue
@@ -161,7 +160,7 @@ def telling_of(platform: Platform, instance: dg.DagsterInstance, change: ReaderC
     """
     changes = recorded(platform, change.target)
     turn = changes.index(change)
-    with telling(platform.ledger.engine, change.target):
+    with platform.ledger.telling(change.target):
         known = _known(instance, change.target)
         is_next = all(one.data_version in known for one in changes[:turn])
         yield is_next and not any(one.data_version in known for one in changes[turn:])

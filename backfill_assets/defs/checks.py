@@ -35,7 +35,6 @@ from backfill_assets.staging.progress import Progress
 from manifests.lifecycle import RunState
 from manifests.policy import OLD_DATA_GATE
 from manifests.stages import Step
-from resources.ledger import approvals
 from resources.ledger.facade import RunRecord, Verdict
 
 _PLATFORM_GATES = {
@@ -92,7 +91,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
         verdicts = platform.ledger.verdicts(run_id)
         run_verdicts = [verdict for verdict in verdicts if not verdict.chunk]
-        accepted = approvals.accepted_gates(platform.ledger, run_id)
+        accepted = platform.ledger.accepted_gates(run_id)
         for verdict in verdicts:
             if not verdict.passed and not verdict.asks:
                 where = f" of {verdict.chunk}" if verdict.chunk else ""

@@ -26,8 +26,7 @@ from backfill_assets.defs.staging import (
 from backfill_assets.installation import Platform
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.review.kept_diffs import after_publication
-from resources.ledger import approvals
-from resources.ledger.facade import RunRecord
+from resources.ledger.facade import ApprovalRecord, RunRecord
 from resources.logs import also_to
 
 
@@ -70,16 +69,16 @@ class Acceptance(PlanDecision):
 
 
 @contextmanager
-def announcing(platform: Platform, instance: dg.DagsterInstance, run_id: str) -> Iterator[list[dict[str, Any]]]:
+def announcing(platform: Platform, instance: dg.DagsterInstance, run_id: str) -> Iterator[list[ApprovalRecord]]:
     """Announce each decision of the body for which somebody broke the glass, whatever becomes of it; yield them, then."""
-    known = len(approvals.broken_glass(platform.ledger, run_id))
-    broken: list[dict[str, Any]] = []
+    known = len(platform.ledger.broken_glass(run_id))
+    broken: list[ApprovalRecord] = []
     try:
         yield broken
     finally:
-        broken += approvals.broken_glass(platform.ledger, run_id)[known:]
+        broken += platform.ledger.broken_glass(run_id)[known:]
         for one in broken:
-            announce_break_glass(instance, platform.ledger.run(run_id), one["decided_by"], one["break_glass"])
+            announce_break_glass(instance, platform.ledger.run(run_id), one.decided_by, one.break_glass)
 
 
 def announce_break_glass(instance: dg.DagsterInstance, record: RunRecord, by: str, reason: str) -> None:

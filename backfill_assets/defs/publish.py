@@ -34,7 +34,6 @@ from backfill_assets.publication.requirements import waits_for
 from backfill_assets.review.kept_diffs import after_publication
 from manifests.errors import LeaseHeld
 from manifests.lifecycle import PUBLISH, RunState
-from resources.ledger import freezes, stops
 from resources.ledger.facade import ChunkRecord, ChunkState, now
 from resources.logs import also_to
 
@@ -173,16 +172,16 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
     A run key fires once: it carries the number of publications tried and of waits, so that one that failed, or that met a
     freeze after all, is asked for again.
     """
-    stopped = stops.all_held(platform.ledger.engine)
+    stopped = platform.ledger.stops.all_held()
     for record in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED]):
         if record.run_id in stopped or not record.manifest.execution_mode.publishes or record.plan.manual_publish:
             continue
         if waits_for(platform, record):
             continue
-        if freezes.ask(platform.ledger.engine, record.plan, now()):
+        if platform.ledger.freezes.ask(record.plan, now()):
             continue
-        waited = freezes.waits_of(platform.ledger.engine, record.run_id)
-        tried = sum(entry["action"] == PUBLISH for entry in platform.ledger.publications(record.run_id))
+        waited = platform.ledger.freezes.waits_of(record.run_id)
+        tried = sum(entry.action == PUBLISH for entry in platform.ledger.publications(record.run_id))
         if tried < _ATTEMPTS:
             yield dg.RunRequest(
                 run_key=f"{record.run_id}:{tried}" + (f":{waited}" if waited else ""),
@@ -204,9 +203,9 @@ def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg
     def when_validated(platform: dg.ResourceParam[Platform]) -> Iterator[dg.RunRequest | dg.SkipReason]:
         requests = list(publication_requests(platform, target))
         if not requests:
-            waiting = freezes.waiting(platform.ledger.engine, target.name)
+            waiting = platform.ledger.freezes.waiting(target.name)
             validated = [one.run_id for one in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED])]
-            waiting |= {one: str(stop) for one, stop in stops.all_held(platform.ledger.engine, validated).items()}
+            waiting |= {one: str(stop) for one, stop in platform.ledger.stops.all_held(validated).items()}
             yield dg.SkipReason(
                 "; ".join(f"{run_id} waits: {why}" for run_id, why in waiting.items())
                 or f"no validated run of {target.name} waits for its publication"
@@ -221,7 +220,7 @@ def recomputation_requests(platform: Platform, target: TargetTable) -> Iterator[
     for record in platform.ledger.runs(target=target.name, states=[RunState.RUNNING]):
         amendments = platform.ledger.amendments(record.run_id)
         waiting = {chunk.chunk for chunk in platform.ledger.chunks(record.run_id) if chunk.state is ChunkState.PLANNED}
-        if not amendments or not waiting or stops.held(platform.ledger.engine, record.run_id) is not None:
+        if not amendments or not waiting or platform.ledger.stops.held(record.run_id) is not None:
             continue
         for first, last in stretches(record, waiting):
             yield dg.RunRequest(

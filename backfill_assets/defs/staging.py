@@ -4,7 +4,7 @@ Put here how the asset looks to Dagster and what it reports. What is done is `ex
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -28,8 +28,7 @@ from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
 from manifests.stages import Step
 from resources.files import space
-from resources.ledger import approvals, stops
-from resources.ledger.facade import ChunkRecord, RunRecord, chunks_of
+from resources.ledger.facade import AttemptRecord, ChunkRecord, RunRecord, chunks_of
 from resources.ledger.instants import CLOCK_TOLERANCE
 from resources.logs import also_to
 from resources.processes import this_process
@@ -156,12 +155,12 @@ def tell_of_broken_glass(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, platform: Platform, run_id: str
 ) -> str:
     """Log it and tag the Dagster run, if somebody broke the glass for a run; return the reasons."""
-    found = approvals.broken_glass(platform.ledger, run_id)
+    found = platform.ledger.broken_glass(run_id)
     for one in found:
-        context.log.warning("BREAK-GLASS: %s as %s: %s", one["decided_by"], one["role"], one["break_glass"])
+        context.log.warning("BREAK-GLASS: %s as %s: %s", one.decided_by, one.role, one.break_glass)
     if found:
         context.instance.add_run_tags(context.run_id, {BREAK_GLASS_TAG: "true"})
-    return "; ".join(f"{one['decided_by']} as {one['role']}: {one['break_glass']}" for one in found)
+    return "; ".join(f"{one.decided_by} as {one.role}: {one.break_glass}" for one in found)
 
 
 def staging_job_name(target: TargetTable) -> str:
@@ -245,7 +244,7 @@ def tie(instance: dg.DagsterInstance, dagster_run_id: str, platform: Platform, r
     instance.add_run_tags(dagster_run_id, {RUN_TAG: run_id, PROCESS_TAG: this_process()} | more)
 
 
-def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: Mapping[str, Any] | None) -> dict[str, Any]:
+def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: AttemptRecord | None) -> dict[str, Any]:
     """Return what is told of a staged chunk: its size, what its batch took, and where to read on."""
     told: dict[str, Any] = {
         "dagster/partition_row_count": chunk.rows or 0,
@@ -255,8 +254,8 @@ def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: Mapping[str, Any] | None
         "run": run_id,
         "run page": dg.MetadataValue.url(run_path(run_id)),
     }
-    if attempt is not None and attempt["ended_at"] is not None:
-        told["batch seconds"] = round((attempt["ended_at"] - attempt["started_at"]).total_seconds(), 1)
+    if attempt is not None and attempt.ended_at is not None:
+        told["batch seconds"] = round((attempt.ended_at - attempt.started_at).total_seconds(), 1)
         told["batch chunks"] = len(chunks_of(attempt))
     return told
 
@@ -292,7 +291,7 @@ def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
             tie(context.instance, context.run_id, platform, run_id)
             platform = spark.confine(platform, platform.ledger.run(run_id).plan.mode)
             tell_of_broken_glass(context, platform, run_id)
-            stopped = stops.held(platform.ledger.engine, run_id)
+            stopped = platform.ledger.stops.held(run_id)
             done = stopped is not None and platform.ledger.run(run_id).state is RunState.VALIDATED
             if not done:
                 require_computable(platform, run_id, keys, target=target)
@@ -312,7 +311,7 @@ def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
             context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))
         staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
         good = [key for key in keys if key not in outcome.failed]
-        attempts = {one["attempt"]: one for one in platform.ledger.attempts(run_id)}
+        attempts = {one.attempt: one for one in platform.ledger.attempts(run_id)}
         metadata = {key: _of_chunk(run_id, staged[key], attempts.get(staged[key].attempt)) for key in good}
         if outcome.failed:
             # Dagster counts nothing of a failed range run: the chunks that are staged are reported one by one

@@ -20,8 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
 from backfill_assets import faults
 from backfill_assets.evidence.diff_records import no_diff
 from backfill_assets.evidence.events import ACTIONS, ADOPTED, EVENTS, MOVED, RESTORED, SUPERSEDED, events_named
@@ -42,15 +40,13 @@ from backfill_assets.gates.chunk_changes import CHANGES_FILE, VISIBLE, changes_o
 from backfill_assets.installation import Platform
 from manifests.canonical import plain, sha256_of
 from manifests.errors import EnvironmentRefused, LedgerLocked, Problem, PublicationRefused, Refused
-from manifests.lifecycle import ACCEPT, WAS_PUBLISHED
+from manifests.lifecycle import ACCEPT, WAS_PUBLISHED, PublicationState, RunState
 from manifests.text import visible
 from resources.evidence.chain import Link
 from resources.evidence.store import INDEX, SEALED, examine, hash_or_kind
 from resources.files.kept_files import json_of, not_a_file, read_json, read_kept
-from resources.ledger import approvals
 from resources.ledger.facade import RunRecord
-from resources.ledger.journal import explain, explain_run, first_of, is_adopted, unexplained
-from resources.ledger.locks import lock_target, require_lease
+from resources.ledger.moments import Moment
 from resources.ledger.rows import (
     MOVING,
     Difference,
@@ -62,10 +58,9 @@ from resources.ledger.rows import (
     hashes_of,
     is_id,
     of_no_form,
-    rows_of,
     tables_of_runs,
 )
-from resources.ledger.tables import accepted_versions, publications, runs, watermarks
+from resources.ledger.tables import runs
 
 _LOG = logging.getLogger(__name__)
 DIFF = "diff"
@@ -169,18 +164,15 @@ def bundle_files(platform: Platform, record: RunRecord, token: int | None = None
         LeaseLost: if the lease of `token` was taken over: what the run is by now is another publisher's to seal.
     """
     run_id = record.run_id
-    with platform.ledger.engine.begin() as connection:
-        lock_target(connection, record.target)
-        if token is not None:
-            require_lease(connection, token)
-        rows = rows_of(connection, run_id)
+    with platform.ledger.holding(record.target, token=token) as moment:
+        rows = moment.rows_of(run_id)
     (run,) = rows["runs"].values()
     before = accepted_before(platform, record)
     files: dict[str, Any] = {
         RUN_FILE: {name: cell for name, cell in run.items() if name not in _FILED_APART},
         "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
         "code.json": record.plan.code,
-        "policy.json": approvals.policy_text(platform.ledger, record.plan.policy),
+        "policy.json": platform.ledger.policies.text(record.plan.policy),
         "reconciliation.json": _reconciliation(platform, rows, record),
         "accepted_before.json": before,
         CHANGES_FILE: changes_of_run(platform, record, before),
@@ -207,8 +199,8 @@ def require_of_the_run(platform: Platform, record: RunRecord, files: Mapping[str
         PublicationRefused: naming what it says otherwise.
     """
     run_id = record.run_id
-    with platform.ledger.engine.connect() as connection:
-        here, of_earlier_version = rows_of(connection, run_id), is_adopted(connection, run_id)
+    with platform.ledger.reading() as moment:
+        here, of_earlier_version = moment.rows_of(run_id), moment.is_adopted(run_id)
     try:
         sealed = sealed_rows(bundle)
         wrong = [] if sealed is None else [one.where for one in differences(sealed, here) if not one.lawful]
@@ -261,7 +253,7 @@ def bundle_in_use(platform: Platform, run_id: str) -> Path:
     store = platform.evidence
     bundles = store.bundles(run_id)
     if len(bundles) > 1 and not store.cited(run_id):  # nothing of it was told yet
-        done = {one["evidence_root"] for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"}
+        done = {one.evidence_root for one in platform.ledger.publications(run_id) if one.has_landed}
         own = store.path(run_id, len(platform.ledger.amendments(run_id)))
         return next((one for one in bundles if examine(one, run_id)[0] in done), own if own in bundles else bundles[-1])
     return store.path(run_id)
@@ -397,16 +389,16 @@ def vouched_for(platform: Platform, run_id: str, records: Sequence[Record]) -> l
         if known - found and _link_of(platform, run_id, record).get("recordHash") == record.hash:
             found |= known
     if found != mine.keys():
-        with platform.ledger.engine.connect() as connection:
-            _, follows = first_of(connection, run_id)
+        with platform.ledger.reading() as moment:
+            _, follows = moment.first_of(run_id)
         linked = platform.evidence.kept(run_id, since=follows)
         found |= {name for name, one in mine.items() if (name, one.hash) in linked}
     return [one for one in records if one.name in found]
 
 
 def _is_adopted(platform: Platform, run_id: str) -> bool:
-    with platform.ledger.engine.connect() as connection:
-        return is_adopted(connection, run_id)
+    with platform.ledger.reading() as moment:
+        return moment.is_adopted(run_id)
 
 
 def harmed(platform: Platform, links: Iterable[Mapping[str, Any]]) -> list[Harmed]:
@@ -530,8 +522,8 @@ def unharmed_rows(
     rows = kept_rows(bundle, unharmed, sorted(every - lost))
     if rows is None or not lost:
         return rows
-    with platform.ledger.engine.connect() as connection:
-        return rows | rows_of(connection, run_id, sorted(lost))
+    with platform.ledger.reading() as moment:
+        return rows | moment.rows_of(run_id, sorted(lost))
 
 
 def require_unharmed(platform: Platform, run_id: str) -> None:
@@ -540,8 +532,8 @@ def require_unharmed(platform: Platform, run_id: str) -> None:
     Raises:
         EnvironmentRefused: naming each of them.
     """
-    with platform.ledger.engine.connect() as connection:
-        _, follows = first_of(connection, run_id)
+    with platform.ledger.reading() as moment:
+        _, follows = moment.first_of(run_id)
     _refuse(run_id, harmed_of(platform, run_id, since=follows))
 
 
@@ -580,14 +572,13 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
     for place, said in due:
         if not _tells_of(linked, done, place):  # before anybody waits for the ledger
             said[COMMITTED] = commits_of(platform, record, said["action"], place, int(said["snapshot_id"]))
-    with platform.ledger.engine.begin() as connection:
-        lock_target(connection, record.target)
+    with platform.ledger.holding(record.target) as moment:
         for place, said in due:
             is_told = partial(_tells_of, done=done, place=place)
-            _record(platform, connection, record.run_id, said["action"], said, name_of(said["action"], place), is_told)
-        for run_id in _moved_by(connection, record):
+            _record(platform, moment, record.run_id, said["action"], said, name_of(said["action"], place), is_told)
+        for run_id in moment.runs_moved_by(record.target, record.run_id):
             try:
-                _record(platform, connection, run_id, MOVED, {"by": record.run_id, "action": action})
+                _record(platform, moment, run_id, MOVED, {"by": record.run_id, "action": action})
             except (
                 OSError,
                 ArithmeticError,
@@ -622,7 +613,7 @@ def untold(platform: Platform, record: RunRecord) -> list[tuple[int, dict[str, A
 
 def _committed(platform: Platform, run_id: str) -> list[dict[str, Any]]:
     """Return the entries of a run's changes, in their order."""
-    return [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    return [one.as_record() for one in platform.ledger.publications(run_id) if one.has_landed]
 
 
 def _tells_of(records: Sequence[Record], done: Sequence[Mapping[str, Any]], place: int) -> bool:
@@ -649,9 +640,8 @@ def catch_up(platform: Platform, run_id: str, event: str, facts: Mapping[str, An
     record = platform.ledger.run(run_id)
     if record.state not in WAS_PUBLISHED:
         return False
-    with platform.ledger.engine.begin() as connection:
-        lock_target(connection, record.target)
-        return _record(platform, connection, run_id, event, facts)
+    with platform.ledger.holding(record.target) as moment:
+        return _record(platform, moment, run_id, event, facts)
 
 
 def is_behind(platform: Platform, record: RunRecord) -> str:
@@ -659,8 +649,8 @@ def is_behind(platform: Platform, record: RunRecord) -> str:
     if record.state not in WAS_PUBLISHED or not platform.evidence.bundles(record.run_id):
         return ""  # without a bundle there is more to be said than that
     records = records_of(platform, record.run_id)
-    with platform.ledger.engine.begin() as connection:
-        linked, late = in_order(platform, connection, record.run_id, records)
+    with platform.ledger.holding() as moment:
+        linked, late = in_order(platform, moment, record.run_id, records)
         if late:
             return f"record {late[0].name} has no link in the chain"
         kept = kept_rows(bundle_in_use(platform, record.run_id), linked, sorted(MOVING))
@@ -668,7 +658,7 @@ def is_behind(platform: Platform, record: RunRecord) -> str:
             if linked:
                 return ""  # it had rows once: whoever looks at the bundle finds more wrong with it than that
             return "it was published before the evidence kept rows and had a chain"
-        new = _moved_on(connection, record.run_id, kept)
+        new = _moved_on(moment, record.run_id, kept)
     return f"{new[0].where} has moved on since the last record" if new else ""
 
 
@@ -678,12 +668,12 @@ def require_explained(platform: Platform, run_id: str) -> None:
     Raises:
         PublicationRefused: naming each row.
     """
-    with platform.ledger.engine.connect() as connection:
-        first, follows = first_of(connection, run_id)
+    with platform.ledger.reading() as moment:
+        first, follows = moment.first_of(run_id)
     links = list(platform.evidence.chain.links(since=follows))  # first: what each is about was committed by then
-    with platform.ledger.engine.connect() as connection:  # entries and rows as they are at one moment
-        journal = explain(connection, links, first=first)
-        wrong = [*journal.damages, *unexplained(connection, journal, run_id)]
+    with platform.ledger.reading() as moment:  # entries and rows as they are at one moment
+        journal = moment.explain(links, first=first)
+        wrong = [*journal.damages, *moment.unexplained(journal, run_id)]
     if wrong:
         shown = [f"{one.where}: {one.what}" for one in wrong[:_SHOWN]]
         more = f"\n      and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
@@ -729,7 +719,7 @@ def name_of(action: str, number: int) -> str:
 
 def _record(
     platform: Platform,
-    connection: sa.Connection,
+    moment: Moment,
     run_id: str,
     event: str,
     facts: Mapping[str, Any],
@@ -754,8 +744,8 @@ def _record(
                     f"`backfill verify {run_id}`; find out who has put it there, and put back the file that belongs there",
                 )
             )
-    linked, late = in_order(platform, connection, run_id, records)
-    _refuse(run_id, _harmed_among(platform, connection, run_id, linked))
+    linked, late = in_order(platform, moment, run_id, records)
+    _refuse(run_id, _harmed_among(platform, moment, run_id, linked))
     made_up = [_link(platform, run_id, one) for one in late]
     numbered = [*linked, *late]
     bundle = bundle_in_use(platform, run_id)
@@ -771,15 +761,15 @@ def _record(
     if kept is None and numbered:
         return False  # the bundle that they go on from is not there any more: nothing is to stand in for it
     if kept is None:
-        found = rows_of(connection, run_id)
+        found = moment.rows_of(run_id)
         kept, changes, event = {}, {table: dict(rows) for table, rows in found.items()}, ADOPTED
         facts = {**facts, COMMITTED: adopted_commits(platform, found)}
     else:
-        known = _as_hashed(connection, run_id, damaged, numbered)
+        known = _as_hashed(moment, run_id, damaged, numbered)
         kept |= known
         damaged -= known.keys()
         moving = {table: rows for table, rows in kept.items() if table in MOVING}
-        changes = changes_of(_moved_on(connection, run_id, moving, MOVING - damaged))
+        changes = changes_of(_moved_on(moment, run_id, moving, MOVING - damaged))
     if event == MOVED:
         event = _what_moved(changes)
     if name is None and not changes:
@@ -803,7 +793,7 @@ def _record(
     name = name or f"{event}-{number}"
     _require_free(store.records(run_id) / f"{name}.json")
     # a server ends a transaction that stands still, and others record in its place then
-    still = partial(connection.execute, sa.select(sa.literal(1)))
+    still = moment.touch
     file = store.append(run_id, name, content, still)
     faults.reach("recording.written")
     raw = read_kept(file)
@@ -811,11 +801,11 @@ def _record(
     return True
 
 
-def _harmed_among(platform: Platform, connection: sa.Connection, run_id: str, linked: Sequence[Record]) -> list[Harmed]:
+def _harmed_among(platform: Platform, moment: Moment, run_id: str, linked: Sequence[Record]) -> list[Harmed]:
     """Return the records of a run that are missing or changed; the whole chain is asked only where one of them is."""
     is_whole = [one.number for one in linked] == list(range(1, len(linked) + 1))
     is_whole = is_whole and all(_link_of(platform, run_id, one).get("recordHash") == one.hash for one in linked)
-    _, first = first_of(connection, run_id)
+    _, first = moment.first_of(run_id)
     since = linked[-1].content["follows"] if linked and is_whole else first
     return harmed_of(platform, run_id, since=since)
 
@@ -832,7 +822,7 @@ def _tables_in(files: set[str]) -> frozenset[str]:
 
 
 def _as_hashed(
-    connection: sa.Connection, run_id: str, tables: Collection[str], numbered: Sequence[Record]
+    moment: Moment, run_id: str, tables: Collection[str], numbered: Sequence[Record]
 ) -> dict[str, dict[str, Row]]:
     """Return the rows of tables as the last record has their hash; where the bundle was damaged, the ledger may have them.
 
@@ -840,7 +830,7 @@ def _as_hashed(
     """
     hashes = numbered[-1].content.get("tables", {}) if numbered else {}
     found: dict[str, dict[str, Row]] = {}
-    for table, rows in rows_of(connection, run_id, sorted(tables & hashes.keys())).items():
+    for table, rows in moment.rows_of(run_id, sorted(tables & hashes.keys())).items():
         for newer in range(min(len(rows), _NEWER) + 1):
             older = dict(list(rows.items())[: len(rows) - newer])
             if hashes_of({table: older})[table] == hashes[table]:
@@ -867,7 +857,7 @@ def _require_free(file: Path) -> None:
 
 
 def in_order(
-    platform: Platform, connection: sa.Connection, run_id: str, records: Sequence[Record]
+    platform: Platform, moment: Moment, run_id: str, records: Sequence[Record]
 ) -> tuple[list[Record], list[Record]]:
     """Return the records of a run that change rows: those that have a link, and those whose process ended before it.
 
@@ -878,7 +868,7 @@ def in_order(
     linked = [one for one in numbered if _is_linked(platform, run_id, one)]
     late: list[Record] = []
     for one in numbered:
-        if one not in linked and _is_due(platform, connection, run_id, [*linked, *late], records, one):
+        if one not in linked and _is_due(platform, moment, run_id, [*linked, *late], records, one):
             late.append(one)
     return linked, late
 
@@ -891,9 +881,8 @@ def planted(platform: Platform, record: RunRecord) -> list[str]:
     claim = [one for one in records if one.number or one.wrong]
     if all(_is_linked(platform, record.run_id, one) for one in claim):
         return []
-    with platform.ledger.engine.begin() as connection:
-        lock_target(connection, record.target)
-        linked, late = in_order(platform, connection, record.run_id, records)
+    with platform.ledger.holding(record.target) as moment:
+        linked, late = in_order(platform, moment, record.run_id, records)
     known = [*linked, *late]
     return [
         one.name for one in claim if one not in known and not (one.wrong and _is_linked(platform, record.run_id, one))
@@ -902,7 +891,7 @@ def planted(platform: Platform, record: RunRecord) -> list[str]:
 
 def _is_due(
     platform: Platform,
-    connection: sa.Connection,
+    moment: Moment,
     run_id: str,
     before: Sequence[Record],
     records: Sequence[Record],
@@ -910,14 +899,14 @@ def _is_due(
 ) -> bool:
     """Whether a record without a link is the next one: what it says follows from those before it and from the ledger's rows."""
     try:
-        return _follows_from(platform, connection, run_id, before, records, one)
+        return _follows_from(platform, moment, run_id, before, records, one)
     except (ValueError, KeyError, TypeError, AttributeError):
         return False  # this project does not write what cannot even be compared
 
 
 def _follows_from(
     platform: Platform,
-    connection: sa.Connection,
+    moment: Moment,
     run_id: str,
     before: Sequence[Record],
     records: Sequence[Record],
@@ -931,10 +920,10 @@ def _follows_from(
         return False
     after: Rows = {table: {key: dict(row) for key, row in found.items()} for table, found in (kept or {}).items()}
     fold(after, changes)
-    here = rows_of(connection, run_id, None if adopts else sorted(MOVING))
+    here = moment.rows_of(run_id, None if adopts else sorted(MOVING))
     touched = {(table, key) for table, rows in changes.items() for key in rows}
-    journal = explain_run(connection, run_id)
-    by_hand = {(bad.table, bad.key) for bad in unexplained(connection, journal, run_id, here)}
+    journal = moment.explain_run(run_id)
+    by_hand = {(bad.table, bad.key) for bad in moment.unexplained(journal, run_id, here)}
     then, now = ({name: rows.get(name, {}) for name in here} for rows in (kept or after, after))
     unlawful = {(bad.table, bad.key) for bad in [*differences(then, now), *differences(now, here)] if not bad.lawful}
     hashes = (dict(before[-1].content.get("tables", {})) if before else {}) | hashes_of(after)
@@ -976,7 +965,7 @@ def _says_what_happened(one: Record, entries: Mapping[str, Row], *, has_changes:
             and one.name == f"{said['event']}-{one.number}"
             and said.keys() <= _SAID | _FACTS
         )
-    committed = [entry for entry in entries.values() if entry["state"] == "COMMITTED"]
+    committed = [entry for entry in entries.values() if entry["state"] == PublicationState.COMMITTED]
     names = {event, *(f"{event}-{number}" for number in range(1, len(committed) + 1))}
     return (one.name in names and said.keys() <= _SAID | _FACTS | _PUBLISHED) and any(
         said.get("action") == entry["action"] == event and all(said.get(name) == entry[name] for name in _PUBLISHED)
@@ -999,7 +988,7 @@ def _says_what_was_committed(
     if event == ADOPTED:
         there = adopted_commits(platform, after)
     else:
-        entries = [entry for entry in after["publications"].values() if entry["state"] == "COMMITTED"]
+        entries = [entry for entry in after["publications"].values() if entry["state"] == PublicationState.COMMITTED]
         told_of = (event, said["snapshot_id"])
         places = [at for at, one in enumerate(entries, 1) if (one["action"], one["snapshot_id"]) == told_of]
         number = next((at for at in places if one.name in {name_of(event, at), f"{event}-{at}"}), places[0])
@@ -1013,15 +1002,15 @@ def _as_committed(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: facts[name] for name in ("table", *_AS_COMMITTED)}
 
 
-def _moved_on(connection: sa.Connection, run_id: str, kept: Rows, tables: Collection[str] = MOVING) -> list[Difference]:
+def _moved_on(moment: Moment, run_id: str, kept: Rows, tables: Collection[str] = MOVING) -> list[Difference]:
     """Return what of tables has lawfully changed since rows were kept, and was changed by a transaction that the journal has.
 
     What was changed by hand is never taken over, however possible it looks: `verify` and `doctor` name it.
     """
-    by_hand = {(one.table, one.key) for one in unexplained(connection, explain_run(connection, run_id), run_id, tables)}
+    by_hand = {(one.table, one.key) for one in moment.unexplained(moment.explain_run(run_id), run_id, tables)}
     found = {
         table: {key: row for key, row in rows.items() if (table, key) not in by_hand or key in kept.get(table, {})}
-        for table, rows in rows_of(connection, run_id, sorted(tables)).items()
+        for table, rows in moment.rows_of(run_id, sorted(tables)).items()
     }
     return [one for one in differences(kept, found) if one.lawful and (one.table, one.key) not in by_hand]
 
@@ -1031,7 +1020,7 @@ def _what_moved(changes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     held = changes.get("accepted_versions", {}).values()
     if any("accepted_at" in row and row.get("ended_at") is None for row in held):
         return RESTORED
-    return SUPERSEDED if any(row.get("ended_how") == "SUPERSEDED" for row in held) else MOVED
+    return SUPERSEDED if any(row.get("ended_how") == RunState.SUPERSEDED for row in held) else MOVED
 
 
 def _root_of(bundle: Path) -> str:
@@ -1083,20 +1072,3 @@ def _link_of(platform: Platform, run_id: str, record: Record) -> Mapping[str, An
 def _is_about(link: Mapping[str, Any], run_id: str, record: Record) -> bool:
     about = (link.get("run"), link.get("record"), link.get("event"))
     return "rows" in link and about == (run_id, record.name, record.content.get("event"))
-
-
-def _moved_by(connection: sa.Connection, record: RunRecord) -> Iterator[str]:
-    """Return the other runs whose rows a run's publication or rollback may have moved on."""
-    held = sa.select(accepted_versions.c.run_id).where(
-        accepted_versions.c.target == record.target, accepted_versions.c.ended_by == record.run_id
-    )
-    since = (
-        sa.select(sa.func.max(publications.c.started_at))
-        .where(publications.c.run_id == record.run_id)
-        .scalar_subquery()
-    )
-    withdrawn = sa.select(watermarks.c.run_id).where(
-        watermarks.c.target == record.target, watermarks.c.ended_at >= since
-    )
-    found = {row.run_id for query in (held, withdrawn) for row in connection.execute(query)}
-    yield from sorted(found - {record.run_id})

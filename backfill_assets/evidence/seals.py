@@ -24,7 +24,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.digest import ALGORITHM
 from manifests.errors import Problem
-from manifests.lifecycle import PUBLISH
+from manifests.lifecycle import PUBLISH, PublicationState
 from manifests.model import Corrections
 from resources.files.kept_files import read_json
 from resources.lakehouse.contents import said_of
@@ -117,7 +117,7 @@ class Sealed:
     @property
     def changes(self) -> list[Mapping[str, Any]]:
         """The ledger's entries of what the run committed, oldest first."""
-        return [one for one in self.rows.get("publications", {}).values() if one["state"] == "COMMITTED"]
+        return [one for one in self.rows.get("publications", {}).values() if one["state"] == PublicationState.COMMITTED]
 
     @property
     def accepted(self) -> list[Mapping[str, Any]]:
@@ -267,7 +267,9 @@ def adopted_commits(platform: Platform, rows: Rows) -> list[dict[str, Any]]:
     table = platform.lakehouse.table(str(run["target"]))
     found = []
     for entry in rows.get("publications", {}).values():
-        snapshot = table.snapshot_by_id(entry["snapshot_id"] or 0) if entry["state"] == "COMMITTED" else None
+        snapshot = (
+            table.snapshot_by_id(entry["snapshot_id"] or 0) if entry["state"] == PublicationState.COMMITTED else None
+        )
         if snapshot is not None:
             found.append(_committed_facts(table, snapshot))
     return found

@@ -58,7 +58,7 @@ from manifests.planner import Plan
 from manifests.policy import OLD_DATA_GATE
 from resources import logs
 from resources.lakehouse.facade import local_path
-from resources.ledger import approvals, judged
+from resources.ledger import judged
 from resources.ledger.facade import (
     RAISED,
     ChunkRecord,
@@ -195,7 +195,7 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
         return None
     if platform.ledger.run(run_id).state is RunState.STAGED and not _wait_for_owner(platform, record):
         why = "an owner has accepted these numbers before"
-        approvals.validate_accepted(platform.ledger, run_id, record.plan.gates, by=operator(), why=why)
+        platform.ledger.validate_accepted(run_id, record.plan.gates, by=operator(), why=why)
     with logs.of_run(record.plan):
         for one in verdicts:
             level = logging.INFO if one.passed else logging.WARNING
@@ -215,15 +215,15 @@ def _is_judged(platform: Platform, record: RunRecord, chunks: Sequence[ChunkReco
     staged = judged.name_of(chunks)
     if any(gate not in verdicts or verdicts[gate].judged != staged for gate in record.plan.gates):
         return False
-    return bool(approvals.asking(platform.ledger, record.run_id))
+    return bool(platform.ledger.asking(record.run_id))
 
 
 def _wait_for_owner(platform: Platform, record: RunRecord) -> bool:
     """Say of a staged run that it waits for an owner, if a gate asks for one; return whether it does."""
-    waiting = [verdict.gate for verdict in approvals.asking(platform.ledger, record.run_id)]
+    waiting = [verdict.gate for verdict in platform.ledger.asking(record.run_id)]
     why = f"waits for an owner: {', '.join(waiting)} (`backfill accept-change {record.run_id}`)"
     if waiting and platform.ledger.run(record.run_id).state_reason != why:
-        approvals.note_waiting(platform.ledger, record.run_id, why)
+        platform.ledger.note_waiting(record.run_id, why)
     return bool(waiting)
 
 

@@ -11,13 +11,9 @@ from datetime import UTC, date, datetime, timedelta
 from os import fstat
 from tempfile import TemporaryFile
 
-import sqlalchemy as sa
-
 from backfill_assets.installation import Platform
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse.metadata import updated_at
-from resources.ledger.cells import Utc
-from resources.ledger.repairs import newest_instants
 
 TOLERANCE = timedelta(days=1)
 """How far two clocks may lie apart."""
@@ -45,17 +41,14 @@ def present_instants(platform: Platform) -> dict[str, datetime]:
                 "make the folder writable",
             )
         ) from error
-    if platform.ledger.engine.dialect.name == "postgresql":
-        with platform.ledger.engine.connect() as connection:
-            found["the ledger's server"] = connection.execute(
-                sa.select(sa.func.clock_timestamp(type_=Utc))
-            ).scalar_one()
+    if (at := platform.ledger.server_clock()) is not None:
+        found["the ledger's server"] = at
     return found
 
 
 def recorded_instants(platform: Platform, tables: list[str]) -> dict[str, datetime]:
     """Return the newest instants on record: of the ledger by table and column, and of the named tables of the catalog."""
-    newest = dict(newest_instants(platform.ledger))
+    newest = dict(platform.ledger.repairs.newest_instants())
     for name in tables:
         if platform.lakehouse.exists(name):
             newest[f"table {name}"] = updated_at(platform.lakehouse.table(name))

@@ -65,22 +65,10 @@ from resources.lakehouse.snapshots import redirected_access
 from resources.lakehouse.storage import Storage, place_of
 from resources.ledger import journal as journals
 from resources.ledger.cells import IllegibleRow, illegible
-from resources.ledger.facade import BEFORE, STAGED, ChunkRecord, RunRecord, now, operator
+from resources.ledger.facade import BEFORE, STAGED, ChunkRecord, PublicationRecord, RunRecord, now, operator
 from resources.ledger.instants import CLOCK_TOLERANCE
-from resources.ledger.journal import INSTALLATION, explain, of_nobody, unexplained
-from resources.ledger.policy_in_force import disagreement
-from resources.ledger.repairs import (
-    end_attempt,
-    end_freeze,
-    illegible_leases,
-    is_given_up,
-    lose_lease,
-    newest_instants,
-    open_freezes,
-    open_leases,
-    plan_again,
-)
-from resources.ledger.rows import run_ids
+from resources.ledger.journal import INSTALLATION
+from resources.ledger.leases import LeaseRecord
 from resources.processes import has_ended, is_busy
 
 _log = logging.getLogger(__name__)
@@ -158,7 +146,7 @@ class _View:
     runs: Sequence[RunRecord]
     known: frozenset[str]
     """Ids of all runs of the ledger, also of other targets."""
-    at_it: Mapping[str, Mapping[str, Any]]
+    at_it: Mapping[str, LeaseRecord]
     """By run, the living lease under which somebody is changing the target."""
 
 
@@ -198,8 +186,8 @@ def _runs(platform: Platform) -> list[RunRecord]:
     try:
         return platform.ledger.runs()
     except IllegibleRow:
-        with platform.ledger.engine.connect() as connection:
-            known = run_ids(connection)
+        with platform.ledger.reading() as moment:
+            known = moment.run_ids()
     found = []
     for run_id in known:
         with suppress(IllegibleRow):
@@ -267,8 +255,8 @@ _MOVES = "somebody is at work on it: look again when that is done"
 def _moving(platform: Platform, tables: Sequence[str]) -> tuple[Any, ...]:
     """Return what moves with whatever is done: the ledger's newest entry, the chain's last link, metadata of tables."""
     metadata = [_metadata(platform, name) for name in tables]
-    with platform.ledger.engine.connect() as connection:
-        return journals.newest(connection), platform.evidence.chain.length(), *metadata
+    with platform.ledger.reading() as moment:
+        return moment.newest_entry(), platform.evidence.chain.length(), *metadata
 
 
 def _metadata(platform: Platform, table: str) -> str:
@@ -289,7 +277,7 @@ def _found_by(look: Callable[[], Iterable[Disagreement]]) -> list[Disagreement] 
 
 def _policy_file(platform: Platform) -> Iterator[Disagreement]:
     """A file that proposes another policy than is in force: somebody may take it for what counts."""
-    if said := disagreement(platform.ledger.engine, platform.settings):
+    if said := platform.ledger.policies.disagreement(platform.settings):
         fix = "`backfill policy propose --by NAME`, and somebody else adopts it; or make the file say what is in force"
         yield Disagreement("policy-file", "policy", said, Sure.CERTAIN, fix)
 
@@ -346,7 +334,7 @@ def _look_at_target(platform: Platform, name: str, target: TargetTable | None) -
 def _examine_target(
     platform: Platform, target: TargetTable, runs: Sequence[RunRecord], known: frozenset[str]
 ) -> Iterator[Disagreement]:
-    at_it = {held["run_id"]: held for held in open_leases(platform.ledger) if _is_at_it(held, target)}
+    at_it = {held.run_id: held for held in platform.ledger.repairs.open_leases() if _is_at_it(held, target)}
     views = {}
     for name in target.changed_tables:
         try:
@@ -431,10 +419,10 @@ def _publications(views: Mapping[str, _View], record: RunRecord) -> Iterator[Dis
     """Hold what the ledger says of a run's changes of its tables against their history."""
     platform = next(iter(views.values())).platform
     entries = platform.ledger.publications(record.run_id)
-    recorded = [entry for entry in entries if entry["state"] == "COMMITTED"]
+    recorded = [entry for entry in entries if entry.has_landed]
     change = change_of(platform, record, [])
     view = views[change.tables[0]]  # the one by which readers, and the ledger, know it
-    intended = frozenset(entry["action"] for entry in entries if entry["state"] == "INTENT")
+    intended = frozenset(entry.action for entry in entries if entry.is_intent)
     landed = _landed(view, record, change, recorded, intended)
     for table in change.tables[1:]:  # half of a change of two tables is not nothing
         other = _landed(views[table], record, change, recorded, intended)
@@ -444,11 +432,11 @@ def _publications(views: Mapping[str, _View], record: RunRecord) -> Iterator[Dis
         held = view.at_it.get(record.run_id)
         yield _unrecorded(view, record, landed) if held is None else _under_way(view, record, landed, held)
     elif landed is None and recorded and record.state is RunState.PUBLISHED:
-        yield _not_in_history(view, record, recorded[-1]["snapshot_id"])
+        yield _not_in_history(view, record, recorded[-1].snapshot)
     for entry in entries:
-        healed_first = landed is not None and landed.number > len(recorded) and landed.action == entry["action"]
-        if entry["state"] == "INTENT" and not healed_first:
-            later = [one for one in recorded if one["action"] == entry["action"] and one["id"] > entry["id"]]
+        healed_first = landed is not None and landed.number > len(recorded) and landed.action == entry.action
+        if entry.is_intent and not healed_first:
+            later = [one for one in recorded if one.action == entry.action and one.id > entry.id]
             yield _open_intent(platform, record, entry, later[:1])
 
 
@@ -456,7 +444,7 @@ def _landed(
     view: _View,
     record: RunRecord,
     change: Change,
-    recorded: Sequence[Mapping[str, Any]],
+    recorded: Sequence[PublicationRecord],
     intended: frozenset[str],
 ) -> _Landed | None:
     """Return the newest change of a run that readers can see, by main or by the name of its version.
@@ -471,7 +459,7 @@ def _landed(
         if action == WITHDRAW:
             return None
         if action == PUBLISH and not change.strategy.shows_main:
-            if change.strategy.accepted_later and not any(one["action"] == ACCEPT for one in recorded):
+            if change.strategy.accepted_later and not any(one.action == ACCEPT for one in recorded):
                 return _Landed(ACCEPT, len(recorded) + 1, snapshot)
             return _Landed(PUBLISH, 1, snapshot)
         number = count_said(view.table, snapshot, SEQUENCE_PROPERTY)
@@ -521,38 +509,38 @@ def _unrecorded(view: _View, record: RunRecord, landed: _Landed) -> Disagreement
     )
 
 
-def _is_at_it(held: Mapping[str, Any], target: TargetTable) -> bool:
+def _is_at_it(held: LeaseRecord, target: TargetTable) -> bool:
     """Whether a lease that nobody has ended is one of a target that holds, and of a process that may live."""
-    return held["target"] == target.name and held["expires_at"] >= now() and not has_ended(held)
+    return held.target == target.name and held.expires_at >= now() and not has_ended(held)
 
 
-def _under_way(view: _View, record: RunRecord, landed: _Landed, held: Mapping[str, Any]) -> Disagreement:
+def _under_way(view: _View, record: RunRecord, landed: _Landed, held: LeaseRecord) -> Disagreement:
     return Disagreement(
         "intent-in-doubt",
         record.run_id,
         f"its {landed.action} is under way: it is snapshot {landed.snapshot.snapshot_id} of {view.name}, and process "
-        f"{held['pid']} on {held['host']} is about to record it",
+        f"{held.pid} on {held.host} is about to record it",
         Sure.POSSIBLE,
         f"look again when that is done; if the process dies first, `backfill {landed.action} {record.run_id}` records it",
     )
 
 
 def _open_intent(
-    platform: Platform, record: RunRecord, entry: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]
+    platform: Platform, record: RunRecord, entry: PublicationRecord, recorded: Sequence[PublicationRecord]
 ) -> Disagreement:
-    action, number = entry["action"], entry["id"]
+    action, number = entry.action, entry.id
     before = BEFORE.get(action)
     close = partial(_close_intent, platform, record.run_id, number, action)
     if recorded:
         return Disagreement(
             "intent-left-open",
             f"{record.run_id} publication {number}",
-            f"the intent to {action} is open; entry {recorded[-1]['id']} recorded snapshot {recorded[-1]['snapshot_id']}",
+            f"the intent to {action} is open; entry {recorded[-1].id} recorded snapshot {recorded[-1].snapshot_id}",
             Sure.CERTAIN,
             "close it, naming the entry that records what happened",
             close,
         )
-    if record.state is not before or is_given_up(platform.ledger, entry):
+    if record.state is not before or platform.ledger.repairs.is_given_up(entry):
         return Disagreement(
             "intent-left-open",
             f"{record.run_id} publication {number}",
@@ -565,7 +553,7 @@ def _open_intent(
     return Disagreement(
         "intent-in-doubt",
         f"{record.run_id} publication {number}",
-        f"the intent to {action} since {entry['started_at'].isoformat(timespec='seconds')} is open; nothing landed so far",
+        f"the intent to {action} since {entry.started_at.isoformat(timespec='seconds')} is open; nothing landed so far",
         Sure.POSSIBLE,
         f"somebody may be at it; if not, `backfill {action} {record.run_id}` brings it to an end",
     )
@@ -578,10 +566,10 @@ def _close_intent(platform: Platform, run_id: str, entry: int, action: str) -> s
 
 def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
     """Find a run with a change that is recorded, and of which the evidence does not know."""
-    recorded = [one for one in platform.ledger.publications(record.run_id) if one["state"] == "COMMITTED"]
+    recorded = [one for one in platform.ledger.publications(record.run_id) if one.has_landed]
     if record.state not in WAS_PUBLISHED or not recorded:
         return
-    last, number = recorded[-1]["action"], len(recorded)
+    last, number = recorded[-1].action, len(recorded)
     folder = platform.evidence.records(record.run_id)
     missing = [(place, said["action"]) for place, said in untold(platform, record)]
     place, action = missing[0] if missing else (number, last)
@@ -626,8 +614,8 @@ def _is_harmed(platform: Platform, run_id: str, names: Sequence[str] = ()) -> bo
 
 
 def _complete(platform: Platform, run_id: str) -> str:
-    done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
-    tell_again(platform, run_id, done[-1]["action"], len(done))
+    done = [one for one in platform.ledger.publications(run_id) if one.has_landed]
+    tell_again(platform, run_id, done[-1].action, len(done))
     catch_up(platform, run_id, MOVED, {"completedBy": "doctor"})
     return "completed the records and their links"
 
@@ -680,32 +668,33 @@ def _attempts(platform: Platform) -> Iterator[Disagreement]:
 
 def _attempts_of(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
     for attempt in platform.ledger.attempts(record.run_id):
-        if attempt["state"] != "RUNNING":
+        if not attempt.is_running:
             continue
-        number = attempt["attempt"]
+        number = attempt.attempt
         where = f"{record.run_id} attempt {number}"
         if has_ended(attempt):
             yield Disagreement(
                 "attempt-of-dead-process",
                 where,
-                f"it is RUNNING (the run is {record.state}), and its process {attempt['pid']} on {attempt['host']} is no more",
+                f"it is RUNNING (the run is {record.state}), and its process {attempt.pid} on {attempt.host} is no more",
                 Sure.CERTAIN,
                 f"record that it ended; `backfill run {record.run_id}` goes on from what is staged",
                 partial(_end_attempt, platform, record.run_id, number),
             )
-        elif not is_busy(attempt) and attempt["started_at"] < now() - SILENT_AFTER:
+        elif not is_busy(attempt) and attempt.started_at < now() - SILENT_AFTER:
             yield Disagreement(
                 "attempt-elsewhere",
                 where,
-                f"it is RUNNING on {attempt['host']} since {attempt['started_at'].isoformat(timespec='seconds')}",
+                f"it is RUNNING on {attempt.host} since {attempt.started_at.isoformat(timespec='seconds')}",
                 Sure.POSSIBLE,
-                f"run `backfill doctor` on {attempt['host']}: only there can be seen whether process "
-                f"{attempt['pid']} lives",
+                f"run `backfill doctor` on {attempt.host}: only there can be seen whether process {attempt.pid} lives",
             )
 
 
 def _end_attempt(platform: Platform, run_id: str, attempt: int) -> str:
-    return _done(end_attempt(platform.ledger, run_id, attempt, PROCESS_ENDED), "recorded as FAILED: " + PROCESS_ENDED)
+    return _done(
+        platform.ledger.repairs.end_attempt(run_id, attempt, PROCESS_ENDED), "recorded as FAILED: " + PROCESS_ENDED
+    )
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -740,7 +729,7 @@ def _files(chunk: ChunkRecord) -> tuple[StagedFile, ...]:
 
 
 def _compute_again(view: _View, record: RunRecord, chunk: ChunkRecord, why: str) -> str:
-    changed = plan_again(view.platform.ledger, record.run_id, chunk, f"doctor: {why}", operator())
+    changed = view.platform.ledger.repairs.plan_again(record.run_id, chunk, f"doctor: {why}", operator())
     return _done(changed, f"chunk {chunk.chunk} is PLANNED again")
 
 
@@ -952,9 +941,9 @@ def _evidence(platform: Platform) -> Iterator[Disagreement]:
         if record.state not in WAS_PUBLISHED:
             continue
         recorded = {
-            entry["evidence_root"]
+            entry.evidence_root
             for entry in platform.ledger.publications(record.run_id)
-            if entry["state"] == "COMMITTED" and entry["evidence_root"]
+            if entry.has_landed and entry.evidence_root
         }
         try:
             root, strange = platform.evidence.verify(record.run_id), planted(platform, record)
@@ -1040,7 +1029,7 @@ def _diffs(platform: Platform) -> Iterator[Disagreement]:
 
 def _just_published(platform: Platform, run_id: str) -> bool:
     """Whether the process that has published a run may be comparing its rows."""
-    done = [one["ended_at"] for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    done = [one.landed_at for one in platform.ledger.publications(run_id) if one.has_landed]
     return bool(done) and now() - max(done) < COMPARING
 
 
@@ -1060,12 +1049,12 @@ def _journal(platform: Platform) -> Iterator[Disagreement]:
             Sure.CERTAIN,
             f"find out who has changed it; put back what belongs there, from a backup of {platform.evidence.chain.folder}",
         )
-    with platform.ledger.engine.connect() as connection:  # one moment of journal and rows
-        journal = explain(connection, links)
+    with platform.ledger.reading() as moment:  # one moment of journal and rows
+        journal = moment.explain(links)
         wrong = [("journal-damaged", one) for one in journal.damages]
-        for run_id in sorted({*journal.runs, *run_ids(connection), INSTALLATION}):
-            wrong += [("changed-by-hand", one) for one in unexplained(connection, journal, run_id)]
-        wrong += [("changed-by-hand", one) for one in of_nobody(connection, journal)]
+        for run_id in sorted({*journal.runs, *moment.run_ids(), INSTALLATION}):
+            wrong += [("changed-by-hand", one) for one in moment.unexplained(journal, run_id)]
+        wrong += [("changed-by-hand", one) for one in moment.of_nobody(journal)]
     for kind, one in wrong:
         yield Disagreement(
             kind,
@@ -1094,7 +1083,7 @@ def _is_linked_soon(platform: Platform, entry: int, links: Sequence[Link]) -> bo
 
 
 def _leases(platform: Platform) -> Iterator[Disagreement]:
-    for number, (what, is_open) in illegible_leases(platform.ledger).items():
+    for number, (what, is_open) in platform.ledger.repairs.illegible_leases().items():
         yield Disagreement(
             "lease-damaged",
             f"lease {number}",
@@ -1106,29 +1095,29 @@ def _leases(platform: Platform) -> Iterator[Disagreement]:
             partial(_lose_lease, platform, number) if is_open else None,
         )
     longest = now() + timedelta(seconds=platform.settings.lease_seconds) + _CLOCKS_APART
-    for held in open_leases(platform.ledger):
-        if held["expires_at"] > longest:
+    for held in platform.ledger.repairs.open_leases():
+        if held.expires_at > longest:
             yield Disagreement(
                 "lease-too-long",
-                f"{held['target']} lease {held['id']}",
-                f"run {held['run_id']} holds {held['start_day']} to {held['end_day']} until "
-                f"{held['expires_at'].isoformat(timespec='seconds')} ({held['host']}, process {held['pid']}); a lease lasts "
+                f"{held.target} lease {held.id}",
+                f"run {held.run_id} holds {held.start_day} to {held.end_day} until "
+                f"{held.expires_at.isoformat(timespec='seconds')} ({held.host}, process {held.pid}); a lease lasts "
                 f"{platform.settings.lease_seconds} s, unless its holder asks for more",
                 Sure.LIKELY,
                 "its process lives, and ends it; where a clock was ahead and was put right, leases last until then"
                 if is_busy(held)
                 else f"find out who has written it, and that no such process lives; {_END_LEASE}",
-                None if is_busy(held) else partial(_lose_lease, platform, held["id"]),
+                None if is_busy(held) else partial(_lose_lease, platform, held.id),
             )
-        if held["expires_at"] < now():
+        if held.expires_at < now():
             yield Disagreement(
                 "lease-expired",
-                f"{held['target']} lease {held['id']}",
-                f"run {held['run_id']} held {held['start_day']} to {held['end_day']} until "
-                f"{held['expires_at'].isoformat(timespec='seconds')} ({held['host']}, process {held['pid']}) "
+                f"{held.target} lease {held.id}",
+                f"run {held.run_id} held {held.start_day} to {held.end_day} until "
+                f"{held.expires_at.isoformat(timespec='seconds')} ({held.host}, process {held.pid}) "
                 "and did not give it back",
                 Sure.LIKELY,
-                f"nothing: it no longer holds anybody up; see what became of run {held['run_id']}",
+                f"nothing: it no longer holds anybody up; see what became of run {held.run_id}",
             )
 
 
@@ -1136,30 +1125,30 @@ _END_LEASE = "ending it harms nothing: whoever takes its days next fences it, so
 
 
 def _lose_lease(platform: Platform, token: int) -> str:
-    return _done(lose_lease(platform.ledger, token), "ended as lost: whoever takes its days next fences it")
+    return _done(platform.ledger.repairs.lose_lease(token), "ended as lost: whoever takes its days next fences it")
 
 
 def _freezes(platform: Platform) -> Iterator[Disagreement]:
-    for freeze in open_freezes(platform.ledger):
-        if freeze["until_at"] < now():
+    for freeze in platform.ledger.repairs.open_freezes():
+        if freeze.until_at < now():
             yield Disagreement(
                 "freeze-over",
-                f"{freeze['target']} freeze {freeze['id']}",
-                f"run {freeze['run_id']} froze {freeze['start_day']} to {freeze['end_day']} until "
-                f"{freeze['until_at'].isoformat(timespec='seconds')}, and it is not ended",
+                f"{freeze.target} freeze {freeze.id}",
+                f"run {freeze.run_id} froze {freeze.start_day} to {freeze.end_day} until "
+                f"{freeze.until_at.isoformat(timespec='seconds')}, and it is not ended",
                 Sure.CERTAIN,
                 "end it",
-                partial(_end_freeze, platform, freeze["id"]),
+                partial(_end_freeze, platform, freeze.id),
             )
 
 
 def _end_freeze(platform: Platform, freeze: int) -> str:
-    return _done(end_freeze(platform.ledger, freeze, now()), "ended")
+    return _done(platform.ledger.repairs.end_freeze(freeze, now()), "ended")
 
 
 def _clock(platform: Platform) -> Iterator[Disagreement]:
     here = now()
-    ahead = {name: at for name, at in newest_instants(platform.ledger).items() if at > here + CLOCK_TOLERANCE}
+    ahead = {name: at for name, at in platform.ledger.repairs.newest_instants().items() if at > here + CLOCK_TOLERANCE}
     if ahead:
         name, at = max(ahead.items(), key=lambda item: item[1])
         yield Disagreement(

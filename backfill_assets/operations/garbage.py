@@ -33,7 +33,6 @@ from resources.lakehouse.history import Referenced, expirable, forget, reference
 from resources.lakehouse.lineage import amended_base_tag, base_tag, withdrawn
 from resources.lakehouse.storage import FileFound, Storage, place_of
 from resources.ledger.facade import RunRecord
-from resources.ledger.repairs import named_paths, newest_instants, open_watermarks
 from resources.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -117,7 +116,9 @@ def tables(platform: Platform) -> list[str]:
 
 
 def _require_clock(platform: Platform, at: datetime) -> None:
-    ahead = {name: instant for name, instant in newest_instants(platform.ledger).items() if instant > at + GRACE}
+    ahead = {
+        name: instant for name, instant in platform.ledger.repairs.newest_instants().items() if instant > at + GRACE
+    }
     if ahead:
         raise EnvironmentRefused(
             Problem(
@@ -180,7 +181,7 @@ def _over(platform: Platform, records: Sequence[RunRecord], at: datetime) -> dic
         for holder in platform.ledger.accepted(target).values():
             over.pop(holder, None)
     for run_id in list(over):
-        if any(entry["state"] == "INTENT" for entry in platform.ledger.publications(run_id)):
+        if any(entry.is_intent for entry in platform.ledger.publications(run_id)):
             del over[run_id]  # what became of it is for `backfill doctor` to find out first
     return over
 
@@ -228,8 +229,8 @@ def _needed_snapshots(platform: Platform, table: Table, keeping: Sequence[RunRec
             needed |= {pin.snapshot_id for pin in plan.references}
             needed.add(plan.merge.changed_since if plan.merge else None)
         for entry in platform.ledger.publications(record.run_id):
-            needed |= {entry["base_snapshot_id"], entry["snapshot_id"]}
-    needed |= {mark["source_snapshot_id"] for mark in open_watermarks(platform.ledger)}
+            needed |= {entry.base_snapshot_id, entry.snapshot_id}
+    needed |= {mark.source_snapshot_id for mark in platform.ledger.repairs.open_watermarks()}
     keepers = {record.run_id for record in keeping}
     for snapshot in table.snapshots():  # also what landed and nobody could record
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
@@ -273,11 +274,11 @@ def _candidates(
 
 def _unnamed(platform: Platform, storage: Storage, record: RunRecord, folder: str, at: datetime) -> Iterator[Garbage]:
     """Yield the files of ended attempts, and the outlines, that no chunk names."""
-    named = {place_of(text) for text in named_paths(platform.ledger, record.run_id)}
+    named = {place_of(text) for text in platform.ledger.repairs.named_paths(record.run_id)}
     in_use = {posixpath.dirname(path) for path in named}
     for attempt in platform.ledger.attempts(record.run_id):
-        top = f"{folder}/{_ATTEMPT}{attempt['attempt']}"
-        if attempt["ended_at"] is None or attempt["ended_at"] > at - GRACE:
+        top = f"{folder}/{_ATTEMPT}{attempt.attempt}"
+        if attempt.ended_at is None or attempt.ended_at > at - GRACE:
             continue
         used = any(one == top or one.startswith(f"{top}/") for one in in_use)
         for file in storage.files(top):
@@ -410,7 +411,7 @@ def _delete(
     live.refresh()
     moved = {}
     for run_id in {item.owner for item in batch} & owners.keys():
-        named = {place_of(text) for text in named_paths(platform.ledger, run_id)}
+        named = {place_of(text) for text in platform.ledger.repairs.named_paths(run_id)}
         present = platform.ledger.run(run_id)
         moved[run_id] = (present.state, present.updated_at) != (owners[run_id].state, owners[run_id].updated_at)
         if present.state not in _FINISHED:

@@ -28,9 +28,8 @@ from backfill_assets.worker.chunk_gate import rule_name
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
 from resources import logs
 from resources.files.whole_files import write_whole
-from resources.ledger import launches
 from resources.ledger.facade import ChunkState, now
-from resources.ledger.figures import RunFigures, figures
+from resources.ledger.figures import RunFigures
 
 _log = logging.getLogger(__name__)
 DAYS, MOST = 30, 100
@@ -56,12 +55,12 @@ class LedgerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every metric that has a value."""
         at = now()
-        found = figures(self._platform.ledger, at=at, days=self._days, most=self._most)
+        found = self._platform.ledger.figures(at=at, days=self._days, most=self._most)
         made = families()
         for (table, mode, state), number in sorted(found.counts.items()):
             made["backfill_runs"].add_metric((table, mode, state), number)
         made["backfill_runs_left_out"].add_metric((), found.left_out)
-        waiting = launches.all_waiting(self._platform.ledger)
+        waiting = self._platform.ledger.launches.all_waiting()
         for run in found.runs:
             _add_run(made, run)
             if (launch := waiting.get(run.run_id)) is not None:

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
 from itertools import starmap
-from typing import Any
 
 from backfill_assets.evidence.records import harmed_of
 from backfill_assets.gates.judging import CHUNK_GATE
@@ -24,14 +23,25 @@ from backfill_assets.publication.modes import change_of, publication_in_words, s
 from backfill_assets.publication.requirements import waits_for
 from backfill_assets.review.markdown import block, escaped
 from manifests.errors import Refused
-from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
+from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, AttemptState, RunState
 from manifests.model import OnConflict
 from manifests.planner import Plan, step_id
 from resources.actors import Proof
 from resources.lakehouse.storage import Storage, place_of
-from resources.ledger import approvals, freezes, launches, stops
-from resources.ledger.facade import RAISED, STAGED, ChunkRecord, ChunkState, RunRecord, Verdict, chunks_of, now
-from resources.ledger.repairs import open_freezes
+from resources.ledger import launches, stops
+from resources.ledger.facade import (
+    RAISED,
+    STAGED,
+    AttemptRecord,
+    ChunkRecord,
+    ChunkState,
+    PublicationRecord,
+    RunRecord,
+    TransitionRecord,
+    Verdict,
+    chunks_of,
+    now,
+)
 
 TITLES = (
     "Write the manifest",
@@ -128,32 +138,32 @@ class _Book:
         return self._platform.ledger.chunks(self._id)
 
     @cached_property
-    def _attempts(self) -> list[dict[str, Any]]:
+    def _attempts(self) -> list[AttemptRecord]:
         return self._platform.ledger.attempts(self._id)
 
     @cached_property
     def _stops(self) -> list[stops.Stop]:
-        return stops.of_run(self._platform.ledger.engine, self._id)
+        return self._platform.ledger.stops.of_run(self._id)
 
     @cached_property
     def _waiting(self) -> launches.Waiting | None:
-        return launches.waits(self._platform.ledger, self._record, chunks=self._chunks, attempts=self._attempts)
+        return self._platform.ledger.launches.waits(self._record, chunks=self._chunks, attempts=self._attempts)
 
     @cached_property
     def _verdicts(self) -> list[Verdict]:
         return self._platform.ledger.verdicts(self._id)
 
     @cached_property
-    def _publications(self) -> list[dict[str, Any]]:
+    def _publications(self) -> list[PublicationRecord]:
         return self._platform.ledger.publications(self._id)
 
     @cached_property
-    def _history(self) -> list[dict[str, Any]]:
+    def _history(self) -> list[TransitionRecord]:
         return self._platform.ledger.history(self._id)
 
     @property
-    def _committed(self) -> list[dict[str, Any]]:
-        return [one for one in self._publications if one["state"] == "COMMITTED"]
+    def _committed(self) -> list[PublicationRecord]:
+        return [one for one in self._publications if one.has_landed]
 
     @property
     def _last_move(self) -> str:
@@ -161,9 +171,7 @@ class _Book:
         if not self._history:
             return f"{self._state}"
         last = self._history[-1]
-        return f"{self._state} by {last['actor']}, {_at(last['at'])}" + (
-            f": {last['reason']}" if last["reason"] else ""
-        )
+        return f"{self._state} by {last.actor}, {_at(last.at)}" + (f": {last.reason}" if last.reason else "")
 
     def _later(self, what: str, done: bool = False) -> _Said:
         """Say of a step that is not reached: later, or never if the run has ended."""
@@ -203,7 +211,7 @@ class _Book:
             f"base snapshot {plan.base_snapshot_id or 'none: the table was empty'}; code {plan.code}",
         ]
         facts += [
-            f"planned anew, time {one['number']}, {_at(one['at'])}: {one['reason']}"
+            f"planned anew, time {one.number}, {_at(one.at)}: {one.reason}"
             for one in self._platform.ledger.amendments(self._id)
         ]
         return StepState.DONE, facts, []
@@ -211,14 +219,14 @@ class _Book:
     def approved(self) -> _Said:
         facts = []
         for one in self._platform.ledger.approvals(self._id):
-            own = " (claimed)" if one["proof"] == Proof.CLAIMED else ""
-            own += ", who requested it" if one["self_approved"] else ""
-            comment = f": {one['comment']}" if one["comment"] else ""
-            facts.append(f"{one['decision']} by {one['decided_by']}{own}, {_at(one['at'])}{comment}")
+            own = " (claimed)" if one.proof == Proof.CLAIMED else ""
+            own += ", who requested it" if one.self_approved else ""
+            comment = f": {one.comment}" if one.comment else ""
+            facts.append(f"{one.decision} by {one.decided_by}{own}, {_at(one.at)}{comment}")
         facts += [
-            f"LIVE does not publish into {one['start_day']} to {one['end_day']}, at most until {_at(one['until_at'])}"
-            for one in open_freezes(self._platform.ledger)
-            if one["run_id"] == self._id
+            f"LIVE does not publish into {one.start_day} to {one.end_day}, at most until {_at(one.until_at)}"
+            for one in self._platform.ledger.repairs.open_freezes()
+            if one.run_id == self._id
         ]
         if self._state is RunState.PLANNED:
             by = ("--by NAME", "--comment WHY", f"--plan-hash {self._record.plan_hash}")
@@ -244,7 +252,7 @@ class _Book:
         )
 
     def _launched(self) -> _Said:
-        facts = list(starmap(self._of_attempts, Counter(one["state"] for one in self._attempts).items()))
+        facts = list(starmap(self._of_attempts, Counter(one.state for one in self._attempts).items()))
         missing = [one.chunk for one in self._chunks if one.state not in STAGED]
         launch = [self._command("run")]
         facts += [str(one) + (f"; {one.note}" if one.note else "") for one in self._stops]
@@ -257,11 +265,11 @@ class _Book:
             what = f"nothing is computed yet; in the UI, materialise {self._plan.target} for backfill '{self._id}'"
             return StepState.NOW, [what], launch
         if self._state is RunState.RUNNING:
-            busy = [one for one in self._attempts if one["state"] == "RUNNING"]
+            busy = [one for one in self._attempts if one.is_running]
             alive = [one for one in busy if launches.under_way(one)]
             facts += [
-                f"attempt {one['attempt']}, {len(chunks_of(one))} chunks, process {one['pid']} on {one['host']}, "
-                f"since {_at(one['started_at'])}" + ("" if one in alive else ": that process is no more")
+                f"attempt {one.attempt}, {len(chunks_of(one))} chunks, process {one.pid} on {one.host}, "
+                f"since {_at(one.started_at)}" + ("" if one in alive else ": that process is no more")
                 for one in busy
             ]
             if alive:
@@ -279,11 +287,11 @@ class _Book:
                 return StepState.NOW, facts, [*launch, self._reject]
         return (StepState.DONE, facts, []) if self._attempts else self._later("after its approval")
 
-    def _of_attempts(self, state: str, number: int) -> str:
+    def _of_attempts(self, state: AttemptState, number: int) -> str:
         seconds = [
-            (one["ended_at"] - one["started_at"]).total_seconds()
+            (one.ended_at - one.started_at).total_seconds()
             for one in self._attempts
-            if one["state"] == state == "STAGED"
+            if one.ended_at and one.state is state is AttemptState.STAGED
         ]
         return f"{number} attempt(s) {state}" + (f", {sum(seconds):,.0f} s in all" if seconds else "")
 
@@ -343,7 +351,7 @@ class _Book:
             facts.append("it is not published; the same plan and code give the same verdict: plan under a new id")
             return StepState.NOW, facts, [self._command("status"), self._reject]
         all_passed = all(one.state is ChunkState.PASSED for one in self._chunks)
-        if waiting := approvals.asking(self._platform.ledger, self._id) if self._state is RunState.STAGED else []:
+        if waiting := self._platform.ledger.asking(self._id) if self._state is RunState.STAGED else []:
             facts.append("an owner of the table says whether the change is right; nothing is published before")
             given = ("--by OWNER", "--reason WHY")
             accept = [self._command("accept-change", f"--gate {one.gate}", *given) for one in waiting]
@@ -371,8 +379,8 @@ class _Book:
             facts.append("requiresManualPublish: it is published when somebody says so")
             return StepState.NOW, facts, [self._command("diff"), self._command("review", "--by NAME"), self._reject]
         if self._state in _PUBLISHED:
-            done = next((one for one in self._committed if one["action"] == PUBLISH), None)
-            return StepState.DONE, [f"published by {done['actor']}"] if done else [], []
+            done = next((one for one in self._committed if one.action == PUBLISH), None)
+            return StepState.DONE, [f"published by {done.actor}"] if done else [], []
         return self._later("requiresManualPublish: somebody looks before it is published")
 
     @property
@@ -393,10 +401,10 @@ class _Book:
         return f"{rows:,} rows staged, against {before:,} accepted today ({_some(sorted(set(holders.values())))})"
 
     def published(self) -> _Said:
-        facts = [self._of_publication(one) for one in self._publications if one["action"] in {PUBLISH, ACCEPT}]
+        facts = [self._of_publication(one) for one in self._publications if one.action in {PUBLISH, ACCEPT}]
         if not self._plan.publishes:
             return StepState.NEVER, [f"mode {self._plan.mode} publishes nothing"], []
-        accepted = any(one["action"] == ACCEPT for one in self._committed)
+        accepted = any(one.action == ACCEPT for one in self._committed)
         if self._state is RunState.PUBLISHED and strategy_of(self._plan).accepted_later and not accepted:
             facts.append(f"readers of main do not see it; its version is {self._plan.version}")
             return StepState.NOW, facts, [self._command("accept")]
@@ -408,15 +416,15 @@ class _Book:
             return StepState.NEVER, [*facts, self._last_move], []
         return self._later(f"{publication_in_words(self._platform.products, self._plan)}, once every gate has passed")
 
-    def _of_publication(self, one: dict[str, Any]) -> str:
-        when = f"{one['action']} by {one['actor']}, {_at(one['started_at'])}"
-        if one["state"] == "COMMITTED":
-            took = f"snapshot {one['base_snapshot_id'] or 'none'} -> {one['snapshot_id']}"
-            return f"{when}: {took}, {one['files_added']} files added, {one['files_removed']} removed"
-        if one["state"] == "INTENT":
+    def _of_publication(self, one: PublicationRecord) -> str:
+        when = f"{one.action} by {one.actor}, {_at(one.started_at)}"
+        if one.has_landed:
+            took = f"snapshot {one.base_snapshot_id or 'none'} -> {one.snapshot_id}"
+            return f"{when}: {took}, {one.files_added} files added, {one.files_removed} removed"
+        if one.is_intent:
             return f"{when}: what came of it is not on record; the next one looks before it does anything"
-        why = " ".join(line.strip(" -") for line in one["note"].split("\n")[:2])
-        return f"{when}: {one['state']}" + (f", {_short(why)}" if why else "")
+        why = " ".join(line.strip(" -") for line in one.note.split("\n")[:2])
+        return f"{when}: {one.state}" + (f", {_short(why)}" if why else "")
 
     def _to_publish(self, facts: list[str]) -> _Said:
         """Say of a validated run what its publication waits for, or how it is made."""
@@ -428,9 +436,11 @@ class _Book:
                 [*facts, "it has landed in the target and is not on record: publishing records it"],
                 [publish],
             )
-        frozen = freezes.waiting(self._platform.ledger.engine).get(self._id)
+        frozen = self._platform.ledger.freezes.waiting().get(self._id)
         if frozen is not None:
-            by = sorted(one["run_id"] for one in open_freezes(self._platform.ledger) if f"{one['run_id']} (" in frozen)
+            by = sorted(
+                one.run_id for one in self._platform.ledger.repairs.open_freezes() if f"{one.run_id} (" in frozen
+            )
             facts += [f"waits: {frozen}", "it goes on by itself when that has ended"]
             return StepState.NOW, facts, [f"backfill runbook {one}" for one in by]
         if conflicts := change.strategy.conflicts(change):
@@ -478,7 +488,7 @@ class _Book:
             return self._later(
                 f"the evidence and the sinks {', '.join(granted)}" if granted else "the evidence; no sink is granted"
             )
-        last = self._committed[-1]["action"] if self._committed else PUBLISH
+        last = self._committed[-1].action if self._committed else PUBLISH
         number = len(self._committed)
         plain = number <= 2 or last == ACCEPT  # noqa: PLR2004 - as they are told
         names = {last, f"{last}-{number}"} if plain else {f"{last}-{number}"}
@@ -490,11 +500,11 @@ class _Book:
             tries = [
                 one
                 for one in self._platform.ledger.sink_attempts(self._id)
-                if one["sink"] == sink and one["action"] in names and one["decision"] in {"SENT", "FAILED"}
+                if one.sink == sink and one.action in names and one.decision in {"SENT", "FAILED"}
             ]
-            sent = next((one for one in tries if one["decision"] == "SENT"), None)
-            failed = "not told" + (f": {_short(tries[-1]['reason'])}" if tries else "")
-            facts.append(f"sink {sink}: " + (f"told of the {last}, {_at(sent['at'])}" if sent else failed))
+            sent = next((one for one in tries if one.decision == "SENT"), None)
+            failed = "not told" + (f": {_short(tries[-1].reason)}" if tries else "")
+            facts.append(f"sink {sink}: " + (f"told of the {last}, {_at(sent.at)}" if sent else failed))
             untold += [] if sent else [sink]
         if not written and (harmed := harmed_of(self._platform, self._id)):
             gone = ", ".join(one.name for one in harmed)
@@ -505,7 +515,7 @@ class _Book:
         return StepState.DONE, facts, []
 
     def undone(self) -> _Said:
-        facts = [self._of_publication(one) for one in self._publications if one["action"] in {ROLLBACK, REINSTATE}]
+        facts = [self._of_publication(one) for one in self._publications if one.action in {ROLLBACK, REINSTATE}]
         if self._state is RunState.ROLLED_BACK:
             return StepState.DONE, facts, [self._command("reinstate")]
         if self._state is RunState.SUPERSEDED:
@@ -571,7 +581,7 @@ class _Book:
         if not self._attempts:
             return 0
         storage = Storage(self._platform.lakehouse.table(self._plan.target))
-        return len(storage.files(place_of(self._attempts[0]["prefix"].rpartition("/")[0])))
+        return len(storage.files(place_of(self._attempts[0].prefix.rpartition("/")[0])))
 
 
 def _at(instant: datetime) -> str:

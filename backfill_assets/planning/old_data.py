@@ -33,7 +33,6 @@ from manifests.policy import (
     hash_of_subjects,
 )
 from resources.lakehouse.facade import local_path
-from resources.ledger import approvals
 from resources.policies import erased_in_file, erased_keys, hashes_of
 
 # --- planning ---------------------------------------------------------------------------------------------------------
@@ -58,7 +57,7 @@ def source_facts(
         hashes = hashes_of(keys)
         found = hash_of_subjects(hashes)
         if keep:
-            approvals.keep_subjects(platform.ledger, found, hashes)
+            platform.ledger.erasure_lists.keep(found, hashes)
         possible = 0
         if rule.erasure.column in columns:
             possible = platform.lakehouse.possible_rows(target.source, snapshot_id, rule.erasure.column, keys)
@@ -120,7 +119,7 @@ def _without_erased(platform: Platform, rows: DataFrame, terms: DataTerms) -> Da
 
 def _listed(platform: Platform, rows: DataFrame, terms: DataTerms) -> DataFrame:
     assert terms.erasure is not None
-    kept = approvals.kept_subjects(platform.ledger, terms.erasure.hash)
+    kept = platform.ledger.erasure_lists.subjects(terms.erasure.hash)
     return rows.sparkSession.createDataFrame([(one,) for one in sorted(kept)], "_erased string")
 
 
@@ -149,7 +148,7 @@ def concealed(platform: Platform, target: TargetTable, plan: Plan) -> Concealed:
         fields = {field.name for field in platform.lakehouse.table(target.name).schema().fields}
         column = rule.erasure.target_column or rule.erasure.column
         if column in fields:
-            keys, _ = erased_subjects(platform, rule.erasure, approvals.latest(platform.ledger).date())
+            keys, _ = erased_subjects(platform, rule.erasure, platform.ledger.latest().date())
             subject, erased = column, hashes_of(keys)
     masked = {} if plan.data is None else {one.column: one for one in plan.data.masks}
     copies = {name: name for name in dtypes(target.model) if name in masked}
@@ -196,7 +195,7 @@ def finding(platform: Platform, target: TargetTable, plan: Plan, source: DataFra
     }
     found: list[str] = []
     if terms.erasure is not None and terms.erasure.target_column is not None:
-        hashes = approvals.kept_subjects(platform.ledger, terms.erasure.hash)
+        hashes = platform.ledger.erasure_lists.subjects(terms.erasure.hash)
         found = [one for one in _values(files, terms.erasure.target_column) if hashes_of([one]) <= hashes]
     return Finding(
         not found,
@@ -252,7 +251,7 @@ def require_nobody_erased(platform: Platform, target: TargetTable, plan: Plan, f
     rule = policy.source_rule(target.source, target.name)
     if rule is None or rule.erasure is None or not files:
         return
-    keys, _ = erased_subjects(platform, rule.erasure, approvals.latest(platform.ledger).date())
+    keys, _ = erased_subjects(platform, rule.erasure, platform.ledger.latest().date())
     if not keys:
         return
     column = rule.erasure.target_column or rule.erasure.column
@@ -263,7 +262,7 @@ def require_nobody_erased(platform: Platform, target: TargetTable, plan: Plan, f
             raise PublicationRefused(_erased_problem(len(found), len(files), target, plan, what))
         return
     pinned = plan.data.erasure if plan.data is not None else None
-    known = frozenset() if pinned is None else approvals.kept_subjects(platform.ledger, pinned.hash)
+    known = frozenset() if pinned is None else platform.ledger.erasure_lists.subjects(pinned.hash)
     added = hashes_of(keys) - known
     if added or what != PUBLISHING:
         raise PublicationRefused(

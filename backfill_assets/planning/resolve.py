@@ -38,7 +38,6 @@ from manifests.policy import same_name, shown
 from resources import actors, logs, sinks
 from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import Scope
-from resources.ledger import approvals, ticks, watermarks
 from resources.ledger.facade import RunRecord, now, operator
 
 _log = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     policy, run_clock = platform.policy, now()
     keep = keep and not refused.number
     if keep:
-        approvals.keep_policy(platform.ledger, policy.hash, shown(policy))
+        platform.ledger.policies.keep(policy.hash, shown(policy))
     today = run_clock.date()
     with refused.kept():
         plan = make_plan(
@@ -221,9 +220,7 @@ def _require_own_names(platform: Platform, manifest: RunManifest) -> None:
     Raises:
         PlanRefused: with what it claims.
     """
-    problems = (
-        ticks.problems(platform.ledger.engine, manifest) + claims(platform, manifest) + _requester(platform, manifest)
-    )
+    problems = platform.ledger.ticks.problems(manifest) + claims(platform, manifest) + _requester(platform, manifest)
     if problems:
         raise PlanRefused(problems)
 
@@ -378,7 +375,7 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
 def base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:
     """Return what the planner must know of the target: how far it is complete, and what is known of a range that LIVE has written."""
     scope = manifest.target.publish_range
-    watermark = watermarks.current(platform.ledger.engine, target.name)
+    watermark = platform.ledger.watermarks.current(target.name)
     holders = platform.ledger.accepted(target.name)
     records = {run_id: platform.ledger.run(run_id) for run_id in sorted(set(holders.values()))}
     published = platform.ledger.runs(target=target.name, states=[RunState.PUBLISHED, RunState.SUPERSEDED])

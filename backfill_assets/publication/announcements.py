@@ -7,7 +7,7 @@ done is `publisher`'s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -22,7 +22,7 @@ from manifests.canonical import plain
 from manifests.errors import LeaseHeld, Problem, PublicationDeferred, PublicationRefused, Refused
 from manifests.lifecycle import ACCEPT, REINSTATE, ROLLBACK
 from resources import logs
-from resources.ledger.facade import ChunkRecord, RunRecord, now, operator
+from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord, now, operator
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -93,10 +93,10 @@ def logged(
     return decorate
 
 
-def last_committed(platform: Platform, run_id: str, actions: set[str]) -> dict[str, Any] | None:
+def last_committed(platform: Platform, run_id: str, actions: set[str]) -> PublicationRecord | None:
     """Return the ledger's entry of the last of these actions that a run has committed; None if there is none."""
-    done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
-    return next((one for one in reversed(done) if one["action"] in actions), None)
+    done = [one for one in platform.ledger.publications(run_id) if one.has_landed]
+    return next((one for one in reversed(done) if one.action in actions), None)
 
 
 def already_done(platform: Platform, record: RunRecord, actions: set[str]) -> Published:
@@ -104,23 +104,23 @@ def already_done(platform: Platform, record: RunRecord, actions: set[str]) -> Pu
     entry = last_committed(platform, record.run_id, actions)
     if entry is None:
         raise not_on_record(record)
-    done = [one for one in platform.ledger.publications(record.run_id) if one["state"] == "COMMITTED"]
-    number = sum(one["id"] <= entry["id"] for one in done)
+    done = [one for one in platform.ledger.publications(record.run_id) if one.has_landed]
+    number = sum(one.id <= entry.id for one in done)
     return tell_of(platform, record, entry, number)
 
 
-def tell_of(platform: Platform, record: RunRecord, entry: Mapping[str, Any], number: int) -> Published:
+def tell_of(platform: Platform, record: RunRecord, entry: PublicationRecord, number: int) -> Published:
     """Tell of a change that an entry of the ledger has on record; what was told before is not told again."""
     done = Published(
         record.run_id,
-        entry["snapshot_id"],
-        entry["base_snapshot_id"],
-        entry["files_added"],
-        entry["files_removed"],
-        entry["evidence_root"],
+        entry.snapshot,
+        entry.base_snapshot_id,
+        entry.files_added,
+        entry.files_removed,
+        entry.evidence_root,
         new=False,
     )
-    tell_the_world(platform, record, done, entry["action"], number)
+    tell_the_world(platform, record, done, entry.action, number)
     return done
 
 
@@ -142,9 +142,7 @@ def tell_the_world(platform: Platform, record: RunRecord, done: Published, actio
     faults.reach("recording.told")
     action = name_of(action, number)
     done_before = {
-        (one["sink"], one["action"])
-        for one in platform.ledger.sink_attempts(record.run_id)
-        if one["decision"] == "SENT"
+        (one.sink, one.action) for one in platform.ledger.sink_attempts(record.run_id) if one.decision == "SENT"
     }
     for name in record.manifest.safety.sinks:
         if (name, action) in done_before:

@@ -29,7 +29,7 @@ from resources.lakehouse.facade import (
     Scope,
 )
 from resources.lakehouse.lineage import amended_base_tag, base_tag
-from resources.ledger.facade import ChunkRecord, RunRecord
+from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord
 
 MAIN = "main"
 """The branch that readers of a table get."""
@@ -203,10 +203,10 @@ class Change:
         return self.strategy.has_landed(self)
 
     @property
-    def committed(self) -> list[dict[str, Any]]:
+    def committed(self) -> list[PublicationRecord]:
         """What the ledger says that the run has committed, oldest first."""
         entries = self.platform.ledger.publications(self.record.run_id)
-        return [entry for entry in entries if entry["state"] == "COMMITTED"]
+        return [entry for entry in entries if entry.has_landed]
 
     def properties(self, action: str, sequence: int, root: str) -> dict[str, str]:
         """Return what the snapshot of an action says of itself."""

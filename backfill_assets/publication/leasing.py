@@ -117,13 +117,13 @@ def _tables_of(platform: Platform, run_id: str) -> list[str]:
 
 def leases_of(platform: Platform) -> Leases:
     """Return the leases of an installation."""
-    return Leases(platform.ledger.engine, platform.settings.lease_seconds)
+    return platform.ledger.leases(platform.settings.lease_seconds)
 
 
 def held(platform: Platform, change: Change) -> list[str]:
     """Return the chunks of the target that are the run's while main shows it: also those of an accepted version."""
     done = platform.ledger.publications(change.record.run_id)
-    if any(one["action"] == ACCEPT and one["state"] == "COMMITTED" for one in done):
+    if any(one.action == ACCEPT and one.has_landed for one in done):
         return [chunk.key for chunk in change.plan.chunks]
     return change.strategy.holds(change)
 
@@ -167,16 +167,16 @@ def brought_to_an_end(platform: Platform, change: Change, action: str) -> Commit
         PublicationRefused: if what is left of a change cannot be done any more.
     """
     strategy, entries = change.strategy, platform.ledger.publications(change.record.run_id)
-    done = [one for one in entries if one["state"] == "COMMITTED"]
+    done = [one for one in entries if one.has_landed]
     number = 1 if action == PUBLISH else len(done) + 1
     if action == PUBLISH:
         strategy.take_announcement_back(change)
     if not strategy.is_half_done(change, action, number):
         return strategy.recorded_late(change, action, number)
-    root = next(one["evidence_root"] for one in reversed(entries) if one["action"] == action)
+    root = next(one.evidence_root for one in reversed(entries) if one.action == action)
     if action == PUBLISH:
         return strategy.publish(change, root)
-    return strategy.undo(change, action, number, undone_by(done), root)
+    return strategy.undo(change, action, number, undone_by([one.change for one in done]), root)
 
 
 def tag_bases(platform: Platform, change: Change) -> list[str]:

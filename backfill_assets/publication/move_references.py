@@ -277,8 +277,8 @@ class NameVersionFirst(NameVersion):
         """
         done = change.committed
         if self.is_main(change):
-            return action == REINSTATE and bool(done) and undone_by(done) != ROLLBACK
-        return not any(entry["action"] == ACCEPT for entry in done)
+            return action == REINSTATE and bool(done) and undone_by([one.change for one in done]) != ROLLBACK
+        return not any(entry.action == ACCEPT for entry in done)
 
     def has_landed(self, change: Change) -> bool:
         """Whether the publication was committed: main shows it, or its name names it."""

@@ -332,16 +332,16 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     run_id, ledger = change.record.run_id, platform.ledger
     root = platform.evidence.verify(run_id, bundle_in_use(platform, run_id))
     require_unharmed(platform, run_id)
-    done_before = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
+    done_before = [one for one in ledger.publications(run_id) if one.has_landed]
     if not done_before:
         raise not_on_record(change.record)
     last = done_before[-1]
-    undone = undone_by(done_before)
+    undone = undone_by([one.change for one in done_before])
     if not change.strategy.has_undone(change, action, len(done_before) + 1):
         files = change.strategy.returning(change, action, undone)
         require_nobody_erased(platform, change.target, change.plan, files, f"the {action}")
     entry = ledger.open_publication(
-        run_id, action, last["snapshot_id"], root, operator(), ref=change.plan.version or "", token=lease.token
+        run_id, action, last.snapshot_id, root, operator(), ref=change.plan.version or "", token=lease.token
     )
     try:
         leases_of(platform).renew(lease)
@@ -354,7 +354,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     faults.reach("undoing.committed")
     put_on_record(platform, change, entry, action, commit)
     done = Published(
-        run_id, commit.snapshot_id, last["snapshot_id"], commit.files_added, commit.files_removed, root, new=True
+        run_id, commit.snapshot_id, last.snapshot_id, commit.files_added, commit.files_removed, root, new=True
     )
     return done, len(done_before) + 1
 
@@ -387,7 +387,7 @@ def accept(platform: Platform, run_id: str) -> Published:
         faults.reach("accepting.committed")
         platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
     done = Published(run_id, commit.snapshot_id, record.plan.base_snapshot_id, 0, 0, root, new=True)
-    number = sum(one["state"] == "COMMITTED" for one in platform.ledger.publications(run_id))
+    number = sum(one.has_landed for one in platform.ledger.publications(run_id))
     tell_the_world(platform, record, done, ACCEPT, number)
     return done
 

@@ -12,9 +12,8 @@ from backfill_assets.publication.announcements import tell_of
 from backfill_assets.publication.leasing import brought_to_an_end, publishing_lease, put_on_record, tag_bases
 from backfill_assets.publication.modes import change_of
 from backfill_assets.publication.requirements import require_publishable
-from manifests.lifecycle import PUBLISH, RunState
+from manifests.lifecycle import PUBLISH, PublicationState, RunState
 from resources.ledger.facade import ABANDONED, BEFORE, operator
-from resources.ledger.repairs import close_publication
 
 PROCESS_ENDED = "process ended"
 """What is noted of something that was left open."""
@@ -34,7 +33,7 @@ def record_landed(platform: Platform, run_id: str, action: str, number: int) -> 
     ledger = platform.ledger
     with publishing_lease(platform, ledger.run(run_id), RECORD) as lease:  # records what its open intents name
         record = ledger.run(run_id)
-        done = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED"]
+        done = [one for one in ledger.publications(run_id) if one.has_landed]
         if len(done) == number - 1 and record.state is BEFORE[action]:
             chunks = require_publishable(platform, run_id)[1] if action == PUBLISH else ledger.chunks(run_id)
             change = change_of(platform, record, chunks, lease.token)
@@ -57,13 +56,13 @@ def close_intent(platform: Platform, run_id: str, entry: int, action: str) -> st
     """
     ledger = platform.ledger
     with publishing_lease(platform, ledger.run(run_id), RECORD):
-        done = [one for one in ledger.publications(run_id) if one["state"] == "COMMITTED" and one["action"] == action]
-        later = [one["id"] for one in done if one["id"] > entry]
+        done = [one for one in ledger.publications(run_id) if one.has_landed and one.action == action]
+        later = [one.id for one in done if one.id > entry]
         if later:
             state, note = ABANDONED, f"{PROCESS_ENDED} before it could record the {action}; entry {later[0]} records it"
         else:
-            state, note = "REFUSED", f"{PROCESS_ENDED}; nothing of it is in the target's history"
-        return state if close_publication(ledger, entry, state, note) else None
+            state, note = PublicationState.REFUSED, f"{PROCESS_ENDED}; nothing of it is in the target's history"
+        return state if ledger.repairs.close_publication(entry, state, note) else None
 
 
 def protect_bases(platform: Platform, run_id: str) -> list[str]:
@@ -85,7 +84,7 @@ def tell_again(platform: Platform, run_id: str, action: str, number: int) -> int
 
     None, and nothing is told, where another change is the last one by now.
     """
-    done = [one for one in platform.ledger.publications(run_id) if one["state"] == "COMMITTED"]
-    if len(done) != number or done[-1]["action"] != action:
+    done = [one for one in platform.ledger.publications(run_id) if one.has_landed]
+    if len(done) != number or done[-1].action != action:
         return None
     return tell_of(platform, platform.ledger.run(run_id), done[-1], number).snapshot_id

@@ -14,11 +14,11 @@ from backfill_assets.publication.modes import change_of
 from backfill_assets.staging.executor import require_young
 from manifests.chunks import in_words
 from manifests.errors import Problem, PublicationDeferred, PublicationRefused, Refused
-from manifests.lifecycle import RunState
+from manifests.lifecycle import DecisionKind, RunState
 from manifests.model import OnConflict
 from manifests.planner import Plan, step_id
 from manifests.policy import Role
-from resources.ledger import approvals, freezes, judged, launches, policy_in_force, stops, ticks
+from resources.ledger import judged, launches, stops
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, now
 
 
@@ -33,9 +33,9 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
     chunks = platform.ledger.chunks(run_id)
     problems: list[Problem] = []
     if record.state is not RunState.VALIDATED:
-        if (stop := stops.held(platform.ledger.engine, run_id)) is not None:
+        if (stop := platform.ledger.stops.held(run_id)) is not None:
             problems += stops.refusal(stop).problems
-        said = launches.reason(record, None if stop else launches.waits(platform.ledger, record, chunks=chunks))
+        said = launches.reason(record, None if stop else platform.ledger.launches.waits(record, chunks=chunks))
         why = f" ({said})" if said and not (stop and record.state is RunState.RUNNING) else ""
         problems.append(
             Problem(
@@ -61,7 +61,7 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
             )
         )
     decisions = platform.ledger.approvals(run_id)
-    if not any(one["decision"] == "APPROVED" and one["plan_hash"] == record.plan_hash for one in decisions):
+    if not any(one.decision is DecisionKind.APPROVED and one.plan_hash == record.plan_hash for one in decisions):
         problems.append(
             Problem(
                 f"no approval of plan {record.plan_hash} is on record",
@@ -80,9 +80,9 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
 
     Not asked of a publication that has landed already: it is put on record, whatever the policy says today.
     """
-    policy_in_force.require_explained(platform.ledger.engine)
-    problems = ticks.problems(platform.ledger.engine, record.manifest)
-    if (stop := stops.held(platform.ledger.engine, record.run_id)) is not None:
+    platform.ledger.policies.require_explained()
+    problems = platform.ledger.ticks.problems(record.manifest)
+    if (stop := platform.ledger.stops.held(record.run_id)) is not None:
         problems += stops.refusal(stop).problems
     try:
         require_young(platform, record)
@@ -90,10 +90,8 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
         problems += refusal.problems
     policy = platform.policy
     publishers = policy.rule_for(record.target, record.kind).of(Role.PUBLISHER)
-    decided = approvals.publication_decided(platform.ledger, record)
-    by_one = decided is not None and bool(
-        decided["break_glass"] or policy.includes(publishers or (), decided["decided_by"])
-    )
+    decided = platform.ledger.publication_decided(record)
+    by_one = decided is not None and bool(decided.break_glass or policy.includes(publishers or (), decided.decided_by))
     if publishers is not None and not by_one:
         problems.append(
             Problem(
@@ -126,7 +124,7 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
             )
         )
     missing = [gate for gate in plan.gates if ("", gate) not in verdicts]
-    accepted = approvals.accepted_gates(platform.ledger, run_id)
+    accepted = platform.ledger.accepted_gates(run_id)
     not_passed = [gate for gate in plan.gates if ("", gate) in verdicts and not verdicts["", gate].passed]
     failed = [gate for gate in not_passed if gate not in accepted]
     staged = judged.name_of(chunks)
@@ -162,7 +160,7 @@ def require_thawed(platform: Platform, record: RunRecord) -> None:
     Raises:
         PublicationDeferred: naming each freeze, until the last of them has ended.
     """
-    frozen = freezes.ask(platform.ledger.engine, record.plan, now())
+    frozen = platform.ledger.freezes.ask(record.plan, now())
     if frozen:
         raise PublicationDeferred(
             Problem(

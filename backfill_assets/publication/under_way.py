@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.publication.change import PublishStrategy
 from backfill_assets.publication.modes import strategy_in
-from manifests.lifecycle import ACCEPT, PUBLISH, undone_by
+from manifests.lifecycle import ACCEPT, PUBLISH, PublicationState, undone_by
 from resources.lakehouse.facade import (
     ACTION_PROPERTY,
     EVIDENCE_PROPERTY,
@@ -77,16 +77,16 @@ class Intent:
     @property
     def committed(self) -> list[Row]:
         """The entries of what it has done before, oldest first."""
-        return [one for one in self.entries if one["state"] == "COMMITTED"]
+        return [one for one in self.entries if one["state"] == PublicationState.COMMITTED]
 
     @property
     def began(self) -> datetime:
         """When it was first tried: an interrupted try may have committed what a later one is to record."""
         tries = [str(self.entry["started_at"])]
         for one in self.entries:
-            if one["state"] == "COMMITTED":
+            if one["state"] == PublicationState.COMMITTED:
                 tries = [str(self.entry["started_at"])]
-            elif one["action"] == self.action and one["state"] in {"INTENT", ABANDONED}:
+            elif one["action"] == self.action and one["state"] in {PublicationState.INTENT, ABANDONED}:
                 tries.append(str(one["started_at"]))
         return min(map(datetime.fromisoformat, tries))
 
@@ -123,7 +123,7 @@ def intents_in(rows: Rows) -> list[Intent]:
         Intent(run, entry, entries, chunks)
         for run in rows["runs"].values()
         for entry in entries
-        if entry["state"] == "INTENT"
+        if entry["state"] == PublicationState.INTENT
     ]
 
 
@@ -234,7 +234,7 @@ def _undone(
     """Return the places of the files that come back and go where a run's last change is undone; None if it has expired."""
     if not intent.committed:
         return None
-    undone = undone_by(intent.committed)
+    undone = undone_by([(one["action"], one["snapshot_id"]) for one in intent.committed])
     earlier = dropwhile(lambda one: one is not snapshot, seen.lineage.values())
     said = {RUN_PROPERTY: intent.run_id, ACTION_PROPERTY: undone}
     last = next((one for one in earlier if one is not snapshot and said.items() <= _said(one).items()), None)

@@ -178,7 +178,7 @@ def judge_derived(
 def _judge_merge(
     platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
 ) -> dict[str, DerivedVerdict]:
-    prefixes = {one["attempt"]: one["prefix"] for one in platform.ledger.attempts(plan.run_id)}
+    prefixes = {one.attempt: one.prefix for one in platform.ledger.attempts(plan.run_id)}
     tasks = []
     for attempt in sorted({chunk.attempt for chunk in chunks}):
         files = {chunk.chunk: chunk.files for chunk in chunks if chunk.attempt == attempt}

@@ -33,7 +33,6 @@ from resources import logs
 from resources.code.identity import changed_on_disk, require_own_bytecode
 from resources.files import space
 from resources.lakehouse.facade import PinnedRead, local_path
-from resources.ledger import approvals, ticks
 from resources.ledger.facade import (
     OBSOLETE,
     STAGED,
@@ -105,7 +104,7 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
                 "launch chunks of the plan only",
             )
         )
-    if wrong := ticks.problems(platform.ledger.engine, record.manifest):
+    if wrong := platform.ledger.ticks.problems(record.manifest):
         raise TransitionRefused(wrong)
     _require_same_code(platform, record)
     require_young(platform, record)
@@ -119,13 +118,13 @@ def require_young(platform: Platform, record: RunRecord) -> None:
         TransitionRefused: saying since when, and the way out.
     """
     rule = platform.policy.rule_for(record.target, record.kind)
-    approval = approvals.approval_of(platform.ledger, record)
+    approval = platform.ledger.approval_of(record)
     problems = age_problems(
         rule,
         record.run_id,
         planned_at=record.plan.run_clock,
-        approved_at=None if approval is None else approval["at"],
-        at=approvals.latest(platform.ledger),
+        approved_at=None if approval is None else approval.at,
+        at=platform.ledger.latest(),
     )
     if problems:
         raise TransitionRefused(problems)

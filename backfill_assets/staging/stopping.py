@@ -33,7 +33,6 @@ from manifests.model import Mode
 from resources import logs
 from resources.ledger import stops
 from resources.ledger.facade import now, operator
-from resources.ledger.repairs import is_given_up
 from resources.ledger.stops import Stop
 
 if TYPE_CHECKING:
@@ -50,8 +49,10 @@ _JVM_SECONDS = 2.0
 
 With the time until a stop is seen and that until a process has ended: less than the five seconds that are promised.
 """
-_TRANSACTIONS = ("sqlalchemy.", "resources.ledger.facade", "resources.ledger.stops")
+_TRANSACTIONS = ("sqlalchemy.", "resources.ledger.")
 """Modules that an exception from outside could leave with a transaction that nobody ends."""
+_NO_TRANSACTION = ("resources.ledger.telling",)
+"""Among them, where a process only waits for its turn."""
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 _CANCELLED = frozenset({"CANCELING", "CANCELED"})
 
@@ -208,7 +209,7 @@ class Launch:
         """Interrupt the main thread if it was told before, or has gone on for too long; never where that does harm."""
         nudged, self._nudging = self._nudging, False
         self._signals += 0 if nudged else 1
-        if self._shields or self._ended.is_set() or _inside(frame, _TRANSACTIONS):
+        if self._shields or self._ended.is_set() or _inside(frame, _TRANSACTIONS, but=_NO_TRANSACTION):
             return
         if nudged:
             gone_on = time.monotonic() - (self._noticed or time.monotonic())
@@ -278,7 +279,7 @@ class Launch:
     def _recorded(self, by: str, through: str) -> Stop:
         """Put a stop on record; one that cannot be is a stop all the same."""
         try:
-            return stops.stop(self._platform.ledger.engine, self.run_id, by=by, through=through)
+            return self._platform.ledger.stops.stop(self.run_id, by=by, through=through)
         except (Refused, SQLAlchemyError) as error:
             why = error.problems[0].what if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
             return Stop(0, self.run_id, by, through, f"not put on record: {why}", "", now(), None, None)
@@ -288,7 +289,7 @@ class Launch:
         with self._lock:
             if self.stop is not None:
                 return
-            found = stops.after(self._platform.ledger.engine, self.run_id, self._known)
+            found = self._platform.ledger.stops.after(self.run_id, self._known)
             if found is None and (terminated := self._terminated()) is not None:
                 found = self._recorded(*terminated)
             if found is not None:
@@ -314,8 +315,8 @@ class Launch:
 
 def is_being_published(platform: Platform, run_id: str) -> bool:
     """Return whether somebody is at a publication of a run: what a stop has not interrupted may have come to nothing since."""
-    intents = (one for one in platform.ledger.publications(run_id) if one["state"] == "INTENT")
-    return not all(is_given_up(platform.ledger, one) for one in intents)
+    intents = (one for one in platform.ledger.publications(run_id) if one.is_intent)
+    return not all(platform.ledger.repairs.is_given_up(one) for one in intents)
 
 
 def _process_ended(found: Stop) -> RunStopped:
@@ -370,14 +371,14 @@ def launched(
         with under_way.hearing():
             yield under_way
         return
-    engine = platform.ledger.engine
+    on_record = platform.ledger.stops
     if resumes:
-        resumed = stops.held(engine, run_id) is not None
-        known = stops.launched(engine, run_id, by=operator(), asked_at=asked_at, tolerance=tolerance, knows=knows)
+        resumed = on_record.held(run_id) is not None
+        known = on_record.launched(run_id, by=operator(), asked_at=asked_at, tolerance=tolerance, knows=knows)
     else:
         resumed = False
-        known = stops.newest(engine, run_id)  # first: a stop that comes between the two looks is seen by the second
-        if (held := stops.held(engine, run_id)) is not None:
+        known = on_record.newest(run_id)  # first: a stop that comes between the two looks is seen by the second
+        if (held := on_record.held(run_id)) is not None:
             raise stops.refusal(held)
     launch = Launch(platform, run_id, known, operator(), resumed=resumed)
     with _active_launch(launch), launch.ending():
@@ -473,7 +474,7 @@ def undisturbed(platform: Platform, run_id: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    launch = Launch(platform, run_id, stops.newest(platform.ledger.engine, run_id), operator())
+    launch = Launch(platform, run_id, platform.ledger.stops.newest(run_id), operator())
     with _active_launch(launch), launch.shielded():
         yield
 
@@ -483,9 +484,10 @@ def _in_py4j(frame: FrameType | None) -> bool:
     return _inside(frame, ("py4j.",))
 
 
-def _inside(frame: FrameType | None, modules: tuple[str, ...]) -> bool:
+def _inside(frame: FrameType | None, modules: tuple[str, ...], *, but: tuple[str, ...] = ()) -> bool:
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(modules):
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith(modules) and not (but and name.startswith(but)):
             return True
         frame = frame.f_back
     return False

@@ -36,9 +36,7 @@ from manifests.planner import Plan
 from manifests.stages import Stage
 from resources.evidence.store import EvidenceStore, sha256_of_file
 from resources.files.kept_files import is_text_name, read_json
-from resources.ledger import approvals, launches, stops
 from resources.ledger.facade import RAISED, ChunkRecord, ChunkState, Ledger, RunRecord, Verdict, chunks_of
-from resources.ledger.journal import first_of
 
 REPORT = "report.html"
 _HEADERS = {
@@ -197,7 +195,7 @@ def _is_under_way(ledger: Ledger, record: RunRecord, starting: Sequence[Starting
     manifest = record.manifest
     by_sensor = manifest.execution_mode.publishes and not manifest.safety.requires_manual_publish
     is_busy = record.state is RunState.RUNNING or (record.state is RunState.VALIDATED and by_sensor)
-    return bool(starting) or (is_busy and launches.waits(ledger, record) is None)
+    return bool(starting) or (is_busy and ledger.launches.waits(record) is None)
 
 
 def _choices(records: Sequence[RunRecord], only: Mapping[str, str]) -> str:
@@ -232,7 +230,7 @@ def _runs_table(
     starting: Mapping[str, Sequence[Starting]],
     only: Mapping[str, str],
 ) -> list[str]:
-    waiting = launches.all_waiting(ledger)
+    waiting = ledger.launches.all_waiting()
 
     def waits(run_id: str) -> str:
         if launched := [one for one in starting.get(run_id, ()) if not one.publishes]:
@@ -311,15 +309,15 @@ def _run_parts(
     if attempts:
         rows = [
             (
-                str(one["attempt"]),
-                escape(str(one["state"]).lower()),
+                str(one.attempt),
+                escape(str(one.state).lower()),
                 str(len(chunks_of(one))),
-                _time(one["started_at"]),
-                f"{(one['ended_at'] - one['started_at']).total_seconds():.1f} s" if one["ended_at"] else "",
-                f"<a href='/runs/{escape(one['dagster_run_id'])}'>{escape(one['dagster_run_id'][:8])}</a>"
-                if one["dagster_run_id"]
+                _time(one.started_at),
+                f"{(one.ended_at - one.started_at).total_seconds():.1f} s" if one.ended_at else "",
+                f"<a href='/runs/{escape(one.dagster_run_id)}'>{escape(one.dagster_run_id[:8])}</a>"
+                if one.dagster_run_id
                 else "",
-                escape(one["error"].partition("\n")[0][:300]),
+                escape(one.error.partition("\n")[0][:300]),
             )
             for one in attempts
         ]
@@ -359,10 +357,10 @@ def _who(ledger: Ledger, record: RunRecord) -> list[tuple[str, str, str, str]]:
     """Return who has asked for, decided and stopped what, and each change of what readers see, in order."""
     rows = [(record.created_at, "requested", record.manifest.requested_by, "")]
     rows += [
-        (one["at"], f"decided: {str(one['decision']).lower()}", one["decided_by"], one["comment"])
+        (one.at, f"decided: {str(one.decision).lower()}", one.decided_by, one.comment)
         for one in ledger.approvals(record.run_id)
     ]
-    for stop in stops.of_run(ledger.engine, record.run_id):
+    for stop in ledger.stops.of_run(record.run_id):
         through = f"through {stop.through}" if stop.through else ""
         rows.append(
             (stop.at, "stopped", stop.stopped_by, ". ".join(text for text in (stop.reason, through, stop.note) if text))
@@ -370,9 +368,9 @@ def _who(ledger: Ledger, record: RunRecord) -> list[tuple[str, str, str, str]]:
         if stop.resumed_at is not None:
             rows.append((stop.resumed_at, "launched again", stop.resumed_by or "", ""))
     for entry in ledger.publications(record.run_id):
-        if entry["state"] == "COMMITTED":
-            said = f"{entry['action']} done: snapshot {entry['snapshot_id']}"
-            rows.append((entry["ended_at"], said, entry["actor"], ""))
+        if entry.has_landed:
+            said = f"{entry.action} done: snapshot {entry.snapshot_id}"
+            rows.append((entry.landed_at, said, entry.actor, ""))
     rows.sort(key=lambda row: row[0])
     return [(escape(what), escape(by), _time(at), escape(why)) for at, what, by, why in rows]
 
@@ -397,7 +395,7 @@ def _next(
     starting: Sequence[Starting],
 ) -> str:
     """Say what comes next: a launch where one is waited for and none is on its way, else what the state says."""
-    waiting = launches.waits(ledger, record, chunks=chunks)
+    waiting = ledger.launches.waits(record, chunks=chunks)
     launched = any(not one.publishes for one in starting)
     if launched and (waiting is not None or record.state in {RunState.APPROVED, RunState.FAILED}):
         stop = None if waiting is None else waiting.stop
@@ -408,7 +406,7 @@ def _next(
         what = _NEXT.get(record.state, "")
         if record.state is RunState.VALIDATED:
             what = _when_validated(record)
-        elif record.state is RunState.STAGED and (asking := approvals.asking(ledger, record.run_id)):
+        elif record.state is RunState.STAGED and (asking := ledger.asking(record.run_id)):
             gates = " and ".join(escape(one.gate) for one in asking)
             what = f"an owner of the table accepts what {gates} found: <code>backfill accept-change</code>, or it is rejected"
         elif record.state is RunState.FAILED and any(one.details.get(RAISED) for one in verdicts if not one.chunk):
@@ -507,8 +505,8 @@ def _diff(ledger: Ledger, evidence: EvidenceStore, run_id: str, files: Sequence[
     if not numbers:
         return []
     newest = max(numbers, key=lambda name: numbers[name])
-    with ledger.engine.connect() as connection:
-        _, follows = first_of(connection, run_id)
+    with ledger.reading() as moment:
+        _, follows = moment.first_of(run_id)
     try:
         linked, folder = evidence.kept(run_id, since=follows), evidence.folder / run_id
         vouched = [name for name in numbers if (Path(name).stem, sha256_of_file(folder / name)) in linked]
@@ -540,7 +538,8 @@ def _chunk(key: str, state: ChunkState) -> str:
 
 
 def _state(state: RunState) -> str:
-    style = {"PUBLISHED": "good", "VALIDATED": "good", "FAILED": "bad", "REJECTED": "bad"}.get(str(state), "")
+    good, bad = {RunState.PUBLISHED, RunState.VALIDATED}, {RunState.FAILED, RunState.REJECTED}
+    style = "good" if state in good else "bad" if state in bad else ""
     return f"<b class='{style}'>{escape(str(state))}</b>"
 
 

@@ -69,7 +69,6 @@ from manifests.planner import Plan
 from manifests.stages import Stage
 from resources import logs
 from resources.evidence.store import EvidenceStore
-from resources.ledger import stops
 from resources.ledger.facade import Ledger, now
 from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings
 
@@ -333,7 +332,7 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
         pages: App = make_pages(ledger, evidence, report_of, partial(starting, instance), partial(_stages_of, settings))
         socket_folder(settings).mkdir(mode=0o750, parents=True, exist_ok=True)
         note = noted_in(socket_folder(settings) / "mutations.jsonl")
-        stopped = partial(stops.known, ledger.engine)
+        stopped = ledger.stops.known
         apps = [guarded(context, pages, listener.door, note, stopped) for listener in listeners]
         for listener in listeners:
             say(f"{listener.door.role}s: {listener.file or f'http://{LOOPBACK}:{listener.port}'}")

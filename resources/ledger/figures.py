@@ -14,10 +14,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from manifests.lifecycle import RunState
+from manifests.lifecycle import AttemptState, PublicationState, RunState
 from manifests.planner import Estimate
 from resources.ledger.cells import legible, parsed
-from resources.ledger.facade import STAGED, Ledger
+from resources.ledger.chunks import STAGED
 from resources.ledger.leases import RELEASED
 from resources.ledger.plans import said
 from resources.ledger.tables import (
@@ -100,7 +100,7 @@ class Figures:
     complete: list[Complete]
 
 
-def figures(ledger: Ledger, *, at: datetime, days: int, most: int) -> Figures:
+def figures(engine: sa.Engine, *, at: datetime, days: int, most: int) -> Figures:
     """Read the figures of the runs that are not over, or have been so for at most `days`: the `most` newest of them.
 
     Runs that are not over come first: of more than `most` runs, those that ended longest ago are left out.
@@ -108,7 +108,7 @@ def figures(ledger: Ledger, *, at: datetime, days: int, most: int) -> Figures:
     Raises:
         IllegibleRow: if a cell that they need cannot be read: a figure without it would be wrong.
     """
-    with ledger.engine.connect() as connection, legible("the ledger"):
+    with engine.connect() as connection, legible("the ledger"):
         known = connection.execute(
             sa.select(runs.c.run_id, runs.c.target, runs.c.mode, runs.c.kind, runs.c.state, runs.c.updated_at)
         ).all()
@@ -182,7 +182,9 @@ def _read_attempts(
     for row in connection.execute(sa.select(attempts).where(attempts.c.run_id.in_(keys)).order_by(attempts.c.id)):
         run = shown[row.run_id]
         run.attempts[row.state] += 1
-        if row.state == "STAGED":  # when others ended is not always known: their process may just have been gone
+        if (
+            row.state == AttemptState.STAGED
+        ):  # when others ended is not always known: their process may just have been gone
             seconds = (row.ended_at - row.started_at).total_seconds()
             run.staged.append(
                 Attempt(seconds, len(parsed(attempts.c.chunks, row.chunks, list)), held[row.run_id, row.attempt])
@@ -226,7 +228,7 @@ def _read_publications(connection: sa.Connection, keys: Sequence[str], shown: di
     query = (
         sa.select(p.run_id, p.action, p.started_at, p.ended_at, leases.c.ended_at.label("released_at"))
         .join(leases, leases.c.id == p.token)
-        .where(p.run_id.in_(keys), p.state == "COMMITTED", leases.c.ended_how == RELEASED)
+        .where(p.run_id.in_(keys), p.state == PublicationState.COMMITTED, leases.c.ended_how == RELEASED)
         .order_by(p.id)
     )
     for row in connection.execute(query):

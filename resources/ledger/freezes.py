@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from typing import ClassVar
 
 import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode, RunManifest, stored_manifest
 from manifests.planner import Plan
+from resources.ledger.part import Part, Stored
 from resources.ledger.tables import freezes, runs, waits
 
 OVER = frozenset({RunState.PUBLISHED, RunState.REJECTED, RunState.CANCELLED, RunState.ROLLED_BACK})
@@ -68,31 +70,48 @@ def end(connection: sa.Connection, run_id: str, at: datetime) -> None:
         _settle(connection, other.run_id, row.target, other.target.publish_range, at)
 
 
-def ask(engine: sa.Engine, plan: Plan, at: datetime) -> tuple[Frozen, ...]:
-    """Return what a run must wait for before it publishes, and have its waiting on record, or the end of it.
+@dataclass(frozen=True)
+class FreezeRecord(Stored):
+    """One freeze as it is on record; both days are included."""
 
-    Only LIVE waits: everybody else is held by the approval of his own run.
-    """
-    if plan.mode is not Mode.LIVE:
-        return ()
-    with engine.begin() as connection:
-        return _settle(connection, plan.run_id, plan.target, plan.publish_range, at)
+    table: ClassVar[sa.Table] = freezes
 
-
-def waiting(engine: sa.Engine, target: str | None = None) -> dict[str, str]:
-    """Return why each run that waits for a freeze (of a target, if given) does."""
-    query = sa.select(waits.c.run_id, waits.c.why).where(*_OPEN).order_by(waits.c.id)
-    if target is not None:
-        query = query.where(waits.c.target == target)
-    with engine.connect() as connection:
-        return {row.run_id: row.why for row in connection.execute(query)}
+    id: int
+    target: str
+    run_id: str
+    start_day: date
+    end_day: date
+    from_at: datetime
+    until_at: datetime
+    ended_at: datetime | None
 
 
-def waits_of(engine: sa.Engine, run_id: str) -> int:
-    """Return how often a run has begun to wait for a freeze."""
-    query = sa.select(sa.func.count()).where(waits.c.run_id == run_id, waits.c.why.startswith(_WHY))
-    with engine.connect() as connection:
-        return int(connection.execute(query).scalar_one())
+class Freezes(Part):
+    """The freezes of a ledger, and the LIVE runs that wait for them."""
+
+    def ask(self, plan: Plan, at: datetime) -> tuple[Frozen, ...]:
+        """Return what a run must wait for before it publishes, and have its waiting on record, or the end of it.
+
+        Only LIVE waits: everybody else is held by the approval of his own run.
+        """
+        if plan.mode is not Mode.LIVE:
+            return ()
+        with self.engine.begin() as connection:
+            return _settle(connection, plan.run_id, plan.target, plan.publish_range, at)
+
+    def waiting(self, target: str | None = None) -> dict[str, str]:
+        """Return why each run that waits for a freeze (of a target, if given) does."""
+        query = sa.select(waits.c.run_id, waits.c.why).where(*_OPEN).order_by(waits.c.id)
+        if target is not None:
+            query = query.where(waits.c.target == target)
+        with self.engine.connect() as connection:
+            return {row.run_id: row.why for row in connection.execute(query)}
+
+    def waits_of(self, run_id: str) -> int:
+        """Return how often a run has begun to wait for a freeze."""
+        query = sa.select(sa.func.count()).where(waits.c.run_id == run_id, waits.c.why.startswith(_WHY))
+        with self.engine.connect() as connection:
+            return int(connection.execute(query).scalar_one())
 
 
 def _settle(connection: sa.Connection, run_id: str, target: str, scope: DayRange, at: datetime) -> tuple[Frozen, ...]:

@@ -1,21 +1,79 @@
-"""Decisions never go back in time: none is recorded before what it is about.
+"""Instants of the ledger: the present one, and what is done about a clock that was set back.
 
-Put here what a decision's instant is held against. Where a clock that was set back must make nothing younger, see
-`resources.ledger.approvals.latest`.
+Put here the clock that rows are written by, and how its instants are held against those on record: no decision is recorded
+before what it is about, and no change of a target before the one that it follows.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
 from manifests.errors import Problem, TransitionRefused
-from resources.ledger.tables import acceptances, approvals, policy_decisions, runs, transitions
+from manifests.lifecycle import PublicationState
+from resources.ledger.cells import Utc, legible
+from resources.ledger.tables import (
+    acceptances,
+    approvals,
+    attempts,
+    policy_decisions,
+    publications,
+    runs,
+    transitions,
+    verdicts,
+)
 
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far the clocks of two machines may be apart before it is said."""
 _OF_A_RUN = (runs.c.updated_at, transitions.c.at, approvals.c.at, acceptances.c.at)
+_OF_ALL = (
+    runs.c.updated_at,
+    transitions.c.at,
+    approvals.c.at,
+    attempts.c.started_at,
+    verdicts.c.at,
+    publications.c.started_at,
+    acceptances.c.at,
+)
+_MOMENT = timedelta(microseconds=1)
+"""What instants of a ledger differ by at least."""
+
+
+def now() -> datetime:
+    """The present instant, UTC."""
+    return datetime.now(UTC)
+
+
+def of_server(connection: sa.Connection) -> datetime:
+    """Return the present instant by the clock of a PostgreSQL server, which all hosts share."""
+    present: datetime = connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one()
+    return present
+
+
+def latest(connection: sa.Connection) -> datetime:
+    """Return now, or the newest instant on record where the clock stands before it."""
+    newest = now()
+    for column in _OF_ALL:
+        recorded: datetime | None = connection.execute(sa.select(sa.func.max(column))).scalar()
+        newest = newest if recorded is None else max(newest, recorded)
+    return newest
+
+
+def after_changes_of(connection: sa.Connection, target: str) -> datetime:
+    """Return the present instant, but after that of every change of a target on record: their order is that of the instants.
+
+    Ask for it once the target is locked: whoever waited for the lock changes it later than who held it. A clock that was
+    set back does not count.
+    """
+    newest = connection.execute(
+        sa.select(sa.func.max(publications.c.ended_at))
+        .join(runs, runs.c.run_id == publications.c.run_id)
+        .where(runs.c.target == target, publications.c.state == PublicationState.COMMITTED)
+    ).scalar()
+    present = now()
+    with legible("ledger publications of " + target):  # the calendar's last instant has none after it
+        return present if newest is None else max(present, newest + _MOMENT)
 
 
 def require_after_run(connection: sa.Connection, run_id: str, at: datetime) -> None:

@@ -1,10 +1,10 @@
 """The journal: an entry for each transaction that changed the ledger, with the hash of the entry before it.
 
-Put here how entries are made, read back, and held against the ledger's rows. An entry names each row that a transaction
-inserted, changed or deleted by the hashes of its cells before and after, so that a cell that was changed by hand shows, also
-where a later transaction has changed the row again. It is written in the transaction itself, by listening to the engine:
-whoever writes through a `Ledger` is in the journal, and nothing has to be done for it. Once the transaction is committed, a
-link of the chain (`resources.evidence.chain`) gives the hash of the newest entry, and by that vouches for every entry before it, of all runs.
+Put here how entries are read back, and held against the ledger's rows and the links of the chain; how they are written is
+`journaling`'s. An entry names each row that a transaction inserted, changed or deleted by the hashes of its cells before and
+after, so that a cell that was changed by hand shows, also where a later transaction has changed the row again. Once the
+transaction is committed, a link of the chain (`resources.evidence.chain`) gives the hash of the newest entry, and by that
+vouches for every entry before it, of all runs.
 
 Two stores, and a process may die between them: then entries have no link yet, and the next link, of whichever run, covers
 them. A row that no entry explains is covered by nothing, ever: no repair makes it lawful. Whoever writes rows, entries and
@@ -15,51 +15,50 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.pool import ConnectionPoolEntry
-from sqlalchemy.sql.dml import Delete, Insert, Update
 
-from manifests.canonical import canonical_json_of_plain
-from manifests.errors import EnvironmentRefused, Problem
-from resources.evidence.chain import Chain, Link
-from resources.ledger.locks import lock_journal
-from resources.ledger.rows import cell, is_id, run_ids, unforgiving
+from resources.evidence.chain import Link
+from resources.ledger.journaled_rows import (
+    INSTALLATION,
+    JOURNALED,
+    TEXTS,
+    columns_of,
+    hash_of,
+    query_of,
+    query_of_run,
+    read_rows,
+)
+from resources.ledger.rows import is_id, run_ids, unforgiving
 from resources.ledger.tables import journal, metadata, runs
 
-_LOG = logging.getLogger(__name__)
+__all__ = [
+    "EVENT",
+    "INSTALLATION",
+    "NOTHING",
+    "Entry",
+    "Explained",
+    "Unexplained",
+    "explain",
+    "explain_run",
+    "first_of",
+    "go_on",
+    "hash_of",
+    "is_adopted",
+    "newest",
+    "of_nobody",
+    "said_by",
+    "unexplained",
+    "wrong_in",
+]
+
 EVENT = "ledger"
 """What a link of the chain that vouches for the journal says it is."""
-INSTALLATION = ""
-"""The run under which rows of no run are journaled."""
 NOTHING = "0" * 64
 """What the first entry names as the one before it."""
-_APART = {"leases", "journal"}
-"""Who holds which days just now, and the journal itself."""
-_JOURNALED = frozenset(metadata.tables) - _APART
-_TEXTS = {"runs": {"manifest": "manifest_hash", "plan": "plan_hash"}}
-"""Long texts whose hash is another cell of the row: by table, the text and its hash."""
-_TOUCHED, _WRITTEN = "journal.touched", "journal.written"
-_HEX = 32
-"""Digits kept of the hash of a row: 128 bits."""
-_BATCH = 400
-
-
-@dataclass
-class _Touched:
-    """What a transaction has changed so far: rows as they were before, and where new ones begin."""
-
-    before: dict[tuple[str, str, str], str | None] = field(default_factory=dict)
-    """By table, run and key."""
-    grown: dict[str, int] = field(default_factory=dict)
-    """By table with numbered rows: the highest number before."""
 
 
 @dataclass(frozen=True)
@@ -96,300 +95,6 @@ class Unexplained:
     found: str = ""
 
 
-class Journal:
-    """What listens to an engine; with a chain, its entries are linked as they are committed."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self.engine = engine
-        self.chain: Chain | None = None
-        self.adopted: list[str] = []
-        """Runs of an earlier version that this process has put under the journal, as they were."""
-        sa.event.listen(engine, "before_execute", self._before_execute)
-        sa.event.listen(engine, "commit", self._on_commit)
-        sa.event.listen(engine, "rollback", _forget)
-        sa.event.listen(engine, "checkin", self._on_checkin)
-
-    # --- a transaction ----------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _before_execute(
-        connection: sa.Connection, clause: Any, multiparams: Any, params: Any, _options: Mapping[str, Any]
-    ) -> None:
-        """Keep what the rows are that a statement is about to change."""
-        if not isinstance(clause, (Insert, Update, Delete)):
-            return
-        table = clause.table
-        if table is not metadata.tables.get(getattr(table, "name", "")) or table.name not in _JOURNALED:
-            return
-        touched: _Touched = connection.info.setdefault(_TOUCHED, _Touched())
-        each: list[Mapping[str, Any]] = list(multiparams) or [params or {}]
-        if isinstance(clause, Insert):
-            _about_to_insert(connection, touched, clause, each)
-            return
-        for values in each:
-            query = _rows_of(table).with_for_update(key_share=True)
-            if clause.whereclause is not None:
-                query = query.where(clause.whereclause)
-            for run_id, key, row in _read(connection, table, query, values):
-                touched.before.setdefault((table.name, run_id, key), hash_of(row))
-
-    def _on_commit(self, connection: sa.Connection) -> None:
-        """Write an entry for each run whose rows have changed."""
-        touched: _Touched | None = connection.info.pop(_TOUCHED, None)
-        if touched is None:
-            return
-        changes = _changes(connection, touched)
-        if not changes:
-            return
-        written = None
-        follows = 0 if self.chain is None else self.chain.length()
-        lock_journal(connection)
-        for run_id, rows in sorted(changes.items()):
-            written = _write(connection, run_id, rows, follows)
-        connection.info[_WRITTEN] = written
-
-    def _on_checkin(self, _connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
-        """Link what was committed on a connection, now that the transaction is over."""
-        record.info.pop(_TOUCHED, None)
-        written: Link | None = record.info.pop(_WRITTEN, None)
-        if written is not None and self.chain is not None:
-            try:
-                _link(self.chain, written)
-            except (OSError, EnvironmentRefused) as error:  # the next link covers it: what is committed is committed
-                _LOG.warning("the ledger's newest entry has no link in the chain yet: %s", error)
-
-    # --- what is made up for ----------------------------------------------------------------------------------
-
-    def catch_up(self) -> bool:
-        """Link the newest entry if nothing vouches for it yet: its process died first. Return whether there was one.
-
-        Rows that no entry explains stay unexplained.
-
-        Raises:
-            EnvironmentRefused: if that entry is not as a transaction has written it: no link is to vouch for it.
-        """
-        assert self.chain is not None
-        with self.engine.connect() as connection:
-            last = _last(connection)
-        if last is None:
-            return False
-        said = _said(last.said)
-        if (wrong := _wrong_in(last, said)) is not None:
-            raise EnvironmentRefused(
-                Problem(
-                    f"{wrong.where} {wrong.what}",
-                    "a link vouches for an entry as its transaction has written it",
-                    "find out who has changed it; put back what `backfill verify` says was there, or the ledger from its backup",
-                )
-            )
-        before = self.chain.length()
-        link = _link(self.chain, Link(last.number, last.hash, said), newest=self._newest)
-        return link.number > before
-
-    def _newest(self) -> int:
-        with self.engine.connect() as connection:
-            return newest(connection)
-
-    def adopt(self, connection: sa.Connection) -> None:
-        """Enter every row of runs that the journal knows nothing of: those of an earlier version."""
-        known = {row.run_id for row in connection.execute(sa.select(journal.c.run_id).distinct())}
-        rows: dict[str, dict[str, Any]] = {}
-        for name in sorted(_JOURNALED):
-            table = metadata.tables[name]
-            for run_id, key, row in _read(connection, table, _rows_of(table), {}):
-                if run_id not in known:
-                    _enter(rows, table, run_id, key, None, hash_of(row))
-        lock_journal(connection)
-        for run_id, found in sorted(rows.items()):
-            connection.info[_WRITTEN] = _write(connection, run_id, found, 0, adopted=True)
-        self.adopted = sorted(rows.keys() - {INSTALLATION})
-
-
-def _forget(connection: sa.Connection) -> None:
-    if connection.invalidated:
-        return
-    connection.info.pop(_TOUCHED, None)
-    connection.info.pop(_WRITTEN, None)
-
-
-def _about_to_insert(
-    connection: sa.Connection, touched: _Touched, clause: Insert, each: Iterable[Mapping[str, Any]]
-) -> None:
-    table = clause.table
-    assert isinstance(table, sa.Table)
-    if _numbered(table):
-        if table.name not in touched.grown:
-            touched.grown[table.name] = connection.execute(sa.select(sa.func.max(table.c.id))).scalar() or 0
-        return
-    own = dict(clause.compile().params) if clause._values else {}  # noqa: SLF001 - compiled only where the statement brings values
-    for values in each:
-        run_id, key = _place(table, {**own, **values})
-        touched.before.setdefault((table.name, run_id, key), None)
-
-
-def _changes(connection: sa.Connection, touched: _Touched) -> dict[str, dict[str, Any]]:
-    """Return by run what the entry of a transaction says of its rows."""
-    changes: dict[str, dict[str, Any]] = {}
-    after: dict[tuple[str, str, str], str] = {}
-    for name, highest in touched.grown.items():
-        table = metadata.tables[name]
-        for run_id, key, row in _read(connection, table, _rows_of(table).where(table.c.id > highest), {}):
-            after[name, run_id, key] = hash_of(row)
-            touched.before[name, run_id, key] = None
-    missing: dict[tuple[str, str], list[str]] = {}
-    for name, run_id, key in touched.before:
-        if (name, run_id, key) not in after:
-            missing.setdefault((name, run_id), []).append(key)
-    for (name, run_id), keys in missing.items():
-        table = metadata.tables[name]
-        for start in range(0, len(keys), _BATCH):
-            query = _rows_of(table).where(_are(table, run_id, keys[start : start + _BATCH]))
-            for _, key, row in _read(connection, table, query, {}):
-                after[name, run_id, key] = hash_of(row)
-    for (name, run_id, key), before in touched.before.items():
-        now_ = after.get((name, run_id, key))
-        if before != now_:
-            _enter(changes, metadata.tables[name], run_id, key, before, now_)
-    return changes
-
-
-def _enter(
-    changes: dict[str, dict[str, Any]], table: sa.Table, run_id: str, key: str, before: str | None, after: str | None
-) -> None:
-    of_table = changes.setdefault(run_id, {}).setdefault(table.name, {"columns": columns_of(table), "rows": {}})
-    of_table["rows"][key] = [before, after]
-
-
-def _write(
-    connection: sa.Connection, run_id: str, rows: Mapping[str, Any], follows: int, *, adopted: bool = False
-) -> Link:
-    last = _last(connection)
-    number, previous = (1, NOTHING) if last is None else (last.number + 1, last.hash)
-    at = datetime.now(UTC)
-    said: dict[str, Any] = {
-        "number": number,
-        "previous": previous,
-        "run": run_id,
-        "at": at.isoformat(),
-        "follows": follows,
-        "rows": rows,
-    } | ({"adopted": True} if adopted else {})
-    text = canonical_json_of_plain(said)
-    own = hashlib.sha256(text.encode()).hexdigest()
-    connection.execute(journal.insert().values(number=number, run_id=run_id, hash=own, said=text))
-    return Link(number, own, {"follows": follows, "at": said["at"]})
-
-
-def _last(connection: sa.Connection) -> sa.Row[Any] | None:
-    """Return the newest entry as the ledger has it.
-
-    Raises:
-        EnvironmentRefused: if it has no number or no hash that the next one could name.
-    """
-    with unforgiving(connection):
-        row = connection.execute(sa.select(journal).order_by(journal.c.number.desc()).limit(1)).one_or_none()
-    if row is not None and not (isinstance(row.number, int) and isinstance(row.hash, str)):
-        raise EnvironmentRefused(
-            Problem(
-                f"the newest entry of the ledger's journal has the number {row.number!r} and the hash {row.hash!r}",
-                "each entry has a number, and the next one names its hash: nothing is written past one that has none",
-                "`backfill verify --all`; find out who has changed it, and put back what was there, or the ledger from its "
-                "backup",
-            )
-        )
-    return row
-
-
-def _link(chain: Chain, entry: Link, *, newest: Callable[[], int] | None = None) -> Link:
-    """Append the link of an entry, unless one of it or of a later entry is there; of one that `newest` knows, if it is given."""
-    content = {"event": EVENT, "run": INSTALLATION, "entry": entry.number, "entryHash": entry.hash}
-    content["at"] = entry.content["at"]
-
-    def same(link: Mapping[str, Any]) -> bool:
-        told = link.get("entry")
-        if link.get("event") != EVENT or not isinstance(told, int) or told < entry.number:
-            return False
-        return newest is None or told == entry.number or told <= newest()
-
-    return chain.append(content, since=int(entry.content["follows"]), same=same)
-
-
-# --- rows -------------------------------------------------------------------------------------------------------------
-
-
-def columns_of(table: sa.Table) -> list[str]:
-    """Return the columns whose cells the hash of a row covers; texts that have a hash of their own are left out."""
-    return [column.name for column in table.c if column.name not in _TEXTS.get(table.name, ())]
-
-
-def hash_of(cells: Sequence[Any]) -> str:
-    """Return the hash of a row's cells."""
-    text = json.dumps(list(cells), ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:_HEX]
-
-
-def _numbered(table: sa.Table) -> bool:
-    return [column.name for column in table.primary_key] == ["id"]
-
-
-def _keys(table: sa.Table) -> list[str]:
-    names = [column.name for column in table.primary_key]
-    return [name for name in names if name != "run_id"] or names
-
-
-def _place(table: sa.Table, values: Mapping[str, Any]) -> tuple[str, str]:
-    run_id = str(values["run_id"]) if "run_id" in table.c else INSTALLATION
-    return run_id, "|".join(str(values[name]) for name in _keys(table))
-
-
-def _are(table: sa.Table, run_id: str, keys: Sequence[str]) -> sa.ColumnElement[bool]:
-    names = _keys(table)
-    mine = table.c.run_id == run_id if "run_id" in table.c else sa.true()
-    if len(names) > 1:
-        return mine  # a small table: all of its rows
-    column = table.c[names[0]]
-    return sa.and_(mine, column.in_([int(key) for key in keys] if isinstance(column.type, sa.Integer) else keys))
-
-
-@lru_cache(maxsize=256)
-def _rows_of(table: sa.Table, columns: tuple[str, ...] | None = None) -> sa.Select[Any]:
-    """Return the query for a table's rows: run, key cells, then the cells that a hash covers, as the database holds them.
-
-    Kept: to build a query and to find its compiled text takes longer than to read a run's rows.
-    """
-    run = table.c.run_id if "run_id" in table.c else sa.literal(INSTALLATION)
-    keys = [table.c[name].label(f"key_{name}") for name in _keys(table)]
-    wanted = columns_of(table) if columns is None else columns
-    cells = [sa.type_coerce(table.c[name], sa.types.NullType()).label(f"cell_{name}") for name in wanted]
-    return sa.select(run.label("of_run"), *keys, *cells)
-
-
-@lru_cache(maxsize=256)
-def _rows_of_one(table: sa.Table, columns: tuple[str, ...] | None = None) -> sa.Select[Any]:
-    """Return the query of `_rows_of` for the run that its parameter `one_run` names."""
-    return _rows_of(table, columns).where(table.c.run_id == sa.bindparam("one_run"))
-
-
-def _read(
-    connection: sa.Connection,
-    table: sa.Table,
-    query: sa.Select[Any],
-    values: Mapping[str, Any],
-    columns: Sequence[str] | None = None,
-) -> Iterator[tuple[str, str, list[Any]]]:
-    """Yield run, key and cells of each row of a query of `_rows_of`."""
-    keys = len(_keys(table))
-    kinds = [table.c[name].type for name in (columns_of(table) if columns is None else columns)]
-    with unforgiving(connection):
-        found = connection.execute(query, dict(values)).all()
-    for run_id, *rest in found:
-        cells = [
-            value if isinstance(value, str) and isinstance(kind, sa.Text) else cell(kind, value)
-            for kind, value in zip(kinds, rest[keys:], strict=True)
-        ]
-        yield str(run_id), "|".join(str(part) for part in rest[:keys]), cells
-
-
 # --- what it explains -------------------------------------------------------------------------------------------------
 
 
@@ -417,7 +122,7 @@ def explain_run(connection: sa.Connection, run_id: str) -> Explained:
     with unforgiving(connection):
         entries = connection.execute(query).all()
     for row in entries:
-        if _wrong_in(row, said := _said(row.said)) is None:
+        if wrong_in(row, said := said_by(row.said)) is None:
             _fold(found, Entry(row.number, run_id, row.hash, said))
     return found
 
@@ -429,7 +134,7 @@ def first_of(connection: sa.Connection, run_id: str) -> tuple[int, int]:
         row = connection.execute(query.limit(1)).one_or_none()
     if row is None or not isinstance(row.number, int):
         return 1, 0
-    follows = _said(row.said).get("follows")
+    follows = said_by(row.said).get("follows")
     return row.number, follows if isinstance(follows, int) and _is_count(follows) else 0
 
 
@@ -438,7 +143,7 @@ def is_adopted(connection: sa.Connection, run_id: str) -> bool:
     query = sa.select(journal.c.said).where(journal.c.run_id == run_id).order_by(journal.c.number)
     with unforgiving(connection):
         first = connection.execute(query.limit(1)).scalar_one_or_none()
-    return bool(_said(first).get("adopted"))
+    return bool(said_by(first).get("adopted"))
 
 
 def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1) -> Explained:
@@ -462,8 +167,8 @@ def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1)
                 Unexplained(where, "follows entries that are gone", expected=str(follows), found=str(row.number))
             )
         follows = row.number + 1
-        own, said, vouched = _own_hash(row.said), _said(row.said), told.get(row.number)
-        wrong = _wrong_in(row, said)
+        own, said, vouched = _own_hash(row.said), said_by(row.said), told.get(row.number)
+        wrong = wrong_in(row, said)
         whole = wrong is None
         if wrong is not None:
             found.damages.append(wrong)
@@ -496,8 +201,8 @@ def go_on(connection: sa.Connection, found: Explained) -> None:
     with unforgiving(connection):
         entries = connection.execute(query).all()
     for row in entries:
-        own, said = _own_hash(row.said), _said(row.said)
-        if _wrong_in(row, said) is not None or (row.number, said.get("previous")) != (found.length + 1, found.hash):
+        own, said = _own_hash(row.said), said_by(row.said)
+        if wrong_in(row, said) is not None or (row.number, said.get("previous")) != (found.length + 1, found.hash):
             return
         found.length, found.hash = row.number, own
         _fold(found, Entry(row.number, str(row.run_id), own, said))
@@ -510,7 +215,7 @@ def newest(connection: sa.Connection) -> int:
 
 def _written_after(entries: Iterable[sa.Row[Any]]) -> dict[int, int]:
     """Return by entry the number that the chain had reached when it was written; 0 where it does not say so."""
-    said = ((row.number, _said(row.said).get("follows")) for row in entries if isinstance(row.number, int))
+    said = ((row.number, said_by(row.said).get("follows")) for row in entries if isinstance(row.number, int))
     return {number: follows if isinstance(follows, int) and _is_count(follows) else 0 for number, follows in said}
 
 
@@ -543,7 +248,8 @@ def _told(links: Iterable[Link], found: Explained, written: Mapping[int, int]) -
     return told
 
 
-def _said(text: Any) -> Mapping[str, Any]:
+def said_by(text: Any) -> Mapping[str, Any]:
+    """Return what the text of an entry says; empty if it is no JSON object."""
     try:
         said = json.loads(text)
     except (ValueError, TypeError, RecursionError):
@@ -555,7 +261,7 @@ def _own_hash(said: Any) -> str:
     return hashlib.sha256(str(said).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _wrong_in(row: sa.Row[Any], said: Mapping[str, Any]) -> Unexplained | None:
+def wrong_in(row: sa.Row[Any], said: Mapping[str, Any]) -> Unexplained | None:
     """Say that an entry has another hash, number or run than it says, or what no transaction of this project writes."""
     own, where = _own_hash(row.said), f"ledger journal {row.number}"
     if own != row.hash or (said.get("number"), said.get("run")) != (row.number, row.run_id):
@@ -575,7 +281,7 @@ def _of_no_form(said: Mapping[str, Any]) -> str:
         return f"{what}: it has no instant, or nothing that it follows"
     if not isinstance(changes, dict) or not changes:
         return f"{what}: it gives no rows by table"
-    strange = [name for name, changed in changes.items() if name not in _JOURNALED or not _are_changes(changed)]
+    strange = [name for name, changed in changes.items() if name not in JOURNALED or not _are_changes(changed)]
     return f"{what}: of {', '.join(strange)} it gives no hashes of rows" if strange else ""
 
 
@@ -624,7 +330,7 @@ def unexplained(
     """Return the rows of a run (of some tables, if given) that are not as the journal's entries left them."""
     wrong = list(found.broken.get(run_id, ()))
     expected = found.runs.get(run_id, {})
-    for name in sorted(_JOURNALED if tables is None else _JOURNALED & set(tables)):
+    for name in sorted(JOURNALED if tables is None else JOURNALED & set(tables)):
         table = metadata.tables[name]
         if run_id != INSTALLATION and "run_id" not in table.c:
             continue
@@ -634,8 +340,8 @@ def unexplained(
         here: set[str] = set()
         for columns in {of for _, of in rows.values()} | {tuple(columns_of(table))}:
             known = tuple(column for column in columns if column in table.c)
-            query = _rows_of(table, known) if run_id == INSTALLATION else _rows_of_one(table, known)
-            for _, key, cells in _read(connection, table, query, {"one_run": run_id}, known):
+            query = query_of(table, known) if run_id == INSTALLATION else query_of_run(table, known)
+            for _, key, cells in read_rows(connection, table, query, {"one_run": run_id}, known):
                 here.add(key)
                 hash_, of = rows.get(key, (None, tuple(columns_of(table))))
                 if of != columns:
@@ -663,14 +369,14 @@ def of_nobody(connection: sa.Connection, found: Explained) -> Iterator[Unexplain
     Whoever looks at one run after the other sees none of them: their cell of the run may hold anything.
     """
     known = {*filter(is_id, found.runs), *run_ids(connection)} - {INSTALLATION}  # held against the journal run by run
-    for name in sorted(_JOURNALED):
+    for name in sorted(JOURNALED):
         table = metadata.tables[name]
         if "run_id" not in table.c:
             continue
-        query = _rows_of(table)
+        query = query_of(table)
         if table is not runs:
             query = query.where(~sa.exists().where(runs.c.run_id == table.c.run_id))
-        for run_id, key, cells in _read(connection, table, query, {}):
+        for run_id, key, cells in read_rows(connection, table, query, {}):
             if run_id in known:
                 continue
             what = f"is a row of '{run_id}', which is no run: no transaction of this project has written it"
@@ -679,9 +385,9 @@ def of_nobody(connection: sa.Connection, found: Explained) -> Iterator[Unexplain
 
 def _texts(connection: sa.Connection, table: sa.Table, run_id: str) -> Iterator[Unexplained]:
     """Hold the long texts of rows against the cells that have their hashes."""
-    for text, hash_ in _TEXTS.get(table.name, {}).items():
-        query = _rows_of_one(table, (text, hash_))
-        for _, key, (said, expected) in _read(connection, table, query, {"one_run": run_id}, [text, hash_]):
+    for text, hash_ in TEXTS.get(table.name, {}).items():
+        query = query_of_run(table, (text, hash_))
+        for _, key, (said, expected) in read_rows(connection, table, query, {"one_run": run_id}, [text, hash_]):
             own = hashlib.sha256(str(said).encode("utf-8", "surrogatepass")).hexdigest()
             if own != expected:
                 what = f"does not have the {hash_} on record"

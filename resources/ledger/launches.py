@@ -5,15 +5,17 @@ Put here what the ledger says of that; it is asked anew each time, since a proce
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from manifests.chunks import in_words
 from manifests.lifecycle import RunState
 from resources.ledger import stops
-from resources.ledger.facade import STAGED, ChunkRecord, Ledger, RunRecord
-from resources.ledger.stops import Stop
+from resources.ledger.attempts import AttemptRecord, Attempts
+from resources.ledger.chunks import STAGED, ChunkRecord, Chunks
+from resources.ledger.part import Part
+from resources.ledger.runs import RunRecord, Runs
+from resources.ledger.stops import Stop, Stops
 from resources.processes import has_ended
 
 STOPPED = "stopped"
@@ -47,35 +49,41 @@ def reason(record: RunRecord, waiting: Waiting | None) -> str:
     return str(waiting) if waiting is not None and record.state is RunState.RUNNING else record.state_reason
 
 
-def under_way(attempt: Mapping[str, Any]) -> bool:
+def under_way(attempt: AttemptRecord) -> bool:
     """Return whether an attempt is being computed, as far as this machine can see; another machine's is taken to be."""
-    return attempt["state"] == "RUNNING" and not has_ended(attempt)
+    return attempt.is_running and not has_ended(attempt)
 
 
-def waits(
-    ledger: Ledger,
-    record: RunRecord,
-    *,
-    chunks: Sequence[ChunkRecord] | None = None,
-    attempts: Sequence[Mapping[str, Any]] | None = None,
-) -> Waiting | None:
-    """Return why a run waits for a launch, or None; `chunks` and `attempts` are its own, where they are read already."""
-    if record.state not in {*stops.STOPPABLE, RunState.FAILED}:
-        return None
-    stop = stops.held(ledger.engine, record.run_id)
-    if stop is None and record.state is not RunState.RUNNING:
-        return None
-    left = tuple(
-        one.chunk for one in (ledger.chunks(record.run_id) if chunks is None else chunks) if one.state not in STAGED
-    )
-    if stop is not None:
-        return Waiting(record.run_id, left, stop)
-    busy = any(under_way(one) for one in (ledger.attempts(record.run_id) if attempts is None else attempts))
-    return Waiting(record.run_id, left) if left and not busy else None
+class Launches(Part):
+    """The runs of a ledger that wait for somebody to launch them."""
 
+    def waits(
+        self,
+        record: RunRecord,
+        *,
+        chunks: Sequence[ChunkRecord] | None = None,
+        attempts: Sequence[AttemptRecord] | None = None,
+    ) -> Waiting | None:
+        """Return why a run waits for a launch, or None; `chunks` and `attempts` are its own, where they are read already."""
+        if record.state not in {*stops.STOPPABLE, RunState.FAILED}:
+            return None
+        stop = Stops(self.engine).held(record.run_id)
+        if stop is None and record.state is not RunState.RUNNING:
+            return None
+        left = tuple(
+            one.chunk
+            for one in (Chunks(self.engine).chunks(record.run_id) if chunks is None else chunks)
+            if one.state not in STAGED
+        )
+        if stop is not None:
+            return Waiting(record.run_id, left, stop)
+        busy = any(
+            under_way(one) for one in (Attempts(self.engine).attempts(record.run_id) if attempts is None else attempts)
+        )
+        return Waiting(record.run_id, left) if left and not busy else None
 
-def all_waiting(ledger: Ledger) -> dict[str, Waiting]:
-    """Return every run that waits for a launch."""
-    states = {*stops.STOPPABLE, RunState.FAILED}
-    found = {record.run_id: waits(ledger, record) for record in ledger.runs(states=states)}
-    return {run_id: one for run_id, one in found.items() if one is not None}
+    def all_waiting(self) -> dict[str, Waiting]:
+        """Return every run that waits for a launch."""
+        states = {*stops.STOPPABLE, RunState.FAILED}
+        found = {record.run_id: self.waits(record) for record in Runs(self.engine).runs(states=states)}
+        return {run_id: one for run_id, one in found.items() if one is not None}

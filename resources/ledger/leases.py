@@ -19,14 +19,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
 from manifests.errors import LeaseHeld, LeaseLost, Problem
-from resources.ledger.cells import IllegibleRow, Utc
-from resources.ledger.facade import now
+from resources.ledger import instants
+from resources.ledger.cells import IllegibleRow
 from resources.ledger.locks import lost
+from resources.ledger.part import Stored
 from resources.ledger.tables import leases
 from resources.processes import has_ended, this_process
 
@@ -50,6 +51,27 @@ class Lease:
     action: str
     lost: tuple[int, ...]
     losers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LeaseRecord(Stored):
+    """One lease as it is on record; its number is the fencing token."""
+
+    table: ClassVar[sa.Table] = leases
+
+    id: int
+    target: str
+    start_day: date
+    end_day: date
+    run_id: str
+    action: str
+    host: str
+    pid: int
+    process: str
+    acquired_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    ended_how: str | None
 
 
 class Leases:
@@ -150,9 +172,7 @@ class Leases:
         asked for its clock, which all hosts share; SQLite has this machine's.
         """
         server = connection.dialect.name == "postgresql"
-        present: datetime = (
-            connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one() if server else now()
-        )
+        present = instants.of_server(connection) if server else instants.now()
         newest = [one for one in _newest(connection, target) if one < _LAST - self._lasts]
         return max(present, *newest) if newest else present
 
@@ -223,7 +243,7 @@ def _newest(connection: sa.Connection, target: str) -> list[datetime]:
 
 def _is_gone(holder: sa.Row[Any]) -> bool:
     """Tell whether a lease's process ran on this machine and has ended."""
-    return has_ended(dict(holder._mapping))  # noqa: SLF001 - SQLAlchemy's public name
+    return has_ended(holder)
 
 
 def _held(holder: sa.Row[Any]) -> Problem:

@@ -25,6 +25,7 @@ from resources.ledger.cells import parsed
 from resources.ledger.instants import require_after_policy
 from resources.ledger.journal import INSTALLATION, explain_run, unexplained
 from resources.ledger.locks import hold_policy, lock_policy
+from resources.ledger.part import Part
 from resources.ledger.tables import policies, policy_decisions
 from resources.policies import SHIPPED, policy_path, read_policy
 from resources.settings import Settings
@@ -49,30 +50,203 @@ class InForce:
     folder: Path
 
 
-def in_force(engine: sa.Engine, home: Path) -> InForce:
-    """Return the policy that counts.
+@dataclass(frozen=True)
+class PolicyDecision:
+    """One decision about the policy: `policy` and `before` are hashes, `name` is what the policy calls itself."""
 
-    Raises:
-        EnvironmentRefused: if none is on record, or its text is not the one that was adopted: nothing is decided then.
-    """
-    with engine.connect() as connection:
-        found = _in_force(connection)
-        text = None if found is None else _text(connection, found.policy_hash)
-    if found is None or text is None:
-        raise EnvironmentRefused(
-            Problem("no policy is in force", "nothing is decided without a policy", "run `backfill init`")
-        )
-    policy = _parsed(text)
-    if policy is None or policy.hash != found.policy_hash:
-        raise EnvironmentRefused(
-            Problem(
-                f"the text of the policy in force is not that of {found.policy_hash[:_SHORTEST_HASH]}",
-                "the ledger keeps what was adopted, and nothing changes it",
-                "the ledger was changed by hand; restore it from its backup",
+    decision: str
+    policy: str
+    name: str
+    before: str
+    by: str
+    channel: str
+    proof: str
+    comment: str
+    origin: str
+    at: datetime
+
+
+class Policies(Part):
+    """The policies of an installation: what is in force, and the decisions that have put it there."""
+
+    def in_force(self, home: Path) -> InForce:
+        """Return the policy that counts.
+
+        Raises:
+            EnvironmentRefused: if none is on record, or its text is not the one that was adopted: nothing is decided then.
+        """
+        with self.engine.connect() as connection:
+            found = _in_force(connection)
+            text = None if found is None else _text(connection, found.policy_hash)
+        if found is None or text is None:
+            raise EnvironmentRefused(
+                Problem("no policy is in force", "nothing is decided without a policy", "run `backfill init`")
             )
+        policy = _parsed(text)
+        if policy is None or policy.hash != found.policy_hash:
+            raise EnvironmentRefused(
+                Problem(
+                    f"the text of the policy in force is not that of {found.policy_hash[:_SHORTEST_HASH]}",
+                    "the ledger keeps what was adopted, and nothing changes it",
+                    "the ledger was changed by hand; restore it from its backup",
+                )
+            )
+        folder = (home / found.origin).parent
+        return InForce(policy, found.policy_hash, found.decision, found.decided_by, found.at, found.origin, folder)
+
+    def require_explained(self) -> None:
+        """Refuse to decide by a policy that no decision of this project has put in force.
+
+        Raises:
+            EnvironmentRefused: naming the rows that were written, changed or removed by hand.
+        """
+        with self.engine.connect() as connection:
+            wrong = unexplained(
+                connection, explain_run(connection, INSTALLATION), INSTALLATION, [policy_decisions.name]
+            )
+        if wrong:
+            raise EnvironmentRefused(
+                Problem(
+                    "the decisions about the policy were changed by hand: "
+                    + "; ".join(f"{one.where} {one.what}" for one in wrong[:_SHOWN]),
+                    "a policy is put in force by a decision on record, and nothing is decided by another one",
+                    "`backfill verify --all` names the rows; restore the ledger from its backup",
+                )
+            )
+
+    def propose(
+        self, settings: Settings, path: Path, *, by: str, comment: str, at: datetime, who: Mapping[str, str]
+    ) -> str:
+        """Put on record that somebody wants the policy of a file in force; return its hash. Nothing else changes.
+
+        Raises:
+            EnvironmentRefused: if the file cannot be read or says what cannot be.
+            TransitionRefused: if that policy is in force already.
+        """
+        policy = read_policy(path)
+        with self.engine.begin() as connection:
+            lock_policy(connection)
+            now = _required(connection)
+            if policy.hash == now.policy_hash and _origin(path, settings) == now.origin:
+                raise TransitionRefused(
+                    Problem(
+                        f"the policy of {path} ({policy.hash[:_SHORTEST_HASH]}) is in force",
+                        "a proposal changes something",
+                        "see `backfill policy`",
+                    )
+                )
+            _keep(connection, policy, at)
+            _decide(
+                connection,
+                PROPOSED,
+                policy.hash,
+                now.policy_hash,
+                by=by,
+                comment=comment,
+                origin=_origin(path, settings),
+                at=at,
+                **who,
+            )
+        return policy.hash
+
+    def adopt(
+        self,
+        policy_hash: str,
+        *,
+        by: str,
+        comment: str,
+        at: datetime,
+        who: Mapping[str, str],
+        origin: str = "",
+    ) -> str:
+        """Put a proposed policy in force; return its hash.
+
+        Args:
+            policy_hash: what was proposed: at least its first 12 characters.
+            by: who adopts it: somebody else than the proposer, and one of the keepers of the policy in force if it names any.
+            comment: why.
+            at: now.
+            who: `channel` and `proof` of the decision.
+            origin: the file that it was proposed from, as it is on record; needed where it was proposed from several.
+
+        Raises:
+            InputRefused: if no such policy is proposed, or not from that file, or from several and none is named.
+            TransitionRefused: if it may not be adopted by them, or was proposed against another policy than is in force.
+        """
+        with self.engine.begin() as connection:
+            lock_policy(connection)
+            now = _required(connection)
+            proposal = _proposal(connection, policy_hash, origin, now)
+            text = _text(connection, now.policy_hash)
+            before = None if text is None else _parsed(text)
+            if problems := _against_adoption(proposal, now, before, by):
+                raise TransitionRefused(problems)
+            _decide(
+                connection,
+                ADOPTED,
+                proposal.policy_hash,
+                now.policy_hash,
+                by=by,
+                comment=comment,
+                origin=proposal.origin,
+                at=at,
+                **who,
+            )
+        return str(proposal.policy_hash)
+
+    def history(self) -> list[PolicyDecision]:
+        """Return every decision about the policy, in order."""
+        query = (
+            sa.select(policy_decisions, policies.c.text)
+            .join(policies, policies.c.hash == policy_decisions.c.policy_hash)
+            .order_by(policy_decisions.c.id)
         )
-    folder = (home / found.origin).parent
-    return InForce(policy, found.policy_hash, found.decision, found.decided_by, found.at, found.origin, folder)
+        with self.engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return [
+            PolicyDecision(
+                row.decision,
+                row.policy_hash,
+                parsed(policies.c.text, row.text, dict).get("name", ""),
+                row.before_hash,
+                row.decided_by,
+                row.channel,
+                row.proof,
+                row.comment,
+                row.origin,
+                row.at,
+            )
+            for row in rows
+        ]
+
+    def disagreement(self, settings: Settings) -> str:
+        """Say how the file that the settings name differs from what is in force; empty if it does not, or there is none."""
+        found, path = self.in_force(settings.home), policy_path(settings)
+        if path == SHIPPED and settings.policy_file is None:
+            return ""  # nobody proposes anything
+        try:
+            proposed = read_policy(path).hash
+        except EnvironmentRefused as refusal:
+            return f"{path} is not read: {refusal.problems[0].what}"
+        if proposed == found.hash:
+            lists = any(one.erasure is not None and one.erasure.file is not None for one in found.policy.sources)
+            if not lists or _origin(path, settings) == found.origin:
+                return ""
+            return f"{path} says the same as {found.origin}, which was adopted, and the lists beside that one count"
+        return (
+            f"{path} says {proposed[:_SHORTEST_HASH]}; in force is {found.hash[:_SHORTEST_HASH]}, and that alone counts"
+        )
+
+    def keep(self, policy_hash: str, text: Mapping[str, Any]) -> None:
+        """Keep what a policy says under its hash; safe to repeat."""
+        self._keep(policies, policy_hash, {"text": canonical_json(dict(text))})
+
+    def text(self, policy_hash: str | None) -> dict[str, Any] | None:
+        """Return what the policy of a hash says, or None where it was not kept."""
+        query = sa.select(policies.c.text).where(policies.c.hash == policy_hash)
+        with self.engine.connect() as connection:
+            text = connection.execute(query).scalar()
+        return None if text is None else parsed(policies.c.text, text, dict)
 
 
 def require_still(connection: sa.Connection, policy_hash: str) -> None:
@@ -90,25 +264,6 @@ def require_still(connection: sa.Connection, policy_hash: str) -> None:
                 f"{policy_hash[:_SHORTEST_HASH]}",
                 "a decision is held against the policy that is in force when it is recorded",
                 "give the command again: the policy of now decides",
-            )
-        )
-
-
-def require_explained(engine: sa.Engine) -> None:
-    """Refuse to decide by a policy that no decision of this project has put in force.
-
-    Raises:
-        EnvironmentRefused: naming the rows that were written, changed or removed by hand.
-    """
-    with engine.connect() as connection:
-        wrong = unexplained(connection, explain_run(connection, INSTALLATION), INSTALLATION, [policy_decisions.name])
-    if wrong:
-        raise EnvironmentRefused(
-            Problem(
-                "the decisions about the policy were changed by hand: "
-                + "; ".join(f"{one.where} {one.what}" for one in wrong[:_SHOWN]),
-                "a policy is put in force by a decision on record, and nothing is decided by another one",
-                "`backfill verify --all` names the rows; restore the ledger from its backup",
             )
         )
 
@@ -141,154 +296,6 @@ def install(connection: sa.Connection, settings: Settings, *, upgraded: bool, by
     _keep(connection, policy, at)
     decision = INHERITED if upgraded else INSTALLED
     _decide(connection, decision, policy.hash, "", by=by, comment=comment, origin=_origin(path, settings), at=at)
-
-
-def propose(
-    engine: sa.Engine, settings: Settings, path: Path, *, by: str, comment: str, at: datetime, who: Mapping[str, str]
-) -> str:
-    """Put on record that somebody wants the policy of a file in force; return its hash. Nothing else changes.
-
-    Raises:
-        EnvironmentRefused: if the file cannot be read or says what cannot be.
-        TransitionRefused: if that policy is in force already.
-    """
-    policy = read_policy(path)
-    with engine.begin() as connection:
-        lock_policy(connection)
-        now = _required(connection)
-        if policy.hash == now.policy_hash and _origin(path, settings) == now.origin:
-            raise TransitionRefused(
-                Problem(
-                    f"the policy of {path} ({policy.hash[:_SHORTEST_HASH]}) is in force",
-                    "a proposal changes something",
-                    "see `backfill policy`",
-                )
-            )
-        _keep(connection, policy, at)
-        _decide(
-            connection,
-            PROPOSED,
-            policy.hash,
-            now.policy_hash,
-            by=by,
-            comment=comment,
-            origin=_origin(path, settings),
-            at=at,
-            **who,
-        )
-    return policy.hash
-
-
-def adopt(
-    engine: sa.Engine,
-    policy_hash: str,
-    *,
-    by: str,
-    comment: str,
-    at: datetime,
-    who: Mapping[str, str],
-    origin: str = "",
-) -> str:
-    """Put a proposed policy in force; return its hash.
-
-    Args:
-        engine: the ledger's.
-        policy_hash: what was proposed: at least its first 12 characters.
-        by: who adopts it: somebody else than the proposer, and one of the keepers of the policy in force if it names any.
-        comment: why.
-        at: now.
-        who: `channel` and `proof` of the decision.
-        origin: the file that it was proposed from, as it is on record; needed where it was proposed from several.
-
-    Raises:
-        InputRefused: if no such policy is proposed, or not from that file, or from several and none is named.
-        TransitionRefused: if it may not be adopted by them, or was proposed against another policy than is in force.
-    """
-    with engine.begin() as connection:
-        lock_policy(connection)
-        now = _required(connection)
-        proposal = _proposal(connection, policy_hash, origin, now)
-        text = _text(connection, now.policy_hash)
-        before = None if text is None else _parsed(text)
-        problems = []
-        if proposal.id < now.id or proposal.before_hash != now.policy_hash:
-            problems.append(
-                Problem(
-                    f"{proposal.policy_hash[:_SHORTEST_HASH]} was proposed before {now.policy_hash[:_SHORTEST_HASH]} was put "
-                    "in force",
-                    "who adopts a policy knows what it takes the place of",
-                    "propose it again",
-                )
-            )
-        if same_name(by) == same_name(proposal.decided_by):
-            problems.append(
-                Problem(f"'{by}' proposed it", "who adopts a policy differs from who proposes it", "ask somebody else")
-            )
-        if before is not None and before.keepers is not None and not before.includes(before.keepers, by):
-            problems.append(
-                Problem(
-                    f"'{by}' is no keeper of the policy",
-                    f"'{before.name}' names {', '.join(before.keepers) or 'nobody'}",
-                    "ask one of them",
-                )
-            )
-        if problems:
-            raise TransitionRefused(problems)
-        _decide(
-            connection,
-            ADOPTED,
-            proposal.policy_hash,
-            now.policy_hash,
-            by=by,
-            comment=comment,
-            origin=proposal.origin,
-            at=at,
-            **who,
-        )
-    return str(proposal.policy_hash)
-
-
-def history(engine: sa.Engine) -> list[dict[str, Any]]:
-    """Return every decision about the policy, in order, each with the name of the policy that it is about."""
-    query = (
-        sa.select(policy_decisions, policies.c.text)
-        .join(policies, policies.c.hash == policy_decisions.c.policy_hash)
-        .order_by(policy_decisions.c.id)
-    )
-    with engine.connect() as connection:
-        rows = [row._mapping for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
-    return [
-        {
-            "decision": row["decision"],
-            "policy": row["policy_hash"],
-            "name": parsed(policies.c.text, row["text"], dict).get("name", ""),
-            "before": row["before_hash"],
-            "by": row["decided_by"],
-            "channel": row["channel"],
-            "proof": row["proof"],
-            "comment": row["comment"],
-            "origin": row["origin"],
-            "at": row["at"],
-        }
-        for row in rows
-    ]
-
-
-def disagreement(engine: sa.Engine, settings: Settings) -> str:
-    """Say how the file that the settings name differs from what is in force; empty if it does not, or there is none."""
-    found, path = in_force(engine, settings.home), policy_path(settings)
-    if path == SHIPPED and settings.policy_file is None:
-        return ""  # nobody proposes anything
-    try:
-        proposed = read_policy(path).hash
-    except EnvironmentRefused as refusal:
-        return f"{path} is not read: {refusal.problems[0].what}"
-    if proposed == found.hash:
-        lists = any(one.erasure is not None and one.erasure.file is not None for one in found.policy.sources)
-        if not lists or _origin(path, settings) == found.origin:
-            return ""
-        return f"{path} says the same as {found.origin}, which was adopted, and the lists beside that one count"
-    return f"{path} says {proposed[:_SHORTEST_HASH]}; in force is {found.hash[:_SHORTEST_HASH]}, and that alone counts"
 
 
 def _in_force(connection: sa.Connection) -> Any:
@@ -344,6 +351,33 @@ def _proposal(connection: sa.Connection, policy_hash: str, origin: str, now: Any
             )
         )
     return standing[origin] if origin else next(iter(standing.values()))
+
+
+def _against_adoption(proposal: Any, now: Any, before: Policy | None, by: str) -> list[Problem]:
+    """Say why somebody may not put a proposal in the place of what is in force now, whose policy is `before`."""
+    problems: list[Problem] = []
+    if proposal.id < now.id or proposal.before_hash != now.policy_hash:
+        problems.append(
+            Problem(
+                f"{proposal.policy_hash[:_SHORTEST_HASH]} was proposed before {now.policy_hash[:_SHORTEST_HASH]} was put "
+                "in force",
+                "who adopts a policy knows what it takes the place of",
+                "propose it again",
+            )
+        )
+    if same_name(by) == same_name(proposal.decided_by):
+        problems.append(
+            Problem(f"'{by}' proposed it", "who adopts a policy differs from who proposes it", "ask somebody else")
+        )
+    if before is not None and before.keepers is not None and not before.includes(before.keepers, by):
+        problems.append(
+            Problem(
+                f"'{by}' is no keeper of the policy",
+                f"'{before.name}' names {', '.join(before.keepers) or 'nobody'}",
+                "ask one of them",
+            )
+        )
+    return problems
 
 
 def _decide(

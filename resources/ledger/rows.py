@@ -20,6 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.canonical import canonical_json_of_plain
+from manifests.lifecycle import AttemptState, DecisionKind, PublicationState, RunState
 from resources.ledger.cells import Day, Utc, as_they_are
 from resources.ledger.tables import metadata, runs
 
@@ -30,7 +31,7 @@ Rows = dict[str, dict[str, Row]]
 _HOUSEKEEPING = frozenset({"leases", "journal"})
 """Who held which days while publishing, given back after the event; and the journal, which has hashes of its own."""
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{6}")
-_BEFORE_PUBLICATION = frozenset({"REVIEWED", "APPROVED", "REJECTED"})
+_BEFORE_PUBLICATION = frozenset({DecisionKind.REVIEWED, DecisionKind.APPROVED, DecisionKind.REJECTED})
 _KEYED_BY = {"runs": "run_id", "chunks": "chunk"}
 
 
@@ -53,11 +54,11 @@ _MOVES: Mapping[str, _Moves] = {
     "transitions": _Moves(grows=True),
     "approvals": _Moves(grows=True),
     "sink_attempts": _Moves(grows=True),
-    "attempts": _Moves(frozenset({"state", "ended_at", "error"}), "state", "RUNNING"),
+    "attempts": _Moves(frozenset({"state", "ended_at", "error"}), "state", AttemptState.RUNNING),
     "publications": _Moves(
         frozenset({"state", "snapshot_id", "files_added", "files_removed", "note", "ended_at"}),
         "state",
-        "INTENT",
+        PublicationState.INTENT,
         grows=True,
     ),
     "accepted_versions": _Moves(frozenset({"ended_at", "ended_by", "ended_how"}), "ended_at", grows=True),
@@ -275,7 +276,7 @@ def _impossible(table: str, row: Row, kept: Rows) -> str:
     numbers = [one["id"] for one in kept.get(table, {}).values() if isinstance(one.get("id"), int)]
     if not isinstance(row.get("id"), int) or row["id"] <= max(numbers, default=0):
         return f"rows that came later have higher ids than {max(numbers, default=0)}"
-    published = any(one.get("to_state") == "PUBLISHED" for one in kept.get("transitions", {}).values())
+    published = any(one.get("to_state") == RunState.PUBLISHED for one in kept.get("transitions", {}).values())
     if table == "approvals" and published and row.get("decision") in _BEFORE_PUBLICATION:
         return f"{row['decision']} is decided of runs that are not published"
     return ""

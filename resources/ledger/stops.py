@@ -14,18 +14,18 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from manifests.errors import Problem, RunStopped, TransitionRefused
-from manifests.lifecycle import RunState
+from manifests.lifecycle import AttemptState, PublicationState, RunState
 from manifests.text import visible
 from resources import actors
 from resources.ledger.locks import lock_run
+from resources.ledger.part import Part
 from resources.ledger.tables import attempts, launches, publications, runs, stops
 
 STOPPABLE = frozenset({RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED})
 """States in which something of a run may be under way, or be done next without anybody saying so."""
 TERMINATE = "Terminate of the Dagster run"
 """How a stop begins to say that it came through Dagster, which also says when the launches after it were asked for."""
-STOPPED = "STOPPED"
-"""State of an attempt that a stop has ended."""
+STOPPED = AttemptState.STOPPED
 
 
 @dataclass(frozen=True)
@@ -47,149 +47,141 @@ class Stop:
         return f"stopped by {self.stopped_by} ({self.through}), {self.at:%Y-%m-%d %H:%M:%S} UTC{why}"
 
 
-def stop(
-    engine: sa.Engine, run_id: str, *, by: str, through: str, reason: str = "", since: datetime | None = None
-) -> Stop:
-    """Stop a run: end its attempts that are under way, and let nothing be staged or published until it is launched again.
+class Stops(Part):
+    """The stops of a ledger's runs, and the launches that end them."""
 
-    A publication that is under way is not ended: `note` says so. `since` is when it was stopped, where that is noted late:
-    what is asked for after that launches it again.
+    def stop(self, run_id: str, *, by: str, through: str, reason: str = "", since: datetime | None = None) -> Stop:
+        """Stop a run: end its attempts that are under way, and let nothing be staged or published until it is launched again.
 
-    Raises:
-        TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or nobody is named.
-    """
-    if problems := actors.no_name(by) + actors.no_reason(reason):
-        raise TransitionRefused(problems)
-    at = datetime.now(UTC)
-    with engine.begin() as connection:
-        lock_run(connection, run_id)
-        state = connection.execute(sa.select(runs.c.state).where(runs.c.run_id == run_id)).scalar()
-        if state not in STOPPABLE:
-            raise TransitionRefused(
-                Problem(
-                    f"run '{run_id}' is {state or 'unknown'}",
-                    f"a run is stopped while it is {', '.join(sorted(STOPPABLE))}",
-                    "nothing of it is under way; `backfill cancel` or `backfill reject` ends it for good",
+        A publication that is under way is not ended: `note` says so. `since` is when it was stopped, where that is noted late:
+        what is asked for after that launches it again.
+
+        Raises:
+            TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or nobody is named.
+        """
+        if problems := actors.no_name(by) + actors.no_reason(reason):
+            raise TransitionRefused(problems)
+        at = datetime.now(UTC)
+        with self.engine.begin() as connection:
+            lock_run(connection, run_id)
+            state = connection.execute(sa.select(runs.c.state).where(runs.c.run_id == run_id)).scalar()
+            if state not in STOPPABLE:
+                raise TransitionRefused(
+                    Problem(
+                        f"run '{run_id}' is {state or 'unknown'}",
+                        f"a run is stopped while it is {', '.join(sorted(STOPPABLE))}",
+                        "nothing of it is under way; `backfill cancel` or `backfill reject` ends it for good",
+                    )
+                )
+            entry = connection.execute(
+                sa.select(publications.c.actor, publications.c.started_at).where(
+                    publications.c.run_id == run_id, publications.c.state == PublicationState.INTENT
+                )
+            ).first()
+            note = "" if entry is None else f"its publication by {entry.actor} was under way and is not interrupted"
+            connection.execute(
+                stops.insert().values(
+                    run_id=run_id, stopped_by=by, through=through, reason=reason, note=note, at=since or at
                 )
             )
-        entry = connection.execute(
-            sa.select(publications.c.actor, publications.c.started_at).where(
-                publications.c.run_id == run_id, publications.c.state == "INTENT"
+            found = _held(connection, run_id)
+            assert found is not None
+            connection.execute(
+                attempts.update()
+                .where(attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
+                .values(state=STOPPED, ended_at=at, error=str(found))
             )
-        ).first()
-        note = "" if entry is None else f"its publication by {entry.actor} was under way and is not interrupted"
-        connection.execute(
-            stops.insert().values(
-                run_id=run_id, stopped_by=by, through=through, reason=reason, note=note, at=since or at
-            )
+        return found
+
+    def launched(
+        self,
+        run_id: str,
+        *,
+        by: str,
+        asked_at: datetime | None = None,
+        tolerance: timedelta = timedelta(0),
+        knows: int | None = None,
+    ) -> int:
+        """Record that somebody launches a run: a stop before that holds no longer; return the number of its newest stop.
+
+        A launch that meets no stop is on record, too: what is noted late of an earlier one does not end it.
+
+        `knows` is the number of the newest stop that held the run when the launch was asked for (0: none did), where somebody
+        looked before the launch was passed on (`known`). A run's stops are numbered in the order in which they are recorded, one
+        at a time under the run's lock: all up to that number were on record before the launch, and all others come after it. No
+        clock is asked.
+
+        `asked_at` is when the launch was asked for, if not now. Where nobody looked: one that was asked for before the stop does
+        not end it, nor does one that was asked for less than `tolerance` after it, where the clocks of two machines are compared.
+        A Terminate of Dagster's is noted late: it is held against Dagster's own clock, and needs no tolerance.
+
+        Raises:
+            RunStopped: if the run was stopped after the launch was asked for, or nobody can say which came first.
+        """
+        with self.engine.begin() as connection:
+            lock_run(connection, run_id)
+            if holding := _holding(connection, run_id):
+                for found in reversed(holding):
+                    _refuse_earlier(found, asked_at, tolerance, knows)
+                open_ones = stops.update().where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None))
+                connection.execute(open_ones.values(resumed_at=datetime.now(UTC), resumed_by=by))
+            connection.execute(launches.insert().values(run_id=run_id, launched_by=by, at=datetime.now(UTC)))
+            return _newest(connection, run_id)
+
+    def newest_launch(self, run_id: str) -> datetime | None:
+        """Return when somebody's newest launch of a run began; None if nobody has launched it."""
+        with self.engine.connect() as connection:
+            query = sa.select(launches.c.at).where(launches.c.run_id == run_id).order_by(launches.c.id.desc())
+            return connection.execute(query).scalars().first()
+
+    def newest(self, run_id: str) -> int:
+        """Return the number of a run's newest stop; 0 if it was never stopped."""
+        with self.engine.connect() as connection:
+            return _newest(connection, run_id)
+
+    def after(self, run_id: str, number: int) -> Stop | None:
+        """Return the newest stop of a run if it came after the one of a number, whether or not it still holds."""
+        with self.engine.connect() as connection:
+            row = connection.execute(
+                sa.select(stops).where(stops.c.run_id == run_id, stops.c.id > number).order_by(stops.c.id.desc())
+            ).first()
+        return None if row is None else Stop(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+
+    def held(self, run_id: str) -> Stop | None:
+        """Return the newest stop that holds a run, or None."""
+        with self.engine.connect() as connection:
+            return _held(connection, run_id)
+
+    def known(self) -> dict[str, int]:
+        """Return the number of the newest stop that holds each run that one holds; see `launched`."""
+        query = sa.select(stops.c.run_id, sa.func.max(stops.c.id)).where(stops.c.resumed_at.is_(None))
+        with self.engine.connect() as connection:
+            return {run_id: int(number) for run_id, number in connection.execute(query.group_by(stops.c.run_id))}
+
+    def all_held(self, run_ids: Iterable[str] | None = None) -> dict[str, Stop]:
+        """Return the stops that hold runs (of `run_ids`, if given) that are not over, by run."""
+        query = (
+            sa.select(stops)
+            .join(runs, runs.c.run_id == stops.c.run_id)
+            .where(stops.c.resumed_at.is_(None), runs.c.state.in_([*STOPPABLE, RunState.FAILED]))
+            .order_by(stops.c.id)
         )
-        found = _held(connection, run_id)
-        assert found is not None
-        connection.execute(
-            attempts.update()
-            .where(attempts.c.run_id == run_id, attempts.c.state == "RUNNING")
-            .values(state=STOPPED, ended_at=at, error=str(found))
-        )
-    return found
+        wanted = None if run_ids is None else set(run_ids)
+        with self.engine.connect() as connection:
+            found = [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
+        return {one.run_id: one for one in found if wanted is None or one.run_id in wanted}
 
+    def of_run(self, run_id: str) -> list[Stop]:
+        """Return the stops of a run, in order."""
+        return self.all_of(run_id)
 
-def launched(
-    engine: sa.Engine,
-    run_id: str,
-    *,
-    by: str,
-    asked_at: datetime | None = None,
-    tolerance: timedelta = timedelta(0),
-    knows: int | None = None,
-) -> int:
-    """Record that somebody launches a run: a stop before that holds no longer; return the number of its newest stop.
-
-    A launch that meets no stop is on record, too: what is noted late of an earlier one does not end it.
-
-    `knows` is the number of the newest stop that held the run when the launch was asked for (0: none did), where somebody
-    looked before the launch was passed on (`known`). A run's stops are numbered in the order in which they are recorded, one
-    at a time under the run's lock: all up to that number were on record before the launch, and all others come after it. No
-    clock is asked.
-
-    `asked_at` is when the launch was asked for, if not now. Where nobody looked: one that was asked for before the stop does
-    not end it, nor does one that was asked for less than `tolerance` after it, where the clocks of two machines are compared.
-    A Terminate of Dagster's is noted late: it is held against Dagster's own clock, and needs no tolerance.
-
-    Raises:
-        RunStopped: if the run was stopped after the launch was asked for, or nobody can say which came first.
-    """
-    with engine.begin() as connection:
-        lock_run(connection, run_id)
-        if holding := _holding(connection, run_id):
-            for found in reversed(holding):
-                _refuse_earlier(found, asked_at, tolerance, knows)
-            open_ones = stops.update().where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None))
-            connection.execute(open_ones.values(resumed_at=datetime.now(UTC), resumed_by=by))
-        connection.execute(launches.insert().values(run_id=run_id, launched_by=by, at=datetime.now(UTC)))
-        return _newest(connection, run_id)
-
-
-def newest_launch(engine: sa.Engine, run_id: str) -> datetime | None:
-    """Return when somebody's newest launch of a run began; None if nobody has launched it."""
-    with engine.connect() as connection:
-        query = sa.select(launches.c.at).where(launches.c.run_id == run_id).order_by(launches.c.id.desc())
-        return connection.execute(query).scalars().first()
-
-
-def newest(engine: sa.Engine, run_id: str) -> int:
-    """Return the number of a run's newest stop; 0 if it was never stopped."""
-    with engine.connect() as connection:
-        return _newest(connection, run_id)
-
-
-def after(engine: sa.Engine, run_id: str, number: int) -> Stop | None:
-    """Return the newest stop of a run if it came after the one of a number, whether or not it still holds."""
-    with engine.connect() as connection:
-        row = connection.execute(
-            sa.select(stops).where(stops.c.run_id == run_id, stops.c.id > number).order_by(stops.c.id.desc())
-        ).first()
-    return None if row is None else Stop(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
-
-
-def held(engine: sa.Engine, run_id: str) -> Stop | None:
-    """Return the newest stop that holds a run, or None."""
-    with engine.connect() as connection:
-        return _held(connection, run_id)
-
-
-def known(engine: sa.Engine) -> dict[str, int]:
-    """Return the number of the newest stop that holds each run that one holds; see `launched`."""
-    query = sa.select(stops.c.run_id, sa.func.max(stops.c.id)).where(stops.c.resumed_at.is_(None))
-    with engine.connect() as connection:
-        return {run_id: int(number) for run_id, number in connection.execute(query.group_by(stops.c.run_id))}
-
-
-def all_held(engine: sa.Engine, run_ids: Iterable[str] | None = None) -> dict[str, Stop]:
-    """Return the stops that hold runs (of `run_ids`, if given) that are not over, by run."""
-    query = (
-        sa.select(stops)
-        .join(runs, runs.c.run_id == stops.c.run_id)
-        .where(stops.c.resumed_at.is_(None), runs.c.state.in_([*STOPPABLE, RunState.FAILED]))
-        .order_by(stops.c.id)
-    )
-    wanted = None if run_ids is None else set(run_ids)
-    with engine.connect() as connection:
-        found = [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
-    return {one.run_id: one for one in found if wanted is None or one.run_id in wanted}
-
-
-def of_run(engine: sa.Engine, run_id: str) -> list[Stop]:
-    """Return the stops of a run, in order."""
-    return all_of(engine, run_id)
-
-
-def all_of(engine: sa.Engine, run_id: str | None) -> list[Stop]:
-    """Return the stops of a run, or of all, in order."""
-    query = sa.select(stops).order_by(stops.c.id)
-    if run_id is not None:
-        query = query.where(stops.c.run_id == run_id)
-    with engine.connect() as connection:
-        return [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
+    def all_of(self, run_id: str | None) -> list[Stop]:
+        """Return the stops of a run, or of all, in order."""
+        query = sa.select(stops).order_by(stops.c.id)
+        if run_id is not None:
+            query = query.where(stops.c.run_id == run_id)
+        with self.engine.connect() as connection:
+            return [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
 
 
 def refuse_held(connection: sa.Connection, run_id: str) -> None:

@@ -14,6 +14,7 @@ from manifests.errors import Problem
 from manifests.model import Kind, RunManifest
 from resources.ledger.journal import explain_run, unexplained
 from resources.ledger.locks import lock_run
+from resources.ledger.part import Part
 from resources.ledger.tables import live_ticks, runs
 
 ONLY_TICKS = (
@@ -21,40 +22,41 @@ ONLY_TICKS = (
 )
 
 
-def record(engine: sa.Engine, manifest: RunManifest, at: datetime) -> None:
-    """Put on record that the tick has written this manifest; safe to repeat.
+class Ticks(Part):
+    """The LIVE manifests that ticks have put on record in a ledger."""
 
-    A tick that comes late, when its run has another text by now, leaves no row: the run's evidence knows none, and the plan is
-    refused for its text.
-    """
-    scope = manifest.target.publish_range
-    with engine.begin() as connection:
-        lock_run(connection, manifest.run_id)
-        text = connection.execute(sa.select(runs.c.manifest_hash).where(runs.c.run_id == manifest.run_id)).scalar()
-        if text in {None, manifest.hash} and not _written(connection, manifest.run_id, manifest.hash):
-            connection.execute(
-                live_ticks.insert().values(
-                    run_id=manifest.run_id,
-                    target=manifest.target.table,
-                    manifest_hash=manifest.hash,
-                    source_snapshot_id=manifest.source.snapshot_id,
-                    start_day=scope.start,
-                    end_day=scope.end,
-                    at=at,
+    def record(self, manifest: RunManifest, at: datetime) -> None:
+        """Put on record that the tick has written this manifest; safe to repeat.
+
+        A tick that comes late, when its run has another text by now, leaves no row: the run's evidence knows none, and the plan is
+        refused for its text.
+        """
+        scope = manifest.target.publish_range
+        with self.engine.begin() as connection:
+            lock_run(connection, manifest.run_id)
+            text = connection.execute(sa.select(runs.c.manifest_hash).where(runs.c.run_id == manifest.run_id)).scalar()
+            if text in {None, manifest.hash} and not _written(connection, manifest.run_id, manifest.hash):
+                connection.execute(
+                    live_ticks.insert().values(
+                        run_id=manifest.run_id,
+                        target=manifest.target.table,
+                        manifest_hash=manifest.hash,
+                        source_snapshot_id=manifest.source.snapshot_id,
+                        start_day=scope.start,
+                        end_day=scope.end,
+                        at=at,
+                    )
                 )
-            )
 
+    def has_written(self, manifest: RunManifest) -> bool:
+        """Whether a tick has written exactly this manifest, whatever the manifest says of itself."""
+        with self.engine.connect() as connection:
+            return _is_live(connection, manifest)
 
-def has_written(engine: sa.Engine, manifest: RunManifest) -> bool:
-    """Whether a tick has written exactly this manifest, whatever the manifest says of itself."""
-    with engine.connect() as connection:
-        return _is_live(connection, manifest)
-
-
-def problems(engine: sa.Engine, manifest: RunManifest) -> list[Problem]:
-    """Say why a manifest of kind LIVE has no rights of LIVE; nothing for other kinds and for what a tick has written."""
-    with engine.connect() as connection:
-        return problems_in(connection, manifest)
+    def problems(self, manifest: RunManifest) -> list[Problem]:
+        """Say why a manifest of kind LIVE has no rights of LIVE; nothing for other kinds and for what a tick has written."""
+        with self.engine.connect() as connection:
+            return problems_in(connection, manifest)
 
 
 def problems_in(connection: sa.Connection, manifest: RunManifest) -> list[Problem]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import ClassVar
 
 import sqlalchemy as sa
 
 from manifests.chunks import first_day
 from manifests.model import Corrections
 from manifests.planner import Plan
+from resources.ledger.part import Part, Stored
 from resources.ledger.plans import said
 from resources.ledger.tables import accepted_versions, runs, watermarks
 
@@ -33,10 +35,28 @@ class Watermark:
     at: datetime
 
 
-def current(engine: sa.Engine, target: str) -> Watermark | None:
-    """Return the watermark of a target, or None where nothing is known to be complete."""
-    with engine.connect() as connection:
-        return _current(connection, target)
+@dataclass(frozen=True)
+class WatermarkRecord(Stored):
+    """One watermark as it is on record."""
+
+    table: ClassVar[sa.Table] = watermarks
+
+    id: int
+    target: str
+    run_id: str
+    complete_until: date
+    source_snapshot_id: int
+    at: datetime
+    ended_at: datetime | None
+
+
+class Watermarks(Part):
+    """The watermarks of a ledger's targets."""
+
+    def current(self, target: str) -> Watermark | None:
+        """Return the watermark of a target, or None where nothing is known to be complete."""
+        with self.engine.connect() as connection:
+            return _current(connection, target)
 
 
 def advance(connection: sa.Connection, plan: Plan, at: datetime) -> None:

@@ -15,7 +15,6 @@ from manifests.policy import Identity
 from resources import actors
 from resources.actors import Actor, Channel, Proof, acting, current, identified
 from resources.ledger.facade import Ledger, operator
-from resources.ledger.stops import stop
 
 OLGA = Actor("olga", Channel.UI, Proof.PROXY)
 
@@ -98,10 +97,10 @@ def test_decisions_and_transitions_say_through_what_and_what_shows_it(ledger: Le
         ledger.decide("known", approve=True, by=APPROVER, comment="", self_approval=False, plan_hash=record.plan_hash)
         approved(ledger, "claimed-too")  # requested by another name than who is logged in
     (decision,) = ledger.approvals("known")
-    assert (decision["decided_by"], decision["channel"], decision["proof"]) == (APPROVER, "UI", "PROXY")
-    said = [(one["actor"], one["channel"], one["proof"]) for one in ledger.history("known")]
+    assert (decision.decided_by, decision.channel, decision.proof) == (APPROVER, "UI", "PROXY")
+    said = [(one.actor, one.channel, one.proof) for one in ledger.history("known")]
     assert said == [(REQUESTER, "CLI", "OPERATING_SYSTEM"), (APPROVER, "UI", "PROXY")]
-    assert [one["proof"] for one in ledger.history("claimed-too")] == ["CLAIMED", "PROXY"]
+    assert [one.proof for one in ledger.history("claimed-too")] == ["CLAIMED", "PROXY"]
 
 
 @pytest.mark.parametrize("name", ["grac\u0435", "gr\u200bace", "grace\nada", "\u2028", "grace\u3164"])
@@ -110,7 +109,7 @@ def test_nobody_decides_under_a_name_that_looks_like_anothers(ledger: Ledger, na
     with pytest.raises(TransitionRefused, match=r"is no name|nobody is named"):
         ledger.decide("asked", approve=True, by=name, comment="", self_approval=False, plan_hash=record.plan_hash)
     with pytest.raises(TransitionRefused, match=r"is no name|nobody is named"):
-        stop(ledger.engine, "asked", by=name, through="a test")
+        ledger.stops.stop("asked", by=name, through="a test")
     assert ledger.approvals("asked") == []
 
 
@@ -124,8 +123,8 @@ def test_a_requester_in_other_letters_is_the_requester(ledger: Ledger) -> None:
 def test_a_reason_with_a_line_end_is_shown_in_one_line_and_one_that_turns_text_round_is_refused(ledger: Ledger) -> None:
     approved(ledger, "going")
     with pytest.raises(TransitionRefused, match=r"U\+202E"):
-        stop(ledger.engine, "going", by=APPROVER, through="a test", reason="\u202e")
-    done = stop(ledger.engine, "going", by=APPROVER, through="a test", reason="late\nAPPROVED by ada")
+        ledger.stops.stop("going", by=APPROVER, through="a test", reason="\u202e")
+    done = ledger.stops.stop("going", by=APPROVER, through="a test", reason="late\nAPPROVED by ada")
     assert str(done).endswith(r"late\nAPPROVED by ada")
 
 

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from support import APPROVER, REQUESTER, a_manifest, a_plan, moved, pass_all, planned, stage_all
 
 from manifests.lifecycle import RunState
-from resources.ledger import freezes
 from resources.ledger.facade import Ledger, RunRecord, now
 from resources.ledger.tables import freezes as freezes_table
 
@@ -35,7 +34,7 @@ def published(ledger: Ledger, record: RunRecord) -> None:
 
 
 def asked(ledger: Ledger, record: RunRecord, hours: float = 0) -> list[str]:
-    return [one.run_id for one in freezes.ask(ledger.engine, record.plan, now() + timedelta(hours=hours))]
+    return [one.run_id for one in ledger.freezes.ask(record.plan, now() + timedelta(hours=hours))]
 
 
 def test_a_plan_freezes_nothing_before_its_approval(ledger: Ledger) -> None:
@@ -59,9 +58,9 @@ def test_only_live_and_only_in_the_frozen_days_waits(ledger: Ledger) -> None:
     assert asked(ledger, backfill) == []
     assert asked(ledger, approved(ledger, "other", "2012-03-01", "2012-04-30")) == []
     assert asked(ledger, live(ledger, "2012-04-01", "2012-04-30", "live-after")) == []
-    assert freezes.waiting(ledger.engine) == {}
+    assert ledger.freezes.waiting() == {}
     assert asked(ledger, live(ledger, "2012-03-01", "2012-04-30")) == ["backfill"]
-    assert list(freezes.waiting(ledger.engine)) == ["live"]
+    assert list(ledger.freezes.waiting()) == ["live"]
 
 
 def test_a_freeze_ends_after_its_hours_and_the_wait_with_it(ledger: Ledger) -> None:
@@ -69,8 +68,8 @@ def test_a_freeze_ends_after_its_hours_and_the_wait_with_it(ledger: Ledger) -> N
     waiting = live(ledger, *YEAR)
     assert asked(ledger, waiting) == asked(ledger, waiting, hours=1.9) == ["backfill"]
     assert asked(ledger, waiting, hours=2.1) == []
-    assert freezes.waiting(ledger.engine) == {}
-    assert freezes.waits_of(ledger.engine, "live") == 1  # asking twice is one wait
+    assert ledger.freezes.waiting() == {}
+    assert ledger.freezes.waits_of("live") == 1  # asking twice is one wait
 
 
 @pytest.mark.parametrize("how", [RunState.CANCELLED, RunState.REJECTED, RunState.PUBLISHED])
@@ -82,7 +81,7 @@ def test_a_freeze_and_the_waits_for_it_end_with_its_run(ledger: Ledger, how: Run
         published(ledger, backfill)
     else:
         moved(ledger, "backfill", how, REQUESTER)
-    assert freezes.waiting(ledger.engine) == {}
+    assert ledger.freezes.waiting() == {}
     assert asked(ledger, waiting) == []
 
 
@@ -99,7 +98,7 @@ def test_the_wait_goes_on_while_another_freeze_lasts(ledger: Ledger) -> None:
     waiting = live(ledger, *YEAR)
     assert asked(ledger, waiting) == ["one", "two"]
     moved(ledger, "one", RunState.CANCELLED, REQUESTER)
-    assert list(freezes.waiting(ledger.engine)) == ["live"]
+    assert list(ledger.freezes.waiting()) == ["live"]
     assert asked(ledger, waiting) == ["two"]
 
 
@@ -107,7 +106,7 @@ def test_a_live_run_that_is_cancelled_waits_no_longer(ledger: Ledger) -> None:
     approved(ledger, "backfill", *YEAR, freeze={"hours": 2})
     assert asked(ledger, live(ledger, *YEAR)) == ["backfill"]
     moved(ledger, "live", RunState.CANCELLED, REQUESTER)
-    assert freezes.waiting(ledger.engine) == {}
+    assert ledger.freezes.waiting() == {}
 
 
 def test_a_run_that_will_never_publish_freezes_nothing(ledger: Ledger) -> None:

@@ -11,8 +11,7 @@ from support import APPROVER, approved, planned
 from manifests.errors import TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import Role
-from resources.ledger import approvals
-from resources.ledger import facade as ledger_module
+from resources.ledger import approvals, instants
 from resources.ledger.facade import Ledger
 
 RUN = "restate-2012"
@@ -22,11 +21,10 @@ Clock = Callable[[timedelta], None]
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Set the clock of whoever decides, from what it is."""
-    real = ledger_module.now
+    real = instants.now
 
     def move(by: timedelta) -> None:
-        for module in (ledger_module, approvals):
-            monkeypatch.setattr(module, "now", lambda: real() + by)
+        monkeypatch.setattr(instants, "now", lambda: real() + by)
 
     return move
 
@@ -37,8 +35,7 @@ def decide(ledger: Ledger, *, approve: bool = True) -> None:
 
 
 def review(ledger: Ledger) -> None:
-    approvals.record(
-        ledger,
+    ledger.record_decision(
         RUN,
         approvals.REVIEWED,
         role=Role.REVIEWER,

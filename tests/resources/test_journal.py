@@ -13,9 +13,9 @@ from support import APPROVER, approved, moved, pass_all, planned, stage_all
 
 from manifests.lifecycle import RunState
 from resources.evidence.chain import Chain
-from resources.ledger import stops
-from resources.ledger.facade import Ledger, _alembic_config
+from resources.ledger.facade import Ledger
 from resources.ledger.journal import INSTALLATION, Explained, explain, unexplained
+from resources.ledger.schema import alembic_config
 from resources.ledger.tables import approvals, journal, runs, transitions
 
 
@@ -136,15 +136,15 @@ def test_a_ledger_without_launches_is_brought_up_to_date_and_what_is_launched_fr
     old = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     old.journal.chain = Chain(tmp_path / "chain")
     with old.engine.begin() as connection:
-        config = _alembic_config()
+        config = alembic_config()
         config.attributes["connection"] = connection
         command.upgrade(config, "0008")
     approved(old, "run")
-    stops.stop(old.engine, "run", by="olga", through="backfill stop")
+    old.stops.stop("run", by="olga", through="backfill stop")
     assert old.migrate() == "0008"
-    assert stops.newest_launch(old.engine, "run") is None
-    stops.launched(old.engine, "run", by="ada")
-    assert stops.newest_launch(old.engine, "run") is not None
+    assert old.stops.newest_launch("run") is None
+    old.stops.launched("run", by="ada")
+    assert old.stops.newest_launch("run") is not None
     assert found_in(old, "run")[1] == []
     by_hand(old, sa.text("UPDATE launches SET launched_by = 'eve'"))
     assert "ledger launches 1" in found_in(old, "run")[1]
@@ -154,7 +154,7 @@ def test_a_ledger_without_launches_is_brought_up_to_date_and_what_is_launched_fr
 def test_runs_of_a_ledger_without_a_journal_are_adopted_once(tmp_path: Path) -> None:
     old = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     with old.engine.begin() as connection:
-        config = _alembic_config()
+        config = alembic_config()
         config.attributes["connection"] = connection
         command.upgrade(config, "0004")
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:

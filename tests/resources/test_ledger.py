@@ -35,11 +35,10 @@ from support import (
 from manifests.errors import EnvironmentRefused, InputRefused, Refused, StateMoved, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.planner import Plan, StagedFile
-from resources.ledger import facade as ledger_module
+from resources.ledger import instants
 from resources.ledger.facade import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
-from resources.ledger.facade import runs as runs_table
-from resources.ledger.repairs import end_attempt
 from resources.ledger.tables import chunks, metadata, publications
+from resources.ledger.tables import runs as runs_table
 
 RUN = "restate-2012"
 CHUNKS = ["2012-01", "2012-02", "2012-03"]
@@ -177,7 +176,7 @@ def test_a_recorded_plan_is_read_back_as_it_was(ledger: Ledger) -> None:
     assert (record.manifest, record.manifest_hash) == (manifest, manifest.hash)
     assert (record.plan, record.plan_hash, record.plan.hash) == (plan, plan.hash, plan.hash)
     assert (record.kind, record.mode, record.target, record.requested_by) == ("RESTATEMENT", "BACKFILL", TARGET, "ada")
-    assert [(move["from_state"], move["to_state"], move["actor"]) for move in ledger.history(RUN)] == [
+    assert [(move.from_state, move.to_state, move.actor) for move in ledger.history(RUN)] == [
         ("DRAFT", "PLANNED", "grace")
     ]
     assert [(chunk.chunk, chunk.index, chunk.state) for chunk in ledger.chunks(RUN)] == [
@@ -276,8 +275,8 @@ def test_somebody_else_approves_a_plan_and_it_is_on_record(ledger: Ledger) -> No
 
     (decision,) = ledger.approvals(RUN)
     assert states(ledger, RUN) == ["APPROVED"]
-    assert (decision["decision"], decision["decided_by"], decision["comment"]) == ("APPROVED", "grace", "I looked")
-    assert (decision["plan_hash"], decision["self_approved"]) == (record.plan_hash, False)
+    assert (decision.decision, decision.decided_by, decision.comment) == ("APPROVED", "grace", "I looked")
+    assert (decision.plan_hash, decision.self_approved) == (record.plan_hash, False)
 
 
 @pytest.mark.parametrize("by", ["ada", "ADA", " Ada ", "ada\n", "\tada"])
@@ -294,14 +293,14 @@ def test_self_approval_where_the_policy_allows_it_is_on_record(ledger: Ledger) -
     planned(ledger, RUN)
     decide(ledger, "Ada", self_approval=True)
 
-    assert [decision["self_approved"] for decision in ledger.approvals(RUN)] == [True]
+    assert [decision.self_approved for decision in ledger.approvals(RUN)] == [True]
 
 
 def test_an_approval_by_somebody_else_is_no_self_approval_whatever_the_policy(ledger: Ledger) -> None:
     planned(ledger, RUN)
     decide(ledger, "grace", self_approval=True)
 
-    assert [decision["self_approved"] for decision in ledger.approvals(RUN)] == [False]
+    assert [decision.self_approved for decision in ledger.approvals(RUN)] == [False]
 
 
 @pytest.mark.parametrize("by", ["", "  "])
@@ -326,7 +325,7 @@ def test_a_requester_may_reject_their_own_run(ledger: Ledger) -> None:
     decide(ledger, REQUESTER, approve=False)
 
     assert states(ledger, RUN) == ["REJECTED"]
-    assert [decision["decision"] for decision in ledger.approvals(RUN)] == ["REJECTED"]
+    assert [decision.decision for decision in ledger.approvals(RUN)] == ["REJECTED"]
 
 
 def test_a_move_has_a_name(ledger: Ledger) -> None:
@@ -385,7 +384,7 @@ def test_of_two_who_decide_at_once_one_decision_stands(ledger: Ledger) -> None:
 
     race(ledger.url, decision(True), decision(True), decision(True))
 
-    assert [one["decision"] for one in ledger.approvals(RUN)] == ["APPROVED"]
+    assert [one.decision for one in ledger.approvals(RUN)] == ["APPROVED"]
 
 
 def test_a_plan_and_its_approval_at_once_leave_the_approved_plan(ledger: Ledger) -> None:
@@ -401,7 +400,7 @@ def test_a_plan_and_its_approval_at_once_leave_the_approved_plan(ledger: Ledger)
 
     assert lost.count(None) == 1, "either the plan changed first and the approval was refused, or the other way round"
     for decision in ledger.approvals(RUN):
-        assert decision["plan_hash"] == ledger.run(RUN).plan_hash
+        assert decision.plan_hash == ledger.run(RUN).plan_hash
 
 
 def test_attempts_opened_at_once_have_numbers_and_folders_of_their_own(ledger: Ledger) -> None:
@@ -458,8 +457,8 @@ def test_an_attempt_is_on_record_with_where_it_runs_and_writes(ledger: Ledger) -
 
     (attempt,) = ledger.attempts(RUN)
     assert (number, prefix) == (1, f"/lake/run={RUN}/attempt-1")
-    assert (attempt["state"], attempt["prefix"], attempt["dagster_run_id"]) == ("RUNNING", prefix, "d-1")
-    assert attempt["pid"] == os.getpid()
+    assert (attempt.state, attempt.prefix, attempt.dagster_run_id) == ("RUNNING", prefix, "d-1")
+    assert attempt.pid == os.getpid()
     assert states(ledger, RUN) == ["RUNNING"]
 
 
@@ -473,8 +472,8 @@ def test_a_staged_chunk_exists_with_its_files_and_counts(ledger: Ledger) -> None
     assert (first.state, first.attempt, first.rows, first.bytes, first.files) == ("STAGED", 1, 7, 70, tuple(files))
     assert (second.state, second.rows, second.bytes, second.files) == ("STAGED", 0, 0, ())
     assert (third.state, third.attempt, third.rows) == ("PLANNED", 0, None)
-    assert ledger.attempts(RUN)[0]["state"] == "STAGED"
-    assert ledger.attempts(RUN)[0]["ended_at"] is not None
+    assert ledger.attempts(RUN)[0].state == "STAGED"
+    assert ledger.attempts(RUN)[0].ended_at is not None
 
 
 def test_staging_is_one_transaction(ledger: Ledger) -> None:
@@ -492,7 +491,7 @@ def test_staging_is_one_transaction(ledger: Ledger) -> None:
     with pytest.raises(RuntimeError, match="died here"):
         ledger.stage(RUN, number, Dying())
     assert {chunk.state for chunk in ledger.chunks(RUN)} == {ChunkState.PLANNED}
-    assert ledger.attempts(RUN)[0]["state"] == "RUNNING"
+    assert ledger.attempts(RUN)[0].state == "RUNNING"
 
 
 def test_of_two_attempts_at_a_chunk_the_one_that_staged_it_first_keeps_it(ledger: Ledger) -> None:
@@ -532,7 +531,7 @@ def test_a_failed_chunk_says_why_and_the_run_fails_with_it(ledger: Ledger) -> No
         ("PLANNED", ""),
     ]
     assert ledger.run(RUN).state_reason == "1 chunk(s) failed: 2012-02"
-    assert ledger.attempts(RUN)[0]["error"] == "no space left"
+    assert ledger.attempts(RUN)[0].error == "no space left"
 
 
 def test_a_failed_batch_leaves_its_chunks_to_be_tried_alone(ledger: Ledger) -> None:
@@ -620,7 +619,7 @@ def test_planning_chunks_anew_ends_the_attempts_at_them_and_no_others(ledger: Le
     assert ledger.replan(RUN, record.plan, CHUNKS[:1], actor=REQUESTER, reason="changed") == 1
     assert ledger.edition(RUN) == 1
 
-    states = {one["attempt"]: (one["state"], one["ended_at"] is None) for one in ledger.attempts(RUN)}
+    states = {one.attempt: (one.state, one.ended_at is None) for one in ledger.attempts(RUN)}
     assert [states[number] for number in numbers] == [("OBSOLETE", False), ("RUNNING", True), ("RUNNING", True)]
     ledger.stage(RUN, numbers[1], {key: [] for key in CHUNKS[1:]})  # its chunks have the plan that they had
     for keys in (CHUNKS[:1], CHUNKS[:2]):
@@ -654,14 +653,14 @@ def test_an_attempt_that_has_ended_stays_as_it_ended_and_its_chunk_is_left_to_wh
     record = approved(ledger, RUN)
     stage_all(ledger, record)
     ledger.fail_attempt(RUN, 1, "the connection was lost")
-    assert [(one["state"], one["error"]) for one in ledger.attempts(RUN)] == [("STAGED", "")]
+    assert [(one.state, one.error) for one in ledger.attempts(RUN)] == [("STAGED", "")]
 
     approved(ledger, "another")
     late, _ = ledger.start_attempt("another", ["2012-01"], edition=0, actor=REQUESTER, location="/lake")
-    end_attempt(ledger, "another", late, "process ended")
+    ledger.repairs.end_attempt("another", late, "process ended")
     ledger.start_attempt("another", ["2012-01"], edition=0, actor=REQUESTER, location="/lake")
     ledger.fail_attempt("another", late, "the connection was lost", chunk="2012-01")
-    assert [(one["state"], one["error"]) for one in ledger.attempts("another")] == [
+    assert [(one.state, one.error) for one in ledger.attempts("another")] == [
         ("FAILED", "process ended"),
         ("RUNNING", ""),
     ]
@@ -744,8 +743,8 @@ def test_an_accepted_run_holds_its_chunks(ledger: Ledger) -> None:
     assert ledger.accepted(TARGET, ["2012-02", "1999-01"]) == {"2012-02": RUN}
     assert ledger.accepted("silver.other") == {}
     (entry,) = ledger.publications(RUN)
-    assert (entry["state"], entry["snapshot_id"], entry["base_snapshot_id"]) == ("COMMITTED", 100, 7)
-    assert (entry["files_added"], entry["files_removed"], entry["evidence_root"]) == (3, 2, "root")
+    assert (entry.state, entry.snapshot_id, entry.base_snapshot_id) == ("COMMITTED", 100, 7)
+    assert (entry.files_added, entry.files_removed, entry.evidence_root) == (3, 2, "root")
 
 
 def test_accepting_again_after_a_crash_changes_nothing(ledger: Ledger) -> None:
@@ -764,7 +763,7 @@ def test_a_run_whose_gates_have_not_passed_cannot_be_accepted(ledger: Ledger) ->
     with pytest.raises(TransitionRefused, match="is STAGED and cannot become PUBLISHED"):
         ledger.accept(RUN, publication, snapshot_id=100, added=3, removed=2, actor=REQUESTER)
     assert ledger.accepted(TARGET) == {}
-    assert ledger.publications(RUN)[0]["state"] == "INTENT", "the whole transaction is undone"
+    assert ledger.publications(RUN)[0].state == "INTENT", "the whole transaction is undone"
 
 
 def test_a_refused_publication_is_on_record_with_the_reason(ledger: Ledger) -> None:
@@ -773,7 +772,7 @@ def test_a_refused_publication_is_on_record_with_the_reason(ledger: Ledger) -> N
     ledger.close_refused(publication, "somebody wrote there")
 
     (entry,) = ledger.publications(RUN)
-    assert (entry["state"], entry["note"], entry["snapshot_id"]) == ("REFUSED", "somebody wrote there", None)
+    assert (entry.state, entry.note, entry.snapshot_id) == ("REFUSED", "somebody wrote there", None)
 
 
 def test_a_later_run_over_the_same_chunks_supersedes_the_earlier_one(ledger: Ledger) -> None:
@@ -846,7 +845,7 @@ def test_rolling_back_the_first_run_of_a_target_leaves_nobody_accepted(ledger: L
     rolled_back(ledger, RUN)
 
     assert ledger.accepted(TARGET) == {}
-    assert [entry["action"] for entry in ledger.publications(RUN)] == ["publish", "rollback"]
+    assert [entry.action for entry in ledger.publications(RUN)] == ["publish", "rollback"]
 
 
 def test_rolling_back_again_after_a_crash_changes_nothing(ledger: Ledger) -> None:
@@ -861,7 +860,7 @@ def test_rolling_back_again_after_a_crash_changes_nothing(ledger: Ledger) -> Non
 
 
 def actions(ledger: Ledger) -> list[tuple[str, str]]:
-    return [(entry["run_id"], entry["action"]) for entry in ledger.committed(TARGET)]
+    return [(entry.run_id, entry.action) for entry in ledger.committed(TARGET)]
 
 
 def test_changes_are_on_record_in_their_order_though_the_clock_is_set_back(
@@ -872,7 +871,7 @@ def test_changes_are_on_record_in_their_order_though_the_clock_is_set_back(
         published(ledger, run_id)
     rolled_back(ledger, "run-two")
     published(ledger, "run-three")
-    monkeypatch.setattr(ledger_module, "now", lambda: datetime.now(UTC) - timedelta(hours=1))
+    monkeypatch.setattr(instants, "now", lambda: datetime.now(UTC) - timedelta(hours=1))
     again = ledger.open_publication("run-two", "reinstate", 101, "root", REQUESTER)
     ledger.accept("run-two", again, snapshot_id=102, added=3, removed=2, actor=REQUESTER)
     assert states(ledger, "run-one", "run-two", "run-three") == ["SUPERSEDED", "PUBLISHED", "SUPERSEDED"]
@@ -957,7 +956,7 @@ def test_instants_are_utc_whatever_the_zone_of_the_machine(ledger: Ledger, zone:
 
     assert before <= record.created_at <= after
     assert record.created_at.utcoffset() == timedelta(0)
-    assert before <= ledger.history(RUN)[0]["at"] <= after
+    assert before <= ledger.history(RUN)[0].at <= after
     with ledger.engine.connect() as connection:
         raw = connection.execute(sa.text("SELECT created_at FROM runs")).scalar_one()
     # SQLite keeps text without a zone; PostgreSQL an instant, which its driver returns in the zone of the session
@@ -994,5 +993,5 @@ def test_sink_requests_are_on_record_even_of_a_run_that_was_never_planned(ledger
             reason="why",
         )
 
-    assert [entry["decision"] for entry in ledger.sink_attempts(RUN)] == ["REFUSED", "ALLOWED"]
+    assert [entry.decision for entry in ledger.sink_attempts(RUN)] == ["REFUSED", "ALLOWED"]
     assert ledger.sink_attempts("another") == []

@@ -27,7 +27,6 @@ from support import (
 
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import RunState
-from resources.ledger import repairs
 from resources.ledger.facade import ChunkState, Ledger, RunRecord
 
 RUN = "restate-2012"
@@ -131,7 +130,7 @@ def test_a_plan_does_not_change_between_an_approvers_look_and_the_approval(ledge
 
     assert not found.overtaken
     assert len(found.refused) == 1, "the other plan came after the approval"
-    assert ledger.run(RUN).plan_hash == record.plan_hash == ledger.approvals(RUN)[0]["plan_hash"]
+    assert ledger.run(RUN).plan_hash == record.plan_hash == ledger.approvals(RUN)[0].plan_hash
 
 
 def test_a_plan_is_not_approved_while_it_is_replaced(ledger: Ledger) -> None:
@@ -160,8 +159,8 @@ def test_two_attempts_never_have_the_same_number_and_folder(ledger: Ledger) -> N
     found = meanwhile(ledger, start, start)
 
     assert not found.overtaken
-    assert [one["attempt"] for one in ledger.attempts(RUN)] == [1, 2, 3]
-    assert len({one["prefix"] for one in ledger.attempts(RUN)}) == 3
+    assert [one.attempt for one in ledger.attempts(RUN)] == [1, 2, 3]
+    assert len({one.prefix for one in ledger.attempts(RUN)}) == 3
 
 
 def test_nothing_is_staged_into_a_run_that_is_cancelled_meanwhile(ledger: Ledger) -> None:
@@ -182,7 +181,7 @@ def test_two_launches_that_end_together_settle_the_run_once_and_neither_fails(le
     found = meanwhile(ledger, lambda own: own.settle(RUN, "one"), lambda own: own.settle(RUN, "two"))
 
     assert found.refused == []
-    assert [one["to_state"] for one in ledger.history(RUN)][-2:] == ["RUNNING", "STAGED"]
+    assert [one.to_state for one in ledger.history(RUN)][-2:] == ["RUNNING", "STAGED"]
 
 
 def test_two_launches_that_begin_together_resume_the_run_once_and_neither_fails(ledger: Ledger) -> None:
@@ -190,7 +189,7 @@ def test_two_launches_that_begin_together_resume_the_run_once_and_neither_fails(
     found = meanwhile(ledger, lambda own: own.resume(RUN, "one"), lambda own: own.resume(RUN, "two"))
 
     assert found.refused == []
-    assert [one["to_state"] for one in ledger.history(RUN)].count("RUNNING") == 1
+    assert [one.to_state for one in ledger.history(RUN)].count("RUNNING") == 1
 
 
 def test_a_chunk_is_not_set_back_between_the_look_at_all_of_them_and_the_move_to_staged(ledger: Ledger) -> None:
@@ -200,7 +199,7 @@ def test_a_chunk_is_not_set_back_between_the_look_at_all_of_them_and_the_move_to
     first = ledger.chunks(RUN)[0]
 
     def set_back(own: Ledger) -> None:
-        assert repairs.plan_again(own, RUN, first, "its file is damaged", "doctor")
+        assert own.repairs.plan_again(RUN, first, "its file is damaged", "doctor")
 
     found = meanwhile(ledger, set_back, lambda own: own.settle(RUN, "ada"))
 
@@ -286,7 +285,7 @@ def test_the_locks_do_not_depend_on_the_isolation_that_a_server_defaults_to(
     approved(ledger, RUN)
     meanwhile(ledger, start, start)
 
-    assert [one["attempt"] for one in ledger.attempts(RUN)] == [1, 2]
+    assert [one.attempt for one in ledger.attempts(RUN)] == [1, 2]
 
 
 def test_a_wrong_password_is_refused_and_not_shown(postgres_server: Postgres) -> None:

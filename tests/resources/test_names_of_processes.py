@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,8 +68,8 @@ def test_a_machine_that_was_started_again_has_lost_its_processes_and_a_container
 
 
 def test_records_of_older_code_name_host_and_number(dead: int) -> None:
-    def worker(pid: int, host: str = socket.gethostname()) -> dict[str, Any]:
-        return {"host": host, "pid": pid, "process": ""}
+    def worker(pid: int, host: str = socket.gethostname()) -> SimpleNamespace:
+        return SimpleNamespace(host=host, pid=pid, process="")
 
     assert (has_ended(worker(dead)), has_ended(worker(os.getpid())), has_ended(worker(dead, "x"))) == (
         True,
@@ -91,5 +92,5 @@ def test_a_launch_in_another_container_of_the_same_host_name_keeps_its_attempt(
     with ledger.engine.begin() as connection:  # as the other container writes it; here its number is nobody's
         connection.execute(attempts.update().values(pid=dead, process=named(dead, namespace=OTHER)))
     assert not look(ledger, RUN)
-    assert [one["state"] for one in ledger.attempts(RUN)] == ["RUNNING"]
+    assert [one.state for one in ledger.attempts(RUN)] == ["RUNNING"]
     ledger.stage(RUN, number, staged_files(record, number))

@@ -14,7 +14,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, TransitionRefused
 from manifests.policy import parse_policy
 from resources.ledger import policy_in_force
 from resources.ledger.facade import Ledger
-from resources.ledger.policy_in_force import adopt, disagreement, history, in_force, install, propose
+from resources.ledger.policy_in_force import install
 from resources.ledger.tables import policies, policy_decisions
 from resources.policies import SHIPPED
 from resources.settings import Settings, load_settings
@@ -46,29 +46,29 @@ def write(settings: Settings, text: dict[str, Any], name: str = "policy.yaml") -
 
 
 def proposed(ledger: Ledger, settings: Settings, text: dict[str, Any], by: str = "ada") -> str:
-    at = max(one["at"] for one in history(ledger.engine))
-    return propose(ledger.engine, settings, write(settings, text), by=by, comment="wanted", at=at, who=CLI)
+    at = max(one.at for one in ledger.policies.history())
+    return ledger.policies.propose(settings, write(settings, text), by=by, comment="wanted", at=at, who=CLI)
 
 
 def adopted(ledger: Ledger, policy_hash: str, by: str = "grace", origin: str = "") -> str:
-    return adopt(ledger.engine, policy_hash, by=by, comment="agreed", at=LATER, who=CLI, origin=origin)
+    return ledger.policies.adopt(policy_hash, by=by, comment="agreed", at=LATER, who=CLI, origin=origin)
 
 
 def names(ledger: Ledger) -> list[tuple[str, str, str]]:
-    return [(one["decision"], one["name"], one["by"]) for one in history(ledger.engine)]
+    return [(one.decision, one.name, one.by) for one in ledger.policies.history()]
 
 
 def test_a_new_installation_has_the_shipped_policy_whatever_file_lies_there(ledger: Ledger, settings: Settings) -> None:
     with pytest.raises(EnvironmentRefused, match="no policy is in force"):
-        in_force(ledger.engine, settings.home)
+        ledger.policies.in_force(settings.home)
     write(settings, OPEN)
     for by in ("root", "somebody else"):
         with ledger.engine.begin() as connection:
             install(connection, settings, upgraded=False, by=by, at=AT)
-    found = in_force(ledger.engine, settings.home)
+    found = ledger.policies.in_force(settings.home)
     assert found.policy == parse_policy(SHIPPED.read_text())
     assert names(ledger) == [("INSTALLED", "four eyes", "root")]
-    said = disagreement(ledger.engine, settings)
+    said = ledger.policies.disagreement(settings)
     assert said.startswith(f"{settings.home / 'policy.yaml'} says ")
     assert said.endswith(f"in force is {found.hash[:12]}, and that alone counts")
 
@@ -77,36 +77,36 @@ def test_an_installation_of_before_keeps_the_policy_that_it_had(ledger: Ledger, 
     write(settings, OPEN | {"sources": [{"table": "a.b", "erasure": {"column": "c", "file": "erased.csv"}}]})
     with ledger.engine.begin() as connection:
         install(connection, settings, upgraded=True, by="root", at=AT)
-    found = in_force(ledger.engine, settings.home)
+    found = ledger.policies.in_force(settings.home)
     assert (found.decision, found.policy.name, found.origin) == ("INHERITED", "open", "policy.yaml")
     assert found.folder == settings.home  # where the lists lie that it names; it moves with the home
-    assert disagreement(ledger.engine, settings) == ""
+    assert ledger.policies.disagreement(settings) == ""
     write(settings, {"name": "closed"})
-    assert in_force(ledger.engine, settings.home).policy.name == "open"
+    assert ledger.policies.in_force(settings.home).policy.name == "open"
 
 
 def test_what_cannot_be_read_is_not_inherited_as_if_it_were_not_there(ledger: Ledger, settings: Settings) -> None:
     (settings.home / "policy.yaml").write_text("name: test\nrule: []\n")
     with pytest.raises(EnvironmentRefused, match="rule: is an unknown key"), ledger.engine.begin() as connection:
         install(connection, settings, upgraded=True, by="root", at=AT)
-    assert history(ledger.engine) == []
+    assert ledger.policies.history() == []
 
 
 def test_a_policy_is_proposed_by_one_and_adopted_by_another(installed: Ledger, settings: Settings) -> None:
-    before = in_force(installed.engine, settings.home)
+    before = installed.policies.in_force(settings.home)
     found = proposed(installed, settings, OPEN)
-    assert in_force(installed.engine, settings.home) == before
+    assert installed.policies.in_force(settings.home) == before
     with pytest.raises(TransitionRefused, match="who adopts a policy differs from who proposes it"):
         adopted(installed, found, by=" Ada")
     assert adopted(installed, found[:12]) == found
-    now = in_force(installed.engine, settings.home)
+    now = installed.policies.in_force(settings.home)
     assert (now.hash, now.decided_by, now.at, now.policy.rules[0].four_eyes) == (found, "grace", LATER, False)
     assert names(installed) == [
         ("INSTALLED", "four eyes", "root"),
         ("PROPOSED", "open", "ada"),
         ("ADOPTED", "open", "grace"),
     ]
-    assert [(one["before"], one["channel"], one["proof"]) for one in history(installed.engine)][1:] == [
+    assert [(one.before, one.channel, one.proof) for one in installed.policies.history()][1:] == [
         (before.hash, "CLI", "CLAIMED"),
         (before.hash, "CLI", "CLAIMED"),
     ]
@@ -127,11 +127,11 @@ def elsewhere(ledger: Ledger, settings: Settings, text: dict[str, Any], by: str,
     folder = settings.home.parent / by
     folder.mkdir(exist_ok=True)
     (folder / "policy.yaml").write_text(yaml.safe_dump(text))
-    return propose(ledger.engine, settings, folder / "policy.yaml", by=by, comment="", at=at, who=CLI)
+    return ledger.policies.propose(settings, folder / "policy.yaml", by=by, comment="", at=at, who=CLI)
 
 
 def origins(ledger: Ledger, settings: Settings) -> tuple[str, Path]:
-    now = in_force(ledger.engine, settings.home)
+    now = ledger.policies.in_force(settings.home)
     return now.origin, now.folder
 
 
@@ -162,11 +162,11 @@ def test_a_policy_that_was_proposed_from_two_folders_is_adopted_from_the_one_tha
 def test_the_same_policy_from_another_folder_is_another_decision(installed: Ledger, settings: Settings) -> None:
     stale = elsewhere(installed, settings, OPEN, "mallory")
     adopted(installed, elsewhere(installed, settings, {"name": "closed"}, "ada", LATER))
-    adopted(installed, propose(installed.engine, settings, SHIPPED, by="ada", comment="", at=LATER, who=CLI))
+    adopted(installed, installed.policies.propose(settings, SHIPPED, by="ada", comment="", at=LATER, who=CLI))
     # the policy that it was proposed against is in force again, and nobody has looked at it since
     with pytest.raises(TransitionRefused, match=r"was proposed before \w+ was put in force"):
         adopted(installed, stale)
-    again = propose(installed.engine, settings, write(settings, OPEN), by="ada", comment="", at=LATER, who=CLI)
+    again = installed.policies.propose(settings, write(settings, OPEN), by="ada", comment="", at=LATER, who=CLI)
     assert adopted(installed, again) == stale
     assert origins(installed, settings) == ("policy.yaml", settings.home)
     # its lists may move, by a decision as any other
@@ -180,7 +180,7 @@ def test_a_file_that_says_the_same_beside_other_lists_is_said_to_differ(installe
     for text, differs in ((OPEN, False), (listing, True)):
         write(settings, text)
         adopted(installed, elsewhere(installed, settings, text, "ada", LATER))
-        said = disagreement(installed.engine, settings)
+        said = installed.policies.disagreement(settings)
         assert bool(said) == differs
     assert said == (
         f"{settings.home / 'policy.yaml'} says the same as {settings.home.parent / 'ada' / 'policy.yaml'}, which was adopted, "
@@ -213,8 +213,8 @@ def test_only_what_is_proposed_is_adopted(installed: Ledger, settings: Settings,
 def test_a_clock_that_was_set_back_decides_nothing(installed: Ledger, settings: Settings) -> None:
     found = proposed(installed, settings, OPEN)
     with pytest.raises(TransitionRefused, match="nothing is decided before what it is about"):
-        adopt(installed.engine, found, by="grace", comment="", at=AT - timedelta(days=10), who=CLI)
-    assert in_force(installed.engine, settings.home).decision == "INSTALLED"
+        installed.policies.adopt(found, by="grace", comment="", at=AT - timedelta(days=10), who=CLI)
+    assert installed.policies.in_force(settings.home).decision == "INSTALLED"
 
 
 def test_nobody_decides_without_a_name(installed: Ledger, settings: Settings) -> None:
@@ -226,11 +226,11 @@ def test_a_text_that_was_changed_by_hand_decides_nothing(installed: Ledger, sett
     with installed.engine.begin() as connection:
         connection.execute(sa.update(policies).values(text='{"name":"open","rules":[{"fourEyes":false}]}'))
     with pytest.raises(EnvironmentRefused, match="the ledger was changed by hand"):
-        in_force(installed.engine, settings.home)
+        installed.policies.in_force(settings.home)
     with installed.engine.begin() as connection:
         connection.execute(sa.delete(policy_decisions))
     with pytest.raises(EnvironmentRefused, match="nothing is decided without a policy"):
-        in_force(installed.engine, settings.home)
+        installed.policies.in_force(settings.home)
 
 
 def test_own_approvals_are_allowed_by_the_setting_only_where_the_installation_is_made_with_it(
@@ -239,5 +239,5 @@ def test_own_approvals_are_allowed_by_the_setting_only_where_the_installation_is
     own = settings.model_copy(update={"self_approval": True})
     with ledger.engine.begin() as connection:
         policy_in_force.install(connection, own, upgraded=False, by="root", at=AT)
-    found = in_force(ledger.engine, settings.home).policy
+    found = ledger.policies.in_force(settings.home).policy
     assert (found.name, found.rules[0].four_eyes) == ("development: own runs may be approved", False)

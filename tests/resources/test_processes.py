@@ -42,8 +42,8 @@ def test_four_processes_share_runs_and_have_runs_of_their_own(ledger: Ledger, at
         assert sorted(number for name, number, _ in attempts if name == run_id) == [1, 2, 3, 4]
     assert len({prefix for _, _, prefix in attempts}) == len(attempts)
     for run_id in wanted:
-        assert [one["decision"] for one in ledger.approvals(run_id)] == ["APPROVED"]
-        moves = [one["to_state"] for one in ledger.history(run_id)]
+        assert [one.decision for one in ledger.approvals(run_id)] == ["APPROVED"]
+        moves = [one.to_state for one in ledger.history(run_id)]
         assert moves[:6] == ["PLANNED", "APPROVED", "RUNNING", "STAGED", "VALIDATED", "PUBLISHED"]
         assert moves[6:] in ([], ["SUPERSEDED"])
         assert len({(chunk.attempt, chunk.state) for chunk in ledger.chunks(run_id)}) == 1

@@ -36,9 +36,7 @@ from manifests import planner
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, StateMoved
 from manifests.lifecycle import RunState
-from resources.ledger import freezes, launches, watermarks
 from resources.ledger.facade import Ledger, now
-from resources.ledger.figures import figures
 from resources.ledger.tables import runs
 
 RUN = "restate-2012"
@@ -177,9 +175,9 @@ def test_a_listing_parses_no_plan(ledger: Ledger, parser: Parser) -> None:
         approved(ledger, f"run-{number}")
     del parser.parsed[:]
     found = ledger.runs()
-    launches.all_waiting(ledger)
-    freezes.waiting(ledger.engine)
-    figures(ledger, at=now(), days=1, most=10)
+    ledger.launches.all_waiting()
+    ledger.freezes.waiting()
+    ledger.figures(at=now(), days=1, most=10)
 
     assert [(one.state, one.mode, one.manifest.target.publish_range.start) for one in found] == [
         (RunState.APPROVED, "BACKFILL", date(2012, 1, 1))
@@ -209,7 +207,7 @@ def test_a_runs_whole_life_parses_no_plan_while_it_holds_the_write_lock(ledger: 
 
     assert parser.under_lock == []
     assert set(ledger.accepted(TARGET).values()) == {"before"}
-    assert watermarks.current(ledger.engine, TARGET) is not None
+    assert ledger.watermarks.current(TARGET) is not None
 
 
 def test_a_batch_of_a_long_plan_costs_what_the_batch_does(ledger: Ledger, parser: Parser) -> None:

@@ -12,7 +12,6 @@ from support import approved, moved, pass_all, planned, stage_all
 from manifests.lifecycle import RunState
 from resources.ledger.cells import Utc
 from resources.ledger.facade import Ledger
-from resources.ledger.leases import Leases
 from resources.ledger.rows import Difference, Rows, changes_of, differences, fold, rows_of, tables_of_runs
 from resources.ledger.tables import metadata
 
@@ -42,7 +41,7 @@ def published(ledger: Ledger) -> Ledger:
 
 def _lease(ledger: Ledger, run_id: str) -> int:
     year = date(2012, 1, 1), date(2012, 12, 31)
-    leases = Leases(ledger.engine, 60)
+    leases = ledger.leases(60)
     lease = leases.acquire(f"target of {run_id}", *year, run_id, "publish")
     return lease.token
 

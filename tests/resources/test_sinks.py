@@ -19,7 +19,6 @@ from manifests.errors import SinkRefused
 from manifests.model import Mode, RunManifest
 from resources import sinks as module
 from resources.lakehouse.facade import Lakehouse
-from resources.ledger import ticks
 from resources.ledger.facade import Ledger
 from resources.sinks import (
     AUDIT_TABLE,
@@ -52,7 +51,7 @@ def sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, lakeh
 
 
 def decisions(ledger: Ledger) -> list[tuple[str, str, str, str]]:
-    return [(one["sink"], one["mode"], one["action"], one["decision"]) for one in ledger.sink_attempts(RUN)]
+    return [(one.sink, one.mode, one.action, one.decision) for one in ledger.sink_attempts(RUN)]
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -93,7 +92,7 @@ def test_the_manifest_s_word_alone_opens_nothing_that_has_side_effects(sinks: Si
         sinks.open("breach_notifications", mode=Mode.LIVE, manifest=manifest, action="publish")
     assert decisions(ledger)[-1] == ("breach_notifications", "LIVE", "publish", "REFUSED")
     # a tick's manifest of another run, or another text under the same id, is not this one
-    ticks.record(ledger.engine, manifest.model_copy(update={"reason": "what the tick has written"}), AT)
+    ledger.ticks.record(manifest.model_copy(update={"reason": "what the tick has written"}), AT)
     with pytest.raises(SinkRefused, match="no tick of LIVE is on record for this manifest"):
         sinks.open("breach_notifications", mode=Mode.LIVE, manifest=manifest, action="publish")
 

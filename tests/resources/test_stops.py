@@ -16,7 +16,7 @@ from resources.ledger.instants import CLOCK_TOLERANCE
 
 
 def stop(ledger: Ledger, run_id: str = "run", by: str = "olga") -> stops.Stop:
-    return stops.stop(ledger.engine, run_id, by=by, through="backfill stop", reason="the cluster is needed")
+    return ledger.stops.stop(run_id, by=by, through="backfill stop", reason="the cluster is needed")
 
 
 def keys(record: RunRecord) -> list[str]:
@@ -35,16 +35,16 @@ def test_a_stop_ends_the_attempt_under_way_and_nothing_of_it_is_staged(ledger: L
     number, _ = ledger.start_attempt("run", keys(record), edition=0, actor=REQUESTER, location="/staging")
     stopped = stop(ledger)
     (attempt,) = ledger.attempts("run")
-    assert attempt["state"] == stops.STOPPED
-    assert "stopped by olga (backfill stop)" in attempt["error"]
+    assert attempt.state == stops.STOPPED
+    assert "stopped by olga (backfill stop)" in attempt.error
     with pytest.raises(RunStopped, match=r"olga.*the cluster is needed"):
         ledger.stage("run", number, staged_files(record, number))
     with pytest.raises(RunStopped, match="backfill resume run"):
         ledger.start_attempt("run", keys(record), edition=0, actor=REQUESTER, location="/staging")
     ledger.fail_attempt("run", number, "the job was cancelled", chunk=keys(record)[0])
-    assert ledger.attempts("run")[0]["state"] == stops.STOPPED, "what a stop has ended has not failed"
+    assert ledger.attempts("run")[0].state == stops.STOPPED, "what a stop has ended has not failed"
     assert ledger.run("run").state is RunState.RUNNING
-    assert stops.held(ledger.engine, "run") == stopped
+    assert ledger.stops.held("run") == stopped
 
 
 def test_what_was_staged_before_stays(ledger: Ledger) -> None:
@@ -57,16 +57,14 @@ def test_what_was_staged_before_stays(ledger: Ledger) -> None:
 def test_the_next_launch_ends_a_stop_and_both_are_on_record(ledger: Ledger) -> None:
     record = approved(ledger, "run")
     first = stop(ledger)
-    known = stops.launched(ledger.engine, "run", by="ada")
+    known = ledger.stops.launched("run", by="ada")
     assert known == first.id
     assert ledger.start_attempt("run", keys(record), edition=0, actor="ada", location="/staging") is not None
     second = stop(ledger, by="grace")
     assert second.id > first.id
-    told = [(one.stopped_by, one.resumed_by) for one in stops.of_run(ledger.engine, "run")]
+    told = [(one.stopped_by, one.resumed_by) for one in ledger.stops.of_run("run")]
     assert told == [("olga", "ada"), ("grace", None)]
-    assert stops.after(ledger.engine, "run", known) == second, (
-        "the launch that knows the first one learns of the second"
-    )
+    assert ledger.stops.after("run", known) == second, "the launch that knows the first one learns of the second"
 
 
 def test_a_launch_that_was_asked_for_before_the_stop_does_not_end_it(ledger: Ledger) -> None:
@@ -74,10 +72,10 @@ def test_a_launch_that_was_asked_for_before_the_stop_does_not_end_it(ledger: Led
     asked = now()
     stop(ledger)
     with pytest.raises(RunStopped):
-        stops.launched(ledger.engine, "run", by="ada", asked_at=asked)
-    assert stops.held(ledger.engine, "run") is not None
-    stops.launched(ledger.engine, "run", by="ada", asked_at=now() + timedelta(seconds=1))
-    assert stops.held(ledger.engine, "run") is None
+        ledger.stops.launched("run", by="ada", asked_at=asked)
+    assert ledger.stops.held("run") is not None
+    ledger.stops.launched("run", by="ada", asked_at=now() + timedelta(seconds=1))
+    assert ledger.stops.held("run") is None
 
 
 def test_where_two_clocks_are_compared_a_launch_that_was_asked_for_about_when_the_run_was_stopped_does_not_end_it(
@@ -91,19 +89,19 @@ def test_where_two_clocks_are_compared_a_launch_that_was_asked_for_about_when_th
         with pytest.raises(
             RunStopped, match=rf"which of the two came first is not known(.|\n)*in Dagster after {until}"
         ):
-            stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE)
-    assert stops.held(ledger.engine, "run") == found
+            ledger.stops.launched("run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE)
+    assert ledger.stops.held("run") == found
     late = found.at + CLOCK_TOLERANCE
-    stops.launched(ledger.engine, "run", by="ada", asked_at=late, tolerance=CLOCK_TOLERANCE)
-    assert stops.held(ledger.engine, "run") is None
+    ledger.stops.launched("run", by="ada", asked_at=late, tolerance=CLOCK_TOLERANCE)
+    assert ledger.stops.held("run") is None
 
 
 def test_a_launch_in_dagster_after_a_terminate_there_ends_the_stop_at_once(ledger: Ledger) -> None:
     approved(ledger, "run")
-    found = stops.stop(ledger.engine, "run", by="Dagster", through=f"{stops.TERMINATE} 1")
+    found = ledger.stops.stop("run", by="Dagster", through=f"{stops.TERMINATE} 1")
     asked = found.at + timedelta(seconds=1)
-    stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE)
-    assert stops.held(ledger.engine, "run") is None
+    ledger.stops.launched("run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE)
+    assert ledger.stops.held("run") is None
 
 
 def test_a_run_may_be_stopped_again_and_a_launch_that_was_asked_for_between_the_two_ends_neither(
@@ -113,35 +111,35 @@ def test_a_run_may_be_stopped_again_and_a_launch_that_was_asked_for_between_the_
     stop(ledger)
     asked = now()
     second = stop(ledger, by="grace")
-    assert stops.held(ledger.engine, "run") == second
+    assert ledger.stops.held("run") == second
     with pytest.raises(RunStopped, match="grace"):
-        stops.launched(ledger.engine, "run", by="ada", asked_at=asked)
-    stops.launched(ledger.engine, "run", by="ada")
-    assert stops.held(ledger.engine, "run") is None, "one launch ends both"
+        ledger.stops.launched("run", by="ada", asked_at=asked)
+    ledger.stops.launched("run", by="ada")
+    assert ledger.stops.held("run") is None, "one launch ends both"
 
 
 def test_every_launch_is_on_record_and_one_that_a_stop_refuses_is_not(ledger: Ledger) -> None:
     approved(ledger, "run")
-    assert stops.newest_launch(ledger.engine, "run") is None
+    assert ledger.stops.newest_launch("run") is None
     asked = now()
-    stops.launched(ledger.engine, "run", by="ada")
-    first = stops.newest_launch(ledger.engine, "run")
+    ledger.stops.launched("run", by="ada")
+    first = ledger.stops.newest_launch("run")
     assert first is not None
     assert first >= asked
     stop(ledger)
     with pytest.raises(RunStopped):
-        stops.launched(ledger.engine, "run", by="ada", asked_at=asked)
-    assert stops.newest_launch(ledger.engine, "run") == first
+        ledger.stops.launched("run", by="ada", asked_at=asked)
+    assert ledger.stops.newest_launch("run") == first
 
 
 def test_a_stop_that_is_noted_late_ends_with_what_was_asked_for_after_it(ledger: Ledger) -> None:
     approved(ledger, "run")
     terminated = now()
     asked = now() + timedelta(seconds=1)
-    late = stops.stop(ledger.engine, "run", by="Dagster", through=f"{stops.TERMINATE} 1", since=terminated)
+    late = ledger.stops.stop("run", by="Dagster", through=f"{stops.TERMINATE} 1", since=terminated)
     assert late.at == terminated
-    stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE)
-    assert stops.held(ledger.engine, "run") is None
+    ledger.stops.launched("run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE)
+    assert ledger.stops.held("run") is None
 
 
 def test_a_stop_prevents_a_publication_that_has_not_begun(ledger: Ledger) -> None:
@@ -158,7 +156,7 @@ def test_a_stop_lets_a_publication_finish_that_has_begun_and_says_so(ledger: Led
     assert "was under way and is not interrupted" in stop(ledger).note
     ledger.accept("run", entry, snapshot_id=100, added=3, removed=2, actor=REQUESTER)
     assert ledger.run("run").state is RunState.PUBLISHED
-    assert stops.all_held(ledger.engine) == {}, "a run that is published is not shown as stopped"
+    assert ledger.stops.all_held() == {}, "a run that is published is not shown as stopped"
 
 
 def test_what_is_not_under_way_is_not_stopped(ledger: Ledger) -> None:
@@ -169,45 +167,45 @@ def test_what_is_not_under_way_is_not_stopped(ledger: Ledger) -> None:
         stop(ledger, "another")
     with pytest.raises(TransitionRefused, match="nobody is named"):
         stop(ledger, by=" ")
-    assert stops.of_run(ledger.engine, "run") == []
+    assert ledger.stops.of_run("run") == []
 
 
 def test_whoever_looked_before_a_launch_was_passed_on_needs_no_clock(ledger: Ledger) -> None:
     approved(ledger, "run")
-    assert stops.known(ledger.engine) == {}
+    assert ledger.stops.known() == {}
     first = stop(ledger)
-    seen = stops.known(ledger.engine)
+    seen = ledger.stops.known()
     assert seen == {"run": first.id}
     hours = timedelta(hours=3)
     for skew in (-hours, hours):  # whatever the clock of the launch says
         asked = now() + skew
         with pytest.raises(RunStopped, match="backfill resume run"):
-            stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE, knows=0)
-        assert stops.held(ledger.engine, "run") is not None
-        stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE, knows=seen["run"])
-        assert stops.held(ledger.engine, "run") is None
+            ledger.stops.launched("run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE, knows=0)
+        assert ledger.stops.held("run") is not None
+        ledger.stops.launched("run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE, knows=seen["run"])
+        assert ledger.stops.held("run") is None
         seen = {"run": stop(ledger).id}
 
 
 def test_a_terminate_that_is_noted_late_ends_with_a_launch_that_could_not_know_it(ledger: Ledger) -> None:
     approved(ledger, "run")
     terminated = now()
-    stops.stop(ledger.engine, "run", by="Dagster", through=f"{stops.TERMINATE} 1", since=terminated)
+    ledger.stops.stop("run", by="Dagster", through=f"{stops.TERMINATE} 1", since=terminated)
     before, after = terminated - timedelta(seconds=1), terminated + timedelta(seconds=1)
     with pytest.raises(RunStopped):
-        stops.launched(ledger.engine, "run", by="ada", asked_at=before, tolerance=CLOCK_TOLERANCE, knows=0)
-    stops.launched(ledger.engine, "run", by="ada", asked_at=after, tolerance=CLOCK_TOLERANCE, knows=0)
-    assert stops.held(ledger.engine, "run") is None
+        ledger.stops.launched("run", by="ada", asked_at=before, tolerance=CLOCK_TOLERANCE, knows=0)
+    ledger.stops.launched("run", by="ada", asked_at=after, tolerance=CLOCK_TOLERANCE, knows=0)
+    assert ledger.stops.held("run") is None
 
 
 def test_a_stop_from_elsewhere_holds_although_a_terminate_was_noted_after_it(ledger: Ledger) -> None:
     approved(ledger, "run")
     asked = now()
     stop(ledger)
-    stops.stop(ledger.engine, "run", by="Dagster", through=f"{stops.TERMINATE} 1", since=asked - timedelta(seconds=9))
+    ledger.stops.stop("run", by="Dagster", through=f"{stops.TERMINATE} 1", since=asked - timedelta(seconds=9))
     for knows in (None, 0):
         with pytest.raises(RunStopped, match="olga"):
-            stops.launched(ledger.engine, "run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE, knows=knows)
+            ledger.stops.launched("run", by="ada", asked_at=asked, tolerance=CLOCK_TOLERANCE, knows=knows)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -226,18 +224,16 @@ def test_of_launches_and_stops_in_any_order_and_by_any_clocks_those_pass_that_we
             stop(ledger, run_id)
             holding[run_id].append(order)
         elif what == "ask":
-            asked.append((run_id, order, stops.known(ledger.engine).get(run_id, 0)))
+            asked.append((run_id, order, ledger.stops.known().get(run_id, 0)))
         elif asked:
             run_id, at, knows = asked.pop(random.randrange(len(asked)))
             clock = now() + timedelta(seconds=random.uniform(-90, 90))
             passes = all(one < at for one in holding[run_id])
             if passes:
-                stops.launched(ledger.engine, run_id, by="ada", asked_at=clock, tolerance=CLOCK_TOLERANCE, knows=knows)
+                ledger.stops.launched(run_id, by="ada", asked_at=clock, tolerance=CLOCK_TOLERANCE, knows=knows)
                 holding[run_id] = []
             else:
                 with pytest.raises(RunStopped):
-                    stops.launched(
-                        ledger.engine, run_id, by="ada", asked_at=clock, tolerance=CLOCK_TOLERANCE, knows=knows
-                    )
+                    ledger.stops.launched(run_id, by="ada", asked_at=clock, tolerance=CLOCK_TOLERANCE, knows=knows)
         for one, held in holding.items():
-            assert (stops.held(ledger.engine, one) is not None) == bool(held)
+            assert (ledger.stops.held(one) is not None) == bool(held)

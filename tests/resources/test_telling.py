@@ -35,7 +35,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_else_tells_of_the_same_target_meanwhile(ledger: Ledger, other: Ledger) -> None:
-    with telling(ledger.engine, "silver.one"):
+    with ledger.telling("silver.one"):
         with telling(other.engine, "silver.two"):
             pass
         refused = pytest.raises(
@@ -48,14 +48,14 @@ def test_nobody_else_tells_of_the_same_target_meanwhile(ledger: Ledger, other: L
 
 
 def test_the_next_one_tells_though_telling_has_failed(ledger: Ledger, other: Ledger) -> None:
-    with pytest.raises(sa.exc.ArgumentError), telling(ledger.engine, "silver.one"):
+    with pytest.raises(sa.exc.ArgumentError), ledger.telling("silver.one"):
         raise sa.exc.ArgumentError("Dagster's storage broke down")
     with telling(other.engine, "silver.one"):
         pass
 
 
 def test_the_ledger_is_read_and_written_while_somebody_tells(ledger: Ledger, other: Ledger) -> None:
-    with telling(ledger.engine, "silver.one"):
+    with ledger.telling("silver.one"):
         planned(other, "meanwhile")
         planned(ledger, "own")
     assert {record.run_id for record in ledger.runs()} == {"meanwhile", "own"}
@@ -84,12 +84,12 @@ def test_what_lies_in_the_place_of_the_lock_is_refused_by_name_and_not_waited_fo
     with (
         not_for_ever(),
         pytest.raises(EnvironmentRefused, match=rf"{re.escape(str(file))} cannot be locked"),
-        telling(ledger.engine, "silver.one"),
+        ledger.telling("silver.one"),
     ):
         pytest.fail("it tells without a lock")
     assert not file.with_name("made-elsewhere").exists()
     file.rmdir() if put is Path.mkdir else file.unlink()
-    with telling(ledger.engine, "silver.one"):
+    with ledger.telling("silver.one"):
         pass
 
 

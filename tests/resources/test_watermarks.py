@@ -24,7 +24,6 @@ from support import (
 
 from manifests.lifecycle import RunState
 from manifests.planner import SourceFile
-from resources.ledger import watermarks
 from resources.ledger.facade import Ledger
 
 OLDER, NEWER = datetime(2024, 4, 29, tzinfo=UTC), datetime(2024, 4, 30, tzinfo=UTC)
@@ -59,7 +58,7 @@ def rolled_back(ledger: Ledger, run_id: str) -> None:
 
 
 def mark(ledger: Ledger) -> tuple[str, date, int] | None:
-    found = watermarks.current(ledger.engine, TARGET)
+    found = ledger.watermarks.current(TARGET)
     return None if found is None else (found.run_id, found.complete_until, found.source_snapshot_id)
 
 

@@ -1,0 +1,103 @@
+"""Accepted versions: which run each chunk of a target is from, since when and until when.
+
+Put here how a chunk changes hands; the transaction in which it does is a publication's (`publications`). Nothing is deleted:
+every version that was ever accepted stays on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from manifests.lifecycle import ROLLBACK, PublicationState, RunState
+from resources.ledger.tables import accepted_versions, publications, runs
+
+
+def holders(connection: sa.Connection, target: str, keys: Sequence[str] | None) -> dict[str, str]:
+    """Return the run that each chunk of a target (of `keys`, if given) is from today."""
+    query = sa.select(accepted_versions.c.chunk, accepted_versions.c.run_id).where(
+        accepted_versions.c.target == target, accepted_versions.c.ended_at.is_(None)
+    )
+    wanted = None if keys is None else set(keys)
+    return {row.chunk: row.run_id for row in connection.execute(query) if wanted is None or row.chunk in wanted}
+
+
+def take(connection: sa.Connection, target: str, keys: Sequence[str], run_id: str, at: datetime) -> dict[str, str]:
+    """Make a run the holder of chunks; return who held them before."""
+    before = holders(connection, target, keys)
+    if keys:
+        end(connection, target, keys, run_id, RunState.SUPERSEDED, at)
+        insert(connection, target, keys, run_id, at)
+    return before
+
+
+def held_before(connection: sa.Connection, target: str, run_id: str, rollback: int) -> list[tuple[str, str]]:
+    """Return the chunks that a run took when it was last published, reinstated or accepted, each with who held it then.
+
+    That is since the rollback before the one that is being recorded: of a chunk that nobody held then, nobody holds it again.
+    A chunk that was taken from the run since, and given back to it, is one that it took then. And nobody who is rolled
+    back holds anything: earlier versions could have it so.
+    """
+    rolled_back = sa.select(sa.func.max(publications.c.ended_at)).where(
+        publications.c.run_id == run_id,
+        publications.c.action == ROLLBACK,
+        publications.c.state == PublicationState.COMMITTED,
+        publications.c.id != rollback,
+    )
+    since = connection.execute(rolled_back).scalar()
+    taken = (
+        sa.select(accepted_versions.c.chunk, accepted_versions.c.run_id)
+        .join(runs, runs.c.run_id == accepted_versions.c.run_id)
+        .where(
+            accepted_versions.c.target == target,
+            accepted_versions.c.ended_by == run_id,
+            accepted_versions.c.ended_how == RunState.SUPERSEDED,
+            sa.true() if since is None else accepted_versions.c.ended_at > since,
+            runs.c.state.in_([RunState.PUBLISHED, RunState.SUPERSEDED]),
+        )
+        .order_by(accepted_versions.c.id)
+    )
+    return [(row.chunk, row.run_id) for row in connection.execute(taken)]
+
+
+def still_holds(connection: sa.Connection, run_id: str) -> bool:
+    """Tell whether any chunk is from a run today."""
+    query = sa.select(sa.func.count()).where(
+        accepted_versions.c.run_id == run_id, accepted_versions.c.ended_at.is_(None)
+    )
+    return bool(connection.execute(query).scalar_one())
+
+
+def end(
+    connection: sa.Connection,
+    target: str,
+    keys: Sequence[str],
+    by: str,
+    how: str,
+    at: datetime,
+    *,
+    holder: str | None = None,
+) -> None:
+    """End what is accepted today of chunks (of one holder, if given), and say by which run and how."""
+    current = accepted_versions.c
+    connection.execute(
+        accepted_versions.update()
+        .where(
+            current.target == target,
+            current.ended_at.is_(None),
+            current.chunk == sa.bindparam("key"),
+            sa.true() if holder is None else current.run_id == holder,
+        )
+        .values(ended_at=at, ended_by=by, ended_how=how),
+        [{"key": key} for key in keys],
+    )
+
+
+def insert(connection: sa.Connection, target: str, keys: Sequence[str], run_id: str, at: datetime) -> None:
+    """Make a run the holder of chunks that nobody holds."""
+    connection.execute(
+        accepted_versions.insert(),
+        [{"target": target, "chunk": key, "run_id": run_id, "accepted_at": at} for key in keys],
+    )

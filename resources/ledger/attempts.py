@@ -1,0 +1,346 @@
+"""Attempts: who computes which chunks of a run, where to, and how it has ended.
+
+Put here the transactions of computing: an attempt is opened, and ends staged or failed. What ends it from outside is a stop
+(`stops`) or another plan of its chunks (`amendments`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Self
+
+import sqlalchemy as sa
+
+from manifests.canonical import canonical_json
+from manifests.errors import Problem, TransitionRefused
+from manifests.lifecycle import COMPUTABLE, AttemptState, ChunkState, RunState, check_transition
+from manifests.planner import StagedFile
+from resources.ledger import instants, plans, stops
+from resources.ledger.amendments import OBSOLETE, require_same_plan
+from resources.ledger.cells import parsed
+from resources.ledger.chunks import STAGED, DerivedFiles
+from resources.ledger.part import Part, Stored
+from resources.ledger.runs import RunRecord, locked_run, move_run, run_of
+from resources.ledger.tables import attempts, chunks
+from resources.processes import has_ended, is_busy, this_process
+
+
+@dataclass(frozen=True)
+class AttemptRecord(Stored):
+    """One attempt; `chunks` and `measures` are JSON, and `process` names the one that computes."""
+
+    table: ClassVar[sa.Table] = attempts
+
+    id: int
+    run_id: str
+    attempt: int
+    chunks: str
+    state: AttemptState
+    prefix: str
+    dagster_run_id: str
+    host: str
+    pid: int
+    process: str
+    started_at: datetime
+    ended_at: datetime | None
+    error: str
+    measures: str
+
+    @property
+    def keys(self) -> list[str]:
+        """Its chunks.
+
+        Raises:
+            IllegibleRow: if the row does not say which.
+        """
+        return parsed(attempts.c.chunks, self.chunks, list)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended, as far as the ledger knows."""
+        return self.state is AttemptState.RUNNING
+
+    @classmethod
+    def of(cls, row: sa.Row[Any]) -> Self:
+        """Return what a row of the table says."""
+        return cls(**{**row._mapping, "state": AttemptState(row.state)})  # noqa: SLF001 - SQLAlchemy's public name
+
+
+class Attempts(Part):
+    """The attempts at computing chunks of a ledger's runs."""
+
+    def start_attempt(
+        self,
+        run_id: str,
+        keys: Sequence[str],
+        *,
+        edition: int,
+        actor: str,
+        location: str,
+        dagster_run_id: str = "",
+    ) -> tuple[int, str] | None:
+        """Open an attempt at computing `keys`; return its number and the folder it writes to.
+
+        `edition` is that of the run (`edition`) when the plan that they are computed with was read. The number is new for
+        the run, so an attempt never writes where another one has. None, and nothing is changed, if another launch has
+        staged all of them meanwhile: the run may be further by now.
+
+        Raises:
+            RunStopped: if somebody has stopped the run.
+            StateMoved: if one of the chunks was planned anew since its plan was read.
+        """
+        with self.engine.begin() as connection:
+            record = locked_run(connection, run_id)
+            waiting = sa.select(chunks.c.chunk).where(chunks.c.run_id == run_id, chunks.c.state.not_in(STAGED))
+            if set(keys).isdisjoint(connection.execute(waiting).scalars()):
+                return None
+            stops.refuse_held(connection, run_id)
+            require_same_plan(connection, run_id, keys, edition)
+            if record.state is not RunState.RUNNING:
+                check_transition(run_id, record.state, RunState.RUNNING)
+            if record.state not in COMPUTABLE:  # a VALIDATED run only goes back where its publisher plans chunks anew
+                raise TransitionRefused(
+                    Problem(
+                        f"run '{run_id}' is {record.state}",
+                        f"chunks are computed while it is {', '.join(sorted(COMPUTABLE))}",
+                        "see `backfill status` for what the run waits for",
+                    )
+                )
+            if record.state is not RunState.RUNNING:
+                move_run(connection, run_id, record.state, RunState.RUNNING, actor, f"computing {len(keys)} chunk(s)")
+            last = connection.execute(
+                sa.select(sa.func.max(attempts.c.attempt)).where(attempts.c.run_id == run_id)
+            ).scalar()
+            number = (last or 0) + 1
+            prefix = f"{location}/run={run_id}/attempt-{number}"
+            connection.execute(
+                attempts.insert().values(
+                    run_id=run_id,
+                    attempt=number,
+                    chunks=json.dumps(list(keys)),
+                    state=AttemptState.RUNNING,
+                    prefix=prefix,
+                    dagster_run_id=dagster_run_id,
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    process=this_process(),
+                    started_at=instants.now(),
+                )
+            )
+        return number, prefix
+
+    def stage(
+        self,
+        run_id: str,
+        attempt: int,
+        files: Mapping[str, Sequence[StagedFile]],
+        derived: Mapping[str, DerivedFiles] | None = None,
+        reads: Mapping[str, int] | None = None,
+    ) -> None:
+        """Commit the chunks of an attempt as STAGED: from this transaction on they exist.
+
+        `files` has an entry per chunk of the attempt; an empty chunk has no file and is staged all the same. `derived`
+        has one per chunk where something else than the computed rows is published. `reads` says how much the attempt was
+        given to read, where that is known; it is kept with the attempt, beside what another attempt had staged before.
+
+        Raises:
+            StateMoved: if chunks of the attempt were planned anew since it was opened.
+            TransitionRefused: if the attempt has ended for another reason, or the run has moved on.
+        """
+        at = instants.now()
+        with self.engine.begin() as connection:
+            record = locked_run(connection, run_id)
+            stops.refuse_held(connection, run_id)
+            if state_of_attempt(connection, run_id, attempt) == OBSOLETE:
+                raise plans.computed_in_vain(run_id, list(files))
+            if record.state is not RunState.RUNNING:
+                raise TransitionRefused(
+                    Problem(
+                        f"run '{run_id}' became {record.state} while attempt {attempt} was computed",
+                        "chunks are staged while their run is RUNNING",
+                        "nothing of the attempt is used; see `backfill status`",
+                    )
+                )
+            suppressed = [
+                chunk
+                for chunk, staged in files.items()
+                if not _stage_chunk(
+                    connection, run_id, chunk, attempt, staged, (derived or {}).get(chunk, DerivedFiles()), at
+                )
+            ]
+            measures = dict(reads or {}) | {
+                "suppressed_chunks": len(suppressed),
+                "suppressed_rows": sum(file.rows for chunk in suppressed for file in files[chunk]),
+            }
+            _end_staged(connection, run_id, attempt, measures, at)
+
+    def batches_under_way(self, run_id: str) -> list[int]:
+        """Return the attempts of a run that other living processes of this machine are computing."""
+        running = [one for one in self.attempts(run_id) if one.is_running and is_busy(one)]
+        return [one.attempt for one in running if one.pid != os.getpid()]
+
+    def end_attempts_of_the_dead(self, run_id: str) -> None:
+        """Record as failed what is on record as being computed by processes of this machine that are no more."""
+        gone = [one.attempt for one in self.attempts(run_id) if one.is_running and has_ended(one)]
+        with self.engine.begin() as connection:
+            connection.execute(
+                attempts.update()
+                .where(
+                    attempts.c.run_id == run_id, attempts.c.attempt.in_(gone), attempts.c.state == AttemptState.RUNNING
+                )
+                .values(state=AttemptState.FAILED, ended_at=instants.now(), error="its process ended")
+            )
+
+    def fail_attempt(
+        self,
+        run_id: str,
+        attempt: int,
+        error: str,
+        *,
+        chunk: str | None = None,
+        fails_run: str = "",
+        actor: str = "",
+    ) -> str:
+        """Record that an attempt failed; return the state it has ended in, which is FAILED unless it had ended before.
+
+        With `chunk`, that this one chunk did and why. With `fails_run`, a reason, that the run did: `actor` moves it from
+        RUNNING to FAILED; where another launch has moved it on meanwhile, that is what it is. An attempt that has ended
+        stays as it ended, and its chunk and its run as well: another attempt may be at it by now.
+        """
+        at = instants.now()
+        with self.engine.begin() as connection:
+            record = locked_run(connection, run_id)
+            failed = connection.execute(
+                attempts.update()
+                # one that a stop or another plan of its chunks has ended has not failed
+                .where(
+                    attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == AttemptState.RUNNING
+                )
+                .values(state=AttemptState.FAILED, ended_at=at, error=error)
+            )
+            if failed.rowcount != 1:
+                return state_of_attempt(connection, run_id, attempt)
+            if chunk is not None:
+                connection.execute(
+                    chunks.update()
+                    .where(
+                        chunks.c.run_id == run_id,
+                        chunks.c.chunk == chunk,
+                        chunks.c.state.not_in(STAGED),
+                    )
+                    .values(state=ChunkState.FAILED, attempt=attempt, error=error, updated_at=at)
+                )
+            if fails_run and record.state is RunState.RUNNING:
+                move_run(connection, run_id, RunState.RUNNING, RunState.FAILED, actor, fails_run)
+        return AttemptState.FAILED
+
+    def resume(self, run_id: str, actor: str) -> RunRecord:
+        """Move a run that may compute to RUNNING, if it is not there yet, and return it.
+
+        Raises:
+            RunStopped: if somebody has stopped the run.
+        """
+        with self.engine.begin() as connection:
+            record = locked_run(connection, run_id)
+            stops.refuse_held(connection, run_id)
+            if record.state in {RunState.APPROVED, RunState.FAILED}:
+                move_run(connection, run_id, record.state, RunState.RUNNING, actor, "computing chunks")
+            return run_of(connection, run_id)
+
+    def settle(self, run_id: str, actor: str) -> RunState:
+        """Move a run to what its chunks say: FAILED if one failed, STAGED once all are staged; return its state."""
+        with self.engine.begin() as connection:
+            record = locked_run(connection, run_id)
+            found = connection.execute(sa.select(chunks.c.chunk, chunks.c.state).where(chunks.c.run_id == run_id)).all()
+            failed = sorted(row.chunk for row in found if row.state == ChunkState.FAILED)
+            if failed and record.state in {RunState.RUNNING, RunState.STAGED}:
+                reason = f"{len(failed)} chunk(s) failed: {', '.join(failed[:10])}"
+                move_run(connection, run_id, record.state, RunState.FAILED, actor, reason)
+                return RunState.FAILED
+            all_staged = all(row.state in STAGED for row in found)
+            if all_staged and record.state is RunState.RUNNING:
+                move_run(connection, run_id, record.state, RunState.STAGED, actor, f"{len(found)} chunks staged")
+                return RunState.STAGED
+            return record.state
+
+    def attempts(self, run_id: str) -> list[AttemptRecord]:
+        """Return the run's attempts, in order."""
+        return self._stored(
+            AttemptRecord, sa.select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.id)
+        )
+
+
+def _stage_chunk(
+    connection: sa.Connection,
+    run_id: str,
+    chunk: str,
+    attempt: int,
+    staged: Sequence[StagedFile],
+    made: DerivedFiles,
+    at: datetime,
+) -> bool:
+    """Stage a chunk, unless it is: whoever staged it first keeps it, since two launches of it compute the same rows.
+
+    Return whether these are the files that it has now.
+    """
+    changed = connection.execute(
+        chunks.update()
+        .where(chunks.c.run_id == run_id, chunks.c.chunk == chunk, chunks.c.state.not_in(STAGED))
+        .values(
+            state=ChunkState.STAGED,
+            attempt=attempt,
+            rows=sum(f.rows for f in staged),
+            bytes=sum(f.bytes for f in staged),
+            files=canonical_json(list(staged)),
+            derived=canonical_json(list(made.files)),
+            replaced=canonical_json(list(made.replaced)),
+            digest=None,
+            measures=canonical_json({"happened": dict(made.counts)} if made.counts else {}),
+            error="",
+            updated_at=at,
+        )
+    )
+    return changed.rowcount != 0
+
+
+def _end_staged(
+    connection: sa.Connection, run_id: str, attempt: int, measures: Mapping[str, int], at: datetime
+) -> None:
+    """End an attempt as staged.
+
+    Raises:
+        TransitionRefused: if it has ended before.
+    """
+    ended = connection.execute(
+        attempts.update()
+        .where(attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == AttemptState.RUNNING)
+        .values(state=AttemptState.STAGED, ended_at=at, measures=canonical_json(dict(measures)))
+    )
+    if ended.rowcount != 1:
+        raise TransitionRefused(
+            Problem(
+                f"attempt {attempt} of run '{run_id}' was ended before it was staged",
+                "files of an ended attempt are not used: they may be gone",
+                "run the chunks again",
+            )
+        )
+
+
+def chunks_of(attempt: AttemptRecord) -> list[str]:
+    """Return the chunks of an attempt, from its row.
+
+    Raises:
+        IllegibleRow: if it does not say which.
+    """
+    return attempt.keys
+
+
+def state_of_attempt(connection: sa.Connection, run_id: str, attempt: int) -> str:
+    """Return the state of an attempt; empty if there is none of that number."""
+    query = sa.select(attempts.c.state).where(attempts.c.run_id == run_id, attempts.c.attempt == attempt)
+    return str(connection.execute(query).scalar() or "")

@@ -1,0 +1,270 @@
+"""How the journal is written: by listening to the engine, in the transaction whose rows an entry names.
+
+Put here what a transaction has changed, the entry that says so, and its link in the chain; whoever writes through a `Ledger` is
+in the journal, and nothing has to be done for it. What an entry says, and how entries are read back, is `journal`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.sql.dml import Delete, Insert, Update
+
+from manifests.canonical import canonical_json_of_plain
+from manifests.errors import EnvironmentRefused, Problem
+from resources.evidence.chain import Chain, Link
+from resources.ledger.journal import EVENT, NOTHING, newest, said_by, wrong_in
+from resources.ledger.journaled_rows import (
+    INSTALLATION,
+    JOURNALED,
+    columns_of,
+    hash_of,
+    have_keys,
+    is_numbered,
+    place_of,
+    query_of,
+    read_rows,
+)
+from resources.ledger.locks import lock_journal
+from resources.ledger.rows import unforgiving
+from resources.ledger.tables import journal, metadata
+
+_LOG = logging.getLogger(__name__)
+_TOUCHED, _WRITTEN = "journal.touched", "journal.written"
+_BATCH = 400
+
+
+@dataclass
+class _Touched:
+    """What a transaction has changed so far: rows as they were before, and where new ones begin."""
+
+    before: dict[tuple[str, str, str], str | None] = field(default_factory=dict)
+    """By table, run and key."""
+    grown: dict[str, int] = field(default_factory=dict)
+    """By table with numbered rows: the highest number before."""
+
+
+class Journal:
+    """What listens to an engine; with a chain, its entries are linked as they are committed."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+        self.chain: Chain | None = None
+        self.adopted: list[str] = []
+        """Runs of an earlier version that this process has put under the journal, as they were."""
+        sa.event.listen(engine, "before_execute", self._before_execute)
+        sa.event.listen(engine, "commit", self._on_commit)
+        sa.event.listen(engine, "rollback", _forget)
+        sa.event.listen(engine, "checkin", self._on_checkin)
+
+    # --- a transaction ----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _before_execute(
+        connection: sa.Connection, clause: Any, multiparams: Any, params: Any, _options: Mapping[str, Any]
+    ) -> None:
+        """Keep what the rows are that a statement is about to change."""
+        if not isinstance(clause, (Insert, Update, Delete)):
+            return
+        table = clause.table
+        if table is not metadata.tables.get(getattr(table, "name", "")) or table.name not in JOURNALED:
+            return
+        touched: _Touched = connection.info.setdefault(_TOUCHED, _Touched())
+        each: list[Mapping[str, Any]] = list(multiparams) or [params or {}]
+        if isinstance(clause, Insert):
+            _about_to_insert(connection, touched, clause, each)
+            return
+        for values in each:
+            query = query_of(table).with_for_update(key_share=True)
+            if clause.whereclause is not None:
+                query = query.where(clause.whereclause)
+            for run_id, key, row in read_rows(connection, table, query, values):
+                touched.before.setdefault((table.name, run_id, key), hash_of(row))
+
+    def _on_commit(self, connection: sa.Connection) -> None:
+        """Write an entry for each run whose rows have changed."""
+        touched: _Touched | None = connection.info.pop(_TOUCHED, None)
+        if touched is None:
+            return
+        changes = _changes(connection, touched)
+        if not changes:
+            return
+        written = None
+        follows = 0 if self.chain is None else self.chain.length()
+        lock_journal(connection)
+        for run_id, rows in sorted(changes.items()):
+            written = _write(connection, run_id, rows, follows)
+        connection.info[_WRITTEN] = written
+
+    def _on_checkin(self, _connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
+        """Link what was committed on a connection, now that the transaction is over."""
+        record.info.pop(_TOUCHED, None)
+        written: Link | None = record.info.pop(_WRITTEN, None)
+        if written is not None and self.chain is not None:
+            try:
+                _link(self.chain, written)
+            except (OSError, EnvironmentRefused) as error:  # the next link covers it: what is committed is committed
+                _LOG.warning("the ledger's newest entry has no link in the chain yet: %s", error)
+
+    # --- what is made up for ----------------------------------------------------------------------------------
+
+    def catch_up(self) -> bool:
+        """Link the newest entry if nothing vouches for it yet: its process died first. Return whether there was one.
+
+        Rows that no entry explains stay unexplained.
+
+        Raises:
+            EnvironmentRefused: if that entry is not as a transaction has written it: no link is to vouch for it.
+        """
+        assert self.chain is not None
+        with self.engine.connect() as connection:
+            last = _last(connection)
+        if last is None:
+            return False
+        said = said_by(last.said)
+        if (wrong := wrong_in(last, said)) is not None:
+            raise EnvironmentRefused(
+                Problem(
+                    f"{wrong.where} {wrong.what}",
+                    "a link vouches for an entry as its transaction has written it",
+                    "find out who has changed it; put back what `backfill verify` says was there, or the ledger from its backup",
+                )
+            )
+        before = self.chain.length()
+        link = _link(self.chain, Link(last.number, last.hash, said), newest=self._newest)
+        return link.number > before
+
+    def _newest(self) -> int:
+        with self.engine.connect() as connection:
+            return newest(connection)
+
+    def adopt(self, connection: sa.Connection) -> None:
+        """Enter every row of runs that the journal knows nothing of: those of an earlier version."""
+        known = {row.run_id for row in connection.execute(sa.select(journal.c.run_id).distinct())}
+        rows: dict[str, dict[str, Any]] = {}
+        for name in sorted(JOURNALED):
+            table = metadata.tables[name]
+            for run_id, key, row in read_rows(connection, table, query_of(table), {}):
+                if run_id not in known:
+                    _enter(rows, table, run_id, key, None, hash_of(row))
+        lock_journal(connection)
+        for run_id, found in sorted(rows.items()):
+            connection.info[_WRITTEN] = _write(connection, run_id, found, 0, adopted=True)
+        self.adopted = sorted(rows.keys() - {INSTALLATION})
+
+
+def _forget(connection: sa.Connection) -> None:
+    if connection.invalidated:
+        return
+    connection.info.pop(_TOUCHED, None)
+    connection.info.pop(_WRITTEN, None)
+
+
+def _about_to_insert(
+    connection: sa.Connection, touched: _Touched, clause: Insert, each: Iterable[Mapping[str, Any]]
+) -> None:
+    table = clause.table
+    assert isinstance(table, sa.Table)
+    if is_numbered(table):
+        if table.name not in touched.grown:
+            touched.grown[table.name] = connection.execute(sa.select(sa.func.max(table.c.id))).scalar() or 0
+        return
+    own = dict(clause.compile().params) if clause._values else {}  # noqa: SLF001 - compiled only where the statement brings values
+    for values in each:
+        run_id, key = place_of(table, {**own, **values})
+        touched.before.setdefault((table.name, run_id, key), None)
+
+
+def _changes(connection: sa.Connection, touched: _Touched) -> dict[str, dict[str, Any]]:
+    """Return by run what the entry of a transaction says of its rows."""
+    changes: dict[str, dict[str, Any]] = {}
+    after: dict[tuple[str, str, str], str] = {}
+    for name, highest in touched.grown.items():
+        table = metadata.tables[name]
+        for run_id, key, row in read_rows(connection, table, query_of(table).where(table.c.id > highest), {}):
+            after[name, run_id, key] = hash_of(row)
+            touched.before[name, run_id, key] = None
+    missing: dict[tuple[str, str], list[str]] = {}
+    for name, run_id, key in touched.before:
+        if (name, run_id, key) not in after:
+            missing.setdefault((name, run_id), []).append(key)
+    for (name, run_id), keys in missing.items():
+        table = metadata.tables[name]
+        for start in range(0, len(keys), _BATCH):
+            query = query_of(table).where(have_keys(table, run_id, keys[start : start + _BATCH]))
+            for _, key, row in read_rows(connection, table, query, {}):
+                after[name, run_id, key] = hash_of(row)
+    for (name, run_id, key), before in touched.before.items():
+        now_ = after.get((name, run_id, key))
+        if before != now_:
+            _enter(changes, metadata.tables[name], run_id, key, before, now_)
+    return changes
+
+
+def _enter(
+    changes: dict[str, dict[str, Any]], table: sa.Table, run_id: str, key: str, before: str | None, after: str | None
+) -> None:
+    of_table = changes.setdefault(run_id, {}).setdefault(table.name, {"columns": columns_of(table), "rows": {}})
+    of_table["rows"][key] = [before, after]
+
+
+def _write(
+    connection: sa.Connection, run_id: str, rows: Mapping[str, Any], follows: int, *, adopted: bool = False
+) -> Link:
+    last = _last(connection)
+    number, previous = (1, NOTHING) if last is None else (last.number + 1, last.hash)
+    at = datetime.now(UTC)
+    said: dict[str, Any] = {
+        "number": number,
+        "previous": previous,
+        "run": run_id,
+        "at": at.isoformat(),
+        "follows": follows,
+        "rows": rows,
+    } | ({"adopted": True} if adopted else {})
+    text = canonical_json_of_plain(said)
+    own = hashlib.sha256(text.encode()).hexdigest()
+    connection.execute(journal.insert().values(number=number, run_id=run_id, hash=own, said=text))
+    return Link(number, own, {"follows": follows, "at": said["at"]})
+
+
+def _last(connection: sa.Connection) -> sa.Row[Any] | None:
+    """Return the newest entry as the ledger has it.
+
+    Raises:
+        EnvironmentRefused: if it has no number or no hash that the next one could name.
+    """
+    with unforgiving(connection):
+        row = connection.execute(sa.select(journal).order_by(journal.c.number.desc()).limit(1)).one_or_none()
+    if row is not None and not (isinstance(row.number, int) and isinstance(row.hash, str)):
+        raise EnvironmentRefused(
+            Problem(
+                f"the newest entry of the ledger's journal has the number {row.number!r} and the hash {row.hash!r}",
+                "each entry has a number, and the next one names its hash: nothing is written past one that has none",
+                "`backfill verify --all`; find out who has changed it, and put back what was there, or the ledger from its "
+                "backup",
+            )
+        )
+    return row
+
+
+def _link(chain: Chain, entry: Link, *, newest: Callable[[], int] | None = None) -> Link:
+    """Append the link of an entry, unless one of it or of a later entry is there; of one that `newest` knows, if it is given."""
+    content = {"event": EVENT, "run": INSTALLATION, "entry": entry.number, "entryHash": entry.hash}
+    content["at"] = entry.content["at"]
+
+    def same(link: Mapping[str, Any]) -> bool:
+        told = link.get("entry")
+        if link.get("event") != EVENT or not isinstance(told, int) or told < entry.number:
+            return False
+        return newest is None or told == entry.number or told <= newest()
+
+    return chain.append(content, since=int(entry.content["follows"]), same=same)

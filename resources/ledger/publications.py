@@ -1,0 +1,337 @@
+"""Publications: what was about to change a target, what landed, and which run each chunk is from since.
+
+Put here the entries of publications, rollbacks, reinstatements and acceptances, and what the ledger makes of one that landed,
+in one transaction. What is committed to a table, and when, is the publisher's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Self
+
+import sqlalchemy as sa
+
+from manifests.lifecycle import PublicationState, RunState
+from manifests.planner import Plan
+from resources import actors
+from resources.ledger import accepted_versions, instants, policy_in_force, stops, watermarks
+from resources.ledger.cells import illegible
+from resources.ledger.locks import lock_run, require_lease
+from resources.ledger.part import Part, Stored
+from resources.ledger.runs import holding_target, move_run, moved, require_state, run_of
+from resources.ledger.tables import publications, runs
+
+ABANDONED = PublicationState.ABANDONED
+BEFORE = {
+    "publish": RunState.VALIDATED,
+    "rollback": RunState.PUBLISHED,
+    "reinstate": RunState.ROLLED_BACK,
+    "accept": RunState.PUBLISHED,
+}
+"""The state of a run from which each action changes its tables."""
+
+
+@dataclass(frozen=True)
+class PublicationRecord(Stored):
+    """One entry: an action that was about to change a target, and what has become of it."""
+
+    table: ClassVar[sa.Table] = publications
+
+    id: int
+    run_id: str
+    action: str
+    state: PublicationState
+    base_snapshot_id: int | None
+    snapshot_id: int | None
+    files_added: int
+    files_removed: int
+    evidence_root: str
+    ref: str
+    token: int | None
+    actor: str
+    note: str
+    channel: str
+    proof: str
+    started_at: datetime
+    ended_at: datetime | None
+
+    @property
+    def has_landed(self) -> bool:
+        """Whether it has changed what readers see."""
+        return self.state is PublicationState.COMMITTED
+
+    @property
+    def is_intent(self) -> bool:
+        """Whether nobody has said yet what came of it."""
+        return self.state is PublicationState.INTENT
+
+    @property
+    def snapshot(self) -> int:
+        """The snapshot of one that has landed.
+
+        Raises:
+            IllegibleRow: if there is none.
+        """
+        if self.snapshot_id is None:
+            raise illegible(f"ledger publications {self.id}", f"it is {self.state}, and has no snapshot")
+        return self.snapshot_id
+
+    @property
+    def landed_at(self) -> datetime:
+        """When one that has landed was put on record.
+
+        Raises:
+            IllegibleRow: if it does not say.
+        """
+        if self.ended_at is None:
+            raise illegible(f"ledger publications {self.id}", f"it is {self.state}, and has no end")
+        return self.ended_at
+
+    @property
+    def change(self) -> tuple[str, int | None]:
+        """Its action, and the snapshot that it has committed."""
+        return self.action, self.snapshot_id
+
+    @classmethod
+    def of(cls, row: sa.Row[Any]) -> Self:
+        """Return what a row of the table says."""
+        return cls(**{**row._mapping, "state": PublicationState(row.state)})  # noqa: SLF001 - SQLAlchemy's public name
+
+
+class Publications(Part):
+    """The publications of a ledger's runs."""
+
+    def open_publication(
+        self,
+        run_id: str,
+        action: str,
+        base: int | None,
+        evidence_root: str,
+        actor: str,
+        *,
+        ref: str = "",
+        token: int | None = None,
+        unless_stopped: bool = False,
+        policy_hash: str = "",
+    ) -> int:
+        """Record the intent to change the target under a lease's token, before it is changed; return its id.
+
+        Whoever holds the lease knows that nobody is at the same any more: an earlier intent is abandoned, and what came
+        of it is found in the target and recorded under this one.
+
+        Raises:
+            LeaseLost: if the lease was taken over: the intent that counts is the new holder's.
+            TransitionRefused: if `policy_hash`, against which it was held, is not that of the policy in force by now.
+            RunStopped: if somebody has stopped the run, and `unless_stopped` asks for that. A stop that comes later finds
+                the intent, and does not end it.
+        """
+        with self.engine.begin() as connection:
+            if policy_hash:
+                policy_in_force.require_still(connection, policy_hash)
+            if unless_stopped:
+                lock_run(connection, run_id)
+                stops.refuse_held(connection, run_id)
+            if token is not None:
+                require_lease(connection, token)
+                _abandon(connection, run_id, action)
+            result = connection.execute(
+                publications.insert().values(
+                    run_id=run_id,
+                    action=action,
+                    state=PublicationState.INTENT,
+                    base_snapshot_id=base,
+                    evidence_root=evidence_root,
+                    ref=ref,
+                    token=token,
+                    actor=actor,
+                    **actors.columns(actor),
+                    started_at=instants.now(),
+                )
+            )
+            assert result.inserted_primary_key is not None
+            return int(result.inserted_primary_key[0])
+
+    def close_refused(self, publication: int, note: str) -> None:
+        """Record that a publication was refused and changed nothing; one that another process has closed stays as it is."""
+        with self.engine.begin() as connection:
+            connection.execute(
+                publications.update()
+                .where(publications.c.id == publication, publications.c.state == PublicationState.INTENT)
+                .values(state=PublicationState.REFUSED, note=note, ended_at=instants.now())
+            )
+
+    def _before_locking(self, run_id: str) -> tuple[Plan, str]:
+        """Return the plan of a run and its hash, for a transaction that keeps nobody waiting while a plan is parsed."""
+        with self.engine.connect() as connection:
+            record = run_of(connection, run_id)
+        return record.plan, record.plan_hash
+
+    def accept(
+        self,
+        run_id: str,
+        publication: int,
+        *,
+        snapshot_id: int,
+        added: int,
+        removed: int,
+        actor: str,
+        keys: Sequence[str] | None = None,
+    ) -> None:
+        """Record a publication that landed: accepted versions, supersession and state, in one transaction.
+
+        `keys` are the chunks of the target that are the run's from now on; None: all of its plan.
+        """
+        plan, plan_hash = self._before_locking(run_id)
+        with self.engine.begin() as connection:
+            record = holding_target(connection, run_id, plan_hash)
+            at = instants.after_changes_of(connection, record.target)
+            recorded = record.state in {RunState.PUBLISHED, RunState.SUPERSEDED}
+            if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
+                _close_recorded(connection, publication, at)
+                return
+            if keys is None:
+                keys = [chunk.key for chunk in plan.chunks]
+            before = accepted_versions.take(connection, record.target, keys, run_id, at)
+            if len(keys) == len(plan.chunks):  # a run that changes some of the rows completes nothing
+                watermarks.advance(connection, plan, at)
+            require_state(record, BEFORE[_action_of(connection, publication)], RunState.PUBLISHED)
+            move_run(connection, run_id, record.state, RunState.PUBLISHED, actor, f"snapshot {snapshot_id}")
+            _supersede(connection, set(before.values()), run_id, actor)
+
+    def undo(self, run_id: str, publication: int, *, snapshot_id: int, added: int, removed: int, actor: str) -> None:
+        """Record a rollback that landed: the runs accepted before are accepted again."""
+        plan, plan_hash = self._before_locking(run_id)
+        with self.engine.begin() as connection:
+            record = holding_target(connection, run_id, plan_hash)
+            at = instants.after_changes_of(connection, record.target)
+            recorded = record.state is RunState.ROLLED_BACK
+            if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
+                _close_recorded(connection, publication, at)
+                return
+            keys = [chunk.key for chunk in plan.chunks]
+            earlier = accepted_versions.held_before(connection, record.target, run_id, publication)
+            accepted_versions.end(connection, record.target, keys, run_id, RunState.ROLLED_BACK, at, holder=run_id)
+            for chunk, holder in earlier:
+                accepted_versions.insert(connection, record.target, [chunk], holder, at)
+            watermarks.withdraw(connection, plan, at)
+            move_run(connection, run_id, RunState.PUBLISHED, RunState.ROLLED_BACK, actor, f"snapshot {snapshot_id}")
+            for holder in sorted({holder for _, holder in earlier}):
+                if run_of(connection, holder).state is RunState.SUPERSEDED:
+                    move_run(
+                        connection, holder, RunState.SUPERSEDED, RunState.PUBLISHED, actor, f"run {run_id} rolled back"
+                    )
+
+    def accept_version(self, run_id: str, publication: int, *, snapshot_id: int, actor: str) -> None:
+        """Record that a version published under its name is what main shows from now on."""
+        plan, plan_hash = self._before_locking(run_id)
+        with self.engine.begin() as connection:
+            record = holding_target(connection, run_id, plan_hash)
+            at = instants.after_changes_of(connection, record.target)
+            if not _close_publication(connection, publication, snapshot_id, 0, 0, at):
+                return  # another process has recorded it, perhaps with what came after it
+            if record.state is not RunState.PUBLISHED:
+                raise moved(run_id, RunState.PUBLISHED, record.state)
+            keys = [chunk.key for chunk in plan.chunks]
+            before = accepted_versions.take(connection, record.target, keys, run_id, at)
+            watermarks.advance(connection, plan, at)
+            _supersede(connection, set(before.values()), run_id, actor)
+
+    def accepted(self, target: str, keys: Iterable[str] | None = None) -> dict[str, str]:
+        """Return the run accepted today for each chunk of a target (of `keys`, if given)."""
+        with self.engine.connect() as connection:
+            return accepted_versions.holders(connection, target, None if keys is None else list(keys))
+
+    def publications(self, run_id: str) -> list[PublicationRecord]:
+        """Return the publications and rollbacks of a run, in order."""
+        return self._stored(
+            PublicationRecord,
+            sa.select(publications).where(publications.c.run_id == run_id).order_by(publications.c.id),
+        )
+
+    def committed(self, target: str) -> list[PublicationRecord]:
+        """Return the publications, rollbacks and so on of every run of a target that landed, in the order of their records.
+
+        Those of one run come in the order of their entries, even where a ledger was written while its clock was set back.
+        """
+        of_target = runs.c.run_id == publications.c.run_id
+        recorded_at = sa.func.max(publications.c.ended_at).over(
+            partition_by=publications.c.run_id, order_by=publications.c.id
+        )
+        query = (
+            sa.select(publications)
+            .join(runs, of_target)
+            .where(runs.c.target == target, publications.c.state == PublicationState.COMMITTED)
+            .order_by(recorded_at, publications.c.id)
+        )
+        return self._stored(PublicationRecord, query)
+
+    def interrupted_publications(self, target: str) -> list[tuple[int, str, str]]:
+        """Return id, run and action of each publication of a target that may have landed and is not on record.
+
+        Of several tries of the same run, the newest.
+        """
+        query = (
+            sa.select(sa.func.max(publications.c.id), publications.c.run_id, publications.c.action)
+            .join(runs, runs.c.run_id == publications.c.run_id)
+            .where(runs.c.target == target, publications.c.state == PublicationState.INTENT)
+            .where(sa.or_(*(sa.and_(publications.c.action == a, runs.c.state == s) for a, s in BEFORE.items())))
+            .group_by(publications.c.run_id, publications.c.action)
+            .order_by(sa.func.max(publications.c.id))
+        )
+        with self.engine.connect() as connection:
+            return [(row[0], row[1], row[2]) for row in connection.execute(query)]
+
+
+def _abandon(connection: sa.Connection, run_id: str, action: str) -> None:
+    """Close the intents of an action of a run: what came of them is for a later entry to say."""
+    is_open = publications.c.state == PublicationState.INTENT
+    connection.execute(
+        publications.update()
+        .where(publications.c.run_id == run_id, publications.c.action == action, is_open)
+        .values(state=ABANDONED, note="it did not say what came of it; a later entry does", ended_at=instants.now())
+    )
+
+
+def _supersede(connection: sa.Connection, holders: Iterable[str], by: str, actor: str) -> None:
+    """Move the runs that hold no chunk any more since another one has taken theirs.
+
+    What has landed is on record, whatever state a holder is in: earlier versions could give a chunk back to one that
+    was rolled back.
+    """
+    for holder in sorted(holders):
+        published = run_of(connection, holder).state is RunState.PUBLISHED
+        if published and not accepted_versions.still_holds(connection, holder):
+            move_run(connection, holder, RunState.PUBLISHED, RunState.SUPERSEDED, actor, f"by run {by}")
+
+
+def _action_of(connection: sa.Connection, publication: int) -> str:
+    query = sa.select(publications.c.action).where(publications.c.id == publication)
+    return str(connection.execute(query).scalar_one())
+
+
+def _close_publication(
+    connection: sa.Connection, publication: int, snapshot_id: int, added: int, removed: int, at: datetime
+) -> bool:
+    changed = connection.execute(
+        publications.update()
+        .where(publications.c.id == publication, publications.c.state == PublicationState.INTENT)
+        .values(
+            state=PublicationState.COMMITTED,
+            snapshot_id=snapshot_id,
+            files_added=added,
+            files_removed=removed,
+            ended_at=at,
+        )
+    )
+    return changed.rowcount == 1
+
+
+def _close_recorded(connection: sa.Connection, publication: int, at: datetime) -> None:
+    """Close an intent whose outcome another process has put on record, perhaps with what came after it."""
+    connection.execute(
+        publications.update()
+        .where(publications.c.id == publication, publications.c.state == PublicationState.INTENT)
+        .values(state=PublicationState.REFUSED, note="another process has recorded it", ended_at=at)
+    )

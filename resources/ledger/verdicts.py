@@ -1,0 +1,167 @@
+"""Verdicts: what gates say of chunks and of runs, and what follows for both.
+
+Put here how verdicts are recorded and read. How a gate comes to one is the gates'; what an owner may accept is
+`acceptances`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from manifests.canonical import LATER, canonical_json
+from manifests.lifecycle import ChunkState, RunState
+from manifests.planner import StagedFile
+from resources.ledger import instants, judged
+from resources.ledger.cells import parsed
+from resources.ledger.locks import lock_run
+from resources.ledger.part import Part
+from resources.ledger.runs import locked_run, move_run
+from resources.ledger.tables import chunks, verdicts
+
+RAISED = "raised"
+"""In the details of a verdict: the error of a gate that could not judge."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a gate said of a chunk, or of the whole run where `chunk` is empty."""
+
+    gate: str
+    passed: bool
+    summary: str
+    details: Mapping[str, Any]
+    chunk: str = ""
+    attempt: int = 0
+    at: datetime | None = None
+    asks: bool = field(default=False, metadata=LATER)
+    """It neither passes nor fails: an owner has to accept what it found, with a reason."""
+    judged: str = field(default="", metadata=LATER)
+    """Of a run-level verdict: which staged files it is about; see `judged`."""
+
+
+@dataclass(frozen=True)
+class GatedChunk:
+    """What the gate of one chunk measured of the staged files of one attempt; `files` and `derived` with their hashes."""
+
+    chunk: str
+    attempt: int
+    digest: str
+    rows: int
+    measures: Mapping[str, Any]
+    verdict: Verdict
+    files: tuple[StagedFile, ...] | None = None
+    derived: tuple[StagedFile, ...] | None = None
+
+
+class Verdicts(Part):
+    """The verdicts on a ledger's runs and their chunks."""
+
+    def record_gated(self, run_id: str, gated: Sequence[GatedChunk]) -> None:
+        """Record what the gates measured, and their verdicts, for chunks of one pass."""
+        at = instants.now()
+        with self.engine.begin() as connection:
+            lock_run(connection, run_id)  # or two passes over the same chunks could wait for each other's rows
+            for item in gated:
+                hashed = {"files": item.files, "derived": item.derived}
+                changed = connection.execute(
+                    chunks.update()
+                    .where(
+                        chunks.c.run_id == run_id,
+                        chunks.c.chunk == item.chunk,
+                        chunks.c.attempt == item.attempt,
+                        # a chunk that no attempt ever staged is a reconciliation's, which judges what is published; one
+                        # that was planned anew has lost the files that were looked at
+                        sa.or_(
+                            chunks.c.state == ChunkState.STAGED,
+                            sa.and_(chunks.c.state == ChunkState.PLANNED, chunks.c.attempt == 0),
+                        ),
+                    )
+                    .values(
+                        state=ChunkState.PASSED if item.verdict.passed else ChunkState.FAILED,
+                        digest=item.digest,
+                        measures=canonical_json(dict(item.measures)),
+                        **{name: canonical_json(files) for name, files in hashed.items() if files is not None},
+                        error="" if item.verdict.passed else item.verdict.summary,
+                        updated_at=at,
+                    )
+                )
+                if (
+                    changed.rowcount == 1
+                ):  # else another attempt has replaced the files, or another launch has judged them
+                    insert_verdict(connection, run_id, item.verdict, at)
+
+    def record_verdicts(self, run_id: str, found: Sequence[Verdict]) -> None:
+        """Record run-level verdicts."""
+        at = instants.now()
+        with self.engine.begin() as connection:
+            for verdict in found:
+                insert_verdict(connection, run_id, verdict, at)
+
+    def judge(self, run_id: str, found: Sequence[Verdict], actor: str, *, of: str) -> bool:
+        """Record run-level verdicts and move the run: to VALIDATED, or to FAILED naming the gates that did not pass.
+
+        Of one that could not judge, the reason has the error. It stays STAGED where nothing failed and a gate asks for an owner. `of` names the chunks that were judged
+        (`judged.name_of`).
+
+        Returns False, having recorded nothing, if the run is STAGED no more, or other files are staged: another launch has
+        judged it meanwhile, or chunks of it were computed again.
+        """
+        at = instants.now()
+        failed = [verdict.gate for verdict in found if not verdict.passed and not verdict.asks]
+        with self.engine.begin() as connection:
+            staged = locked_run(connection, run_id).state is RunState.STAGED
+            if not staged or judged.present(connection, run_id) != of:
+                return False
+            for verdict in found:
+                insert_verdict(connection, run_id, replace(verdict, judged=of), at)
+            if not failed and any(verdict.asks for verdict in found):
+                return True
+            state = RunState.FAILED if failed else RunState.VALIDATED
+            why = f"gate(s) not passed: {', '.join(failed)}" if failed else f"{len(found)} run gates passed"
+            raised = [f"{one.gate} raised {one.details[RAISED]}" for one in found if one.details.get(RAISED)]
+            why = "; ".join([why, *raised])
+            move_run(connection, run_id, RunState.STAGED, state, actor, why)
+        return True
+
+    def verdicts(self, run_id: str) -> list[Verdict]:
+        """Return the newest verdict of each gate and chunk of a run."""
+        newest: dict[tuple[str, str], Verdict] = {}
+        with self.engine.connect() as connection:
+            for row in connection.execute(
+                sa.select(verdicts).where(verdicts.c.run_id == run_id).order_by(verdicts.c.id)
+            ):
+                newest[row.chunk, row.gate] = Verdict(
+                    row.gate,
+                    row.passed,
+                    row.summary,
+                    parsed(verdicts.c.details, row.details, dict),
+                    row.chunk,
+                    row.attempt,
+                    row.at,
+                    row.asks,
+                    row.judged,
+                )
+        return list(newest.values())
+
+
+def insert_verdict(connection: sa.Connection, run_id: str, verdict: Verdict, at: datetime) -> None:
+    """Put a verdict on record, as given at an instant."""
+    connection.execute(
+        verdicts.insert().values(
+            run_id=run_id,
+            chunk=verdict.chunk,
+            gate=verdict.gate,
+            attempt=verdict.attempt,
+            passed=verdict.passed,
+            asks=verdict.asks,
+            summary=verdict.summary,
+            details=canonical_json(dict(verdict.details)),
+            judged=verdict.judged,
+            at=at,
+        )
+    )
