@@ -607,6 +607,26 @@ def test_what_was_launched_after_a_terminate_is_not_stopped_when_that_is_noted(p
         assert stops.of_run(platform.ledger.engine, RUN) == []
 
 
+def test_a_launch_that_comes_while_the_terminate_before_it_is_noted_goes_on(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = stops.stop
+
+    def stop_after_a_launch(*arguments: Any, **named: Any) -> stops.Stop:
+        stops.launched(platform.ledger.engine, RUN, by="olga")
+        platform.ledger.resume(RUN, "olga")
+        platform.ledger.start_attempt(RUN, keys(platform), edition=0, actor="olga", location="/nowhere")
+        return stop(*arguments, **named)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        terminated = in_dagster(instance, lambda _: None)
+        instance.add_run_tags(terminated.run_id, {RUN_TAG: RUN})
+        monkeypatch.setattr(stops, "stop", stop_after_a_launch)
+        assert note_terminated(platform, instance, terminated.run_id) is None
+    assert [one["state"] for one in platform.ledger.attempts(RUN)] == ["RUNNING"]
+    assert stops.held(platform.ledger.engine, RUN) is None
+
+
 def test_a_launch_that_waits_in_the_queue_while_the_terminate_before_it_is_noted_ends_that_stop(
     platform: Platform,
 ) -> None:

@@ -53,10 +53,11 @@ def stop(
     """Stop a run: end its attempts that are under way, and let nothing be staged or published until it is launched again.
 
     A publication that is under way is not ended: `note` says so. `since` is when it was stopped, where that is noted late:
-    what is asked for after that launches it again.
+    what is asked for after that launches it again, and a launch that has begun after that is not stopped.
 
     Raises:
-        TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or nobody is named.
+        TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or nobody is named; or if
+            somebody has launched it after `since`.
     """
     if problems := actors.no_name(by) + actors.no_reason(reason):
         raise TransitionRefused(problems)
@@ -72,6 +73,8 @@ def stop(
                     "nothing of it is under way; `backfill cancel` or `backfill reject` ends it for good",
                 )
             )
+        if since is not None and (later := _newest_launch(connection, run_id)) is not None and later > since:
+            raise _launched_since(run_id, later, since)
         entry = connection.execute(
             sa.select(publications.c.actor, publications.c.started_at).where(
                 publications.c.run_id == run_id, publications.c.state == "INTENT"
@@ -132,8 +135,7 @@ def launched(
 def newest_launch(engine: sa.Engine, run_id: str) -> datetime | None:
     """Return when somebody's newest launch of a run began; None if nobody has launched it."""
     with engine.connect() as connection:
-        query = sa.select(launches.c.at).where(launches.c.run_id == run_id).order_by(launches.c.id.desc())
-        return connection.execute(query).scalars().first()
+        return _newest_launch(connection, run_id)
 
 
 def newest(engine: sa.Engine, run_id: str) -> int:
@@ -243,6 +245,21 @@ def _holding(connection: sa.Connection, run_id: str) -> list[Stop]:
     """Return the stops that hold a run, in order; the next launch ends them all."""
     query = sa.select(stops).where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None)).order_by(stops.c.id)
     return [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def _newest_launch(connection: sa.Connection, run_id: str) -> datetime | None:
+    query = sa.select(launches.c.at).where(launches.c.run_id == run_id).order_by(launches.c.id.desc())
+    return connection.execute(query).scalars().first()
+
+
+def _launched_since(run_id: str, later: datetime, since: datetime) -> TransitionRefused:
+    return TransitionRefused(
+        Problem(
+            f"run '{run_id}' was launched again at {later:%Y-%m-%d %H:%M:%S} UTC",
+            f"a stop of {since:%Y-%m-%d %H:%M:%S} UTC that is noted late ends what was launched before it",
+            f"nothing is to be done; to stop what was launched since: `backfill stop {run_id} --by NAME`",
+        )
+    )
 
 
 def _newest(connection: sa.Connection, run_id: str) -> int:
