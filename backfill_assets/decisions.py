@@ -531,7 +531,8 @@ def _record_publisher(
     newest = next(iter(reversed(platform.ledger.approvals(record.run_id))), None)
     said = (decision, by, record.plan_hash, comment, break_glass, policy.hash)
     names = ("decision", "decided_by", "plan_hash", "comment", "break_glass", "policy_hash")
-    if newest is not None and said == tuple(newest[name] for name in names):
+    same = newest is not None and said == tuple(newest[name] for name in names)
+    if newest is not None and same and approvals.is_of_present_rows(platform.ledger, newest):
         return
     approvals.record(
         platform.ledger,

@@ -25,6 +25,7 @@ from resources.ledger.facade import Ledger, RunRecord, Verdict, _move, _require_
 from resources.ledger.locks import lock_run
 from resources.ledger.tables import (
     acceptances,
+    amendments,
     approvals,
     attempts,
     erasure_lists,
@@ -151,15 +152,34 @@ def approval_of(ledger: Ledger, found: RunRecord) -> dict[str, Any] | None:
 
 
 def publication_decided(ledger: Ledger, found: RunRecord) -> dict[str, Any] | None:
-    """Return the newest decision of a publisher about a run's plan, or None."""
+    """Return the newest decision of a publisher about a run's plan, or None.
+
+    A decision from before chunks were planned anew is about other rows, and does not count: unlike an approval, which covers
+    what the approved manifest asks for, it says of rows that somebody could look at that readers are to see them.
+    """
     return next(
         (
             one
             for one in reversed(ledger.approvals(found.run_id))
-            if one["decision"] == PUBLISH and one["plan_hash"] == found.plan_hash
+            if one["decision"] == PUBLISH and one["plan_hash"] == found.plan_hash and is_of_present_rows(ledger, one)
         ),
         None,
     )
+
+
+def is_of_present_rows(ledger: Ledger, decision: Mapping[str, Any]) -> bool:
+    """Return whether no chunk of its run was planned anew after a decision."""
+    anew = _planned_anew(ledger, decision["run_id"]).get(decision["run_id"])
+    return anew is None or bool(decision["at"] >= anew)
+
+
+def _planned_anew(ledger: Ledger, run_id: str | None) -> dict[str, datetime]:
+    """Return when chunks of a run (of each, if None) were planned anew last, for those of which any were."""
+    query = sa.select(amendments.c.run_id, sa.func.max(amendments.c.at)).group_by(amendments.c.run_id)
+    if run_id is not None:
+        query = query.where(amendments.c.run_id == run_id)
+    with ledger.engine.connect() as connection:
+        return {name: at for name, at in connection.execute(query)}  # noqa: C416 - rows are no pairs to mypy
 
 
 def broken_glass(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
@@ -170,8 +190,9 @@ def broken_glass(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
 def decisions(ledger: Ledger, run_id: str | None = None, *, break_glass: bool = False) -> list[dict[str, Any]]:
     """Return every decision (of a run, if given) in order: who, in which role, when, about which plan, and why.
 
-    `void` is true of a decision about a plan, or numbers, that are no longer the run's.
+    `void` is true of a decision about a plan, rows or numbers that are no longer the run's.
     """
+    anew = _planned_anew(ledger, run_id)
     query = sa.select(approvals, runs.c.plan_hash.label("present")).join(runs, runs.c.run_id == approvals.c.run_id)
     taken = sa.select(acceptances, runs.c.plan_hash.label("present")).join(runs, runs.c.run_id == acceptances.c.run_id)
     if run_id is not None:
@@ -193,7 +214,8 @@ def decisions(ledger: Ledger, run_id: str | None = None, *, break_glass: bool = 
             "policyHash": one["policy_hash"],
             "channel": one["channel"],
             "proof": one["proof"],
-            "void": one["plan_hash"] != one["present"],
+            "void": one["plan_hash"] != one["present"]
+            or (one["decision"] == PUBLISH and one["at"] < anew.get(one["run_id"], one["at"])),
         }
         for one in decided
         if one["break_glass"] or not break_glass
