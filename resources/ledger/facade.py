@@ -1134,6 +1134,14 @@ class Ledger:
         with self.engine.connect() as connection:
             return _holders(connection, target, None if keys is None else list(keys))
 
+    def holdings(self, target: str) -> list[dict[str, Any]]:
+        """Return which run has held each chunk of a target, from when to when, oldest first; see `gates.accepted_then`.
+
+        Both instants are those of the publication, rollback and so on that made it so: `committed` has them as `ended_at`.
+        """
+        query = sa.select(accepted_versions).where(accepted_versions.c.target == target)
+        return self._rows(query.order_by(accepted_versions.c.id))
+
     def publications(self, run_id: str) -> list[dict[str, Any]]:
         """Return the publications and rollbacks of a run, in order."""
         return self._rows(sa.select(publications).where(publications.c.run_id == run_id).order_by(publications.c.id))
