@@ -8,35 +8,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import polars as pl
 import pyarrow as arrow
 import pytest
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from test_taking_back import FEBRUARY, agree, published, readers, state, validated
 
 from backfill_assets.declarations.standard_gates import change_gate
 from backfill_assets.declarations.target import ReconciliationPolicy
 from backfill_assets.gates import judging
 from backfill_assets.gates.accepted_then import accepted_then
+from backfill_assets.ingestion import table_loads
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
-from backfill_assets.publication.publisher import publish, reinstate, rollback
+from backfill_assets.operations.doctor import examine
+from backfill_assets.publication.publisher import cancel, publish, reinstate, rollback
 from backfill_assets.reconciliation import reconcile as reconciliation
 from benchmarks import small_table
 from benchmarks.interleavings import Died, _no_lease_ends, bury
-from benchmarks.small_table import HISTORY, READINGS, SCOPE, closed, declared, initialise, opened, planned, staged
+from benchmarks.small_table import (
+    HISTORY,
+    READINGS,
+    SCOPE,
+    SOURCE,
+    closed,
+    declared,
+    initialise,
+    opened,
+    planned,
+    staged,
+)
 from manifests.errors import EnvironmentRefused, PublicationDeferred
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
 from resources.lakehouse.commits import commit_replacement
-from resources.lakehouse.facade import Scope
+from resources.lakehouse.facade import LOAD_PROPERTY, Scope
 from resources.ledger.facade import Verdict
 
+MARCH = ("2020-03-01", "2020-03-31")
 CHANGE = "change_within_tolerance"
 TENFOLD = 10
 
@@ -224,3 +239,87 @@ def test_a_table_that_another_program_has_set_back_does_not_hold_what_was_accept
         RunState.FAILED,
         "3 of 4 published chunks hold the accepted rows",
     )
+
+
+# --- loads that are taken back ----------------------------------------------------------------------------------------
+
+
+BAD = f"{SOURCE}:bad"
+
+
+@pytest.fixture
+def bad_load(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load of the source that somebody will take back; the source stands for a declared input table."""
+    declared_input = SimpleNamespace(name=SOURCE, quarantine_of="")
+    monkeypatch.setattr(type(platform.products), "input", lambda *_: declared_input)
+    monkeypatch.setattr(type(platform.products), "quarantine_of", lambda *_: declared_input)
+    load_again(platform, BAD)
+
+
+def load_again(platform: Platform, load_id: str) -> None:
+    schema = schema_to_pyarrow(platform.lakehouse.table(SOURCE).schema())
+    event = {"id": "bad", "at": datetime(2020, 2, 2, tzinfo=UTC)}
+    platform.lakehouse.append(SOURCE, [arrow.Table.from_pylist([event], schema=schema)], {LOAD_PROPERTY: load_id})
+
+
+def taken_back(platform: Platform) -> table_loads.LoadUndone:
+    return table_loads.undo_load(platform, SOURCE, BAD, by="ada", reason="the file of another meter")
+
+
+def found(platform: Platform) -> list[tuple[str, str]]:
+    return [(one.kind, one.where) for one in examine(platform)]
+
+
+@pytest.mark.usefixtures("bad_load")
+def test_a_load_that_is_taken_back_names_the_runs_that_may_show_it_yet(platform: Platform) -> None:
+    validated(platform, "waits", computed_by="1", scope=FEBRUARY)
+    published(platform, "back", computed_by="1", scope=MARCH)
+    rollback(platform, "back")
+    planned(platform, small_table.manifest("looks", "REPLACE_PARTITIONS", SCOPE))
+    done = taken_back(platform)
+    assert (done.published_with_it, done.may_be_published_with_it) == ((), ("waits", "back", "looks"))
+    assert found(platform) == [("load-taken-back", "waits"), ("load-taken-back", "looks")]
+    cancel(platform, "looks", "ada", "its input was taken back")
+    publish(platform, "waits")
+    reinstate(platform, "back")
+    assert found(platform) == [("load-taken-back", "waits"), ("load-taken-back", "back")]
+    assert taken_back(platform).published_with_it == ("waits", "back")
+    load_again(platform, f"{BAD}#2")
+    assert found(platform) == []
+
+
+@pytest.mark.usefixtures("bad_load")
+def test_a_run_that_is_published_while_its_load_is_taken_back_is_named(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validated(platform, "run", computed_by="1", scope=FEBRUARY)
+    runs, todo = type(platform.ledger).runs, ["run"]
+
+    def and_published(ledger: Any, **said: Any) -> Any:
+        known = runs(ledger, **said)
+        while todo:
+            publish(platform, todo.pop())
+        return known
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(platform.ledger), "runs", and_published)
+        done = taken_back(platform)
+    assert done.may_be_published_with_it == ("run",)
+    assert found(platform) == [("load-taken-back", "run")]
+
+
+def test_a_run_whose_chunks_were_planned_anew_with_a_load_is_named_when_it_is_taken_back(
+    platform: Platform, request: pytest.FixtureRequest
+) -> None:
+    contract = small_table.manifest("run", "REPLACE_PARTITIONS", FEBRUARY, computed_by="1")
+    terms = Conflict(onConflict=OnConflict.REPLAN)
+    planned(platform, contract.model_copy(update={"conflict": terms}))
+    staged(platform, "run")
+    unjudged(platform, "other", scope=FEBRUARY, computed_by="1")
+    request.getfixturevalue("bad_load")
+    with pytest.raises(PublicationDeferred, match="planned anew"):
+        publish(platform, "run")
+    staged(platform, "run")
+    publish(platform, "run")
+    assert taken_back(platform).published_with_it == ("run",)
+    assert found(platform) == [("load-taken-back", "run")]
