@@ -523,7 +523,8 @@ def _record_publisher(
     newest = next(iter(reversed(platform.ledger.approvals(record.run_id))), None)
     said = (decision, by, record.plan_hash, comment, break_glass, policy.hash)
     names = ("decision", "decided_by", "plan_hash", "comment", "break_glass", "policy_hash")
-    if newest is not None and said == tuple(getattr(newest, name) for name in names):
+    same = newest is not None and said == tuple(getattr(newest, name) for name in names)
+    if newest is not None and same and platform.ledger.is_of_present_rows(newest):
         return
     platform.ledger.record_decision(
         record.run_id,

@@ -40,6 +40,7 @@ from manifests.errors import (
     EnvironmentRefused,
     InputRefused,
     PlanRefused,
+    PublicationDeferred,
     PublicationRefused,
     TransitionRefused,
 )
@@ -374,6 +375,62 @@ def test_a_first_output_that_somebody_else_was_faster_with_is_not_planned_anew_o
         with pytest.raises(PublicationRefused, match="kind BACKFILL never replaces rows"):
             decisions.publish(platform, "slow", by="ops")
         assert platform.ledger.run("slow").state is RunState.REJECTED
+        small_table.closed(platform)
+
+
+def test_a_publishers_decision_is_about_the_rows_that_she_could_look_at(tmp_path: Path):
+    with small_table.declared():
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        put_in_force(platform, {"name": "test", "rules": [{"publishers": ["olga"]}]})
+        for run_id in ("slow", "fast"):
+            text = small_table.manifest(run_id, "REPLACE_PARTITIONS", ("2020-02-01", "2020-02-29"))
+            terms = text.conflict.model_copy(update={"on_conflict": OnConflict.REPLAN})
+            small_table.planned(platform, text.model_copy(update={"conflict": terms}))
+            small_table.staged(platform, run_id)
+        decisions.publish(platform, "fast", by="olga")
+        with pytest.raises(PublicationDeferred, match="planned anew"):
+            decisions.publish(platform, "slow", by="olga", comment="looked at")
+        small_table.staged(platform, "slow")  # other rows than she has seen
+        target = platform.products.target(platform.ledger.run("slow").target)
+        assert [one.partition_key for one in publication_requests(platform, target)] == []
+        with pytest.raises(PublicationRefused, match="no publisher has decided to publish 'slow'"):
+            publication.publish(platform, "slow")
+        (before,) = (one for one in platform.ledger.decisions("slow") if one.decision == "PUBLISH")
+        assert before.void
+        decisions.publish(platform, "slow", by="olga", comment="looked at")
+        (before, anew) = (one for one in platform.ledger.decisions("slow") if one.decision == "PUBLISH")
+        assert (before.void, anew.void) == (True, False)
+        assert platform.ledger.run("slow").state is RunState.PUBLISHED
+        small_table.closed(platform)
+
+
+def test_a_publisher_who_decides_by_a_clock_that_is_ahead_has_not_decided_about_what_is_planned_anew_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with small_table.declared():
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        text = small_table.manifest("run", "REPLACE_PARTITIONS", ("2020-02-01", "2020-02-29"))
+        terms = text.conflict.model_copy(update={"on_conflict": OnConflict.REPLAN})
+        small_table.planned(platform, text.model_copy(update={"conflict": terms}))
+        small_table.staged(platform, "run")
+        record = platform.ledger.run("run")
+        with monkeypatch.context() as ahead:
+            present = instants.now
+            ahead.setattr(instants, "now", lambda: present() + timedelta(minutes=5))
+            platform.ledger.record_decision(
+                "run",
+                approvals.PUBLISH,
+                role=Role.PUBLISHER,
+                by="olga",
+                comment="",
+                plan_hash=record.plan_hash,
+                states={RunState.VALIDATED},
+            )
+        assert platform.ledger.publication_decided(record) is not None
+        platform.ledger.replan("run", record.plan, ["2020-02"], actor="ops", reason="a conflict")
+        assert platform.ledger.publication_decided(record) is None
         small_table.closed(platform)
 
 

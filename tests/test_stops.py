@@ -44,6 +44,7 @@ from manifests.errors import PublicationRefused, RunStopped
 from manifests.lifecycle import RunState
 from resources.ledger import stops
 from resources.ledger.leases import Leases
+from resources.ledger.stops import Stops
 from resources.ledger.tables import leases
 from resources.processes import name_of
 
@@ -605,6 +606,26 @@ def test_what_was_launched_after_a_terminate_is_not_stopped_when_that_is_noted(p
         with stopping.launched(platform, RUN):  # somebody launches it again: it is VALIDATED, and begins no attempt
             assert note_terminated(platform, instance, terminated.run_id) is None
         assert platform.ledger.stops.of_run(RUN) == []
+
+
+def test_a_launch_that_comes_while_the_terminate_before_it_is_noted_goes_on(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = Stops.stop
+
+    def stop_after_a_launch(*arguments: Any, **named: Any) -> stops.Stop:
+        platform.ledger.stops.launched(RUN, by="olga")
+        platform.ledger.resume(RUN, "olga")
+        platform.ledger.start_attempt(RUN, keys(platform), edition=0, actor="olga", location="/nowhere")
+        return stop(*arguments, **named)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        terminated = in_dagster(instance, lambda _: None)
+        instance.add_run_tags(terminated.run_id, {RUN_TAG: RUN})
+        monkeypatch.setattr(Stops, "stop", stop_after_a_launch)
+        assert note_terminated(platform, instance, terminated.run_id) is None
+    assert [one.state for one in platform.ledger.attempts(RUN)] == ["RUNNING"]
+    assert platform.ledger.stops.held(RUN) is None
 
 
 def test_a_launch_that_waits_in_the_queue_while_the_terminate_before_it_is_noted_ends_that_stop(

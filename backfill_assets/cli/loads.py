@@ -286,3 +286,6 @@ def unload(table: str, load_id: str, by: str, reason: str, as_json: bool) -> Non
     if done.published_with_it:
         click.echo(f"  published rows were computed with it, by: {', '.join(done.published_with_it)}")
         click.echo("  plan a restatement of what they published")
+    if done.may_be_published_with_it:
+        click.echo(f"  may be published with it yet: {', '.join(done.may_be_published_with_it)}")
+        click.echo("  cancel them, and plan them again; one that is rolled back is not to be reinstated")

@@ -224,7 +224,7 @@ class ReconciliationContext:
         measures: what the chunk gates measured: rows of slice columns and sums, each with its `chunk`.
         after: the same of the chunks as readers would see them; differs from `measures` where only some entities are
             computed and merged.
-        accepted: the same of the version accepted today; None for a chunk that has none.
+        accepted: the same of the version that had been accepted of what the run was planned on; None for a chunk that had none.
         tolerances: by name.
         shared: returns what a function of the context found, under a name; gates that share it have it found once.
         source_time_column: the source's column of the rows' instants.

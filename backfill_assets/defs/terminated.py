@@ -26,14 +26,13 @@ def note_terminated(platform: Platform, instance: dg.DagsterInstance, dagster_ru
     if platform.ledger.find(run_id) is None:
         return None
     known = [one.at.timestamp() for one in platform.ledger.stops.of_run(run_id)]
-    later = platform.ledger.stops.newest_launch(run_id)
-    if any(at >= found.start_time for at in known) or (later is not None and later.timestamp() > found.end_time):
-        return None  # it was noted, or somebody has launched the run again since
+    if any(at >= found.start_time for at in known):
+        return None  # it was noted
     try:
         through = f"{stops.TERMINATE} {dagster_run_id}"
         since = datetime.fromtimestamp(found.end_time, UTC)
         return platform.ledger.stops.stop(run_id, by="Dagster", through=through, since=since)
-    except TransitionRefused:  # it is over, or nothing of it could be under way
+    except TransitionRefused:  # it is over, nothing of it could be under way, or somebody has launched it again since
         return None
 
 

@@ -27,6 +27,7 @@ from backfill_assets.declarations.target import (
     ReconciliationContext,
     TargetTable,
 )
+from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
 from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
 from backfill_assets.installation import Platform
@@ -350,7 +351,7 @@ def reconciliation_context(
     scope = DayRange.model_construct(start=planned[0].start, end=planned[-1].end)
     source = platform.lakehouse.source_state(target.source, target.source_time_column, plan.source_snapshot_id)
     last = max(file.last_day for file in source.files)
-    holders = platform.ledger.accepted(target.name, keys)
+    holders = accepted_then(platform, target.name, plan.base_snapshot_id, keys)
     accepted: dict[str, Any] = dict.fromkeys(keys)
     for run_id in sorted(set(holders.values())):
         for chunk in platform.ledger.chunks(run_id):

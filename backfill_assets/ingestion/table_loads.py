@@ -35,8 +35,8 @@ from backfill_assets.ingestion.input_files import (
     unique_columns,
 )
 from backfill_assets.installation import Platform
+from backfill_assets.planning.pinned_loads import SHOWN, publishing_with
 from manifests.errors import InputRefused, Problem
-from manifests.lifecycle import RunState
 from manifests.model import VERSION_PATTERN
 from resources import actors
 from resources.lakehouse.facade import VersionTaken
@@ -59,7 +59,6 @@ _OF_HASH = 12
 """So many are shown where a load is named in a command."""
 _KEYS_AT_ONCE = 2_000_000
 """Keys whose repetitions are looked for in memory at once."""
-_WAS_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
 
 
 @dataclass(frozen=True)
@@ -89,13 +88,15 @@ class QuarantinedRows:
 class LoadUndone:
     """A load that was taken back, and the runs whose published rows were computed with it.
 
-    `new` is False if all of it was taken back before, and nothing was done.
+    `new` is False if all of it was taken back before, and nothing was done. `may_be_published_with_it` are the runs that have
+    read it, or will, and are not over: readers may see it by them yet.
     """
 
     load: Load
     snapshot_id: int
     published_with_it: tuple[str, ...]
     new: bool
+    may_be_published_with_it: tuple[str, ...] = ()
 
 
 def load_file(
@@ -258,7 +259,14 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
                 is_new |= rejected.undone_by is None
                 platform.lakehouse.undo_load(quarantine.name, found.load_id, properties)
     load = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == found.load_id)
-    return LoadUndone(load, snapshot.snapshot_id, tuple(_published_with(platform, declared, load)), is_new)
+    with_it = publishing_with(platform, declared.name, load.load_id)
+    return LoadUndone(
+        load,
+        snapshot.snapshot_id,
+        tuple(run_id for run_id, state in with_it.items() if state in SHOWN),
+        is_new,
+        tuple(run_id for run_id, state in with_it.items() if state not in SHOWN),
+    )
 
 
 def _load_meant(loads: Sequence[Load], table: str, text: str) -> Load:
@@ -466,15 +474,3 @@ def _quarantined(opened: InputFile, file: str, at: datetime, repeated: _Repeated
                 pl.lit(at).alias("ingested_at"),
             )
             yield rows.to_arrow().cast(schema)
-
-
-def _published_with(platform: Platform, table: InputTable, load: Load) -> Sequence[str]:
-    """Return the runs that readers see, or saw, and whose pinned snapshot of a table has the rows of a load."""
-    with_it = platform.lakehouse.snapshots_with_load(table.name, load.load_id)
-    found = []
-    for record in platform.ledger.runs(states=_WAS_PUBLISHED):
-        pins = {pin.table: pin.snapshot_id for pin in record.plan.references}
-        pins[record.plan.source] = record.plan.source_snapshot_id
-        if pins.get(table.name) in with_it:
-            found.append(record.run_id)
-    return found

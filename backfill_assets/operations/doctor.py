@@ -36,6 +36,7 @@ from backfill_assets.evidence.collected import collected_snapshots, collections
 from backfill_assets.evidence.events import MOVED
 from backfill_assets.evidence.records import catch_up, harmed, harmed_of, is_behind, name_of, planted, untold
 from backfill_assets.installation import Platform
+from backfill_assets.planning.pinned_loads import MAY_BE_SHOWN, pinned, taken_back
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of
 from backfill_assets.publication.recording import PROCESS_ENDED, close_intent, protect_bases, record_landed, tell_again
@@ -43,6 +44,7 @@ from backfill_assets.review.kept_diffs import due, keep_diff
 from manifests.chunks import Chunking, first_day, last_day
 from manifests.errors import EnvironmentRefused, InputRefused, LedgerLocked, Refused, StateMoved
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WAS_PUBLISHED, WITHDRAW, RunState
+from manifests.model import Mode
 from manifests.planner import StagedFile
 from manifests.text import visible
 from resources import logs
@@ -172,7 +174,7 @@ def examine(platform: Platform) -> list[Disagreement]:
         tables = () if target is None else target.changed_tables
         look_at = partial(_look_at_target, platform, name, target)
         found += _settled(platform, partial(_as_far_as_possible, platform, name, look_at), tables)
-    for look in (_attempts, _evidence, _records, _diffs, _journal, _leases, _freezes, _clock, _policy_file):
+    for look in (_attempts, _loads, _evidence, _records, _diffs, _journal, _leases, _freezes, _clock, _policy_file):
         found += _settled(platform, partial(_as_far_as_possible, platform, "ledger", partial(look, platform)))
     for one in found:
         text = f"{one.where}: {one.what}"
@@ -695,6 +697,34 @@ def _end_attempt(platform: Platform, run_id: str, attempt: int) -> str:
     return _done(
         platform.ledger.repairs.end_attempt(run_id, attempt, PROCESS_ENDED), "recorded as FAILED: " + PROCESS_ENDED
     )
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def _loads(platform: Platform) -> Iterator[Disagreement]:
+    """Find runs that readers see, or may come to see, and that have read a load which was taken back since.
+
+    Nobody is told of one that is rolled back: it is where it should be, and named once it is reinstated.
+    """
+    looked_at = ({RunState.PUBLISHED} | MAY_BE_SHOWN) - {RunState.ROLLED_BACK}
+    records = {one.run_id: one for one in _runs(platform) if one.state in looked_at and Mode(one.mode).publishes}
+    pins = {}
+    for run_id, record in records.items():
+        with suppress(IllegibleRow):  # what looks at its target says so
+            pins[run_id] = pinned(platform, record)
+    for run_id, table, load in taken_back(platform, pins):
+        state = records[run_id].state
+        why = f": {visible(load.undone_because)}" if load.undone_because else ""
+        yield Disagreement(
+            "load-taken-back",
+            run_id,
+            f"it is {state}, and its plan reads load {load.load_id} of {table}, which {load.undone_by} has taken back{why}",
+            Sure.CERTAIN,
+            "restate what it has published, or roll it back"
+            if state is RunState.PUBLISHED
+            else f"`backfill cancel {run_id}`, and plan the change again, under a new run id",
+        )
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from backfill_assets.declarations.target import (
 )
 from backfill_assets.evidence.seals import SCHEMA_FILE
 from backfill_assets.execution import Execution, Handler
+from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.exception_table import Judged, keep
 from backfill_assets.gates.judging import CHUNK_GATE, everywhere, gate_spec, reconciliation_context, run_verdict
 from backfill_assets.installation import Platform
@@ -260,10 +261,10 @@ def _recorded(platform: Platform, run_id: str) -> list[Verdict]:
 
 
 def _published(platform: Platform, target: TargetTable, plan: Plan) -> dict[str, Published]:
-    """Return the files of each chunk at the plan's base, and who has accepted it."""
+    """Return the files of each chunk at the plan's base, and who had accepted it then: others may have published since."""
     scopes = chunk_scopes(target, plan.chunks)
     files = platform.lakehouse.file_rows_by_chunk(target.name, plan.base_snapshot_id, scopes)
-    holders = platform.ledger.accepted(target.name, scopes)
+    holders = accepted_then(platform, target.name, plan.base_snapshot_id, scopes)
     runs = {run_id: platform.ledger.run(run_id) for run_id in sorted(set(holders.values()))}
     plans = {run_id: platform.ledger.plans(record) for run_id, record in runs.items()}
     chunks = {run_id: {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)} for run_id in runs}

@@ -11,6 +11,8 @@ snapshot was in the history of main. Without it the publications before the gap 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -55,6 +57,44 @@ def ancestors(table: Table, ref: str = MAIN_BRANCH) -> Iterator[Snapshot]:
         if _age(mark) < _age(last):  # else main has been moved back behind it: it is no history of what main is now
             for last in _chain(left, mark.snapshot_id):
                 yield last
+
+
+@dataclass(frozen=True)
+class Past:
+    """What main had been, as far as the table knows, when it was a snapshot; see `past_before`.
+
+    Attributes:
+        snapshots: those that lead to it, itself first, and the older ones of main's history, also behind its gaps.
+        before: those that main has been before it, and was moved back from.
+        known: every snapshot that the table knows.
+        at: when it was committed.
+    """
+
+    snapshots: tuple[Snapshot, ...]
+    before: frozenset[int]
+    known: frozenset[int]
+    at: datetime
+
+    def has(self, snapshot_id: int | None, recorded_at: datetime) -> bool:
+        """Tell whether main had been a snapshot by then; of one that has expired since, when it was recorded says so."""
+        if snapshot_id in self.known:
+            return snapshot_id in self.before or any(one.snapshot_id == snapshot_id for one in self.snapshots)
+        return recorded_at <= self.at
+
+
+def past_before(table: Table, snapshot_id: int) -> Past | None:
+    """Return what main had been when it was a snapshot; None if the table does not know that snapshot."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
+    present = by_id.get(snapshot_id)
+    if present is None:
+        return None
+    own = list(_chain(dict(by_id), snapshot_id))
+    seen = {one.snapshot_id for one in own}
+    own += [one for one in ancestors(table) if one.snapshot_id not in seen and _age(one) < _age(present)]
+    log = [entry.snapshot_id for entry in table.metadata.snapshot_log]
+    newest = max((index for index, one in enumerate(log) if one == snapshot_id), default=0)
+    at = datetime.fromtimestamp(present.timestamp_ms / 1000, UTC)
+    return Past(tuple(own), frozenset(log[:newest]), frozenset(by_id), at)
 
 
 def _chain(left: dict[int, Snapshot], snapshot_id: int) -> Iterator[Snapshot]:

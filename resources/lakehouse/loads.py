@@ -109,6 +109,11 @@ class LoadToMake:
     replaced_by: Load | None = None
 
 
+def content_of(load_id: str) -> str:
+    """Return which content a load has brought: its id, without the number of a content that was loaded once more."""
+    return load_id.partition("#")[0]
+
+
 def load_to_make(loads: list[Load], content: str, *, replaces: bool = False) -> LoadToMake:
     """Return under which id content is loaded, and what has brought it before.
 
@@ -118,7 +123,7 @@ def load_to_make(loads: list[Load], content: str, *, replaces: bool = False) -> 
     numbers = [int(number or 1) for one, _, number in (load.load_id.partition("#") for load in loads) if one == content]
     load_id = content if not numbers else f"{content}#{max(numbers) + 1}"
     there = [load for load in loads if load.undone_by is None]
-    before = next((load for load in reversed(there) if load.load_id.partition("#")[0] == content), None)
+    before = next((load for load in reversed(there) if content_of(load.load_id) == content), None)
     newest = there[-1] if there else None
     return LoadToMake(load_id, before, newest if replaces and newest is not before else None)
 

@@ -7,12 +7,33 @@ every version that was ever accepted stays on record.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
 import sqlalchemy as sa
 
 from manifests.lifecycle import ROLLBACK, PublicationState, RunState
+from resources.ledger.part import Stored
 from resources.ledger.tables import accepted_versions, publications, runs
+
+TABLE = accepted_versions
+
+
+@dataclass(frozen=True)
+class AcceptedVersion(Stored):
+    """One chunk of a target, while it was a run's."""
+
+    table: ClassVar[sa.Table] = accepted_versions
+
+    id: int
+    target: str
+    chunk: str
+    run_id: str
+    accepted_at: datetime
+    ended_at: datetime | None
+    ended_by: str | None
+    ended_how: str | None
 
 
 def holders(connection: sa.Connection, target: str, keys: Sequence[str] | None) -> dict[str, str]:

@@ -56,11 +56,11 @@ class Amendments(Part):
             StateMoved: if the run is VALIDATED no more.
             LeaseLost: if the lease under which the conflict was found was taken over.
         """
-        at = instants.now()
         with self.engine.begin() as connection:
             if token is not None:
                 require_lease(connection, token)
             lock_run(connection, run_id)
+            at = instants.after_decisions(connection, run_id, instants.now())
             move_run(connection, run_id, RunState.VALIDATED, RunState.RUNNING, actor, reason)
             last = connection.execute(
                 sa.select(sa.func.max(amendments.c.number)).where(amendments.c.run_id == run_id)

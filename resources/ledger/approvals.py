@@ -23,7 +23,7 @@ from resources.ledger.acceptances import Acceptances
 from resources.ledger.locks import require_lease
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, locked_run, move_run, require_name, require_plan, require_state
-from resources.ledger.tables import acceptances, approvals, runs
+from resources.ledger.tables import acceptances, amendments, approvals, runs
 
 REVIEWED, PUBLISH, ROLLBACK, REINSTATE, ACCEPT = (
     DecisionKind.REVIEWED,
@@ -73,7 +73,7 @@ class ApprovalRecord(Stored):
 
 @dataclass(frozen=True)
 class RunDecision:
-    """One decision about a run, of whatever role. `void`: about a plan, or numbers, that are no longer the run's."""
+    """One decision about a run, of whatever role. `void`: about a plan, rows or numbers that are no longer the run's."""
 
     run_id: str
     decision: str
@@ -248,22 +248,43 @@ class Approvals(Part):
         )
 
     def publication_decided(self, found: RunRecord) -> ApprovalRecord | None:
-        """Return the newest decision of a publisher about a run's plan, or None."""
+        """Return the newest decision of a publisher about a run's plan, or None.
+
+        A decision from before chunks were planned anew is about other rows, and does not count: unlike an approval, which
+        covers what the approved manifest asks for, it says of rows that somebody could look at that readers are to see them.
+        """
         return next(
             (
                 one
                 for one in reversed(self.approvals(found.run_id))
-                if one.decision == PUBLISH and one.plan_hash == found.plan_hash
+                if one.decision == PUBLISH and one.plan_hash == found.plan_hash and self.is_of_present_rows(one)
             ),
             None,
         )
+
+    def is_of_present_rows(self, decision: ApprovalRecord) -> bool:
+        """Return whether no chunk of its run was planned anew after a decision."""
+        anew = self._planned_anew(decision.run_id).get(decision.run_id)
+        return anew is None or decision.at >= anew
+
+    def _planned_anew(self, run_id: str | None) -> dict[str, datetime]:
+        """Return when chunks of a run (of each, if None) were planned anew last, for those of which any were."""
+        query = sa.select(amendments.c.run_id, sa.func.max(amendments.c.at)).group_by(amendments.c.run_id)
+        if run_id is not None:
+            query = query.where(amendments.c.run_id == run_id)
+        with self.engine.connect() as connection:
+            return {name: at for name, at in connection.execute(query)}  # noqa: C416 - rows are no pairs to mypy
 
     def broken_glass(self, run_id: str) -> list[ApprovalRecord]:
         """Return the decisions on a run for which somebody broke the glass."""
         return [one for one in self.approvals(run_id) if one.break_glass]
 
     def decisions(self, run_id: str | None = None, *, break_glass: bool = False) -> list[RunDecision]:
-        """Return every decision (of a run, if given) in order: who, in which role, when, about which plan, and why."""
+        """Return every decision (of a run, if given) in order: who, in which role, when, about which plan, and why.
+
+        `void` is true of a decision about a plan, rows or numbers that are no longer the run's.
+        """
+        anew = self._planned_anew(run_id)
         query = sa.select(approvals, runs.c.plan_hash.label("present")).join(runs, runs.c.run_id == approvals.c.run_id)
         taken = sa.select(acceptances, runs.c.plan_hash.label("present")).join(
             runs, runs.c.run_id == acceptances.c.run_id
@@ -273,7 +294,7 @@ class Approvals(Part):
         with self.engine.connect() as connection:
             decided = connection.execute(query).all()
             accepted = [] if break_glass else connection.execute(taken).all()
-        found = [_decision_of(row) for row in decided if row.break_glass or not break_glass]
+        found = [_decision_of(row, anew.get(row.run_id)) for row in decided if row.break_glass or not break_glass]
         known = Acceptances(self.engine)
         still = {name: known.accepted_gates(name) for name in {row.run_id for row in accepted}}
         found += [_acceptance_of(row, still[row.run_id]) for row in accepted]
@@ -307,7 +328,9 @@ def _insert(
     )
 
 
-def _decision_of(row: sa.Row[Any]) -> RunDecision:
+def _decision_of(row: sa.Row[Any], anew: datetime | None) -> RunDecision:
+    """Return the decision of a row; `anew` is when chunks of its run were planned anew last."""
+    outlived = anew is not None and row.decision == PUBLISH and row.at < anew
     return RunDecision(
         row.run_id,
         row.decision,
@@ -321,7 +344,7 @@ def _decision_of(row: sa.Row[Any]) -> RunDecision:
         row.policy_hash,
         row.channel,
         row.proof,
-        void=row.plan_hash != row.present,
+        void=row.plan_hash != row.present or outlived,
     )
 
 

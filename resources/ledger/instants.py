@@ -15,6 +15,7 @@ from manifests.lifecycle import PublicationState
 from resources.ledger.cells import Utc, legible
 from resources.ledger.tables import (
     acceptances,
+    amendments,
     approvals,
     attempts,
     policy_decisions,
@@ -26,7 +27,7 @@ from resources.ledger.tables import (
 
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far the clocks of two machines may be apart before it is said."""
-_OF_A_RUN = (runs.c.updated_at, transitions.c.at, approvals.c.at, acceptances.c.at)
+_OF_A_RUN = (runs.c.updated_at, transitions.c.at, approvals.c.at, acceptances.c.at, amendments.c.at)
 _OF_ALL = (
     runs.c.updated_at,
     transitions.c.at,
@@ -85,6 +86,14 @@ def require_after_run(connection: sa.Connection, run_id: str, at: datetime) -> N
     for column in _OF_A_RUN:
         newest = connection.execute(sa.select(sa.func.max(column)).where(column.table.c.run_id == run_id)).scalar()
         _require(newest, at, f"run '{run_id}'")
+
+
+def after_decisions(connection: sa.Connection, run_id: str, at: datetime) -> datetime:
+    """Return an instant, but after every decision about a run on record: what makes them void is later than they are."""
+    newest: datetime | None = connection.execute(
+        sa.select(sa.func.max(approvals.c.at)).where(approvals.c.run_id == run_id)
+    ).scalar()
+    return at if newest is None else max(at, newest + _MOMENT)
 
 
 def require_after_policy(connection: sa.Connection, at: datetime) -> None:

@@ -17,6 +17,7 @@ from manifests.lifecycle import PublicationState, RunState
 from manifests.planner import Plan
 from resources import actors
 from resources.ledger import accepted_versions, instants, policy_in_force, stops, watermarks
+from resources.ledger.accepted_versions import AcceptedVersion
 from resources.ledger.cells import illegible
 from resources.ledger.locks import lock_run, require_lease
 from resources.ledger.part import Part, Stored
@@ -242,6 +243,14 @@ class Publications(Part):
         """Return the run accepted today for each chunk of a target (of `keys`, if given)."""
         with self.engine.connect() as connection:
             return accepted_versions.holders(connection, target, None if keys is None else list(keys))
+
+    def holdings(self, target: str) -> list[AcceptedVersion]:
+        """Return which run has held each chunk of a target, from when to when, oldest first.
+
+        Both instants are those of the publication, rollback and so on that made it so: of those `committed` returns.
+        """
+        query = sa.select(accepted_versions.TABLE).where(accepted_versions.TABLE.c.target == target)
+        return self._stored(AcceptedVersion, query.order_by(accepted_versions.TABLE.c.id))
 
     def publications(self, run_id: str) -> list[PublicationRecord]:
         """Return the publications and rollbacks of a run, in order."""

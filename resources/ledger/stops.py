@@ -54,10 +54,11 @@ class Stops(Part):
         """Stop a run: end its attempts that are under way, and let nothing be staged or published until it is launched again.
 
         A publication that is under way is not ended: `note` says so. `since` is when it was stopped, where that is noted late:
-        what is asked for after that launches it again.
+        what is asked for after that launches it again, and a launch that has begun after that is not stopped.
 
         Raises:
-            TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or nobody is named.
+            TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or nobody is named; or if
+                somebody has launched it after `since`.
         """
         if problems := actors.no_name(by) + actors.no_reason(reason):
             raise TransitionRefused(problems)
@@ -73,6 +74,8 @@ class Stops(Part):
                         "nothing of it is under way; `backfill cancel` or `backfill reject` ends it for good",
                     )
                 )
+            if since is not None and (later := _newest_launch(connection, run_id)) is not None and later > since:
+                raise _launched_since(run_id, later, since)
             entry = connection.execute(
                 sa.select(publications.c.actor, publications.c.started_at).where(
                     publications.c.run_id == run_id, publications.c.state == PublicationState.INTENT
@@ -131,8 +134,7 @@ class Stops(Part):
     def newest_launch(self, run_id: str) -> datetime | None:
         """Return when somebody's newest launch of a run began; None if nobody has launched it."""
         with self.engine.connect() as connection:
-            query = sa.select(launches.c.at).where(launches.c.run_id == run_id).order_by(launches.c.id.desc())
-            return connection.execute(query).scalars().first()
+            return _newest_launch(connection, run_id)
 
     def newest(self, run_id: str) -> int:
         """Return the number of a run's newest stop; 0 if it was never stopped."""
@@ -235,6 +237,21 @@ def _holding(connection: sa.Connection, run_id: str) -> list[Stop]:
     """Return the stops that hold a run, in order; the next launch ends them all."""
     query = sa.select(stops).where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None)).order_by(stops.c.id)
     return [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def _newest_launch(connection: sa.Connection, run_id: str) -> datetime | None:
+    query = sa.select(launches.c.at).where(launches.c.run_id == run_id).order_by(launches.c.id.desc())
+    return connection.execute(query).scalars().first()
+
+
+def _launched_since(run_id: str, later: datetime, since: datetime) -> TransitionRefused:
+    return TransitionRefused(
+        Problem(
+            f"run '{run_id}' was launched again at {later:%Y-%m-%d %H:%M:%S} UTC",
+            f"a stop of {since:%Y-%m-%d %H:%M:%S} UTC that is noted late ends what was launched before it",
+            f"nothing is to be done; to stop what was launched since: `backfill stop {run_id} --by NAME`",
+        )
+    )
 
 
 def _newest(connection: sa.Connection, run_id: str) -> int:

@@ -1,0 +1,74 @@
+"""Who had accepted the chunks of a target when a snapshot was what its readers saw.
+
+Put here how the ledger's record of who holds what is held against the history of the table. A plan pins the rows that its
+gates and reconciliations compare with; others publish, roll back and reinstate while it is judged, so that who holds a
+chunk by then says nothing about those rows. What is compared with them is the product's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+
+from backfill_assets.installation import Platform
+from manifests.errors import EnvironmentRefused, InputRefused, Problem
+from manifests.lifecycle import ACCEPT, PUBLISH
+from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY
+from resources.lakehouse.lineage import Past, past_before
+from resources.ledger.facade import PublicationRecord
+
+
+def accepted_then(
+    platform: Platform, target: str, snapshot_id: int | None, keys: Collection[str] | None = None
+) -> dict[str, str]:
+    """Return the run that had been accepted for each chunk of a target (of `keys`, if given) when main was a snapshot.
+
+    None of them had been, where `snapshot_id` is None: the table had no rows.
+
+    Raises:
+        EnvironmentRefused: if the ledger does not say yet: a change that led to that snapshot is not on record.
+        InputRefused: if the snapshot is gone.
+    """
+    if snapshot_id is None:
+        return {}
+    held = platform.ledger.holdings(target)  # before what was committed is read: each of these came by one of those
+    committed = platform.ledger.committed(target)
+    past = past_before(platform.lakehouse.table(target), snapshot_id)
+    if past is None:
+        raise InputRefused(
+            Problem(
+                f"{target} has snapshot {snapshot_id} no more",
+                "what is judged is held against the rows that its plan was made on",
+                "plan the change again, under a new run id, on the table as it is now",
+            )
+        )
+    _require_recorded(platform, target, past, committed)
+    changed_by = {one.ended_at: one.snapshot_id for one in committed}
+
+    def had_happened(at: datetime | None) -> bool:
+        return at is not None and past.has(changed_by.get(at), at)
+
+    return {
+        one.chunk: one.run_id
+        for one in held
+        if (keys is None or one.chunk in keys) and had_happened(one.accepted_at) and not had_happened(one.ended_at)
+    }
+
+
+def _require_recorded(platform: Platform, target: str, past: Past, committed: Collection[PublicationRecord]) -> None:
+    known = {(one.run_id, one.snapshot_id, one.action) for one in committed}
+    for _, run_id, action in platform.ledger.interrupted_publications(target):
+        written = PUBLISH if action == ACCEPT else action
+        for snapshot in past.snapshots:
+            if (said := snapshot.summary) is None:
+                continue
+            is_its_own = said.get(RUN_PROPERTY) == run_id and said.get(ACTION_PROPERTY) == written
+            if is_its_own and (run_id, snapshot.snapshot_id, action) not in known:
+                raise EnvironmentRefused(
+                    Problem(
+                        f"{action} of run '{run_id}' has landed in {target}, as snapshot {snapshot.snapshot_id}, and is not "
+                        "on record",
+                        "what is judged is held against what was accepted, and the ledger does not say yet who has what",
+                        "`backfill doctor --repair` records it; then the same command again",
+                    )
+                )
