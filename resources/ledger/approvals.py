@@ -160,17 +160,8 @@ class Approvals(Part):
             at = instants.now()
             instants.require_after_run(connection, run_id, at)
             decided = DecisionKind.APPROVED if approve else DecisionKind.REJECTED
-            _insert(
-                connection,
-                record,
-                decided,
-                by,
-                at,
-                comment=comment,
-                self_approved=own and approve,
-                break_glass=break_glass,
-                policy_hash=policy_hash,
-            )
+            beside = {"comment": comment, "break_glass": break_glass, "policy_hash": policy_hash}
+            _insert(connection, record, decided, by, at, self_approved=own and approve, **beside)
             move_run(connection, run_id, expected, wanted, by, comment)
             if approve:
                 freezes.begin(connection, record.manifest, at)
