@@ -75,6 +75,7 @@ class SwapMain(TableByTable):
         done = Commit(candidate.snapshot_id, *lakehouse.changed_files(name, candidate))
         if self.is_shown(change):
             return done
+        self.require_own(change, candidate.snapshot_id)
         lakehouse.require_gated(name, self.files(change, name))
         lakehouse.point(
             name,
@@ -84,6 +85,35 @@ class SwapMain(TableByTable):
             token=change.token,
         )
         return done
+
+    def require_own(self, change: Change, snapshot_id: int) -> None:
+        """Refuse a candidate that is not the run's staged files in place of those of its days, on its base, and nothing else.
+
+        What a snapshot says of itself anybody can write, and the branch is open to every program that may write the table.
+
+        Raises:
+            PublicationRefused: naming the files that came and went besides.
+        """
+        lakehouse, name, base = change.platform.lakehouse, change.target.name, change.plan.base_snapshot_id
+        came, gone = lakehouse.came_and_went(name, base, snapshot_id)
+        scopes = [scope for scope, _ in self.scopes(change, name)]
+        staged = {file.path for file in self.files(change, name)}
+        replaced = set() if base is None else set(lakehouse.files_in(name, base, scopes))
+        if lakehouse.parent_of(name, snapshot_id) == base and (came, gone) == (staged, replaced):
+            return
+        others = sorted((came ^ staged) | (gone ^ replaced))
+        raise PublicationRefused(
+            Problem(
+                f"snapshot {snapshot_id} of {name}, the candidate of '{change.record.run_id}', is not what was gated: "
+                + (
+                    f"{len(others)} file(s) came or went besides, the first is {others[0]}"
+                    if others
+                    else "others were made before it"
+                ),
+                "what is published is the run's staged files, in place of those of its days at its base",
+                f"somebody has written to the branch {change.branch}: find out who, and restate the scope with a new run",
+            )
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -259,11 +289,30 @@ class NameVersionFirst(NameVersion):
                     "publish it first",
                 )
             )
+        self.require_on_record(change, snapshot)
         if not self.is_main(change):
+            self.require_own(change, snapshot)
             lakehouse.require_gated(name, self.files(change, name))
             expected: dict[str, int | None] = {MAIN: change.plan.base_snapshot_id}
             lakehouse.point(name, expected=expected, branches={MAIN: snapshot}, token=change.token)
         return Commit(snapshot, 0, 0)
+
+    def require_on_record(self, change: Change, snapshot: int) -> None:
+        """Refuse a version whose name was moved since the ledger knows it.
+
+        Raises:
+            PublicationRefused: naming both snapshots.
+        """
+        published = next((entry["snapshot_id"] for entry in change.committed if entry["action"] == PUBLISH), snapshot)
+        if snapshot != published:
+            raise PublicationRefused(
+                Problem(
+                    f"{self.version} of {change.target.name} names snapshot {snapshot}, and '{change.record.run_id}' was "
+                    f"published as {published}",
+                    "the name of a version is given once",
+                    "find out who moved it (`backfill verify`), and have it put back",
+                )
+            )
 
     def is_main(self, change: Change) -> bool:
         """Whether main has ever shown the version."""
@@ -326,6 +375,7 @@ class NameVersionFirst(NameVersion):
         """
         for name in (self.version, withdrawn(self.version)):
             if (named := self.named(change, name)) is not None:
+                self.require_on_record(change, named)
                 return named
         raise PublicationRefused(
             Problem(

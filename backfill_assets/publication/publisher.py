@@ -338,6 +338,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     last = done_before[-1]
     undone = undone_by([one.change for one in done_before])
     if not change.strategy.has_undone(change, action, len(done_before) + 1):
+        require_explained(platform, run_id)
         files = change.strategy.returning(change, action, undone)
         require_nobody_erased(platform, change.target, change.plan, files, f"the {action}")
     entry = ledger.open_publication(
@@ -373,6 +374,7 @@ def accept(platform: Platform, run_id: str) -> Published:
         record = _with_version(platform, run_id)  # its interrupted rollback may just have been recorded
         change = change_of(platform, record, platform.ledger.chunks(run_id), lease.token)
         root = platform.evidence.verify(run_id, bundle_in_use(platform, run_id))
+        require_explained(platform, run_id)
         require_unharmed(platform, run_id)
         _require_nobody_erased(platform, change)
         base, ref = record.plan.base_snapshot_id, record.plan.version or ""

@@ -251,6 +251,7 @@ class TableByTable:
         """
         last = change.last(table, undone)
         if last is not None:
+            self.require_last_on_record(change, table, undone, last)
             return last
         raise PublicationRefused(
             Problem(
@@ -258,6 +259,24 @@ class TableByTable:
                 "what is undone is what the table's history shows",
                 "`backfill doctor` says whether a collection has removed it by policy, or somebody moved the table; "
                 "restate the scope with a new run",
+            )
+        )
+
+    def require_last_on_record(self, change: Change, table: str, undone: str, last: Snapshot) -> None:
+        """Refuse to undo a snapshot that says it is the run's last change, and is not the one on record.
+
+        Raises:
+            PublicationRefused: naming both.
+        """
+        recorded = change.committed[-1]["snapshot_id"] if change.committed and table == change.tables[0] else None
+        if recorded in {None, last.snapshot_id}:
+            return
+        raise PublicationRefused(
+            Problem(
+                f"snapshot {last.snapshot_id} of {table} says that it is the {undone} of '{change.record.run_id}', which the "
+                f"ledger has as {recorded}: somebody else wrote it",
+                "what is undone is what was committed, and rows of others do not go with it",
+                "`backfill verify` names what was written; take that back, or restate the scope with a new run",
             )
         )
 

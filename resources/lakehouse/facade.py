@@ -149,6 +149,15 @@ class Lakehouse(Tables):
         """Return the data files that may hold rows of scopes at a snapshot, each once."""
         return lookups.paths_in(self.table(name), snapshot_id, scopes)
 
+    def came_and_went(self, name: str, before: int | None, after: int) -> tuple[set[str], set[str]]:
+        """Return the data files that a table has at one snapshot and not at another, and the other way round; None: it was empty."""
+        return lookups.came_and_went(self.table(name), before, after)
+
+    def parent_of(self, name: str, snapshot_id: int) -> int | None:
+        """Return the snapshot that a snapshot was made on; None where it was the first, or is not there."""
+        snapshot = self.table(name).snapshot_by_id(snapshot_id)
+        return None if snapshot is None else snapshot.parent_snapshot_id
+
     def files_beyond(self, name: str, scope: Scope, chunk_of: Callable[[date], str] | None = None) -> list[str]:
         """Describe the current files that may hold rows of a scope and of other days.
 

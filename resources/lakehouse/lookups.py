@@ -128,6 +128,19 @@ def paths_in(table: Table, snapshot_id: int, scopes: Iterable[Scope]) -> list[st
     return list(dict.fromkeys(file.file_path for scope in scopes for file in files_at(table, snapshot_id, scope)))
 
 
+def came_and_went(table: Table, before: int | None, after: int) -> tuple[set[str], set[str]]:
+    """Return the data files that a table has at one snapshot and not at another, and the other way round.
+
+    Raises:
+        InputRefused: if the table has no such snapshot.
+    """
+    old, new = (
+        set() if one is None else {file.file_path for file in all_files(table, pinned_snapshot(table, one))}
+        for one in (before, after)
+    )
+    return new - old, old - new
+
+
 def file_rows_by_chunk(
     table: Table, snapshot_id: int | None, scopes: Mapping[str, Scope], *, branch: str | None = None
 ) -> dict[str, dict[str, int]]:
