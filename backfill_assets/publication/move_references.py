@@ -303,7 +303,7 @@ class NameVersionFirst(NameVersion):
         Raises:
             PublicationRefused: naming both snapshots.
         """
-        published = next((entry["snapshot_id"] for entry in change.committed if entry["action"] == PUBLISH), snapshot)
+        published = next((entry.snapshot_id for entry in change.committed if entry.action == PUBLISH), snapshot)
         if snapshot != published:
             raise PublicationRefused(
                 Problem(

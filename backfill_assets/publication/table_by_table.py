@@ -268,7 +268,7 @@ class TableByTable:
         Raises:
             PublicationRefused: naming both.
         """
-        recorded = change.committed[-1]["snapshot_id"] if change.committed and table == change.tables[0] else None
+        recorded = change.committed[-1].snapshot_id if change.committed and table == change.tables[0] else None
         if recorded in {None, last.snapshot_id}:
             return
         raise PublicationRefused(
