@@ -49,7 +49,7 @@ from resources.evidence.store import INDEX, SEALED, examine, hash_or_kind
 from resources.files.kept_files import json_of, not_a_file, read_json, read_kept
 from resources.ledger import approvals
 from resources.ledger.facade import RunRecord
-from resources.ledger.journal import explain, explain_run, first_of, is_adopted, unexplained
+from resources.ledger.journal import explain, explain_run, first_of, is_adopted, newest_link, unexplained
 from resources.ledger.locks import lock_target, require_lease
 from resources.ledger.rows import (
     MOVING,
@@ -680,7 +680,9 @@ def require_explained(platform: Platform, run_id: str) -> None:
     """
     with platform.ledger.engine.connect() as connection:
         first, follows = first_of(connection, run_id)
-    links = list(platform.evidence.chain.links(since=follows))  # first: what each is about was committed by then
+    # first: what each is about was committed by then; the newest one whatever the entry says that it follows
+    since = min([follows, *(link.number - 1 for link in newest_link(platform.ledger.engine))])
+    links = list(platform.evidence.chain.links(since=since))
     with platform.ledger.engine.connect() as connection:  # entries and rows as they are at one moment
         journal = explain(connection, links, first=first)
         wrong = [*journal.damages, *unexplained(connection, journal, run_id)]
