@@ -120,9 +120,32 @@ def not_extended(kept: Sequence[Kept], chain: ReadChain) -> list[NotExtended]:
 
 
 def shown(place: str) -> str:
-    """Return a place as it may be printed: an address of the web without what is secret of it."""
-    address = urlsplit(place)
-    return f"{address.scheme}://{address.hostname}" if address.scheme in _WEB else place
+    """Return a place as it may be printed: an address without what is secret of it."""
+    scheme, is_address, _ = place.partition("://")
+    if not is_address:
+        return place
+    try:
+        return f"{scheme}://{urlsplit(place).hostname or '...'}"
+    except ValueError:
+        return f"{scheme}://..."
+
+
+def is_place(place: str) -> bool:
+    """Whether a head could be kept in a place, as it is written: a folder or repository from the root, or an address."""
+    if place.startswith(GIT):
+        return _is_from_the_root(place.removeprefix(GIT))
+    if "://" not in place:
+        return _is_from_the_root(place)
+    try:
+        address = urlsplit(place)
+        _ = address.port  # raises where it is no number of a port
+    except ValueError:
+        return False
+    return address.scheme in _WEB and bool(address.hostname) and not any(map(str.isspace, place))
+
+
+def _is_from_the_root(folder: str) -> bool:
+    return folder.startswith("/") and not folder.startswith("//")
 
 
 def _write(place: str, number: int, head: str, body: bytes) -> None:

@@ -218,6 +218,14 @@ class Ledger:
                     "correct BACKFILL_LEDGER_URL, or install the driver (the extra `postgres` brings psycopg2)",
                 )
             ) from error
+        except (ValueError, TypeError) as error:
+            raise EnvironmentRefused(
+                Problem(
+                    f"the ledger {parsed!r} has an option that its driver cannot read: {error}",
+                    "what follows ? in the URL of the ledger are options of its driver",
+                    "correct BACKFILL_LEDGER_URL",
+                )
+            ) from error
         self.journal = Journal(self.engine)
 
     # --- schema ---------------------------------------------------------------------------------------------------

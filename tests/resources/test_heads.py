@@ -112,3 +112,18 @@ def test_a_place_that_is_down_is_said_and_stops_nothing(chain: Chain, place: str
     assert written.trouble
     assert asked.trouble
     assert shown(place) in {written.place, asked.place}
+
+
+@pytest.mark.parametrize(
+    "place", ["https://[heads.example", "http://[::1", "//[", "https://h:x/", "git:-C", "\0", "x" * 5000]
+)
+def test_a_place_that_settings_would_have_refused_stops_nothing_either(chain: Chain, place: str) -> None:
+    (written,) = keep_head([place], chain.last())
+    (asked,) = kept_heads([place])
+    assert written.trouble
+    assert asked.trouble
+
+
+def test_of_an_address_that_cannot_be_parsed_nothing_secret_is_shown() -> None:
+    assert shown("https://me:hunter2@[heads.example/?token=hunter2") == "https://..."
+    assert shown("/mnt/[disk") == "/mnt/[disk"
