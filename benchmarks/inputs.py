@@ -52,6 +52,16 @@ _VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31, 2**63, 10**400, 0.5, float("nan"), float("inf"), "", [], {}, [[]], [None], {"": None},
     {"a": {"b": {"c": {}}}}, ["a"] * 1000, *_ODD,
 )  # fmt: skip
+_PLACES = (
+    "https://[x", "http://[::1", "//[", "https://", "http:///x", "https://x:99999999", "https://ex ample/", "https://127.0.0.1:1/",
+    "git:", "git:-C", "git:x", "git:/no/such/repository", "/no/such/disk", "/dev/null", "x", "~", "", "/" + "x" * 5000,
+)  # fmt: skip
+_URLS = (
+    "sqlite:///{home}/ledger.db?timeout={odd}", "sqlite:///{home}/ledger.db?check_same_thread={odd}",
+    "sqlite:///{home}/ledger.db?isolation_level={odd}", "sqlite:///{home}/ledger.db?nothing={odd}", "sqlite:///{home}/catalog.db",
+    "sqlite:////dev/null", "sqlite:///{below}", "sqlite:///{home}", "sqlite://", "mysql://x/y", "oracle://x", "postgresql+nosuch://h/d",
+    "postgresql+psycopg2://127.0.0.1:1/none", "postgresql+psycopg2://127.0.0.1:{odd}/none", "{odd}://x",
+)  # fmt: skip
 # {odd} is anything; {known} a run that is there. What would launch a run, or serve without an end, gets no chance to.
 _COMMANDS = (
     "{odd}", "status {odd}", "status {odd} --json", "status --{odd}", "plan {odd}", "plan {odd} --preview --json", "approve {odd} --by {odd}",
@@ -187,7 +197,9 @@ def manifests(world: World, dice: random.Random, number: int) -> Odd:
 
 def settings(world: World, dice: random.Random, number: int) -> Odd:
     """Return a setting with an odd value, in the environment or in a file."""
-    # those that say where things live would make new homes and servers of odd names; their own tests have them
+    if dice.random() < 0.25:
+        return _place(world, dice, number)
+    # any odd word would make new homes and files of odd names of those that say where things live
     names = [name for name in Settings.model_fields if name not in {"log_file", "head_places", "catalog", "ledger_url"}]
     name = dice.choice(names)
     command = dice.choice((("config", "--json"), ("status", "--json"), ("gc", "--json"), ("policy", "--json")))
@@ -202,6 +214,24 @@ def settings(world: World, dice: random.Random, number: int) -> Odd:
     raw = f"{name} = {value}\n".encode("utf-8", "surrogatepass")
     file = _file(world, dice, f"{number}.toml", damaged(raw, dice) if dice.random() < 0.4 else raw)
     return Odd("settings", command, {"BACKFILL_CONFIG": str(file)})
+
+
+def _place(world: World, dice: random.Random, number: int) -> Odd:
+    """Return a setting that says where something lives, with a place that is none, or an odd one."""
+    name, below = dice.choice(("head_places", "log_file", "ledger_url")), world.files / f"{number}-place"
+    if name == "head_places":
+        value = json.dumps([dice.choice((*_PLACES, _word(dice), f"git:{_word(dice)}", str(below)))])
+        commands = (("head", "--json"), ("head", "--publish"), ("config", "--json"), ("verify", "--all"))
+    elif name == "log_file":
+        os.mkfifo(below)
+        value = dice.choice(
+            (str(below), str(world.files), "/dev/full", "/dev/null/x", "~nosuchuser/x", f"/{'x' * 300}", "")
+        )
+        commands = (("status", "--json"), ("config", "--json"))
+    else:
+        value = dice.choice(_URLS).format(home=world.home, below=below, odd=dice.choice(("abc", "-1", "", "1e999")))
+        commands = (("status", "--json"), ("gc", "--json"), ("policy", "--json"))
+    return Odd("settings", dice.choice(commands), {f"BACKFILL_{name.upper()}": value.replace("\0", "")})
 
 
 def files(world: World, dice: random.Random, number: int) -> Odd:

@@ -6,7 +6,8 @@ Put here the reading. Which policy counts is `resources.ledger.policy_in_force`'
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from hashlib import sha256
 from io import StringIO
@@ -20,6 +21,7 @@ from resources.settings import Settings
 
 SHIPPED = Path(__file__).with_name("policy.yaml")
 POLICY_FILE = "policy.yaml"
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MOST_POLICY_BYTES, _MOST_LIST_BYTES = 1 << 20, 256 << 20
 
 
@@ -45,25 +47,53 @@ def erased_in_file(folder: Path, erasure: Erasure) -> list[dict[str, Any]]:
     """Return the rows of a CSV file with erased subjects; its path is relative to the folder of the policy in force.
 
     Raises:
-        EnvironmentRefused: if it cannot be read or lacks a column: nobody is forgotten because a file is missing.
+        EnvironmentRefused: if it cannot be read, lacks a column or has one twice, or a row is not one line with a cell for each
+            column: nobody is forgotten because a file is missing, or spared because a row has swallowed another.
     """
     assert erasure.file is not None
     path = folder / erasure.file
     text = read_text(path, "a list of erased subjects", most=_MOST_LIST_BYTES, refusal=EnvironmentRefused)
     try:
-        reader = csv.DictReader(StringIO(text, newline=""), strict=True)
-        rows = list(reader)
-        columns = set(reader.fieldnames or ())
+        reader = csv.reader(StringIO(text, newline=""), strict=True)
+        lines = [(reader.line_num, cells) for cells in reader if cells]
     except csv.Error as error:
         raise EnvironmentRefused(
-            Problem(f"{path} cannot be read: {error}", "erased subjects are a CSV file in UTF-8", "correct the policy")
+            Problem(f"{path} cannot be read: {error}", "erased subjects are a CSV file in UTF-8", "correct the list")
         ) from error
-    missing = sorted({erasure.key_column, erasure.date_column} - columns)
+    header = lines[0][1] if lines else []
+    missing = sorted({erasure.key_column, erasure.date_column} - set(header))
     if missing:
         raise EnvironmentRefused(
             Problem(f"{path} lacks the column(s) {', '.join(missing)}", "it has a header with both", "correct the file")
         )
-    return rows
+    if repeated := sorted({name for name in header if header.count(name) > 1}):
+        raise EnvironmentRefused(
+            Problem(
+                f"{path} has more than one column {', '.join(map(repr, repeated))}",
+                "each name of the header stands there once: nobody can say which of two columns counts",
+                "correct the header",
+            )
+        )
+    for number, cells in lines:
+        _require_one_line(path, number, cells, len(header))
+    return [dict(zip(header, cells, strict=True)) for _, cells in lines[1:]]
+
+
+def _require_one_line(path: Path, number: int, cells: Sequence[str], width: int) -> None:
+    """Refuse a row of another width than its header's, and a cell over several lines: its quote has swallowed other rows."""
+    if len(cells) != width:
+        what = f"line {number} of {path} has {len(cells)} cells, and the header {width}"
+    elif any(len(cell.splitlines()) > 1 for cell in cells):
+        what = f"a cell of {path} that ends in line {number} goes over several lines"
+    else:
+        return
+    raise EnvironmentRefused(
+        Problem(
+            what,
+            "each row is one line with a cell for each name of the header",
+            "correct the list: a quote or a comma that is missing, or one too many, makes other subjects of these",
+        )
+    )
 
 
 def erased_keys(rows: Iterable[Mapping[str, Any]], erasure: Erasure, today: date, *, where: str) -> frozenset[str]:
@@ -79,7 +109,7 @@ def erased_keys(rows: Iterable[Mapping[str, Any]], erasure: Erasure, today: date
             raise EnvironmentRefused(
                 Problem(
                     f"row {number} of {where} has subject {key!r} and day {row.get(erasure.date_column)!r}",
-                    "an erased subject has a key and a day (YYYY-MM-DD)",
+                    "an erased subject has a key and a day (YYYY-MM-DD, and nothing after it)",
                     "correct the list: nobody is forgotten because of a misspelt row",
                 )
             )
@@ -98,7 +128,8 @@ def _day(value: Any) -> date | None:
         return value.date()
     if isinstance(value, date):
         return value
+    text = str(value).strip()
     try:
-        return date.fromisoformat(str(value).strip()[:10])
+        return date.fromisoformat(text) if _DAY.fullmatch(text) else None
     except ValueError:
         return None

@@ -134,6 +134,9 @@ class Settings(BaseSettings):
         _require_whole_in_uris("catalog.warehouse", self.catalog.get("warehouse", ""))
         if self.policy_file is not None:
             object.__setattr__(self, "policy_file", _absolute("policy_file", self.policy_file))
+        if self.log_file is not None:
+            object.__setattr__(self, "log_file", _regular("log_file", _absolute("log_file", self.log_file)))
+        _require_places(self.head_places)
         if not self.catalog:
             object.__setattr__(
                 self,
@@ -191,6 +194,30 @@ def _absolute(name: str, path: Path) -> Path:
     except OSError as error:  # a name that is too long, a folder that may not be entered
         raise ValueError(f"{name} is {path}: {error.strerror}") from error
     return found
+
+
+def _regular(name: str, file: Path) -> Path:
+    """Return a file that is regular, or not there yet.
+
+    Raises:
+        ValueError: if it is anything else: a folder, a device, a pipe that waits until somebody reads it.
+    """
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{name} is {file}, which is no regular file: name one that lines can be appended to")
+    return file
+
+
+def _require_places(places: list[str]) -> None:
+    """Refuse a place that no head of the chain could be kept in: what came before it would have landed by then."""
+    if not places:
+        return
+    from resources.evidence.heads import is_place, shown  # noqa: PLC0415 - most installations name no place
+
+    if wrong := [place for place in places if not is_place(place)]:
+        raise ValueError(
+            f"head_places: {', '.join(ascii(shown(place)) for place in wrong)} cannot keep a head: a place is a folder from "
+            "the root, git:/path of a repository, or an address (https://host/...)"
+        )
 
 
 def _require_whole_in_uris(name: str, place: str) -> None:

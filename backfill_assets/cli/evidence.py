@@ -112,8 +112,7 @@ def head(publish: bool, as_json: bool) -> None:
     else:
         click.echo(f"link {len(chain.links)}: {chain.head}")
         for one in asked:
-            newest = max(one.heads, default=None)
-            click.echo(f"  {one.place}: {one.trouble or f'has heads up to link {newest}'}")
+            click.echo(f"  {one.place}: {one.trouble or f'has heads up to link {one.newest}'}")
         for failed in (one for one in written if one.trouble):
             click.echo(f"  {failed.place}: not written: {failed.trouble}")
         for problem in wrong:
@@ -181,6 +180,6 @@ def _show(done: Verification, *, data: bool) -> None:
         for note in run.notes:
             show(Text(f"{run.run_id}: {note}", "dim"))
     for one in done.heads:
-        kept = one.trouble or f"keeps heads up to link {max(one.heads)}, and the chain was held against each"
+        kept = one.trouble or f"keeps heads up to link {one.newest}, and the chain was held against each"
         show(Text(f"{one.place}: {kept}", "dim"))
     show(facts([("links", done.length), ("head", done.head)], "chain"))

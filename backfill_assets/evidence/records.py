@@ -670,7 +670,9 @@ def require_explained(platform: Platform, run_id: str) -> None:
     """
     with platform.ledger.reading() as moment:
         first, follows = moment.first_of(run_id)
-    links = list(platform.evidence.chain.links(since=follows))  # first: what each is about was committed by then
+    # first: what each is about was committed by then; the newest one whatever the entry says that it follows
+    since = min([follows, *(link.number - 1 for link in platform.ledger.journal.newest_link())])
+    links = list(platform.evidence.chain.links(since=since))
     with platform.ledger.reading() as moment:  # entries and rows as they are at one moment
         journal = moment.explain(links, first=first)
         wrong = [*journal.damages, *moment.unexplained(journal, run_id)]

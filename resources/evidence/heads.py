@@ -13,11 +13,13 @@ import os
 import re
 import subprocess
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from manifests.canonical import canonical_json
@@ -31,21 +33,33 @@ _TAG = re.compile(r"backfill-head/(\d{8,})-([0-9a-f]{64})")
 _ERRORS = (OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError)
 
 
+class KeptHead(NamedTuple):
+    """A head that is kept: the number of its link, and the link's hash."""
+
+    number: int
+    hash: str
+
+
 @dataclass(frozen=True)
 class Kept:
     """What a place has answered.
 
     Attributes:
         place: the place, without what is secret of an address.
-        heads: hash by number of the link, of each head that is kept there.
+        heads: each head that is kept there, in order; of one number there are several where more than one chain was kept.
         trouble: why it could not be written or asked, or has nothing to say; empty if it was.
         is_down: whether it could not be written, or could not be asked though it is a place that answers.
     """
 
     place: str
-    heads: Mapping[int, str]
+    heads: tuple[KeptHead, ...] = ()
     trouble: str = ""
     is_down: bool = False
+
+    @property
+    def newest(self) -> int | None:
+        """The highest number of a link whose head is kept there; None if there is none."""
+        return max((head.number for head in self.heads), default=None)
 
 
 @dataclass(frozen=True)
@@ -69,9 +83,9 @@ def keep_head(places: Iterable[str], last: Link | None) -> list[Kept]:
         try:
             _write(place, number, head, body.encode())
         except _ERRORS as error:
-            done.append(Kept(shown(place), {}, _why(error), is_down=True))
+            done.append(Kept(shown(place), (), _why(error), is_down=True))
         else:
-            done.append(Kept(shown(place), {number: head}))
+            done.append(Kept(shown(place), (KeptHead(number, head),)))
     return done
 
 
@@ -82,25 +96,56 @@ def kept_heads(places: Iterable[str]) -> list[Kept]:
         try:
             found.append(_ask(place))
         except _ERRORS as error:
-            found.append(Kept(shown(place), {}, f"cannot be asked: {_why(error)}", is_down=True))
+            found.append(Kept(shown(place), (), f"cannot be asked: {_why(error)}", is_down=True))
     return found
 
 
 def not_extended(kept: Sequence[Kept], chain: ReadChain) -> list[NotExtended]:
-    """Return each kept head that is no link of the chain: it was cut off, or another chain was put in its place."""
+    """Return each kept head that is no link of the chain: it was cut off, or another chain was put in its place.
+
+    Two heads of one number in a place are named as such, too: one chain has one link of each number.
+    """
     links = {link.number: link.hash for link in chain.links}
-    return [
-        NotExtended(f"head kept in {one.place}", f"link {number} of the chain is not the one it was", head, found)
-        for one in kept
-        for number, head in sorted(one.heads.items())
-        if (found := links.get(number, "nothing")) != head
-    ]
+    wrong = []
+    for place in kept:
+        where = f"head kept in {place.place}"
+        for number, of_number in groupby(place.heads, key=attrgetter("number")):
+            hashes, link = [head.hash for head in of_number], links.get(number, "nothing")
+            if len(hashes) > 1:
+                what = f"{len(hashes)} heads of link {number} are kept: at least one is of another chain"
+                wrong.append(NotExtended(where, what, "one head", " and ".join(hashes)))
+            what = f"link {number} of the chain is not the one it was"
+            wrong += [NotExtended(where, what, head, link) for head in hashes if head != link]
+    return wrong
 
 
 def shown(place: str) -> str:
-    """Return a place as it may be printed: an address of the web without what is secret of it."""
-    address = urlsplit(place)
-    return f"{address.scheme}://{address.hostname}" if address.scheme in _WEB else place
+    """Return a place as it may be printed: an address without what is secret of it."""
+    scheme, is_address, _ = place.partition("://")
+    if not is_address:
+        return place
+    try:
+        return f"{scheme}://{urlsplit(place).hostname or '...'}"
+    except ValueError:
+        return f"{scheme}://..."
+
+
+def is_place(place: str) -> bool:
+    """Whether a head could be kept in a place, as it is written: a folder or repository from the root, or an address."""
+    if place.startswith(GIT):
+        return _is_from_the_root(place.removeprefix(GIT))
+    if "://" not in place:
+        return _is_from_the_root(place)
+    try:
+        address = urlsplit(place)
+        _ = address.port  # raises where it is no number of a port
+    except ValueError:
+        return False
+    return address.scheme in _WEB and bool(address.hostname) and not any(map(str.isspace, place))
+
+
+def _is_from_the_root(folder: str) -> bool:
+    return folder.startswith("/") and not folder.startswith("//")
 
 
 def _write(place: str, number: int, head: str, body: bytes) -> None:
@@ -125,7 +170,7 @@ def _write(place: str, number: int, head: str, body: bytes) -> None:
 
 def _ask(place: str) -> Kept:
     if urlsplit(place).scheme in _WEB:
-        return Kept(shown(place), {}, "cannot be asked: it only takes heads; compare what it has with `--head`")
+        return Kept(shown(place), (), "cannot be asked: it only takes heads; compare what it has with `--head`")
     if place.startswith(GIT):
         repository = place.removeprefix(GIT)
         names = _git(repository, "tag", "--list", "backfill-head/*").split()
@@ -134,7 +179,7 @@ def _ask(place: str) -> Kept:
         pattern = _TAG
     else:
         names, pattern = os.listdir(place), _FILE  # noqa: PTH208 - names, many
-    heads = {int(found[1]): found[2] for name in names if (found := pattern.fullmatch(name))}
+    heads = tuple(sorted({KeptHead(int(found[1]), found[2]) for name in names if (found := pattern.fullmatch(name))}))
     return Kept(shown(place), heads, "" if heads else "has no head: none was written, or somebody has removed them")
 
 
@@ -157,6 +202,4 @@ def _why(error: Exception) -> str:
 
 def told(kept: Sequence[Kept]) -> list[dict[str, Any]]:
     """Return what places have answered as JSON-ready data."""
-    return [
-        {"place": one.place, "newest": max(one.heads, default=None), "trouble": one.trouble or None} for one in kept
-    ]
+    return [{"place": one.place, "newest": one.newest, "trouble": one.trouble or None} for one in kept]

@@ -175,6 +175,14 @@ class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdict
 def _engine(url: str) -> sa.Engine:
     try:
         return make_engine(url)
+    except (ValueError, TypeError) as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"the ledger {make_url(url)!r} has an option that its driver cannot read: {error}",
+                "what follows ? in the URL of the ledger are options of its driver",
+                "correct BACKFILL_LEDGER_URL",
+            )
+        ) from error
     except (sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
         raise EnvironmentRefused(
             Problem(

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
-from resources.evidence.chain import Link
+from resources.evidence.chain import Chain, Link
 from resources.ledger.journaled_rows import (
     INSTALLATION,
     JOURNALED,
@@ -36,12 +36,15 @@ from resources.ledger.rows import is_id, run_ids, unforgiving
 from resources.ledger.tables import journal, metadata, runs
 
 __all__ = [
+    "CHAIN",
     "EVENT",
     "INSTALLATION",
     "NOTHING",
     "Entry",
     "Explained",
     "Unexplained",
+    "chain_of",
+    "damages",
     "explain",
     "explain_run",
     "first_of",
@@ -49,6 +52,7 @@ __all__ = [
     "hash_of",
     "is_adopted",
     "newest",
+    "newest_link",
     "of_nobody",
     "said_by",
     "unexplained",
@@ -59,6 +63,11 @@ EVENT = "ledger"
 """What a link of the chain that vouches for the journal says it is."""
 NOTHING = "0" * 64
 """What the first entry names as the one before it."""
+CHAIN = "journal.chain"
+"""The option of an engine that is the chain in which entries are linked."""
+_PREVIOUS = '"previous":"'
+"""What stands in the text of an entry before the hash of the one before it."""
+_BATCH = 400
 
 
 @dataclass(frozen=True)
@@ -116,15 +125,45 @@ class Explained:
 
 
 def explain_run(connection: sa.Connection, run_id: str) -> Explained:
-    """Read the entries of one run, each held against itself only: enough to know which of its rows were written by hand."""
+    """Read the entries of one run, each held against itself and the hash of the one before it only.
+
+    Enough to know which of the run's rows were written by hand, as long as links and the entries of other runs need no look.
+    """
     found = Explained()
-    query = sa.select(journal).where(journal.c.run_id == run_id).order_by(journal.c.number)
+    before = journal.alias("before")
+    query = (
+        sa.select(journal, before.c.hash.label("previous"))
+        .join_from(journal, before, before.c.number == journal.c.number - 1, isouter=True)
+        .where(journal.c.run_id == run_id)
+        .order_by(journal.c.number)
+    )
     with unforgiving(connection):
         entries = connection.execute(query).all()
     for row in entries:
-        if wrong_in(row, said := said_by(row.said)) is None:
+        previous = NOTHING if row.number == 1 else row.previous
+        if wrong_in(row, said := said_by(row.said)) is None and said["previous"] == previous:
             _fold(found, Entry(row.number, run_id, row.hash, said))
     return found
+
+
+def newest_link(ledger: sa.Engine | sa.Connection) -> list[Link]:
+    """Return the newest link that vouches for an entry, and so for every entry before that one; nothing where there is none.
+
+    Ask before the first statement of the transaction that reads the entries: what the link is about was committed by then.
+    """
+    chain = chain_of(ledger)
+    for number in range(0 if chain is None else chain.length(), 0, -1):
+        assert chain is not None
+        link = next(chain.links(since=number - 1), None)
+        if link is not None and link.content.get("event") == EVENT:
+            return [link]
+    return []
+
+
+def chain_of(ledger: sa.Engine | sa.Connection) -> Chain | None:
+    """Return the chain that the entries of a ledger are linked in."""
+    chain: Chain | None = ledger.get_execution_options().get(CHAIN)
+    return chain
 
 
 def first_of(connection: sa.Connection, run_id: str) -> tuple[int, int]:
@@ -149,10 +188,10 @@ def is_adopted(connection: sa.Connection, run_id: str) -> bool:
 def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1) -> Explained:
     """Read the journal and hold each entry against the one before it and the links of the chain.
 
-    With `first`, from that entry on: what came before is not looked at.
+    With `first`, from that entry on: of what came before, only the hash of the entry before it is asked.
     """
     found = Explained()
-    previous, follows = None if first > 1 else NOTHING, first
+    previous, follows = _hash_of_entry(connection, first - 1), first
     query = sa.select(journal).where(journal.c.number >= first).order_by(journal.c.number)
     with unforgiving(connection):
         entries = connection.execute(query).all()
@@ -172,7 +211,7 @@ def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1)
         whole = wrong is None
         if wrong is not None:
             found.damages.append(wrong)
-        elif previous is not None and said["previous"] != previous:
+        elif said["previous"] != previous:
             what = "names another entry before it"
             found.damages.append(Unexplained(where, what, expected=previous, found=said["previous"]))
         if whole and vouched is not None and vouched[1] != own:
@@ -189,6 +228,41 @@ def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1)
             what = f"is missing: link {link_number} of the chain vouches for it"
             found.damages.append(Unexplained(f"ledger journal {number}", what, expected=hash_, found="nothing"))
     return found
+
+
+def damages(connection: sa.Connection, links: Sequence[Link]) -> list[Unexplained]:
+    """Return what is wrong with the entries and with the newest of the chain's links (see `newest_link`), of all runs.
+
+    Up to the entry that the link vouches for, it is enough that each names the hash of the one before it: an entry cannot be
+    changed, put in or taken out then. They are parsed, which takes twenty times as long, only to name what is wrong.
+    """
+    linked = next((number for link in links if isinstance(number := link.content.get("entry"), int)), 0)
+    whole = _follow_each_other(connection, linked)
+    found = explain(connection, links, first=max(linked, 1) if whole else 1).damages
+    return found if whole or found else [Unexplained("ledger journal", "has an entry that follows no entry")]
+
+
+def _follow_each_other(connection: sa.Connection, last: int) -> bool:
+    """Whether the entries up to a number count up, each with the hash of the text before it."""
+    query = sa.select(journal.c.number, journal.c.said).where(journal.c.number <= last).order_by(journal.c.number)
+    before, follows = NOTHING, 1
+    with unforgiving(connection):
+        for number, said in connection.execute(query).yield_per(_BATCH):
+            if number != follows or not isinstance(said, str):
+                return False
+            place = said.find(_PREVIOUS) + len(_PREVIOUS)  # the text is canonical: no other field before it can say so
+            if said[place : place + len(before)] != before:
+                return False
+            before, follows = _own_hash(said), number + 1
+    return follows == last + 1
+
+
+def _hash_of_entry(connection: sa.Connection, number: int) -> str:
+    """Return the hash that the ledger gives an entry; that of no entry before the first one, and empty for one that is gone."""
+    if number < 1:
+        return NOTHING
+    with unforgiving(connection):
+        return str(connection.execute(sa.select(journal.c.hash).where(journal.c.number == number)).scalar() or "")
 
 
 def go_on(connection: sa.Connection, found: Explained) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy.sql.dml import Delete, Insert, Update
 from manifests.canonical import canonical_json_of_plain
 from manifests.errors import EnvironmentRefused, Problem
 from resources.evidence.chain import Chain, Link
-from resources.ledger.journal import EVENT, NOTHING, newest, said_by, wrong_in
+from resources.ledger.journal import CHAIN, EVENT, NOTHING, chain_of, newest, newest_link, said_by, wrong_in
 from resources.ledger.journaled_rows import (
     INSTALLATION,
     JOURNALED,
@@ -57,13 +57,25 @@ class Journal:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
-        self.chain: Chain | None = None
         self.adopted: list[str] = []
         """Runs of an earlier version that this process has put under the journal, as they were."""
         sa.event.listen(engine, "before_execute", self._before_execute)
         sa.event.listen(engine, "commit", self._on_commit)
         sa.event.listen(engine, "rollback", _forget)
         sa.event.listen(engine, "checkin", self._on_checkin)
+
+    @property
+    def chain(self) -> Chain | None:
+        """The chain that entries are linked in; whoever has the engine can ask it."""
+        return chain_of(self.engine)
+
+    @chain.setter
+    def chain(self, chain: Chain) -> None:
+        self.engine.update_execution_options(**{CHAIN: chain})
+
+    def newest_link(self) -> list[Link]:
+        """Return the newest link that vouches for an entry; see `journal.newest_link`."""
+        return newest_link(self.engine)
 
     # --- a transaction ----------------------------------------------------------------------------------------
 

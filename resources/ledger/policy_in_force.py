@@ -23,7 +23,7 @@ from manifests.policy import Policy, same_name, shown
 from resources import actors
 from resources.ledger.cells import parsed
 from resources.ledger.instants import require_after_policy
-from resources.ledger.journal import INSTALLATION, explain_run, unexplained
+from resources.ledger.journal import INSTALLATION, damages, explain_run, newest_link, unexplained
 from resources.ledger.locks import hold_policy, lock_policy
 from resources.ledger.part import Part
 from resources.ledger.tables import policies, policy_decisions
@@ -98,21 +98,24 @@ class Policies(Part):
         """Refuse to decide by a policy that no decision of this project has put in force.
 
         Raises:
-            EnvironmentRefused: naming the rows that were written, changed or removed by hand.
+            EnvironmentRefused: naming the rows, and the entries of the journal, that were written, changed or removed by hand.
         """
+        links = newest_link(self.engine)
         with self.engine.connect() as connection:
-            wrong = unexplained(
-                connection, explain_run(connection, INSTALLATION), INSTALLATION, [policy_decisions.name]
-            )
-        if wrong:
-            raise EnvironmentRefused(
-                Problem(
-                    "the decisions about the policy were changed by hand: "
-                    + "; ".join(f"{one.where} {one.what}" for one in wrong[:_SHOWN]),
-                    "a policy is put in force by a decision on record, and nothing is decided by another one",
-                    "`backfill verify --all` names the rows; restore the ledger from its backup",
+            rows = unexplained(connection, explain_run(connection, INSTALLATION), INSTALLATION, [policy_decisions.name])
+            entries = damages(connection, links)
+        for what, wrong in (
+            ("the ledger's journal, which says what has put the policy in force, was changed by hand", entries),
+            ("the decisions about the policy were changed by hand", rows),
+        ):
+            if wrong:
+                raise EnvironmentRefused(
+                    Problem(
+                        f"{what}: " + "; ".join(f"{one.where} {one.what}" for one in wrong[:_SHOWN]),
+                        "a policy is put in force by a decision on record, and nothing is decided by another one",
+                        "`backfill verify --all` names what was changed; restore the ledger from its backup",
+                    )
                 )
-            )
 
     def propose(
         self, settings: Settings, path: Path, *, by: str, comment: str, at: datetime, who: Mapping[str, str]

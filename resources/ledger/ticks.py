@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from manifests.errors import Problem
 from manifests.model import Kind, RunManifest
-from resources.ledger.journal import explain_run, unexplained
+from resources.ledger.journal import explain, first_of, newest_link, unexplained
 from resources.ledger.locks import lock_run
 from resources.ledger.part import Part
 from resources.ledger.tables import live_ticks, runs
@@ -74,11 +74,15 @@ def problems_in(connection: sa.Connection, manifest: RunManifest) -> list[Proble
 
 
 def _is_live(connection: sa.Connection, manifest: RunManifest) -> bool:
-    if manifest.kind is not Kind.LIVE or not _written(connection, manifest.run_id, manifest.hash):
+    if manifest.kind is not Kind.LIVE:
         return False
-    # a row that no transaction of this project has written gives no rights
-    found = explain_run(connection, manifest.run_id)
-    return not unexplained(connection, found, manifest.run_id, [live_ticks.name])
+    links = newest_link(connection)  # first: what it is about was committed by then
+    if not _written(connection, manifest.run_id, manifest.hash):
+        return False
+    # a row that no transaction of this project has written gives no rights, nor does an entry that follows no entry
+    first, _ = first_of(connection, manifest.run_id)
+    found = explain(connection, links, first=first)
+    return not found.damages and not unexplained(connection, found, manifest.run_id, [live_ticks.name])
 
 
 def _written(connection: sa.Connection, run_id: str, manifest_hash: str) -> bool:

@@ -84,6 +84,27 @@ def test_a_chain_that_was_cut_or_rebuilt_does_not_extend_a_kept_head(chain: Chai
     assert found.found == chain.read().head
 
 
+@pytest.mark.parametrize("prefix", ["", "git:"])
+def test_a_head_that_another_chain_has_put_beside_the_one_that_was_kept_does_not_hide_it(
+    chain: Chain, tmp_path: Path, repository: str, prefix: str
+) -> None:
+    place = f"git:{repository}" if prefix else str(tmp_path)
+    keep_head([place], chain.last())
+    kept = chain.read().head
+    for attempt in range(6):  # each rebuilt chain has another hash: before the one that was kept, or after it, by name
+        (chain.folder / "00000003.json").unlink()
+        chain.append({"event": f"another third {attempt}"}, since=2, same=lambda _: False)
+        keep_head([place], chain.last())
+        heads = kept_heads([place])
+        assert len(heads[0].heads) == attempt + 2
+        assert heads[0].newest == 3
+        wrong = not_extended(heads, chain.read())
+        assert kept in {one.expected for one in wrong}
+        assert f"{attempt + 2} heads of link 3 are kept: at least one is of another chain" in {
+            one.what for one in wrong
+        }
+
+
 @pytest.mark.parametrize("place", ["/no/such/disk", "git:/no/such/repository", "http://127.0.0.1:1/heads"])
 def test_a_place_that_is_down_is_said_and_stops_nothing(chain: Chain, place: str) -> None:
     (written,) = keep_head([place], chain.last())
@@ -91,3 +112,18 @@ def test_a_place_that_is_down_is_said_and_stops_nothing(chain: Chain, place: str
     assert written.trouble
     assert asked.trouble
     assert shown(place) in {written.place, asked.place}
+
+
+@pytest.mark.parametrize(
+    "place", ["https://[heads.example", "http://[::1", "//[", "https://h:x/", "git:-C", "\0", "x" * 5000]
+)
+def test_a_place_that_settings_would_have_refused_stops_nothing_either(chain: Chain, place: str) -> None:
+    (written,) = keep_head([place], chain.last())
+    (asked,) = kept_heads([place])
+    assert written.trouble
+    assert asked.trouble
+
+
+def test_of_an_address_that_cannot_be_parsed_nothing_secret_is_shown() -> None:
+    assert shown("https://me:hunter2@[heads.example/?token=hunter2") == "https://..."
+    assert shown("/mnt/[disk") == "/mnt/[disk"

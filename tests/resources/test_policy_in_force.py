@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 import yaml
+from support import a_manifest, planned
 
+from manifests.canonical import canonical_json, canonical_json_of_plain
 from manifests.errors import EnvironmentRefused, InputRefused, TransitionRefused
-from manifests.policy import parse_policy
+from manifests.model import Kind, RunManifest
+from manifests.policy import parse_policy, shown
+from resources.evidence.chain import Chain
 from resources.ledger import policy_in_force
 from resources.ledger.facade import Ledger
 from resources.ledger.policy_in_force import install
-from resources.ledger.tables import policies, policy_decisions
+from resources.ledger.tables import journal, policies, policy_decisions
 from resources.policies import SHIPPED
 from resources.settings import Settings, load_settings
 
@@ -241,3 +247,153 @@ def test_own_approvals_are_allowed_by_the_setting_only_where_the_installation_is
         policy_in_force.install(connection, own, upgraded=False, by="root", at=AT)
     found = ledger.policies.in_force(settings.home).policy
     assert (found.name, found.rules[0].four_eyes) == ("development: own runs may be approved", False)
+
+
+# --- rows, and entries of the journal, of somebody who does not go through this project ---------------------------------
+
+
+@pytest.fixture
+def chained(ledger: Ledger, settings: Settings) -> Ledger:
+    """A ledger whose entries have links, with a policy in force."""
+    ledger.journal.chain = Chain(settings.home / "chain")
+    with ledger.engine.begin() as connection:
+        install(connection, settings, upgraded=False, by="root", at=AT)
+    return ledger
+
+
+def by_hand(ledger: Ledger, *statements: sa.Executable) -> None:
+    other = sa.create_engine(ledger.url)
+    with other.begin() as connection:
+        for statement in statements:
+            assert connection.execute(statement).rowcount == 1
+    other.dispose()
+
+
+def adopt_by_hand(ledger: Ledger) -> None:
+    """Put a policy in force that nobody has proposed, with the entry that a transaction would have written, but no link."""
+    lax = parse_policy(yaml.safe_dump(OPEN))
+    other = Ledger(ledger.url)
+    with other.engine.begin() as connection:
+        before = connection.execute(sa.select(policy_decisions.c.policy_hash)).scalars().all()[-1]
+        connection.execute(policies.insert().values(hash=lax.hash, text=canonical_json(shown(lax)), at=AT))
+        connection.execute(
+            policy_decisions.insert().values(
+                decision="ADOPTED",
+                policy_hash=lax.hash,
+                before_hash=before,
+                decided_by="grace",
+                comment="",
+                origin="",
+                at=AT,
+                **CLI,
+            )
+        )
+    other.engine.dispose()
+
+
+def newest_entry(ledger: Ledger) -> sa.Row[Any]:
+    with ledger.engine.connect() as connection:
+        return connection.execute(sa.select(journal).order_by(journal.c.number.desc())).first()  # type: ignore[return-value]
+
+
+def say_otherwise(ledger: Ledger, entry: sa.Row[Any], **said: Any) -> str:
+    """Change what an entry says, and its hash with it; return the hash."""
+    text = canonical_json_of_plain(json.loads(entry.said) | said)
+    own = hashlib.sha256(text.encode()).hexdigest()
+    by_hand(ledger, journal.update().where(journal.c.number == entry.number).values(said=text, hash=own))
+    return own
+
+
+def test_a_policy_whose_entry_of_the_journal_follows_no_entry_decides_nothing(
+    chained: Ledger, settings: Settings
+) -> None:
+    chained.policies.require_explained()
+    adopt_by_hand(chained)
+    assert chained.policies.in_force(settings.home).policy.name == "open"
+    say_otherwise(chained, newest_entry(chained), previous="f" * 64)
+    with pytest.raises(EnvironmentRefused, match=r"changed by hand: ledger journal 2 names another entry before it"):
+        chained.policies.require_explained()
+
+
+def test_a_decision_about_the_policy_that_was_removed_with_its_entry_is_missed(
+    chained: Ledger, settings: Settings
+) -> None:
+    adopted(chained, proposed(chained, settings, {"name": "closed"}))
+    chained.policies.require_explained()
+    by_hand(
+        chained,
+        journal.delete().where(journal.c.number == newest_entry(chained).number),
+        policy_decisions.delete().where(policy_decisions.c.decision == "ADOPTED"),
+    )
+    assert chained.policies.in_force(settings.home).policy.name == "four eyes"
+    with pytest.raises(EnvironmentRefused, match=r"ledger journal 3 is missing: link 3 of the chain vouches for it"):
+        chained.policies.require_explained()
+
+
+def test_entries_that_were_all_written_anew_are_not_what_the_newest_link_vouches_for(
+    chained: Ledger, settings: Settings
+) -> None:
+    adopted(chained, proposed(chained, settings, {"name": "closed"}))
+    before, follows = "0" * 64, {"follows": chained.journal.chain.length()}  # type: ignore[union-attr]
+    with chained.engine.connect() as connection:
+        entries = connection.execute(sa.select(journal).order_by(journal.c.number)).all()
+    for entry in entries:
+        before = say_otherwise(chained, entry, previous=before, **follows)
+    with pytest.raises(
+        EnvironmentRefused, match=r"is not the entry that link 3 of the chain vouches for|written after it"
+    ):
+        chained.policies.require_explained()
+
+
+def test_a_decision_whose_process_died_before_its_link_decides(chained: Ledger, settings: Settings) -> None:
+    other = Ledger(chained.url)
+    adopted(other, proposed(other, settings, OPEN))
+    other.engine.dispose()
+    chained.policies.require_explained()
+    assert chained.journal.catch_up()
+    chained.policies.require_explained()
+
+
+def test_one_entry_of_long_ago_that_was_changed_is_named(chained: Ledger) -> None:
+    for run_id in ("one", "two", "three"):
+        planned(chained, run_id)
+    with chained.engine.connect() as connection:
+        second = connection.execute(sa.select(journal).where(journal.c.number == 2)).one()
+    changes = journal.update().where(journal.c.number == 2)
+    for said in ({"said": second.said + " "}, {"said": "{"}):
+        by_hand(chained, changes.values(**said))
+        with pytest.raises(EnvironmentRefused, match="ledger journal 2 was changed after it was written"):
+            chained.policies.require_explained()
+    by_hand(chained, changes.values(said=second.said))
+    chained.policies.require_explained()
+    by_hand(chained, journal.delete().where(journal.c.number == 2))
+    with pytest.raises(EnvironmentRefused, match="ledger journal 3 follows entries that are gone"):
+        chained.policies.require_explained()
+
+
+def a_tick(run_id: str) -> RunManifest:
+    return a_manifest(run_id, kind=Kind.LIVE.value, safety={})
+
+
+@pytest.mark.parametrize("run_is_known", [False, True])
+def test_a_tick_whose_entry_of_the_journal_follows_no_entry_gives_no_rights(
+    chained: Ledger, *, run_is_known: bool
+) -> None:
+    claimed, other = a_tick("mine"), Ledger(chained.url)
+    if run_is_known:
+        chained.record_sink_attempt(
+            "mine", sink="a", sink_class="AUDIT", mode="LIVE", action="publish", decision="SENT", reason=""
+        )
+    planned(chained, "another")
+    other.ticks.record(claimed, AT)
+    other.engine.dispose()
+    say_otherwise(chained, newest_entry(chained), previous="f" * 64)
+    assert not chained.ticks.has_written(claimed)
+    assert chained.ticks.problems(claimed) != []
+
+
+def test_a_tick_gives_rights_whatever_is_written_before_and_after_it(chained: Ledger) -> None:
+    planned(chained, "before")
+    chained.ticks.record(a_tick("mine"), AT)
+    planned(chained, "after")
+    assert chained.ticks.has_written(a_tick("mine"))

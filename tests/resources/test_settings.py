@@ -12,6 +12,7 @@ import pytest
 
 from manifests.errors import EnvironmentRefused
 from manifests.model import Mode
+from resources.ledger.facade import Ledger
 from resources.settings import REDACTED, Settings, load_settings
 
 
@@ -60,6 +61,45 @@ def test_a_place_whose_name_is_cut_where_it_is_read_as_a_uri_is_refused(elsewher
     toml(elsewhere, text + "\n")
     with pytest.raises(EnvironmentRefused, match=r"would end its path where it is read as a URI"):
         load_settings()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "https://[heads.example", "http://[::1", "//[", "https://", "http:///heads", "https://heads.example:99999999/",
+        "https://heads.example:x/", "ftp://heads.example/", "https://heads example/", "", " ", "disk", "./disk", "~", "~/disk",
+        "git:", "git:-C", "git:repository", "git://heads.example/repository", "git:https://heads.example/r",
+    ],
+)  # fmt: skip
+def test_a_place_that_no_head_could_be_kept_in_is_refused_before_one_has_to_be(place: str) -> None:
+    with pytest.raises(
+        EnvironmentRefused, match=r"head_places: .*a folder from the root, git:/path of a rep"
+    ) as refusal:
+        load_settings(head_places=["/mnt/disk", place])
+    assert load_settings(head_places=["/mnt/disk", "git:/srv/r", "https://heads.example:8443/?token=x"]).head_places
+    assert "what to do" in str(refusal.value)
+
+
+def test_the_refusal_of_a_place_does_not_show_what_is_secret_of_it() -> None:
+    with pytest.raises(EnvironmentRefused) as refusal:
+        load_settings(head_places=["https://me:hunter2@[heads.example/?token=hunter2"])
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_a_log_file_is_a_file_and_nothing_that_waits_for_a_reader(elsewhere: Path) -> None:
+    os.mkfifo(elsewhere / "pipe")
+    for name in (elsewhere / "pipe", elsewhere, Path("/dev/full"), Path("~nobody123/x"), elsewhere / ("x" * 300)):
+        with pytest.raises(EnvironmentRefused, match="log_file is "):
+            load_settings(log_file=name)
+    assert load_settings(log_file=Path("log")).log_file == elsewhere / "log"
+    assert not (elsewhere / "log").exists()
+
+
+@pytest.mark.parametrize("option", ["timeout=abc", "check_same_thread=x", "detect_types=x", "cached_statements=x"])
+def test_an_option_of_the_ledgers_url_that_its_driver_cannot_read_is_refused(elsewhere: Path, option: str) -> None:
+    url = load_settings(ledger_url=f"sqlite:///{elsewhere}/ledger.db?{option}").ledger_url
+    with pytest.raises(EnvironmentRefused, match=r"correct BACKFILL_LEDGER_URL"):
+        Ledger(url)
 
 
 def test_a_file_in_the_working_folder_is_read(elsewhere: Path) -> None:
