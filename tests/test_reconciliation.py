@@ -35,6 +35,7 @@ from backfill_assets.declarations.target import (
 )
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.reconciliation_job import reconciled_asset, reconciliation_job
+from backfill_assets.defs.spark_by_mode import spark_resources
 from backfill_assets.defs.staging import asset_key
 from backfill_assets.gates import exception_table
 from backfill_assets.gates.exception_table import EXCEPTIONS_TABLE
@@ -414,9 +415,9 @@ def test_dagster_has_the_checks_with_numbers(world: World, monkeypatch: pytest.M
     target = replace(CASE_SLA_DAILY, reconciled=ReconciliationPolicy(gates=(ACCEPTED_ROWS_GATE, STARTED), days=31))
     declare(monkeypatch, target)
     job = dg.Definitions(
-        assets=[reconciled_asset(target)],
+        assets=[reconciled_asset(target, "enforcement")],
         jobs=[reconciliation_job(target)],
-        resources={"platform": world.platform},
+        resources={"platform": world.platform, **spark_resources()},
     ).resolve_job_def("reconcile_silver_case_sla_daily")
     case = world.rows().filter(pl.col("started_on") >= date(2010, 4, 1))["case_id"][0]
     with broken(world, without(case)), world.dagster() as instance:
