@@ -26,6 +26,7 @@ from manifests.canonical import sha256_of
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import TEXT_RULE, not_text
+from resources.head_places import is_place, shown
 
 CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
 DAGSTER_STORAGE_VARIABLE = "BACKFILL_DAGSTER_STORAGE_URL"
@@ -209,10 +210,6 @@ def _regular(name: str, file: Path) -> Path:
 
 def _require_places(places: list[str]) -> None:
     """Refuse a place that no head of the chain could be kept in: what came before it would have landed by then."""
-    if not places:
-        return
-    from resources.evidence.heads import is_place, shown  # noqa: PLC0415 - most installations name no place
-
     if wrong := [place for place in places if not is_place(place)]:
         raise ValueError(
             f"head_places: {', '.join(ascii(shown(place)) for place in wrong)} cannot keep a head: a place is a folder from "

@@ -20,13 +20,11 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from manifests.canonical import canonical_json
 from resources.evidence.chain import Link, ReadChain, create
+from resources.head_places import GIT, is_address, shown
 
-GIT = "git:"
-_WEB = frozenset({"http", "https"})
 _SECONDS = 10
 _FILE = re.compile(r"head-(\d{8,})-([0-9a-f]{64})\.json")
 _TAG = re.compile(r"backfill-head/(\d{8,})-([0-9a-f]{64})")
@@ -119,37 +117,8 @@ def not_extended(kept: Sequence[Kept], chain: ReadChain) -> list[NotExtended]:
     return wrong
 
 
-def shown(place: str) -> str:
-    """Return a place as it may be printed: an address without what is secret of it."""
-    scheme, is_address, _ = place.partition("://")
-    if not is_address:
-        return place
-    try:
-        return f"{scheme}://{urlsplit(place).hostname or '...'}"
-    except ValueError:
-        return f"{scheme}://..."
-
-
-def is_place(place: str) -> bool:
-    """Whether a head could be kept in a place, as it is written: a folder or repository from the root, or an address."""
-    if place.startswith(GIT):
-        return _is_from_the_root(place.removeprefix(GIT))
-    if "://" not in place:
-        return _is_from_the_root(place)
-    try:
-        address = urlsplit(place)
-        _ = address.port  # raises where it is no number of a port
-    except ValueError:
-        return False
-    return address.scheme in _WEB and bool(address.hostname) and not any(map(str.isspace, place))
-
-
-def _is_from_the_root(folder: str) -> bool:
-    return folder.startswith("/") and not folder.startswith("//")
-
-
 def _write(place: str, number: int, head: str, body: bytes) -> None:
-    if urlsplit(place).scheme in _WEB:
+    if is_address(place):
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(place, data=body, headers=headers, method="POST")  # noqa: S310 - checked above
         with urllib.request.urlopen(request, timeout=_SECONDS):  # noqa: S310
@@ -169,7 +138,7 @@ def _write(place: str, number: int, head: str, body: bytes) -> None:
 
 
 def _ask(place: str) -> Kept:
-    if urlsplit(place).scheme in _WEB:
+    if is_address(place):
         return Kept(shown(place), (), "cannot be asked: it only takes heads; compare what it has with `--head`")
     if place.startswith(GIT):
         repository = place.removeprefix(GIT)

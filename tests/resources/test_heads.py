@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from resources.evidence.chain import Chain
-from resources.evidence.heads import keep_head, kept_heads, not_extended, shown
+from resources.evidence.heads import keep_head, kept_heads, not_extended
+from resources.head_places import shown
 
 
 @pytest.fixture
