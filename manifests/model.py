@@ -429,7 +429,15 @@ class Validation(_Part):
     gates: tuple[Name, ...] | None = None
     tolerances: dict[
         Name,
-        Annotated[float, Field(ge=0, allow_inf_nan=False, description="a tolerance is a finite number, 0 or more")],
+        Annotated[
+            float,
+            Field(
+                ge=0,
+                strict=True,
+                allow_inf_nan=False,
+                description="a tolerance is a finite number, 0 or more, without quotes",
+            ),
+        ],
     ] = {}
 
 
@@ -546,14 +554,46 @@ class RunManifest(_Part):
         return sha256_of(self.model_dump(mode="json", by_alias=True))
 
 
+_YAML = "tag:yaml.org,2002:"
+_CORE = (
+    (f"{_YAML}bool", re.compile("true|True|TRUE|false|False|FALSE")),
+    (f"{_YAML}int", re.compile("[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")),
+    (
+        f"{_YAML}float",
+        re.compile(
+            r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+        ),
+    ),
+)
+"""What a plain scalar is by the core schema of YAML 1.2, section 10.3.2; PyYAML reads YAML 1.1."""
+_OCTAL = re.compile("[-+]?0[0-9]+")
+"""A whole number in base 8 by YAML 1.1, and in base 10 by YAML 1.2."""
+
+
 class _StrictLoader(yaml.SafeLoader):
-    """YAML without the parts that let two readers see two manifests: double keys, anchors, aliases."""
+    """YAML without the parts that let two readers see two manifests: double keys, anchors, aliases, numbers of one version."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.ScalarEvent) and self._is_read_in_two_ways(event):
+            said = (
+                f"{event.value!r} is one value by YAML 1.1 and another by YAML 1.2; write a number in decimal digits without "
+                "leading zeros, '_' or ':', a truth as true or false, and text in quotes"
+            )
+            raise yaml.constructor.ConstructorError(None, None, said, event.start_mark)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise yaml.constructor.ConstructorError(None, None, "anchors and aliases are refused", event.start_mark)
         return super().compose_node(parent, index)
+
+    def _is_read_in_two_ways(self, event: yaml.ScalarEvent) -> bool:
+        """Whether a scalar without quotes, or with the tag of a number or boolean, depends on who reads it."""
+        kinds, is_plain = {kind for kind, _ in _CORE}, event.implicit[0]
+        if not is_plain and event.tag not in kinds:
+            return False
+        text = event.value
+        old = self.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+        new = next((kind for kind, form in _CORE if form.fullmatch(text)), None)
+        return (old if old in kinds else None) != new or bool(_OCTAL.fullmatch(text))
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()

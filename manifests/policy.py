@@ -103,8 +103,8 @@ class Identity(_Part):
 class MaxAge(_Part):
     """How many days after its planning, and after its approval, a run may still be computed and published."""
 
-    since_planning: Annotated[float, Field(gt=0, le=3_650)] | None = None
-    since_approval: Annotated[float, Field(gt=0, le=3_650)] | None = None
+    since_planning: Annotated[float, Field(gt=0, le=3_650, strict=True)] | None = None
+    since_approval: Annotated[float, Field(gt=0, le=3_650, strict=True)] | None = None
 
 
 class Rule(_Part):

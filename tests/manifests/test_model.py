@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import date
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ from manifests.rules import rule_of
 
 # How long an example takes says nothing about the domain, only about the machine.
 unhurried = settings(deadline=None, max_examples=50)
+
+
+class Quoting(yaml.SafeDumper):
+    """Writes text in quotes: PyYAML leaves them out where YAML 1.1 alone reads text, as in 08 and 1e3."""
+
+
+Quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
 
 FULL = """\
 apiVersion: backfill/v1
@@ -189,7 +197,8 @@ def test_the_shape_of_the_text_is_kept_in_the_ledger() -> None:
         ("1: one\n", "the key 1 is not text"),
         ("? [a]\n: b\n", "is not text"),
         ("null: one\n", "is not text"),
-        ("no: one\n", "the key False is not text"),
+        ("no: one\n", "'no' is one value by YAML 1.1 and another by YAML 1.2"),
+        ("true: one\n", "the key True is not text"),
         ("runId: [unclosed\n", "cannot be read"),
         ("a: 1\n---\nb: 2\n", "expected a single document"),
         ("a: !!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
@@ -199,6 +208,45 @@ def test_the_shape_of_the_text_is_kept_in_the_ledger() -> None:
 )
 def test_a_text_that_two_readers_could_read_differently_is_refused(text: str, reason: str) -> None:
     assert reason in str(refusal(text))
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "safety: {maxRowsExpected: 0100000}", "safety: {maxRowsExpected: 1:30:00}", "safety: {maxRowsExpected: 0b11}",
+        "safety: {maxRowsExpected: 1_0}", "safety: {maxRowsExpected: 0o17}", "safety: {maxRowsExpected: -0x10}",
+        "safety: {maxRowsExpected: !!int '010'}", "safety: {requiresManualPublish: NO}", "warmUp: {days: 010}", "warmUp: {days: 08}",
+        "development: on", "development: Yes", "development: !!bool 'on'", "evidence: {diff: off}",
+        "validation: {tolerances: {a: 1:30.5}}", "validation: {tolerances: {a: 1_0.5}}", "validation: {tolerances: {a: 1e1}}",
+        "validation: {tolerances: {a: 1.0e1}}", "validation: {gates: [no]}", "transform: {name: a, version: 12e4567}",
+    ],
+)  # fmt: skip
+def test_a_value_that_the_two_versions_of_yaml_read_differently_is_refused(field: str) -> None:
+    assert "is one value by YAML 1.1 and another by YAML 1.2" in str(refusal(f"{field}\n"))
+
+
+@pytest.mark.parametrize(
+    ("field", "place", "value"),
+    [
+        ("limits: {maxRunsInParallel: !!int '3'}", "limits.max_runs_in_parallel", 3),
+        ("limits: {maxRunsInParallel: 0x10}", "limits.max_runs_in_parallel", 16),
+        ("purpose: y", "purpose", "y"),
+        ("purpose: ~", "purpose", None),
+        ("development: True", "development", True),
+        ("validation: {tolerances: {a: 1.5e+1}}", "validation.tolerances", {"a": 15.0}),
+        ("validation: {tolerances: {a: 5}}", "validation.tolerances", {"a": 5.0}),
+        ("validation: {tolerances: {a: .5}}", "validation.tolerances", {"a": 0.5}),
+        ("cutLine: 2012-05-01", "cut_line", date(2012, 5, 1)),
+    ],
+)
+def test_a_value_that_both_versions_of_yaml_read_alike_is_read(field: str, place: str, value: Any) -> None:
+    others = FULL.partition("validation:")[0]
+    assert attrgetter(place)(parse_manifest(f"{others}{field}\n")) == value
+
+
+@pytest.mark.parametrize("value", ["5", True, "", None, [5]])
+def test_a_tolerance_is_a_number_and_nothing_that_looks_like_one(value: Any) -> None:
+    assert fields(refusal(changed("validation.tolerances", {"a": value}))) == {"validation.tolerances.a"}
 
 
 @pytest.mark.parametrize(
@@ -682,7 +730,8 @@ def test_the_hash_of_a_contract_does_not_depend_on_key_order_or_layout(
 ) -> None:
     manifest = manifest_from(contract)
     other = shuffled(contract, data.draw)
-    as_yaml = yaml.safe_dump(other, sort_keys=False, allow_unicode=True, default_flow_style=data.draw(st.booleans()))
+    style = data.draw(st.booleans())
+    as_yaml = yaml.dump(other, Dumper=Quoting, sort_keys=False, allow_unicode=True, default_flow_style=style)
     as_json = json.dumps(other, ensure_ascii=False, indent=data.draw(st.sampled_from([None, 1, 4])))
 
     assert parse_manifest(as_yaml).canonical() == manifest.canonical()

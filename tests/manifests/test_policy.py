@@ -98,6 +98,7 @@ def test_the_example_of_the_docs_is_a_policy():
         ({"rules": [{"approvers": ["group:owners"]}]}, "group:owners is no group; groups are none"),
         ({"groups": {"a": ["group:b"], "b": ["bob"]}}, "group a names another group"),
         ({"rules": [{"maxAgeDays": {"sincePlanning": 0}}]}, "greater than 0"),
+        ({"rules": [{"maxAgeDays": {"sincePlanning": "30"}}]}, "sincePlanning: is '30'"),
         ({"sources": [{"table": SOURCE, "retention": {}}]}, "give days or before, one of them"),
         ({"sources": [{"table": SOURCE, "erasure": {"column": "case_id"}}]}, "give table or file, one of them"),
         ({"sources": [{"table": SOURCE, "columns": {"amount": {"classification": "secret"}}}]}, "unknown class secret"),
@@ -126,6 +127,14 @@ def test_the_example_of_the_docs_is_a_policy():
 def test_a_policy_that_says_what_cannot_be_is_refused(fields: dict[str, Any], says: str):
     with pytest.raises(EnvironmentRefused, match=re.escape(says)):
         a_policy(**fields)
+
+
+@pytest.mark.parametrize(
+    "text", ["rules: [{fourEyes: off}]", "rules: [{maxAgeDays: {sinceApproval: 010}}]", "groups: {no: [ada]}"]
+)
+def test_a_policy_that_the_two_versions_of_yaml_read_differently_is_refused(text: str):
+    with pytest.raises(EnvironmentRefused, match=r"is one value by YAML 1\.1 and another by YAML 1\.2"):
+        parse_policy(f"name: open\n{text}\n")
 
 
 def test_equal_policies_have_equal_hashes_whatever_their_layout():
