@@ -381,6 +381,19 @@ def moved_candidate(forger: Forger) -> Forged:
     return Forged(f"{chosen} names {other}", (f"{READINGS} ref {chosen}",))
 
 
+def another_kind_of_name(forger: Forger) -> Forged:
+    """Make a tag of a run a branch, or its candidate's branch a tag."""
+    others = {"branch": "tag", "tag": "branch"}
+    refs = forger.table().refs()
+    chosen = forger.random.choice(sorted(name for name in refs if name.startswith(("candidate-", "before-"))))
+
+    def edit(content: dict[str, Any]) -> None:
+        content["refs"][chosen]["type"] = others[content["refs"][chosen]["type"]]
+
+    _new_metadata(forger, edit)
+    return Forged(f"{chosen} is another kind of name", (f"{READINGS} ref {chosen} type",))
+
+
 def later_schema_with_swapped_names(forger: Forger) -> Forged:
     """Have another program's newest snapshot name a schema in which two columns have each other's names."""
     seen = Seen(forger.table())
@@ -453,5 +466,6 @@ FORGED_SNAPSHOTS: tuple[Callable[[Forger], Forged], ...] = (
     columns_in_another_order,
     a_required_column,
     ids_given_again,
+    another_kind_of_name,
 )
 """Every kind, in turn."""

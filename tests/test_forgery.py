@@ -484,6 +484,26 @@ def test_an_age_on_the_branch_of_a_candidate_is_named(platform: Platform) -> Non
     assert f"{small_table.READINGS} ref candidate-shadow max-ref-age-ms" in places(platform, "shadow")
 
 
+def test_a_tag_made_a_branch_and_a_branch_made_a_tag_are_named(platform: Platform) -> None:
+    planned(platform, manifest("shadow", "SHADOW_SWAP", SCOPE))
+    staged(platform, "shadow")
+    prepare(platform, "shadow")
+    planned(platform, manifest("versioned", "VERSIONED", SCOPE, version="v2", acceptance="LATER"))
+    staged(platform, "versioned")
+    publish(platform, "versioned")
+    assert places(platform) == []
+    file = Path(local_path(platform.lakehouse.table(small_table.READINGS).metadata_location))
+    whole = file.read_text()
+    others = {"branch": "tag", "tag": "branch"}
+    for name in ("v2", "candidate-shadow", "candidate-versioned", "before-history", "before-versioned"):
+        content = json.loads(whole)
+        if name not in content["refs"]:
+            content["refs"][name] = content["refs"]["main"] | {"type": "tag"}
+        content["refs"][name]["type"] = others[content["refs"][name]["type"]]
+        file.write_text(json.dumps(content))
+        assert f"{small_table.READINGS} ref {name} type" in places(platform), name
+
+
 def test_snapshots_that_lead_in_a_circle_are_named_and_nobody_goes_round(platform: Platform) -> None:
     table = platform.lakehouse.table(small_table.READINGS)
     file = Path(local_path(table.metadata_location))

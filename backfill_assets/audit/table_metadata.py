@@ -12,6 +12,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+
 from backfill_assets.publication.modes import strategy_in
 from manifests.lifecycle import ACCEPT, PUBLISH
 from resources.lakehouse.fences import is_fence
@@ -149,15 +151,25 @@ def _is_cut(seen: Seen, log: list[tuple[int, int]], made: int) -> bool:
 
 
 def check_refs(seen: Seen, sealed: Sealed, report: Report) -> None:
-    """Require that the names of what was there before a run, and of its candidate, name it, and that no expiry would take a name."""
+    """Require that the names of what was there before a run, and of its candidate, name it, and that no expiry would take a name.
+
+    A name is a branch or a tag, as it was made: what is written to a branch moves it, and a tag stays where it is.
+    """
     _kept_by_name(seen, sealed, report)
     version = sealed.plan.get("version")
-    own = {base_tag(sealed.run_id), f"candidate-{sealed.run_id}"}
+    branches = {MAIN_BRANCH, f"candidate-{sealed.run_id}"}
+    own = {base_tag(sealed.run_id), *branches}
     own |= {version, withdrawn(version)} if version else set()
     for name, ref in seen.table.refs().items():
         is_base = name == amended_base_tag(sealed.run_id, ref.snapshot_id)
         if name not in own and not is_base and not is_fence(name) and not is_past(name, ref.snapshot_id):
             continue
+        kind = SnapshotRefType.BRANCH if name in branches else SnapshotRefType.TAG
+        if ref.snapshot_ref_type is not kind:
+            said = f"was made a {ref.snapshot_ref_type} by somebody: writers move a branch, and a tag lets nobody write to it"
+            report.add(f"{seen.name} ref {name} type", said, str(kind), str(ref.snapshot_ref_type))
+        if name == MAIN_BRANCH:
+            continue  # how long its history is kept is for whoever owns the table to say
         for what, age in (("max-ref-age-ms", ref.max_ref_age_ms), ("max-snapshot-age-ms", ref.max_snapshot_age_ms)):
             if age is not None:
                 said = "was set by somebody: an expiry takes the name away, and then what it holds"
