@@ -574,13 +574,14 @@ class _StrictLoader(yaml.SafeLoader):
     """YAML without the parts that let two readers see two manifests: double keys, anchors, aliases, numbers of one version."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        begins = event.start_mark
         if isinstance(event, yaml.ScalarEvent) and self._is_read_in_two_ways(event):
             said = (
                 f"{event.value!r} is one value by YAML 1.1 and another by YAML 1.2; write a number in decimal digits without "
                 "leading zeros, '_' or ':', a truth as true or false, and text in quotes"
             )
-            raise yaml.constructor.ConstructorError(None, None, said, event.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, said, begins)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise yaml.constructor.ConstructorError(None, None, "anchors and aliases are refused", event.start_mark)
         return super().compose_node(parent, index)
