@@ -154,11 +154,12 @@ def test_decisions_that_an_earlier_version_recorded_without_their_proof_are_show
 ) -> None:
     facts = report_module._facts
 
-    def earlier(rows: Any, *others: Any) -> Any:
+    def earlier(installation: Any, rows: Any, *others: Any) -> Any:
         def known(row: Any) -> Any:
             return {name: cell for name, cell in row.items() if name not in {"proof", "channel"}}
 
-        return facts({table: {key: known(row) for key, row in own.items()} for table, own in rows.items()}, *others)
+        without = {table: {key: known(row) for key, row in own.items()} for table, own in rows.items()}
+        return facts(installation, without, *others)
 
     assert "(claimed)" in report(world.platform, "fixed")
     monkeypatch.setattr(report_module, "_facts", earlier)
