@@ -18,7 +18,7 @@ from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
 from backfill_assets.planning.live_names import name_problems
 from backfill_assets.publication import publisher as publication
-from backfill_assets.publication.announcements import Published
+from backfill_assets.publication.announcements import Published, changes_on_record
 from backfill_assets.publication.heads import keep
 from backfill_assets.staging.executor import require_young
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
@@ -270,8 +270,9 @@ def rollback(
 def _rollback(platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = "") -> Published:
     # what an interrupted reinstatement has shown to everybody is what is decided about
     published = publication.up_to_date(platform, run_id, ROLLBACK).state is RunState.PUBLISHED
+    after = changes_on_record(platform, run_id)
     with _decided(platform, run_id, approvals.ROLLBACK, by, comment, break_glass, wanted=published):
-        return publication.rollback(platform, run_id)
+        return publication.rollback(platform, run_id, after=after)
 
 
 def reinstate(
@@ -288,8 +289,9 @@ def reinstate(
 
 def _reinstate(platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = "") -> Published:
     rolled_back = publication.up_to_date(platform, run_id, REINSTATE).state is RunState.ROLLED_BACK
+    after = changes_on_record(platform, run_id)
     with _decided(platform, run_id, approvals.REINSTATE, by, comment, break_glass, wanted=rolled_back):
-        return publication.reinstate(platform, run_id)
+        return publication.reinstate(platform, run_id, after=after)
 
 
 def accept(

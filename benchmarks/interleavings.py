@@ -323,6 +323,7 @@ ACTS: dict[str, Act] = {
     "rollback, reinstate": _then("rollback", "reinstate"),
     "reinstate, rollback": _then("reinstate", "rollback"),
     "accept, rollback": _then("accept", "rollback"),
+    "accept, rollback, reinstate": _then("accept", "rollback", "reinstate"),
     "next, rolled back": _then("publish next", "rollback next"),
     "publish, rollback": _then("publish", "rollback"),
     "publish twin": _of(publication.publish, "twin"),
@@ -381,7 +382,16 @@ STATES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "accepting": _WHILE_ACCEPTED,
     "brought back": (
         ("accept", "rollback", "accept, rollback", "doctor", "publish next", "collect later"),
-        ("accept", "rollback", "accept, rollback", "rollback, reinstate", "doctor", "publish next", "collect"),
+        (
+            "accept",
+            "rollback",
+            "accept, rollback",
+            "accept, rollback, reinstate",
+            "rollback, reinstate",
+            "doctor",
+            "publish next",
+            "collect",
+        ),
     ),
     "collected": (("reinstate", "doctor"), ("reinstate", "reinstate, rollback", "doctor", "publish beside")),
     "collected version": (

@@ -84,6 +84,7 @@ DERIVATION, COMPUTE, ROWS = (f"backfill_assets/staging/{name}.py" for name in ("
 CHANGE, COMMITS, REFERENCES, LEASING = (
     f"backfill_assets/publication/{name}.py" for name in ("change", "table_by_table", "move_references", "leasing")
 )
+PUBLISHER = "backfill_assets/publication/publisher.py"
 DOCTOR = "backfill_assets/operations/doctor.py"
 GARBAGE = "backfill_assets/operations/garbage.py"
 REPLACEMENTS, LOADS = (f"resources/lakehouse/{name}.py" for name in ("replacements", "load_commits"))
@@ -345,6 +346,25 @@ MENDS = (
                 "bases = {plan.base_snapshot_id for plan in self.plans.values()} - {approved, None}",
                 "bases = {self.plan.base_snapshot_id} - {approved, None}",
             ),
+        ),
+    ),
+    Mend(
+        "A15",
+        "a version that others accept before somebody has the lease is accepted twice: its rollback gives chunks to itself",
+        "VERSIONED, accepted later, brought back: accept, rollback | accept",
+        60,
+        (
+            Edit(
+                PUBLISHER,
+                "            is_done = last_committed(platform, run_id, {ACCEPT}) is not None\n",
+                "            is_done = False\n",
+            ),
+            Edit(
+                PUBLICATIONS,
+                "            recorded = _is_accepted(connection, run_id)\n",
+                "            recorded = False\n",
+            ),
+            Edit(ACCEPTED, "accepted_versions.c.run_id != run_id,", "sa.true(),"),
         ),
     ),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -15,7 +16,7 @@ from table_model import File, Row, Run
 from table_world import MONTHS, SOURCE, Installation, day_of, only_this_table
 
 from backfill_assets.publication import publisher as publication
-from manifests.errors import PublicationRefused
+from manifests.errors import PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, PublishMode
 from manifests.policy import shown
@@ -186,3 +187,47 @@ def test_a_publication_that_has_landed_is_put_on_record_whatever_the_policy_says
     put_in_force(it.platform, shown(it.platform.policy) | {"rules": rules})
     assert publication.publish(it.platform, run_id).new
     assert state(it, run_id) is RunState.PUBLISHED
+
+
+@pytest.mark.parametrize("action", ["publish", "reinstate", "accept", "rollback"])
+def test_a_policy_that_is_adopted_while_an_action_looks_counts_for_it(
+    it: Installation, monkeypatch: pytest.MonkeyPatch, action: str
+):
+    """It has asked for erased subjects, and is about to commit: somebody is erased."""
+    published(it, "first", MODES["replace"], "ann" if action == "rollback" else "bob")
+    later = Run("", PublishMode.VERSIONED, (MONTH,), version="v1", later=True)
+    if action == "rollback":
+        published(it, "run", MODES["replace"], "bob", value=2)
+    elif action == "reinstate":
+        published(it, "run", MODES["replace"], "ann", value=2)
+        publication.rollback(it.platform, "run")
+    else:
+        a_run(it, "run", later if action == "accept" else MODES["replace"], "ann", value=2)
+    if action == "accept":
+        publication.publish(it.platform, "run")
+    adopted_after_the_look(it, monkeypatch)
+    with pytest.raises(Refused):
+        getattr(publication, action)(it.platform, "run")
+    assert names_of(it) == {"bob"}
+
+
+def test_a_rollback_that_shows_nobody_erased_is_not_held_up_by_a_policy_that_is_adopted_meanwhile(
+    it: Installation, monkeypatch: pytest.MonkeyPatch
+):
+    published(it, "first", MODES["replace"], "bob")
+    published(it, "run", MODES["replace"], "ann", value=2)
+    adopted_after_the_look(it, monkeypatch)
+    publication.rollback(it.platform, "run")
+    assert (names_of(it), state(it, "run")) == ({"bob"}, RunState.ROLLED_BACK)
+
+
+def adopted_after_the_look(it: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a policy that erases ann put in force right after the next look for erased subjects."""
+    real = publication.require_nobody_erased
+
+    def look(*arguments: Any) -> None:
+        real(*arguments)
+        monkeypatch.setattr(publication, "require_nobody_erased", real)
+        forget(it, "ann")
+
+    monkeypatch.setattr(publication, "require_nobody_erased", look)

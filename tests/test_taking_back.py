@@ -7,30 +7,55 @@ is the benchmarks' small one, without Spark.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+import sqlalchemy as sa
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.table.update import SetSnapshotRefUpdate
+from support import put_in_force
 
-from backfill_assets import faults
+from backfill_assets import decisions, faults
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor import examine, mend
-from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
+from backfill_assets.publication import publisher
+from backfill_assets.publication.publisher import accept, cancel, prepare, publish, reinstate, rollback
+from backfill_assets.publication.requirements import waits_for
 from benchmarks import small_table
-from benchmarks.interleavings import Died, _no_lease_ends, bury
-from benchmarks.small_table import HISTORY, READINGS, SCOPE, closed, declared, initialise, opened, planned, rows, staged
-from manifests.errors import PublicationDeferred, PublicationRefused
-from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, RunState
+from benchmarks.interleavings import Died, _no_lease_ends, bury, expire
+from benchmarks.small_table import (
+    CORRECTIONS,
+    HISTORY,
+    READINGS,
+    SCOPE,
+    closed,
+    declared,
+    initialise,
+    opened,
+    planned,
+    rows,
+    staged,
+)
+from manifests.errors import PublicationDeferred, PublicationRefused, StateMoved
+from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
 from manifests.model import Conflict, OnConflict
+from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.lineage import withdrawn
-from resources.ledger.facade import now
+from resources.ledger import stops
+from resources.ledger.facade import _take, now
+from resources.ledger.leases import Leases
+from resources.ledger.tables import accepted_versions
 
 FEBRUARY, APRIL = ("2020-02-01", "2020-02-29"), ("2020-04-01", "2020-04-30")
 MAY, TO_JUNE = ("2020-05-01", "2020-05-31"), ("2020-05-01", "2020-06-30")
@@ -483,3 +508,382 @@ def test_a_publication_that_no_collection_has_removed_is_said_to_be_somebodys_do
     expired_by_another_program(history, history.ledger.publications("first")[0].snapshot_id)
     (found,) = [one for one in examine(history) if one.where == "first"]
     assert (found.kind, "somebody moved or expired" in found.fix) == ("publication-not-in-history", True)
+
+
+# --- what another program shows ---------------------------------------------------------------------------------------
+
+
+def shown_by_another_program(platform: Platform, ref: str) -> None:
+    """Point main at what a ref names, as any program can that may write to the table."""
+    snapshot = platform.lakehouse.snapshot_of(READINGS, ref)
+    assert snapshot is not None
+    platform.lakehouse.point(READINGS, expected={}, branches={"main": snapshot})
+
+
+def no_decision(platform: Platform, run_id: str) -> bool:
+    """Whether nothing but what another program has shown speaks for a run, and nothing of it is on record."""
+    told = [(one.kind, one.where, one.repair) for one in examine(platform) if one.kind == "publication-unrecorded"]
+    assert told == [("publication-unrecorded", run_id, None)]
+    assert mend(platform)[0] == []
+    assert platform.ledger.accepted(READINGS)["2020-02"] == "base-run"
+    assert [one for one in verify(platform).everything if "readers get other files" in str(one.what)]
+    return True
+
+
+@pytest.mark.parametrize("held_by", ["a stop", "the publishers", "nothing"])
+def test_a_candidate_that_another_program_shows_is_not_published_by_that(history: Platform, held_by: str) -> None:
+    put_in_force(history, {"name": "t", "rules": [{"publishers": ["olga"]}] if held_by == "the publishers" else []})
+    validated(history, "run", "SHADOW_SWAP")
+    prepare(history, "run")
+    if held_by == "a stop":
+        stops.stop(history.ledger.engine, "run", by="ada", through="test", reason="wrong numbers")
+    before = history.lakehouse.snapshot_id(READINGS)
+    shown_by_another_program(history, "candidate-run")
+    assert no_decision(history, "run")
+    assert "another program" in str(waits_for(history, history.ledger.run("run")))  # so that no sensor tries
+    with pytest.raises(
+        PublicationRefused, match=r"readers of silver.readings can see .*no publication of it was begun"
+    ) as refused:
+        publish(history, "run")
+    assert "cancel" in str(refused.value)
+    assert (state(history, "run"), history.ledger.publications("run")) == (RunState.VALIDATED, [])
+    assert no_decision(history, "run")
+    assert before is not None  # one way out: it is pointed back, and the run is as it was
+    history.lakehouse.point(READINGS, expected={}, branches={"main": before})
+    assert agree(history)
+    if held_by == "nothing":
+        publish(history, "run")
+        assert (state(history, "run"), readers(history)["2020-02"]) == (PUBLISHED, "run")
+
+
+def test_a_run_that_another_program_shows_is_cancelled_and_its_scope_restated(history: Platform) -> None:
+    validated(history, "run", "SHADOW_SWAP")
+    prepare(history, "run")
+    shown_by_another_program(history, "candidate-run")
+    cancel(history, "run", "ada", "nobody has published it")
+    assert state(history, "run") is RunState.CANCELLED
+    published(history, "again")
+    assert readers(history)["2020-02"] == history.ledger.accepted(READINGS)["2020-02"] == "again"
+
+
+def test_a_version_that_another_program_shows_is_not_accepted_by_that(history: Platform) -> None:
+    before = rows(history)
+    published(history, "later", mode="VERSIONED", **LATER)
+    shown_by_another_program(history, "v2")
+    assert no_decision(history, "later")
+    rollback(history, "later")  # one way out
+    assert (rows(history), state(history, "later")) == (before, ROLLED_BACK)
+
+
+def test_an_acceptance_is_a_decision_also_of_what_another_program_shows(history: Platform) -> None:
+    published(history, "later", mode="VERSIONED", **LATER)
+    shown_by_another_program(history, "v2")
+    accept(history, "later")
+    assert history.ledger.accepted(READINGS)["2020-02"] == "later"
+    assert agree(history)
+
+
+def test_a_version_that_others_have_written_over_is_not_accepted_after_all(history: Platform) -> None:
+    validated(history, "later", "VERSIONED", **LATER)
+    publish(history, "later")
+    shown_by_another_program(history, "v2")
+    published(history, "over", scope=FEBRUARY, computed_by="1")
+    with pytest.raises(PublicationRefused, match=r"'over' has changed .* since"):
+        accept(history, "later")
+    assert history.ledger.accepted(READINGS)["2020-02"] == "over"
+
+
+@pytest.mark.parametrize("point", ["publishing.prepared", "publishing.committed"])
+def test_what_a_process_has_set_out_to_do_is_recorded_whoever_made_main_show_it(history: Platform, point: str) -> None:
+    """An intent that is open cannot be told from what its process has committed before it died."""
+    validated(history, "run", "SHADOW_SWAP")
+    with dying_at(history, point):
+        publish(history, "run")
+    if point == "publishing.prepared":
+        shown_by_another_program(history, "candidate-run")
+    assert mend(history)[1] == []
+    assert (state(history, "run"), history.ledger.accepted(READINGS)["2020-02"]) == (PUBLISHED, "run")
+    assert agree(history)
+
+
+# --- who sleeps before the lease, or is told that a commit has failed -------------------------------------------------
+
+
+@contextmanager
+def meanwhile(*acts: Callable[[], Any]) -> Iterator[None]:
+    """Have others act between somebody's look and its lease."""
+    real, todo = Leases.acquire, list(acts)
+
+    def acquire(leases: Leases, *arguments: Any) -> Any:
+        acting = todo[:]
+        todo.clear()
+        for act in acting:
+            act()
+        return real(leases, *arguments)
+
+    with mock.patch.object(Leases, "acquire", acquire):
+        yield
+    assert todo == []
+
+
+def entries(platform: Platform, run_id: str) -> list[tuple[str, str]]:
+    return [(one["action"], one["state"]) for one in platform.ledger.publications(run_id)]
+
+
+def holders_of(platform: Platform, chunk: str) -> list[str]:
+    """Return the runs that the ledger has as holders of a chunk today, one a row."""
+    open_rows = sa.select(accepted_versions.c.run_id).where(
+        accepted_versions.c.chunk == chunk, accepted_versions.c.ended_at.is_(None)
+    )
+    with platform.ledger.engine.connect() as connection:
+        return list(connection.execute(open_rows).scalars())
+
+
+@pytest.mark.parametrize("more", [(), (rollback, reinstate)], ids=["accepted", "taken back and brought back, too"])
+def test_a_version_is_accepted_once_by_whoever_was_first(history: Platform, more: Sequence[Callable[..., Any]]) -> None:
+    published(history, "later", mode="VERSIONED", **LATER)
+    others = [partial(act, history, "later") for act in (accept, *more)]
+    with meanwhile(*others):
+        assert not accept(history, "later").new
+    assert entries(history, "later").count((ACCEPT, "COMMITTED")) == 1
+    assert agree(history)
+    rollback(history, "later")
+    assert (state(history, "base-run"), holders_of(history, "2020-02")) == (PUBLISHED, ["base-run"])
+    assert agree(history)
+
+
+def test_the_ledger_records_one_acceptance_of_a_version(history: Platform) -> None:
+    published(history, "later", mode="VERSIONED", **LATER)
+    accept(history, "later")
+    done = history.ledger.publications("later")[-1]
+    entry = history.ledger.open_publication("later", ACCEPT, done["base_snapshot_id"], done["evidence_root"], "ada")
+    history.ledger.accept_version("later", entry, snapshot_id=done["snapshot_id"], actor="ada")
+    assert entries(history, "later")[1:] == [(ACCEPT, "COMMITTED"), (ACCEPT, "REFUSED")]
+    assert holders_of(history, "2020-02") == ["later"]
+
+
+def test_a_version_that_an_earlier_version_of_the_ledger_has_accepted_twice_is_taken_back_from_itself(
+    history: Platform,
+) -> None:
+    published(history, "later", mode="VERSIONED", **LATER)
+    accept(history, "later")
+    with history.ledger.engine.begin() as connection:
+        _take(connection, READINGS, ["2020-02", "2020-03"], "later", now())
+    rollback(history, "later")
+    assert (state(history, "later"), holders_of(history, "2020-02")) == (ROLLED_BACK, ["base-run"])
+    assert agree(history)
+
+
+@contextmanager
+def said_to_fail_and_overtaken(platform: Platform, successor: str) -> Iterator[None]:
+    """Have the next move of main land and be said to have failed, and its lease be taken over by one that dies once it has
+    fenced."""
+    commit, done = SqlCatalog.commit_table, []
+
+    def commit_table(catalog: SqlCatalog, table: Any, requirements: Any, updates: Any) -> Any:
+        moves = any(isinstance(one, SetSnapshotRefUpdate) and one.ref_name == "main" for one in updates)
+        found = commit(catalog, table, requirements, updates)
+        if moves and not done:
+            done.append(True)
+            expire(platform)
+            with dying_at(platform, "leasing.fenced"):
+                publish(platform, successor)
+            raise CommitFailedException("409")
+        return found
+
+    with mock.patch.object(SqlCatalog, "commit_table", commit_table):
+        yield
+    assert done == [True]
+
+
+@pytest.mark.parametrize("action", [ACCEPT, PUBLISH, ROLLBACK])
+def test_what_landed_and_is_said_to_have_failed_is_recorded_although_its_lease_was_lost(
+    history: Platform, action: str
+) -> None:
+    validated(history, "run", "VERSIONED", **LATER) if action == ACCEPT else validated(history, "run", "SHADOW_SWAP")
+    validated(history, "elsewhere", scope=MAY)
+    if action != PUBLISH:
+        publish(history, "run")
+    with said_to_fail_and_overtaken(history, "elsewhere"):
+        {ACCEPT: accept, PUBLISH: publish, ROLLBACK: rollback}[action](history, "run")
+    assert entries(history, "run")[-1] == (action, "COMMITTED")
+    publish(history, "elsewhere")
+    mend(history)
+    assert agree(history)
+
+
+def test_an_acceptance_that_an_earlier_version_said_was_refused_takes_no_chunk_from_a_later_run(
+    history: Platform,
+) -> None:
+    """It landed, and its process closed it; since then others restate what it shows."""
+    published(history, "later", mode="VERSIONED", **LATER)
+    with dying_at(history, "accepting.committed"):
+        accept(history, "later")
+    history.ledger.close_refused(history.ledger.publications("later")[-1]["id"], "the lease was lost")
+    published(history, "over", scope=FEBRUARY, computed_by="1")
+    assert mend(history)[0] == []
+    with pytest.raises(PublicationRefused, match=r"'over' has changed .* since"):
+        accept(history, "later")
+    assert history.ledger.accepted(READINGS)["2020-02"] == readers(history)["2020-02"] == "over"
+
+
+# --- a decision that others have overtaken ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", [ROLLBACK, REINSTATE])
+def test_a_decision_does_not_undo_a_newer_one(history: Platform, action: str) -> None:
+    """Who has decided sleeps before the lease; others do the same, and then decide otherwise."""
+    published(history, "run")
+    if action == REINSTATE:
+        rollback(history, "run")
+    was = state(history, "run")
+    both = [decisions.rollback, decisions.reinstate]
+    others = both if action == ROLLBACK else both[::-1]
+    decide = getattr(decisions, action)
+    newer = [partial(act, history, "run", by=f"other-{number}") for number, act in enumerate(others)]
+    with (
+        meanwhile(*newer),
+        pytest.raises(StateMoved, match=f"'run' was changed 2 time.* since the {action} was decided"),
+    ):
+        decide(history, "run", by="ann")
+    assert state(history, "run") is was
+    assert agree(history)
+    assert decide(history, "run", by="ann").new  # she has looked again
+    assert agree(history)
+
+
+def test_a_decision_that_was_overtaken_before_the_publisher_looked_is_no_newer(history: Platform) -> None:
+    published(history, "run")
+    real = publisher.rollback
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        with mock.patch.object(publisher, "rollback", real):
+            decisions.rollback(history, "run", by="bob")
+        decisions.reinstate(history, "run", by="cem")
+        return real(*arguments, **named)
+
+    with (
+        mock.patch.object(publisher, "rollback", late),
+        pytest.raises(StateMoved, match="since the rollback was decided"),
+    ):
+        decisions.rollback(history, "run", by="ann")
+    assert state(history, "run") is PUBLISHED
+
+
+# --- a base that another program has expired --------------------------------------------------------------------------
+
+ON_BRANCH = {"SHADOW_SWAP": {}, "VERSIONED": {"version": "v2"}, "VERSIONED, later": LATER}
+
+
+def without_its_base(platform: Platform, mode: str) -> int:
+    """Return the base of the run `run`, which another program has expired since the run was validated."""
+    validated(platform, "run", mode.partition(",")[0], scope=FEBRUARY, **ON_BRANCH.get(mode, {}))
+    base = platform.ledger.run("run").plan.base_snapshot_id
+    assert base is not None
+    published(platform, "elsewhere", scope=APRIL)
+    expired_by_another_program(platform, base)
+    return base
+
+
+@pytest.mark.parametrize("mode", [*ON_BRANCH, "REPLACE_PARTITIONS"])
+def test_a_run_whose_base_has_expired_is_refused_by_name_and_leaves_no_intent(history: Platform, mode: str) -> None:
+    base = without_its_base(history, mode)
+    if mode in ON_BRANCH:
+        with pytest.raises(PublicationRefused, match=f"snapshot {base}.* has expired"):
+            prepare(history, "run")
+    with pytest.raises(PublicationRefused, match=f"snapshot {base}.* has expired") as refused:
+        publish(history, "run")
+    assert "new run id" in str(refused.value)
+    assert [one for one in entries(history, "run") if one[1] == "INTENT"] == []
+    assert state(history, "run") is RunState.REJECTED
+    assert [one for one in examine(history) if one.kind.startswith("intent")] == []
+
+
+def test_a_base_that_expires_while_it_is_tagged_leaves_no_intent(history: Platform) -> None:
+    validated(history, "run", "SHADOW_SWAP", scope=FEBRUARY)
+    base = history.ledger.run("run").plan.base_snapshot_id
+    assert base is not None
+    published(history, "elsewhere", scope=APRIL)
+    sealed = faults.reach
+
+    def reach(point: str) -> None:
+        if point == "publishing.sealed":
+            expired_by_another_program(history, base)
+        sealed(point)
+
+    with mock.patch.object(faults, "reach", reach), pytest.raises(PublicationRefused, match="has expired"):
+        publish(history, "run")
+    assert (entries(history, "run"), state(history, "run")) == ([(PUBLISH, "REFUSED")], RunState.REJECTED)
+
+
+def test_what_landed_is_recorded_although_its_base_has_expired_since(history: Platform) -> None:
+    validated(history, "run", "SHADOW_SWAP", scope=FEBRUARY)
+    base = history.ledger.run("run").plan.base_snapshot_id
+    assert base is not None
+    with dying_at(history, "publishing.committed"):
+        publish(history, "run")
+    expired_by_another_program(history, base)
+    publish(history, "run")
+    assert (state(history, "run"), readers(history)["2020-02"]) == (PUBLISHED, "run")
+
+
+# --- half of a change of two tables, and another program in the second ------------------------------------------------
+
+
+def compacted(platform: Platform, table: str = CORRECTIONS) -> None:
+    """Write a table's files anew as one, as a program does that compacts."""
+    loaded = platform.lakehouse.table(table)
+    old, found = [task.file for task in loaded.scan().plan_files()], loaded.scan().to_arrow()
+    new = list(_dataframe_to_data_files(loaded.metadata, found, loaded.io)) if len(found) else []
+    commit_replacement(loaded, AlwaysTrue(), old, new, {})
+
+
+def kinds(platform: Platform) -> list[tuple[str, str]]:
+    """Return what the doctor finds, but for what another program has written."""
+    return [(one.kind, one.where) for one in examine(platform) if one.kind != "foreign-write"]
+
+
+BESIDE = {"mode": "CORRECTION_EVENTS", "corrections": "BESIDE"}
+
+
+@pytest.mark.parametrize("expired", [False, True], ids=["compacted", "compacted and expired"])
+@pytest.mark.parametrize("ended_by", ["the same command", "another run", "the doctor", "itself"])
+def test_a_rollback_whose_corrections_another_program_has_rewritten_is_brought_to_an_end(
+    history: Platform, ended_by: str, expired: bool
+) -> None:
+    before = rows(history)
+    published(history, "run", **BESIDE)
+    validated(history, "elsewhere", scope=FEBRUARY, computed_by="1")
+    issued = history.lakehouse.snapshot_id(CORRECTIONS)
+    assert issued is not None
+
+    def rewritten() -> None:
+        compacted(history)
+        if expired:
+            history.lakehouse.table(CORRECTIONS).maintenance.expire_snapshots().by_id(issued).commit()
+
+    if ended_by == "itself":
+        real = faults.reach
+        with mock.patch.object(
+            faults, "reach", lambda point: rewritten() if point == "undoing.halfway" else real(point)
+        ):
+            rollback(history, "run")
+    else:
+        with dying_at(history, "undoing.halfway"):
+            rollback(history, "run")
+        rewritten()
+    if ended_by == "the same command":
+        rollback(history, "run")
+    elif ended_by == "another run":
+        with pytest.raises(PublicationRefused, match="no longer holds"):
+            publish(history, "elsewhere")  # it was planned on what is rolled back: nothing else stands against it
+    elif ended_by == "the doctor":
+        mend(history)
+    assert (state(history, "run"), rows(history)) == (ROLLED_BACK, before)
+    mend(history)
+    assert kinds(history) == [("corrections-left", "run")]
+    assert len(rows(history, CORRECTIONS)) > 0
+    published(history, "next", scope=FEBRUARY)
+    without = history.lakehouse.table(CORRECTIONS)  # the way out: whoever has rewritten them takes them out
+    commit_replacement(without, AlwaysTrue(), [task.file for task in without.scan().plan_files()], [], {})
+    assert kinds(history) == []

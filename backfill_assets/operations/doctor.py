@@ -25,6 +25,7 @@ from typing import Any
 
 from pyarrow import ArrowException
 from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
@@ -364,6 +365,7 @@ def _examine_target(
             open_ends += _as_far_as_possible(platform, record.run_id, partial(_publications, views, record))
             open_ends += _untold(platform, record)
             yield from _base_tag(views[target.name], record)
+            yield from _as_far_as_possible(platform, record.run_id, partial(_corrections_left, views, record))
     # whatever brings those to an end completes the records, also of the runs that were superseded
     yield from open_ends or [one for record in runs for one in _evidence_behind(platform, record)]
     lost = [one for view in views.values() for one in _lost_files(view)]
@@ -431,8 +433,8 @@ def _publications(views: Mapping[str, _View], record: RunRecord) -> Iterator[Dis
         if other is not None and other.number > max(len(recorded), landed.number if landed else 0):
             view, landed = views[table], other
     if landed is not None and landed.number > len(recorded):
-        held = view.at_it.get(record.run_id)
-        yield _unrecorded(view, record, landed) if held is None else _under_way(view, record, landed, held)
+        held, begun = view.at_it.get(record.run_id), change.has_begun(landed.action)
+        yield _unrecorded(view, record, landed, begun=begun) if held is None else _under_way(view, record, landed, held)
     elif landed is None and recorded and record.state is RunState.PUBLISHED:
         yield _not_in_history(view, record, recorded[-1].snapshot)
     for entry in entries:
@@ -491,7 +493,7 @@ def _not_in_history(view: _View, record: RunRecord, snapshot_id: int) -> Disagre
     return Disagreement("publication-not-in-history", record.run_id, what, Sure.CERTAIN, fix)
 
 
-def _unrecorded(view: _View, record: RunRecord, landed: _Landed) -> Disagreement:
+def _unrecorded(view: _View, record: RunRecord, landed: _Landed, *, begun: bool) -> Disagreement:
     action, snapshot = landed.action, landed.snapshot.snapshot_id
 
     def heal() -> str:
@@ -499,6 +501,16 @@ def _unrecorded(view: _View, record: RunRecord, landed: _Landed) -> Disagreement
         return _done(recorded is not None, f"recorded the {action} of snapshot {recorded}")
 
     can = action in BEFORE and record.state is BEFORE[action]
+    if can and not begun:
+        return Disagreement(
+            "publication-unrecorded",
+            record.run_id,
+            f"snapshot {snapshot} of {view.name} is what its {action} would show; the ledger says {record.state}, and nobody has "
+            f"set out to {action} it: another program shows it, or the ledger is older than the table",
+            Sure.CERTAIN,
+            f"find out who shows it, and have the table's references put back to what they were; {_DECIDED[action]} where the "
+            "ledger came from a backup, restore a newer one",
+        )
     return Disagreement(
         "publication-unrecorded",
         record.run_id,
@@ -509,6 +521,15 @@ def _unrecorded(view: _View, record: RunRecord, landed: _Landed) -> Disagreement
         else f"readers see what a {record.state} run wrote: restate its scope with a new run",
         heal if can else None,
     )
+
+
+_DECIDED = {
+    PUBLISH: "or cancel the run, and restate its scope with a new one;",
+    ACCEPT: "or have it decided: `backfill accept` leaves it as it is, `backfill rollback` takes it back;",
+    ROLLBACK: "or have it decided: `backfill rollback` puts on record what is shown;",
+    REINSTATE: "or have it decided: `backfill reinstate` puts on record what is shown;",
+}
+"""What can be decided about what another program shows of a run, by the action that would have shown it."""
 
 
 def _is_at_it(held: LeaseRecord, target: TargetTable) -> bool:
@@ -652,6 +673,43 @@ def _base_tag(view: _View, record: RunRecord) -> Iterator[Disagreement]:
                 Sure.CERTAIN,
                 "find out who moved it; a tag of this project is never moved",
             )
+
+
+def _corrections_left(views: Mapping[str, _View], record: RunRecord) -> Iterator[Disagreement]:
+    """Find corrections of a run that is published no more: another program has written their rows into a file of its own.
+
+    They were not the run's files any more when it was taken back, which could not wait for that.
+    """
+    platform = next(iter(views.values())).platform
+    change = change_of(platform, record, [])
+    *_, view = (views[name] for name in change.tables)
+    if view.name == change.target.name or record.state not in _TAKEN_BACK:
+        return
+    if view.at_it.get(record.run_id) is not None or change.has_begun(REINSTATE):
+        return
+    current = view.table.current_snapshot()
+    if current is None:
+        return
+    with readable_metadata(view.table, current):
+        scan = view.table.scan(row_filter=EqualTo(term="run_id", value=record.run_id), selected_fields=("run_id",))
+        tasks = list(scan.plan_files())
+    rows = 0
+    with suppress(OSError, ArrowException):  # a file that cannot be read is found as such
+        rows = scan.to_arrow().num_rows if tasks else 0
+    if rows:
+        yield Disagreement(
+            "corrections-left",
+            record.run_id,
+            f"it is {record.state}, and {rows:,} of its corrections are in {view.name} still: another program has written them "
+            f"into files of its own: {_some(task.file.file_path for task in tasks)}",
+            Sure.CERTAIN,
+            f"have that program take the rows whose run_id is {record.run_id} out of {view.name}, and leave files of runs "
+            "as they are; nobody waits for it",
+        )
+
+
+_TAKEN_BACK = frozenset({RunState.ROLLED_BACK, RunState.CANCELLED, RunState.REJECTED})
+"""States of a run of which nothing is to be seen, although something of it was."""
 
 
 def _tag_again(platform: Platform, run_id: str) -> str:

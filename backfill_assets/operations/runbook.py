@@ -20,7 +20,7 @@ from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.operations.garbage import lapsed
 from backfill_assets.publication.modes import change_of, publication_in_words, strategy_of
-from backfill_assets.publication.requirements import waits_for
+from backfill_assets.publication.requirements import shown_by_others, waits_for
 from backfill_assets.review.markdown import block, escaped
 from manifests.errors import Refused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, AttemptState, RunState
@@ -430,6 +430,8 @@ class _Book:
         """Say of a validated run what its publication waits for, or how it is made."""
         record, publish = self._record, self._command("publish")
         change = change_of(self._platform, record, self._chunks)
+        if other := shown_by_others(change):
+            return StepState.NOW, [*facts, other.what, other.fix], [self._command("cancel", "--by NAME")]
         if change.has_landed:
             return (
                 StepState.NOW,

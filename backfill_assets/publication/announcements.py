@@ -99,6 +99,11 @@ def last_committed(platform: Platform, run_id: str, actions: set[str]) -> Public
     return next((one for one in reversed(done) if one.action in actions), None)
 
 
+def changes_on_record(platform: Platform, run_id: str) -> int:
+    """Return how many changes of its tables a run has on record: what a decision about the last of them is counted by."""
+    return sum(one.has_landed for one in platform.ledger.publications(run_id))
+
+
 def already_done(platform: Platform, record: RunRecord, actions: set[str]) -> Published:
     """Return what was done before; what a crash left untold is told now."""
     entry = last_committed(platform, record.run_id, actions)

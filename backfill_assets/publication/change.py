@@ -198,9 +198,23 @@ class Change:
         return anew if approved is None else {base_tag(self.record.run_id): approved} | anew
 
     @property
+    def expired_bases(self) -> list[int]:
+        """The snapshots that chunks were planned on and the target has no more."""
+        lakehouse = self.platform.lakehouse
+        return [base for base in self.base_tags.values() if not lakehouse.has_snapshot(self.target.name, base)]
+
+    @property
     def has_landed(self) -> bool:
         """Whether the publication was committed, at least to its first table."""
         return self.strategy.has_landed(self)
+
+    def has_begun(self, action: str) -> bool:
+        """Whether the ledger has an intent of an action, and not what came of it.
+
+        By it alone what a table shows is taken for the run's own doing: any program can show what waits on a branch.
+        """
+        tries = [entry for entry in self.platform.ledger.publications(self.record.run_id) if entry.action == action]
+        return bool(tries) and tries[-1].is_intent
 
     @property
     def committed(self) -> list[PublicationRecord]:

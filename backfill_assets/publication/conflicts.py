@@ -73,6 +73,24 @@ def settle_conflict(platform: Platform, change: Change, conflicts: list[str], le
     raise refusal
 
 
+def require_bases(change: Change) -> None:
+    """Refuse what can be held against nothing any more, because a snapshot that it was planned on has expired.
+
+    Raises:
+        PublicationRefused: naming the snapshots and the way out.
+    """
+    if expired := change.expired_bases:
+        named = ", ".join(f"snapshot {base}" for base in expired)
+        raise PublicationRefused(
+            Problem(
+                f"{named} of {change.target.name}, on which '{change.record.run_id}' was planned, has expired",
+                "a publication is held against the snapshot that it was planned on, which a rollback goes back to",
+                "plan the change again, under a new run id, on the table as it is now; and have whatever expires snapshots leave "
+                "those that a run waits for",
+            )
+        )
+
+
 def reject(platform: Platform, run_id: str, why: str, lease: Lease) -> None:
     """Move a validated run to REJECTED for what was found in its target under a lease."""
     platform.ledger.move(run_id, RunState.REJECTED, operator(), why, expected=RunState.VALIDATED, token=lease.token)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from pyiceberg.table.snapshots import Snapshot
-
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.publication.change import Change, Options
 from backfill_assets.publication.table_by_table import TableByTable
@@ -141,12 +139,13 @@ class ReplaceAndCorrect(AppendCorrections):
         table = _corrections(change.target)
         if change.has_landed or self.landed(change, table, PUBLISH, 1) is None:
             return
-        change.platform.lakehouse.replace(
+        change.platform.lakehouse.exchange(
             table,
-            self._present(change, table),
-            staged=[],
+            [scope for scope, _ in self.scopes(change, table)],
+            going={file.path for file in self.files(change, table)},
+            coming=(),
+            at_snapshot_id=None,
             properties=change.properties(WITHDRAW, 1, ""),
-            replaced={file.path for file in self.files(change, table)},
             token=change.token,
         )
 
@@ -166,23 +165,24 @@ class ReplaceAndCorrect(AppendCorrections):
             for table in change.tables[1:]:
                 lakehouse.require_gated(table, self.files(change, table))
 
-    def restore(
-        self, change: Change, table: str, action: str, sequence: int, undone: str, root: str, last: Snapshot
-    ) -> Commit:
+    def undo_in(self, change: Change, table: str, action: str, sequence: int, undone: str, root: str) -> Commit:
         """Put back the files that the target had before; take the run's own corrections away, or bring them back.
 
-        Of the corrections nothing but the run's own files comes and goes: what others have added meanwhile is no reason to
-        leave an undoing half done whose target was changed already.
+        Of the corrections nothing but the run's own files comes and goes, and what another program has rewritten or expired of
+        them is left to people: by then the target has changed, and nobody could publish into these days before it is recorded.
         """
         if table == change.tables[0]:
-            return super().restore(change, table, action, sequence, undone, root, last)
+            return super().undo_in(change, table, action, sequence, undone, root)
+        landed, last = self.landed(change, table, action, sequence), change.last(table, undone)
+        if landed is not None:
+            return landed
         own = self.files(change, table)
         return change.platform.lakehouse.exchange(
             table,
             [scope for scope, _ in self.scopes(change, table)],
             going={file.path for file in own} if action == ROLLBACK else set(),
             coming=() if action == ROLLBACK else own,
-            at_snapshot_id=last.parent_snapshot_id,
+            at_snapshot_id=None if last is None else last.parent_snapshot_id,
             properties=change.properties(action, sequence, root),
             token=change.token,
         )

@@ -31,23 +31,34 @@ from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.publication.announcements import (
     Published,
     already_done,
+    changes_on_record,
     last_committed,
     logged,
     not_on_record,
     tell_the_world,
 )
 from backfill_assets.publication.change import Change
-from backfill_assets.publication.conflicts import reject, settle_conflict
+from backfill_assets.publication.conflicts import reject, require_bases, settle_conflict
 from backfill_assets.publication.leasing import held, leases_of, publishing_lease, put_on_record
 from backfill_assets.publication.modes import change_of, strategy_of
 from backfill_assets.publication.requirements import (
     policy_problems,
+    require_newest,
     require_predecessor,
     require_publishable,
     require_thawed,
+    shown_by_others,
 )
 from manifests.chunks import in_words
-from manifests.errors import InputRefused, LeaseHeld, LeaseLost, Problem, PublicationRefused, StateMoved
+from manifests.errors import (
+    InputRefused,
+    LeaseHeld,
+    LeaseLost,
+    Problem,
+    PublicationRefused,
+    StateMoved,
+    TransitionRefused,
+)
 from manifests.lifecycle import ACCEPT, CANCEL, PREPARE, PUBLISH, REINSTATE, ROLLBACK, RunState, undone_by
 from resources import logs
 from resources.lakehouse.facade import Commit, ScopeChanged
@@ -92,6 +103,8 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     record, chunks = require_publishable(platform, run_id)
     change = change_of(platform, record, chunks, lease.token)
     change.strategy.take_announcement_back(change)
+    if other := shown_by_others(change):
+        raise PublicationRefused(other)
     has_landed = change.has_landed
     # what has landed is put on record, whatever the policy says today
     held_against = "" if has_landed else _require_free(platform, change, lease)
@@ -106,13 +119,10 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
         operator(),
         ref=plan.version or "",
         token=lease.token,
-        unless_stopped=not change.has_landed,
+        unless_stopped=not has_landed,
         policy_hash=held_against,
     )
-    for tag, base in change.base_tags.items():
-        platform.lakehouse.tag(plan.target, tag, base)
-    faults.reach("publishing.tagged")
-    commit = _commit(platform, change, entry, root, lease)
+    commit = _commit(platform, change, entry, root, lease, has_landed=has_landed)
     faults.reach("publishing.committed")
     platform.ledger.accept(
         run_id,
@@ -144,6 +154,11 @@ def _require_free(platform: Platform, change: Change, lease: Lease) -> str:
     if problems := policy_problems(platform, change.record):
         raise PublicationRefused(problems)
     require_thawed(platform, change.record)
+    try:
+        require_bases(change)
+    except PublicationRefused as refusal:
+        reject(platform, run_id, refusal.problems[0].what, lease)
+        raise
     if conflicts := change.strategy.conflicts(change):
         settle_conflict(platform, change, conflicts, lease)
     try:
@@ -154,15 +169,26 @@ def _require_free(platform: Platform, change: Change, lease: Lease) -> str:
     return held_against
 
 
-def _commit(platform: Platform, change: Change, entry: int, root: str, lease: Lease) -> Commit:
-    """Make the commits of a publication that is recorded as intended; close its entry where nothing was changed."""
+def _commit(
+    platform: Platform, change: Change, entry: int, root: str, lease: Lease, *, has_landed: bool = False
+) -> Commit:
+    """Make the commits of a publication that is recorded as intended; close its entry where nothing was changed.
+
+    What has landed is put on record also where another program has expired its bases since.
+    """
     try:
+        if not has_landed:
+            require_bases(change)
+        for tag, base in change.base_tags.items():
+            if base not in change.expired_bases:
+                platform.lakehouse.tag(change.target.name, tag, base)
+        faults.reach("publishing.tagged")
         change.strategy.prepare(change, root)
         faults.reach("publishing.prepared")
         leases_of(platform).renew(lease)
         faults.reach("publishing.leased")
         return change.strategy.publish(change, root)
-    except (LeaseLost, PublicationRefused) as refusal:
+    except (InputRefused, LeaseLost, PublicationRefused) as refusal:
         if (
             not change.has_landed
         ):  # else, whatever the catalog has said, the next holder of the scope brings it to an end
@@ -171,11 +197,11 @@ def _commit(platform: Platform, change: Change, entry: int, root: str, lease: Le
 
 
 def _not_committed(
-    platform: Platform, change: Change, entry: int, refusal: LeaseLost | PublicationRefused, lease: Lease
+    platform: Platform, change: Change, entry: int, refusal: InputRefused | LeaseLost | PublicationRefused, lease: Lease
 ) -> None:
-    """Close the entry of a publication that changed nothing; the run is as good as before only where its lease was lost."""
+    """Close the entry of a publication that changed nothing; the run is as good as before unless the target speaks against it."""
     platform.ledger.close_refused(entry, str(refusal))
-    if isinstance(refusal, LeaseLost):
+    if not isinstance(refusal, PublicationRefused):
         return
     if isinstance(refusal, ScopeChanged) and (conflicts := change.strategy.conflicts(change)):
         settle_conflict(platform, change, conflicts, lease)
@@ -223,6 +249,7 @@ def _prepare(platform: Platform, run_id: str, lease: Lease) -> str:
     require_explained(platform, run_id)
     require_vouched_for(platform, run_id)
     require_unharmed(platform, run_id)
+    require_bases(change)
     _require_nobody_erased(platform, change)
     root = _seal(platform, change)
     leases_of(platform).renew(lease)
@@ -231,13 +258,20 @@ def _prepare(platform: Platform, run_id: str, lease: Lease) -> str:
 
 
 @logged(ROLLBACK)
-def rollback(platform: Platform, run_id: str) -> Published:
+def rollback(platform: Platform, run_id: str, *, after: int | None = None) -> Published:
     """Put back what a published run replaced, as a new snapshot.
+
+    Args:
+        platform: the installation.
+        run_id: the run.
+        after: how many changes of the run were on record when it was decided; None: as many as there are now.
 
     Raises:
         PublicationRefused: if the run is not published, a later run holds part of its scope, or somebody else wrote there.
+        StateMoved: if others have changed the run since it was decided.
     """
     record = up_to_date(platform, run_id, ROLLBACK)
+    after = changes_on_record(platform, run_id) if after is None else after
     if record.state is RunState.ROLLED_BACK:
         return already_done(platform, record, {ROLLBACK})
     if record.state is not RunState.PUBLISHED:
@@ -254,12 +288,12 @@ def rollback(platform: Platform, run_id: str) -> Published:
             )
         )
     with publishing_lease(platform, record, ROLLBACK) as lease:
-        done, number = _roll_back(platform, run_id, lease)
+        done, number = _roll_back(platform, run_id, lease, after)
     tell_the_world(platform, record, done, ROLLBACK, number)
     return done
 
 
-def _roll_back(platform: Platform, run_id: str, lease: Lease) -> tuple[Published, int]:
+def _roll_back(platform: Platform, run_id: str, lease: Lease, after: int) -> tuple[Published, int]:
     record = platform.ledger.run(run_id)
     change = change_of(platform, record, platform.ledger.chunks(run_id), lease.token)
     holders = platform.ledger.accepted(record.target, held(platform, change))
@@ -273,17 +307,19 @@ def _roll_back(platform: Platform, run_id: str, lease: Lease) -> tuple[Published
                 f"roll back {', '.join(later)} first, or restate the scope with a new run",
             )
         )
-    return _undo(platform, change, ROLLBACK, lease)
+    return _undo(platform, change, ROLLBACK, lease, after)
 
 
 @logged(REINSTATE)
-def reinstate(platform: Platform, run_id: str) -> Published:
-    """Undo the rollback of a run, as a new snapshot: its rows are what readers see again.
+def reinstate(platform: Platform, run_id: str, *, after: int | None = None) -> Published:
+    """Undo the rollback of a run, as a new snapshot: its rows are what readers see again. Arguments as of `rollback`.
 
     Raises:
         PublicationRefused: if the run is not rolled back, or somebody has written into its scope since.
+        StateMoved: if others have changed the run since it was decided.
     """
     record = up_to_date(platform, run_id, REINSTATE)
+    after = changes_on_record(platform, run_id) if after is None else after
     if record.state is RunState.PUBLISHED and last_committed(platform, run_id, {REINSTATE}) is not None:
         return already_done(platform, record, {REINSTATE})
     if record.state is not RunState.ROLLED_BACK:
@@ -294,7 +330,7 @@ def reinstate(platform: Platform, run_id: str) -> Published:
         )
     with publishing_lease(platform, record, REINSTATE) as lease:
         change = change_of(platform, platform.ledger.run(run_id), platform.ledger.chunks(run_id), lease.token)
-        done, number = _undo(platform, change, REINSTATE, lease)
+        done, number = _undo(platform, change, REINSTATE, lease, after)
     tell_the_world(platform, record, done, REINSTATE, number)
     return done
 
@@ -314,11 +350,12 @@ def up_to_date(platform: Platform, run_id: str, action: str) -> RunRecord:
     return record
 
 
-def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tuple[Published, int]:
-    """Undo a run's last change of its tables by a new one, and record it; return its number, too.
+def _undo(platform: Platform, change: Change, action: str, lease: Lease, after: int) -> tuple[Published, int]:
+    """Undo a run's last change of its tables, its `after`th, by a new one, and record it; return its number, too.
 
     Raises:
         PublicationRefused: if another process has done it just before this one got the lease.
+        StateMoved: if its last change is another one by now: whoever decided it has seen it otherwise.
     """
     wanted = RunState.PUBLISHED if action == ROLLBACK else RunState.ROLLED_BACK
     if change.record.state is not wanted:
@@ -335,15 +372,18 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     done_before = [one for one in ledger.publications(run_id) if one.has_landed]
     if not done_before:
         raise not_on_record(change.record)
+    if len(done_before) != after:
+        since = ", ".join(one.action for one in done_before[after:])
+        raise StateMoved(
+            Problem(
+                f"run '{run_id}' was changed {len(done_before) - after} time(s) since the {action} was decided: {since}",
+                "a decision is about what a run was when it was decided, and undoes no newer one",
+                "see `backfill status`, and decide again",
+            )
+        )
     last = done_before[-1]
     undone = undone_by([one.change for one in done_before])
-    if not change.strategy.has_undone(change, action, len(done_before) + 1):
-        require_explained(platform, run_id)
-        files = change.strategy.returning(change, action, undone)
-        require_nobody_erased(platform, change.target, change.plan, files, f"the {action}")
-    entry = ledger.open_publication(
-        run_id, action, last.snapshot_id, root, operator(), ref=change.plan.version or "", token=lease.token
-    )
+    entry = _set_out_to_undo(platform, change, action, lease, root)
     try:
         leases_of(platform).renew(lease)
         commit = change.strategy.undo(change, action, len(done_before) + 1, undone, root)
@@ -360,6 +400,41 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease) -> tupl
     return done, len(done_before) + 1
 
 
+def _set_out_to_undo(platform: Platform, change: Change, action: str, lease: Lease, root: str) -> int:
+    """Record the intent to undo a run's last change, held against the policy in force then; return its entry.
+
+    Where another policy is adopted meanwhile, a reinstatement is to be decided again. A rollback is held against that one,
+    too: who it shows again is asked, and nothing else of a policy keeps what is wrong before readers.
+
+    Raises:
+        PublicationRefused: if readers would see somebody again who is erased.
+        TransitionRefused: if another policy was adopted meanwhile.
+    """
+    done_before, run_id = change.committed, change.record.run_id
+    undone, base = undone_by([one.change for one in done_before]), done_before[-1].snapshot_id
+    has_undone = change.has_begun(action) and change.strategy.has_undone(change, action, len(done_before) + 1)
+    if not has_undone:
+        require_explained(platform, run_id)
+    files = [] if has_undone else change.strategy.returning(change, action, undone)
+    while True:
+        held_against = "" if has_undone else platform.policy.hash
+        require_nobody_erased(platform, change.target, change.plan, files, f"the {action}")
+        try:
+            return platform.ledger.open_publication(
+                run_id,
+                action,
+                base,
+                root,
+                operator(),
+                ref=change.plan.version or "",
+                token=lease.token,
+                policy_hash=held_against,
+            )
+        except TransitionRefused:
+            if action != ROLLBACK:
+                raise
+
+
 @logged(ACCEPT)
 def accept(platform: Platform, run_id: str) -> Published:
     """Make a version that was published under its name what main shows.
@@ -367,31 +442,47 @@ def accept(platform: Platform, run_id: str) -> Published:
     Raises:
         PublicationRefused: if the run has no such version, or main has moved since it was planned.
     """
-    record = _with_version(platform, run_id)
-    if last_committed(platform, run_id, {ACCEPT}) is not None:
+    record, done = _with_version(platform, run_id), None
+    if last_committed(platform, run_id, {ACCEPT}) is None:
+        with publishing_lease(platform, record, ACCEPT) as lease:
+            record = _with_version(platform, run_id)  # its interrupted rollback may just have been recorded
+            # another process may have accepted it just before this one got the lease
+            is_done = last_committed(platform, run_id, {ACCEPT}) is not None
+            done = None if is_done else _accept(platform, record, lease)
+    if done is None:
         return already_done(platform, record, {ACCEPT})
-    with publishing_lease(platform, record, ACCEPT) as lease:
-        record = _with_version(platform, run_id)  # its interrupted rollback may just have been recorded
-        change = change_of(platform, record, platform.ledger.chunks(run_id), lease.token)
-        root = platform.evidence.verify(run_id, bundle_in_use(platform, run_id))
-        require_explained(platform, run_id)
-        require_unharmed(platform, run_id)
-        _require_nobody_erased(platform, change)
-        base, ref = record.plan.base_snapshot_id, record.plan.version or ""
-        entry = platform.ledger.open_publication(run_id, ACCEPT, base, root, operator(), ref=ref, token=lease.token)
-        try:
-            leases_of(platform).renew(lease)
-            commit = change.strategy.accept(change)
-        except (LeaseLost, PublicationRefused) as refusal:
-            platform.ledger.close_refused(entry, str(refusal))
-            catch_up(platform, run_id, REFUSED, {"action": ACCEPT})
-            raise
-        faults.reach("accepting.committed")
-        platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
-    done = Published(run_id, commit.snapshot_id, record.plan.base_snapshot_id, 0, 0, root, new=True)
-    number = sum(one.has_landed for one in platform.ledger.publications(run_id))
-    tell_the_world(platform, record, done, ACCEPT, number)
+    tell_the_world(platform, record, done, ACCEPT, changes_on_record(platform, run_id))
     return done
+
+
+def _accept(platform: Platform, record: RunRecord, lease: Lease) -> Published:
+    run_id = record.run_id
+    change = change_of(platform, record, platform.ledger.chunks(run_id), lease.token)
+    root = platform.evidence.verify(run_id, bundle_in_use(platform, run_id))
+    require_unharmed(platform, run_id)
+    number = len(change.committed) + 1
+    held_against = platform.policy.hash
+    if landed := change.strategy.recorded_late(change, ACCEPT, number):
+        require_newest(change, landed)
+        held_against = "" if change.has_begun(ACCEPT) else held_against
+    if held_against:  # what has landed is put on record, whatever the policy says today
+        require_explained(platform, run_id)
+        _require_nobody_erased(platform, change)
+    base, ref = record.plan.base_snapshot_id, record.plan.version or ""
+    entry = platform.ledger.open_publication(
+        run_id, ACCEPT, base, root, operator(), ref=ref, token=lease.token, policy_hash=held_against
+    )
+    try:
+        leases_of(platform).renew(lease)
+        commit = change.strategy.accept(change)
+    except (LeaseLost, PublicationRefused) as refusal:
+        if change.strategy.recorded_late(change, ACCEPT, number) is None:
+            platform.ledger.close_refused(entry, str(refusal))
+        catch_up(platform, run_id, REFUSED, {"action": ACCEPT})
+        raise
+    faults.reach("accepting.committed")
+    platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
+    return Published(run_id, commit.snapshot_id, base, 0, 0, root, new=True)
 
 
 def may_be_accepted(platform: Platform, run_id: str) -> bool:
@@ -460,13 +551,13 @@ def end_unpublished(platform: Platform, run_id: str, end: Callable[[RunState, in
 
 
 def _require_unseen(change: Change) -> None:
-    """Refuse to end a run that readers have seen.
+    """Refuse to end a run that readers have seen by a publication of it; not one that another program shows.
 
     Raises:
         PublicationRefused: if its publication has landed.
     """
     record = change.record
-    if record.state is RunState.PUBLISHED or change.has_landed:
+    if record.state is RunState.PUBLISHED or (change.has_landed and change.has_begun(PUBLISH)):
         raise PublicationRefused(
             Problem(
                 f"the publication of '{record.run_id}' has landed in {record.target}",

@@ -6,14 +6,12 @@ the lease of the run's days where it matters, and does nothing where what it was
 
 from __future__ import annotations
 
-from backfill_assets.evidence.records import bundle_in_use
 from backfill_assets.installation import Platform
 from backfill_assets.publication.announcements import tell_of
-from backfill_assets.publication.leasing import brought_to_an_end, publishing_lease, put_on_record, tag_bases
+from backfill_assets.publication.leasing import publishing_lease, tag_bases
 from backfill_assets.publication.modes import change_of
-from backfill_assets.publication.requirements import require_publishable
-from manifests.lifecycle import PUBLISH, PublicationState, RunState
-from resources.ledger.facade import ABANDONED, BEFORE, operator
+from manifests.lifecycle import PublicationState, RunState
+from resources.ledger.facade import ABANDONED
 
 PROCESS_ENDED = "process ended"
 """What is noted of something that was left open."""
@@ -24,24 +22,15 @@ RECORD = "record"
 def record_landed(platform: Platform, run_id: str, action: str, number: int) -> int | None:
     """Put a run's change on record that is its `number`th and has landed; return its snapshot.
 
-    None, and nothing is done, where it has not landed, or the run has gone on to something else since.
+    None, and nothing is done, where it has not landed, nobody has set out to it, or the run has gone on to something else
+    since.
 
     Raises:
         LeaseHeld: if somebody is at a change of the same days.
-        Refused: if the evidence or the ledger does not have what must precede a record.
+        PublicationRefused: if what is left of a change of two tables cannot be done any more.
     """
-    ledger = platform.ledger
-    with publishing_lease(platform, ledger.run(run_id), RECORD) as lease:  # records what its open intents name
-        record = ledger.run(run_id)
-        done = [one for one in ledger.publications(run_id) if one.has_landed]
-        if len(done) == number - 1 and record.state is BEFORE[action]:
-            chunks = require_publishable(platform, run_id)[1] if action == PUBLISH else ledger.chunks(run_id)
-            change = change_of(platform, record, chunks, lease.token)
-            if (commit := brought_to_an_end(platform, change, action)) is None:
-                return None
-            root, base = platform.evidence.verify(run_id, bundle_in_use(platform, run_id)), record.plan.base_snapshot_id
-            entry = ledger.open_publication(run_id, action, base, root, operator(), token=lease.token)
-            put_on_record(platform, change, entry, action, commit)
+    with publishing_lease(platform, platform.ledger.run(run_id), RECORD):
+        pass  # who holds it has recorded what open intents name, and nothing else is the run's doing
     return tell_again(platform, run_id, action, number)
 
 

@@ -10,14 +10,16 @@ from datetime import timedelta
 
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
+from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of
 from backfill_assets.staging.executor import require_young
 from manifests.chunks import in_words
 from manifests.errors import Problem, PublicationDeferred, PublicationRefused, Refused
-from manifests.lifecycle import DecisionKind, RunState
+from manifests.lifecycle import PUBLISH, DecisionKind, RunState
 from manifests.model import OnConflict
 from manifests.planner import Plan, step_id
 from manifests.policy import Role
+from resources.lakehouse.facade import Commit
 from resources.ledger import judged, launches, stops
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, now
 
@@ -73,6 +75,43 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
     if problems:
         raise PublicationRefused(problems)
     return record, chunks
+
+
+def shown_by_others(change: Change) -> Problem | None:
+    """Say that readers see what a run has computed, and that nobody has set out to publish it; None if it is not so.
+
+    It is taken for no publication, and the run stays as it is.
+    """
+    if not change.has_landed or change.has_begun(PUBLISH):
+        return None
+    run_id, table = change.record.run_id, change.tables[0]
+    return Problem(
+        f"readers of {table} can see what '{run_id}' has computed, and no publication of it was begun: another program shows "
+        "it, or the ledger is older than the table",
+        "a publication is begun on record before anything is shown; what another program shows becomes none by that",
+        f"have the table's references put back to what they were, and publish; or `backfill cancel {run_id}`, and restate the "
+        "scope with a new run; where the ledger came from a backup, restore a newer one",
+    )
+
+
+def require_newest(change: Change, landed: Commit) -> None:
+    """Refuse to put a change of main on record late, if holders of its chunks have changed main since: they hold them.
+
+    Raises:
+        PublicationRefused: naming them.
+    """
+    ledger, run_id, target = change.platform.ledger, change.record.run_id, change.target.name
+    holders = set(ledger.accepted(target, [chunk.key for chunk in change.plan.chunks]).values()) - {run_id}
+    later = sorted(holders & change.platform.lakehouse.runs_since(target, landed.snapshot_id))
+    if later:
+        named = ", ".join(f"'{one}'" for one in later)
+        raise PublicationRefused(
+            Problem(
+                f"{named} has changed {target} since it first showed what '{run_id}' has computed",
+                "a chunk is held by the run whose rows readers see",
+                "restate the scope with a new run",
+            )
+        )
 
 
 def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
@@ -199,14 +238,17 @@ def waits_for(platform: Platform, record: RunRecord) -> str | None:
         require_predecessor(platform, record)
     except PublicationDeferred as wait:
         return wait.problems[0].what
-    found = policy_problems(platform, record)
-    if found and not change_of(platform, record, platform.ledger.chunks(record.run_id)).has_landed:
+    change = change_of(platform, record, platform.ledger.chunks(record.run_id))
+    if other := shown_by_others(change):
+        return other.what
+    if change.has_landed:
+        return None
+    if found := policy_problems(platform, record):
         return found[0].what
     terms = record.plan.conflict
     if terms is None or terms.on_conflict is not OnConflict.WAIT:
         return None
     if now() >= record.updated_at + timedelta(minutes=terms.wait_minutes):
         return None
-    change = change_of(platform, record, platform.ledger.chunks(record.run_id))
-    conflicts = change.strategy.conflicts(change)
+    conflicts = [] if change.expired_bases else change.strategy.conflicts(change)
     return f"{len(conflicts)} chunk(s) have changed: {in_words(conflicts)}" if conflicts else None

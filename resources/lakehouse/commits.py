@@ -200,11 +200,11 @@ def commit_in_scopes(
 
     def replace_files(table: Table) -> None:
         nonlocal tried
+        earlier = snapshot_with(table, RUN_PROPERTY, run_id, action, branch) if tried else None
+        if earlier is not None and earlier.snapshot_id not in known:
+            return  # it has landed, whatever the catalog has said, and whoever has the lease by now
         require_unfenced(table, token)
         if tried:
-            earlier = snapshot_with(table, RUN_PROPERTY, run_id, action, branch)
-            if earlier is not None and earlier.snapshot_id not in known:
-                return
             current = table.snapshot_by_name(branch)
             held = {file.file_path: file for scope in scopes for file in files_in(table, current, scope)}
             require_same_files(name, span, old if present is None else present, list(held.values()))

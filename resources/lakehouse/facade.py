@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import date
+from itertools import takewhile
 from typing import Any
 
 from pyiceberg.expressions import BooleanExpression
@@ -36,6 +37,7 @@ from resources.lakehouse.summaries import (
     SEQUENCE_PROPERTY,
     VERSION_PROPERTY,
     snapshot_with,
+    summary_of,
 )
 
 __all__ = [
@@ -79,9 +81,23 @@ class Lakehouse(Tables):
         """Return the names of a table's branches and tags."""
         return frozenset(self.table(name).refs())
 
+    def has_snapshot(self, name: str, snapshot_id: int) -> bool:
+        """Return whether a table's metadata has a snapshot: one that has expired it has no more."""
+        return self.table(name).snapshot_by_id(snapshot_id) is not None
+
     def history(self, name: str) -> frozenset[int]:
         """Return the snapshots of the current one's history, itself included."""
         return frozenset(snapshot.snapshot_id for snapshot in ancestors(self.table(name)))
+
+    def runs_since(self, name: str, snapshot_id: int) -> frozenset[str]:
+        """Return the runs of which snapshots of the current one's history are that came after one of it.
+
+        Nobody where that one is not in the history.
+        """
+        history = list(ancestors(self.table(name)))
+        later = takewhile(lambda snapshot: snapshot.snapshot_id != snapshot_id, history)
+        runs = frozenset(summary_of(snapshot).get(RUN_PROPERTY, "") for snapshot in later) - {""}
+        return runs if any(snapshot.snapshot_id == snapshot_id for snapshot in history) else frozenset()
 
     def loads(self, name: str) -> list[Load]:
         """Return the loads in a table's history, oldest first."""
@@ -334,12 +350,12 @@ class Lakehouse(Tables):
     ) -> Commit:
         """Take files out of scopes, and bring others back as they were at a snapshot, whatever else is in the scopes by now.
 
-        What comes back of a snapshot that has expired is made of the file itself, which must be as it was gated.
+        What is to go and is not there any more has gone. What comes back of a snapshot that has expired is made of the file
+        itself, which must be as it was gated. One snapshot is made, even where nothing is left to go or to come.
 
         Raises:
             LeaseLost: if the token is fenced.
-            PublicationRefused: if one that is to go is not there, or one that is to come is not as it was; nothing has changed
-                then.
+            PublicationRefused: if a file that is to come is not as it was; nothing has changed then.
         """
         return replacements.exchange(
             self,

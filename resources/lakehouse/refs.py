@@ -128,9 +128,9 @@ def point(
 
     def swap(table: Table) -> None:
         nonlocal tried
-        require_unfenced(table, token)
         if tried and all(named_by(table, ref) == snapshot_id for ref, snapshot_id in wanted.items()):
-            return  # it has landed, whatever the catalog has said
+            return  # it has landed, whatever the catalog has said, and whoever has the lease by now
+        require_unfenced(table, token)
         tried = True
         _require_pointing(table, name, required)
         requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *required)

@@ -188,7 +188,7 @@ def exchange(
     properties: Mapping[str, str],
     token: int | None = None,
 ) -> Commit:
-    """Take files out of scopes, and bring others back as they were at a snapshot; see `Lakehouse.exchange`."""
+    """Take files that are there out of scopes, and bring others back as they were at a snapshot; see `Lakehouse.exchange`."""
     wanted = {file.path: file for file in coming}
     give_up = end_of_contention()
     while True:
@@ -196,9 +196,9 @@ def exchange(
         require_unfenced(table, token)
         current = table.current_snapshot()
         present = {file.file_path: file for scope in scopes for file in files_in(table, current, scope)}
-        then = {file.file_path: file for scope in scopes for file in files_at(table, at_snapshot_id, scope)}
+        known = at_snapshot_id if at_snapshot_id and table.snapshot_by_id(at_snapshot_id) else None
+        then = {file.file_path: file for scope in scopes for file in files_at(table, known, scope)}
         old = [present[path] for path in sorted(going & present.keys())]
-        require_present(name, going, old)
         missing = wanted.keys() - present.keys()
         expired = gated_data_files(table, [wanted[path] for path in sorted(missing - then.keys())])
         new = [then[path] for path in sorted(missing & then.keys())] + expired

@@ -74,6 +74,7 @@ def held_before(connection: sa.Connection, target: str, run_id: str, rollback: i
         .where(
             accepted_versions.c.target == target,
             accepted_versions.c.ended_by == run_id,
+            accepted_versions.c.run_id != run_id,  # earlier versions could record an acceptance twice
             accepted_versions.c.ended_how == RunState.SUPERSEDED,
             sa.true() if since is None else accepted_versions.c.ended_at > since,
             runs.c.state.in_([RunState.PUBLISHED, RunState.SUPERSEDED]),

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 
-from manifests.lifecycle import PublicationState, RunState
+from manifests.lifecycle import ACCEPT, PublicationState, RunState
 from manifests.planner import Plan
 from resources import actors
 from resources.ledger import accepted_versions, instants, policy_in_force, stops, watermarks
@@ -230,8 +230,10 @@ class Publications(Part):
         with self.engine.begin() as connection:
             record = holding_target(connection, run_id, plan_hash)
             at = instants.after_changes_of(connection, record.target)
-            if not _close_publication(connection, publication, snapshot_id, 0, 0, at):
-                return  # another process has recorded it, perhaps with what came after it
+            recorded = _is_accepted(connection, run_id)
+            if recorded or not _close_publication(connection, publication, snapshot_id, 0, 0, at):
+                _close_recorded(connection, publication, at)
+                return
             if record.state is not RunState.PUBLISHED:
                 raise moved(run_id, RunState.PUBLISHED, record.state)
             keys = [chunk.key for chunk in plan.chunks]
@@ -335,6 +337,16 @@ def _close_publication(
         )
     )
     return changed.rowcount == 1
+
+
+def _is_accepted(connection: sa.Connection, run_id: str) -> bool:
+    """Return whether an acceptance of a run is on record: a version is accepted once, also one that was brought back."""
+    accepted = sa.select(sa.func.count()).where(
+        publications.c.run_id == run_id,
+        publications.c.action == ACCEPT,
+        publications.c.state == PublicationState.COMMITTED,
+    )
+    return bool(connection.execute(accepted).scalar_one())
 
 
 def _close_recorded(connection: sa.Connection, publication: int, at: datetime) -> None:
