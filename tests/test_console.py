@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from backfill_assets.cli import console
+from backfill_assets.cli.command import cli
 from backfill_assets.defs.checks import _rows_table as check_rows
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.ui.pages import _rows_table as page_rows
@@ -77,3 +80,15 @@ def test_what_people_have_typed_is_printed_as_it_is() -> None:
     table.add_row("[/z]x", "[bold]w[/b]")
     assert "[/z]x" in printed(table)
     assert "[bold]w[/b]" in printed(table)
+
+
+def test_the_help_of_load_lists_the_options_of_a_load_of_any_table(tmp_path: Path) -> None:
+    run = CliRunner(env={"BACKFILL_HOME": str(tmp_path)})
+    shown, of_a_table = (
+        run.invoke(cli, ["load", *words, "--help"], catch_exceptions=False).output for words in ([], ["bronze.readings"])
+    )
+    options = {line.split()[0] for line in of_a_table.splitlines() if line.strip().startswith("--")}
+    assert {"--version", "--if-new", "--again", "--json"} <= options
+    listed = shown.partition("Options of TABLE FILE:")[2]
+    assert options <= {line.split()[0] for line in listed.splitlines() if line.strip().startswith("--")}
+    assert "case-events" in listed

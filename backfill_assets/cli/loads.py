@@ -36,6 +36,13 @@ class _Tables(click.Group):
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "TABLE FILE [OPTIONS]")
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show what a load of a table can be told, which is the same for every table."""
+        options = [parameter for parameter in _of_table("TABLE").params if isinstance(parameter, click.Option)]
+        with formatter.section("Options of TABLE FILE"):
+            formatter.write_dl([record for option in options if (record := option.get_help_record(ctx)) is not None])
+        super().format_options(ctx, formatter)
+
 
 @click.group(cls=_Tables)
 def load() -> None:
