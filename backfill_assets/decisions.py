@@ -21,7 +21,7 @@ from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.announcements import Published, changes_on_record
 from backfill_assets.publication.heads import keep
 from backfill_assets.staging.executor import require_young
-from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
+from manifests.errors import DecisionRefused, EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import REINSTATE, ROLLBACK, RunState, check_transition
 from manifests.model import Mode
 from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
@@ -382,7 +382,7 @@ def _accept_change(
             Problem(
                 f"'{by}' is no owner of {record.target}",
                 f"owners are {', '.join(owners) or 'nobody'}",
-                "ask one of them; who belongs to a team is said in `groups` of the policy",
+                policy.way_out(owners, "have the policy changed: its `groups` say who belongs to a team"),
             )
         )
     if rule.four_eyes and same_name(by) == same_name(record.requested_by):
@@ -576,4 +576,4 @@ def _whole_hash(record: RunRecord, seen: str | None) -> str:
 
 def _raise(problems: list[Problem]) -> None:
     if problems:
-        raise TransitionRefused(problems)
+        raise DecisionRefused(problems)

@@ -82,6 +82,12 @@ class TransitionRefused(Refused):
     headline = "refused by the run's lifecycle"
 
 
+class DecisionRefused(TransitionRefused):
+    """Somebody may not decide this: by the policy, by their name, or because it is about another plan than there is now."""
+
+    headline = "the decision is refused"
+
+
 class StateMoved(TransitionRefused):
     """Another process has moved the run since the state was looked at from which it was to be moved; look again."""
 

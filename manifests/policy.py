@@ -359,6 +359,11 @@ class Policy(_Part):
             return False
         return any(wanted == same_name(person) for entry in entries for person in self._people(entry))
 
+    def way_out(self, entries: Sequence[str], otherwise: str) -> str:
+        """Say what somebody can do who is none of `entries`: ask one of them, where they stand for any person, or `otherwise`."""
+        anybody = any(self._people(entry) for entry in entries)
+        return f"ask one of them, or {otherwise}" if anybody else otherwise
+
 
 def same_name(name: str) -> str:
     """Return what two spellings of a person's name have in common: what differs only in case, width or space is one person."""
@@ -432,7 +437,7 @@ def role_problems(policy: Policy, rule: Rule, role: Role, by: str, table: str) -
         Problem(
             f"'{by}' is no {role} of {table}",
             f"the policy '{policy.name}' names {', '.join(entries) or 'nobody'}",
-            f"ask one of them, or have the policy changed ({role}s of the rule for {', '.join(rule.tables)})",
+            policy.way_out(entries, f"have the policy changed ({role}s of the rule for {', '.join(rule.tables)})"),
         )
     ]
 
@@ -451,7 +456,7 @@ def break_glass_problems(policy: Policy, rule: Rule, by: str, reason: str, table
             Problem(
                 f"'{by}' may not break the glass for {table}",
                 f"the policy '{policy.name}' names {', '.join(rule.break_glass) or 'nobody'}",
-                "ask one of them",
+                policy.way_out(rule.break_glass, "wait for those who may decide without it"),
             )
         )
     return problems

@@ -85,7 +85,8 @@ def test_what_people_have_typed_is_printed_as_it_is() -> None:
 def test_the_help_of_load_lists_the_options_of_a_load_of_any_table(tmp_path: Path) -> None:
     run = CliRunner(env={"BACKFILL_HOME": str(tmp_path)})
     shown, of_a_table = (
-        run.invoke(cli, ["load", *words, "--help"], catch_exceptions=False).output for words in ([], ["bronze.readings"])
+        run.invoke(cli, ["load", *words, "--help"], catch_exceptions=False).output
+        for words in ([], ["bronze.readings"])
     )
     options = {line.split()[0] for line in of_a_table.splitlines() if line.strip().startswith("--")}
     assert {"--version", "--if-new", "--again", "--json"} <= options

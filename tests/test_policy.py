@@ -102,7 +102,9 @@ def decided(world: World, run_id: str) -> list[tuple[str, str, str, bool]]:
 
 def test_without_a_policy_of_ones_own_four_eyes_hold_and_nothing_else(world: World):
     run_id = planned(world).run_id
-    with pytest.raises(TransitionRefused, match="the approver differs from the requester"):
+    with pytest.raises(
+        TransitionRefused, match=r"^the decision is refused\n.*\n.*the approver differs from the requester"
+    ):
         decisions.approve(world.platform, run_id, by="Ana ")
     assert decisions.approve(world.platform, run_id, by="anybody").state is RunState.APPROVED
 
@@ -110,7 +112,7 @@ def test_without_a_policy_of_ones_own_four_eyes_hold_and_nothing_else(world: Wor
 def test_only_approvers_of_the_policy_approve_and_reject(world: World):
     rules(world, {"approvers": ["group:owners"]}, groups={"owners": ["bob"]})
     run_id = planned(world).run_id
-    with pytest.raises(TransitionRefused, match="names group:owners"):
+    with pytest.raises(TransitionRefused, match=r"^the decision is refused\n.*\n.*names group:owners"):
         decisions.approve(world.platform, run_id, by="eve")
     with pytest.raises(TransitionRefused, match="'eve' is no approver"):
         decisions.reject(world.platform, run_id, by="eve")
@@ -119,6 +121,8 @@ def test_only_approvers_of_the_policy_approve_and_reject(world: World):
             with pytest.raises(TransitionRefused, match=f"'{group}' is no person"):
                 decide(world.platform, run_id, by=group)
     assert decisions.approve(world.platform, run_id, by="bob").state is RunState.APPROVED
+    with pytest.raises(TransitionRefused, match=r"^refused by the run's lifecycle\n"):
+        decisions.approve(world.platform, run_id, by="bob")
 
 
 def test_a_group_requests_and_publishes_nothing(world: World):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 
-from manifests.errors import Problem, TransitionRefused
+from manifests.errors import DecisionRefused, Problem, TransitionRefused
 from manifests.lifecycle import DecisionKind, RunState
 from manifests.policy import Role, same_name
 from resources import actors
@@ -292,8 +292,8 @@ class Approvals(Part):
         return sorted(found, key=lambda one: (one.at, one.run_id))
 
 
-def _own_run(run_id: str, by: str) -> TransitionRefused:
-    return TransitionRefused(
+def _own_run(run_id: str, by: str) -> DecisionRefused:
+    return DecisionRefused(
         Problem(
             f"'{by}' requested run '{run_id}'",
             "the approver differs from the requester",

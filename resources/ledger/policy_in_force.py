@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.canonical import canonical_json
-from manifests.errors import EnvironmentRefused, InputRefused, Problem, TransitionRefused
+from manifests.errors import DecisionRefused, EnvironmentRefused, InputRefused, Problem
 from manifests.policy import Policy, same_name, shown
 from resources import actors
 from resources.ledger.cells import parsed
@@ -124,14 +124,14 @@ class Policies(Part):
 
         Raises:
             EnvironmentRefused: if the file cannot be read or says what cannot be.
-            TransitionRefused: if that policy is in force already.
+            DecisionRefused: if that policy is in force already.
         """
         policy = read_policy(path)
         with self.engine.begin() as connection:
             lock_policy(connection)
             now = _required(connection)
             if policy.hash == now.policy_hash and _origin(path, settings) == now.origin:
-                raise TransitionRefused(
+                raise DecisionRefused(
                     Problem(
                         f"the policy of {path} ({policy.hash[:_SHORTEST_HASH]}) is in force",
                         "a proposal changes something",
@@ -174,7 +174,7 @@ class Policies(Part):
 
         Raises:
             InputRefused: if no such policy is proposed, or not from that file, or from several and none is named.
-            TransitionRefused: if it may not be adopted by them, or was proposed against another policy than is in force.
+            DecisionRefused: if it may not be adopted by them, or was proposed against another policy than is in force.
         """
         with self.engine.begin() as connection:
             lock_policy(connection)
@@ -183,7 +183,7 @@ class Policies(Part):
             text = _text(connection, now.policy_hash)
             before = None if text is None else _parsed(text)
             if problems := _against_adoption(proposal, now, before, by):
-                raise TransitionRefused(problems)
+                raise DecisionRefused(problems)
             _decide(
                 connection,
                 ADOPTED,
@@ -256,12 +256,12 @@ def require_still(connection: sa.Connection, policy_hash: str) -> None:
     """Let what was held against a policy be recorded only while that policy is in force, and until the transaction has ended.
 
     Raises:
-        TransitionRefused: if another one was put in force since; nothing is recorded then.
+        DecisionRefused: if another one was put in force since; nothing is recorded then.
     """
     hold_policy(connection)
     found = _required(connection)
     if found.policy_hash != policy_hash:
-        raise TransitionRefused(
+        raise DecisionRefused(
             Problem(
                 f"policy {found.policy_hash[:_SHORTEST_HASH]} was put in force by {found.decided_by} while this was decided by "
                 f"{policy_hash[:_SHORTEST_HASH]}",
@@ -377,7 +377,7 @@ def _against_adoption(proposal: Any, now: Any, before: Policy | None, by: str) -
             Problem(
                 f"'{by}' is no keeper of the policy",
                 f"'{before.name}' names {', '.join(before.keepers) or 'nobody'}",
-                "ask one of them",
+                before.way_out(before.keepers, "leave the policy in force: it lets none but its keepers adopt another"),
             )
         )
     return problems
@@ -397,7 +397,7 @@ def _decide(
     proof: str = "",
 ) -> None:
     if problems := actors.no_name(by) + actors.no_reason(comment):
-        raise TransitionRefused(problems)
+        raise DecisionRefused(problems)
     require_after_policy(connection, at)
     connection.execute(
         policy_decisions.insert().values(

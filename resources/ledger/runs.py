@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 
-from manifests.errors import InputRefused, Problem, StateMoved, TransitionRefused
+from manifests.errors import DecisionRefused, InputRefused, Problem, StateMoved, TransitionRefused
 from manifests.lifecycle import APPROVED_OR_LATER, ChunkState, RunState, check_transition
 from manifests.model import MAX_RUN_ID, Kind, Mode, RunManifest, stored_manifest
 from manifests.planner import Plan
@@ -376,7 +376,7 @@ def require_plan(record: RunRecord, plan_hash: str) -> None:
         TransitionRefused: naming both.
     """
     if plan_hash != record.plan_hash:
-        raise TransitionRefused(
+        raise DecisionRefused(
             Problem(
                 f"the plan of '{record.run_id}' is {record.plan_hash}, not {plan_hash}",
                 "a decision is about the plan that was looked at",

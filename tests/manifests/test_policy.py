@@ -294,6 +294,20 @@ def test_who_may_not_act_is_told_who_may():
     assert len(break_glass_problems(policy, rule, "eve", "quick", TABLE)) == 2
 
 
+def test_nobody_is_told_to_ask_one_of_those_whom_the_policy_names_where_it_names_nobody():
+    named, nobody = (
+        a_policy(groups={"none": []}, rules=[{"approvers": who, "breakGlass": [*who]}])
+        for who in (["bob"], ["group:none", "team:unknown"])
+    )
+    for policy, asks in ((named, True), (nobody, False), (a_policy(rules=[{"approvers": []}]), False)):
+        rule = policy.rules[0]
+        (approver,) = role_problems(policy, rule, Role.APPROVER, "eve", TABLE)
+        (glass,) = break_glass_problems(policy, rule, "eve", "the house is on fire", TABLE)
+        assert ("ask one of them" in approver.fix, "ask one of them" in glass.fix) == (asks, asks)
+        assert approver.fix.endswith("have the policy changed (approvers of the rule for *)")
+        assert glass.fix.endswith("wait for those who may decide without it")
+
+
 def test_only_a_requester_of_the_policy_may_have_a_run_planned():
     policy = a_policy(rules=[{"requesters": ["eve"]}])
     assert "'ada' is no requester of silver.case_sla_daily" in why(policy)

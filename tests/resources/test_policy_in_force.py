@@ -198,8 +198,10 @@ def test_a_policy_may_name_who_keeps_it(installed: Ledger, settings: Settings) -
     kept = {"name": "kept", "keepers": ["group:office"], "groups": {"office": ["hedy"]}}
     adopted(installed, proposed(installed, settings, kept))
     wanted = proposed(installed, settings, OPEN)
-    with pytest.raises(TransitionRefused, match="'kept' names group:office"):
+    with pytest.raises(TransitionRefused, match="'kept' names group:office") as refused:
         adopted(installed, wanted)
+    assert refused.value.headline == "the decision is refused"
+    assert refused.value.problems[0].fix.startswith("ask one of them, or ")
     adopted(installed, wanted, by="hedy")
     with pytest.raises(EnvironmentRefused, match="group:nobody is no group"):
         proposed(installed, settings, {"name": "a", "keepers": ["group:nobody"]})
