@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -93,3 +96,15 @@ def test_the_help_of_load_lists_the_options_of_a_load_of_any_table(tmp_path: Pat
     listed = shown.partition("Options of TABLE FILE:")[2]
     assert options <= {line.split()[0] for line in listed.splitlines() if line.strip().startswith("--")}
     assert "case-events" in listed
+
+
+def test_an_output_that_nobody_reads_any_more_is_no_failure_of_the_command(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "backfill_assets.cli.command", "config"]
+    environment = os.environ | {"BACKFILL_HOME": str(tmp_path)}
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False, env=environment, timeout=120)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,14 +1,18 @@
 """The `backfill` command: from the reason to the publication and back, on a terminal or for a script.
 
 Put here the group, what is of no family, and exit codes; each family of commands has a module beside this one. What is done is done by the modules that Dagster uses as well. Exit codes:
-0 done, 1 something ran and did not succeed, 2 refused before anything was written.
+0 done, 1 something ran and did not succeed, 2 refused before anything was written, 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -43,8 +47,36 @@ from manifests.errors import (
     Refused,
 )
 
+EXIT_UNREAD = 128 + signal.SIGPIPE
+"""What a shell says of a program that was ended because nobody reads its output any more (`| head`)."""
 
-@click.group(context_settings=CONTEXT)
+
+class _UnreadError(Exception):
+    """Whoever read the output has closed it: what the command did stays done, and the rest of what it says is not said."""
+
+
+class _Commands(click.Group):
+    """The group; a closed output is no failure of a command, of which Click would make one."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            done = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            if not _is_unread():
+                raise RuntimeError(f"a connection was closed: {error}") from error
+            raise _UnreadError from error
+        return done
+
+
+def _is_unread() -> bool:
+    """Whether standard output is a pipe or a socket whose reader is gone."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+@click.group(cls=_Commands, context_settings=CONTEXT)
 @click.version_option(package_name="backfill-assets")
 def cli() -> None:
     """Rewrite the history of data tables safely.
@@ -194,6 +226,10 @@ def main() -> None:
         unexpected.require_text(sys.argv[1:])
         cli(standalone_mode=False, obj=WHOLE_PROCESS)
         sys.stdout.flush()
+    except _UnreadError:
+        # where what is buffered is written when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_UNREAD)
     except Refused as error:
         refuse(error)
         sys.exit(EXIT_REFUSED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from errno import EPIPE
 from typing import TYPE_CHECKING, Any
 
 from rich import table as rich_table
@@ -429,16 +430,26 @@ def runbook(record: RunRecord, why: str, steps: Sequence[Step]) -> RenderableTyp
     return Group(head, Text(), table)
 
 
+class _Console(Console):
+    """A console that leaves it to the command what becomes of an output that nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what was met; the library would end the process as if the command had failed."""
+        if self.stderr:
+            super().on_broken_pipe()
+        raise BrokenPipeError(EPIPE, "the output is closed")
+
+
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console; where the output is not a terminal, as wide as COLUMNS says, else wide enough for tables.
 
     What people have typed is printed as it is: brackets are brackets, no markup.
     """
-    console = Console(stderr=stderr, highlight=False, markup=False)
+    console = _Console(stderr=stderr, highlight=False, markup=False)
     asked = os.environ.get("COLUMNS", "")
     if console.is_terminal or (asked.isdecimal() and _LEAST_WIDTH <= int(asked) <= _MOST_WIDTH):
         return console
-    return Console(stderr=stderr, highlight=False, markup=False, width=_WIDTH)
+    return _Console(stderr=stderr, highlight=False, markup=False, width=_WIDTH)
 
 
 def chunk_counts(chunks: Sequence[ChunkRecord]) -> dict[str, int]:
