@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run_id", required=False)
 @click.option(
-    "--all", "everything", is_flag=True, help="Every run that was published, or of which a bundle was sealed."
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Every run that there is. Of one without sealed evidence, its rows in the ledger are checked.",
 )
 @click.option("--data", is_flag=True, help="Read every published row again and compare the digest of each chunk.")
 @click.option("--head", metavar="HASH", help="An earlier head of the chain, kept elsewhere: is it still in the chain?")
