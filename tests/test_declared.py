@@ -387,6 +387,23 @@ def test_an_argument_of_a_gate_that_is_misspelt_hides_no_other_mistake_of_its_ta
     ]
 
 
+def test_an_argument_of_a_gate_that_is_misspelt_hides_no_wrong_value_of_the_same_call() -> None:
+    gates = (
+        ba.change_gate(percent=-10, ask=True),  # type: ignore[call-arg]
+        ba.record_gate(zone="Europe/Rome", carried="no"),  # type: ignore[call-arg]
+        ba.duplicate_gate((), "twice", zones="UTC"),  # type: ignore[call-arg]
+    )
+    found = [one for one in said(replace(TARGET, reconciliations=gates)) if ": gate " in one]
+    assert found == [
+        "silver.daily: gate change_within_tolerance: change_gate has no ask; did you mean asks?",
+        "silver.daily: gate change_within_tolerance: percent is -10",
+        "silver.daily: gate every_entity_is_present: record_gate lacks key",
+        "silver.daily: gate every_entity_is_present: carried is 'no'",
+        "silver.daily: gate twice: duplicate_gate has no zones; did you mean zone?",
+        "silver.daily: gate twice: columns is ()",
+    ]
+
+
 def test_what_an_argument_of_a_gate_cannot_be_is_refused_with_the_declaration() -> None:
     wrong: dict[Any, list[str]] = {
         partial(ba.change_gate, percent="viel"): ["percent is 'viel'"],

@@ -52,11 +52,15 @@ def _collected(make: Callable[Arguments, Reconciliation]) -> Callable[Arguments,
             reasons = [f"{make.__name__} takes {', '.join(names[len(places) :])} by name"]
         if not reasons:
             return make(*given, **named)
-        at = places.index("name")
-        name: Any = named.get("name", given[at] if at < len(given) else known["name"].default)
         rule = f"its arguments are {', '.join(names)}"
-        mistakes = tuple(Problem(one, rule, "correct the name, or take it out") for one in reasons)
-        return Reconciliation(name, Level.RECORD, "", partial(_unusable, reasons=reasons), mistakes=mistakes)
+        misspelt = [Problem(one, rule, "correct the name, or take it out") for one in reasons]
+        understood: dict[str, Any] = dict(zip(places, given, strict=False))
+        understood |= {name: value for name, value in named.items() if name in known}
+        # of an argument that is missing nothing more is said than that
+        without = dict.fromkeys(required - understood.keys(), ("missing",))
+        gate = make(**understood, **without)  # type: ignore[call-arg,arg-type]
+        mistakes = (*misspelt, *gate.mistakes)
+        return replace(gate, check=partial(_unusable, reasons=reasons), needs=Needs(), mistakes=mistakes)
 
     return made
 
