@@ -278,8 +278,9 @@ class Policy(_Part):
     def rule_for(self, table: str, kind: Kind | str) -> Rule:
         """Return the first rule for runs of a kind of a table; where none names the kind, the strictest of the table's.
 
-        So that a kind that nobody thought of opens nothing. LIVE and RECONCILIATION, which the platform writes and which
-        changes nothing, are held to a rule only where one names them; a table of no rule has four eyes and anybody.
+        So that a kind that nobody thought of opens nothing. LIVE, which the platform writes, is held to a rule only where one
+        names it; RECONCILIATION, which changes nothing, only where one names it or names no kinds. A table of no rule has
+        four eyes and anybody.
         """
         found = next((rule for rule in self.rules if rule.fits(table, Kind(kind))), None)
         if found is not None:

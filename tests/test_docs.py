@@ -13,7 +13,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,7 +26,14 @@ import pytest
 from pydantic import BaseModel
 
 from backfill_assets.cli.command import cli
-from backfill_assets.declarations.target import ACCEPTED_ROWS_GATE, PUBLISHED_RULES_GATE, TargetTable, TransformContext
+from backfill_assets.declarations.target import (
+    ACCEPTED_ROWS_GATE,
+    PUBLISHED_RULES_GATE,
+    LivePolicy,
+    ReconciliationPolicy,
+    TargetTable,
+    TransformContext,
+)
 from backfill_assets.products.enforcement import PRODUCT as ENFORCEMENT
 from manifests.lifecycle import TRANSITIONS, RunState
 from manifests.model import (
@@ -214,6 +221,18 @@ def test_the_table_of_a_manifest_has_every_field() -> None:
 
 def test_the_table_of_a_target_has_every_field() -> None:
     assert {field.name for field in fields(TargetTable)} <= _first_cells("adding-a-table.md", "| field | meaning |")
+
+
+@pytest.mark.parametrize("policy", [LivePolicy, ReconciliationPolicy], ids=lambda policy: policy.__name__)
+def test_the_table_of_a_targets_policy_has_every_field_and_what_it_is_if_left_out(policy: type) -> None:
+    rows = table("docs/concepts.md", f"| field of a `{policy.__name__}` |")
+    assert {name for row in rows for name in coded(row[0])} == {field.name for field in fields(policy)}
+    if_left_out = {name: row[2] for row in rows for name in coded(row[0])}
+    required = {one.name for one in fields(policy) if one.default is MISSING and one.default_factory is MISSING}
+    assert {name for name, text in if_left_out.items() if text == "must be given"} == required
+    defaults = {one.name: one.default for one in fields(policy) if isinstance(one.default, (str, int))}
+    written = {name: str(value) for name, value in defaults.items() if not isinstance(value, bool)}
+    assert {name for name, text in written.items() if text not in if_left_out[name]} == set()
 
 
 def test_the_table_of_a_context_has_every_field() -> None:

@@ -198,6 +198,11 @@ def test_a_kind_that_no_rule_names_is_held_to_all_rules_of_its_table():
     assert policy.rule_for(TABLE, Kind.RECONCILIATION) == Rule()  # it changes nothing
 
 
+def test_a_rule_without_kinds_is_for_every_kind_but_live():
+    policy = a_policy(rules=[{"approvers": ["bob"]}])
+    assert {kind for kind in Kind if policy.rule_for(TABLE, kind).approvers != ("bob",)} == {Kind.LIVE}
+
+
 def test_where_nobody_is_on_every_list_nobody_may():
     policy = a_policy(
         rules=[
