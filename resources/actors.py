@@ -25,6 +25,8 @@ _SECONDS = 10.0
 OPERATOR_VARIABLE = "BACKFILL_OPERATOR"
 SOMEBODY = "somebody in Dagster"
 """Who launches where no proxy asks people who they are."""
+UNKNOWN = "somebody unknown"
+"""Who ends what Dagster works at, by a signal to its process or by Terminate: neither says who it was."""
 
 
 class Channel(StrEnum):

@@ -187,7 +187,7 @@ def test_a_run_that_waits_for_a_launch_says_so_in_the_list(platform: Platform) -
     stage_chunks(platform, "part", ["2020-02"])
     gate_chunks(platform, "part")
     (row,) = [line for line in page(platform, "/backfill").split("<tr>") if "/backfill/part'" in line]
-    assert "waits for a launch" in row
+    assert "<span class=bad>waits for a launch</span>" in row
     assert "it waits for a launch" in page(platform, "/backfill/part")
 
 
@@ -292,6 +292,8 @@ def test_a_launch_in_dagster_is_on_the_page_from_its_first_moment_on(platform: P
 def test_a_run_that_was_stopped_and_launched_again_says_both(platform: Platform) -> None:
     planned(platform, "again")
     platform.ledger.stops.stop("again", by="ada", through="backfill stop")
+    (row,) = [line for line in page(platform, "/backfill").split("<tr>") if "/backfill/again'" in line]
+    assert "stopped, waits for a launch" in row
     with dg.DagsterInstance.ephemeral() as instance:
         instance.create_run_for_job(
             dg.GraphDefinition("staging").to_job(), status=dg.DagsterRunStatus.STARTING, tags={RUN_TAG: "again"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,39 @@ def test_a_jvm_whose_run_is_over_is_buried_and_no_child_of_ones_own() -> None:
     root = Path(__file__).resolve().parent.parent
     said = subprocess.run([sys.executable, "-c", ADOPTING], cwd=root, capture_output=True, text=True, check=False)
     assert said.stdout.split() == ["1", "True", "7", "0"], said.stderr[-2000:]
+
+
+WORKING = """
+import signal, subprocess, sys, time
+java, log = sys.argv[1:]
+def end(*_):
+    time.sleep(1)
+    open(log, "a").write("lives" if jvm.poll() is None else "is gone")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+jvm = subprocess.Popen([java, "60"])
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+ENDING = """
+import os, subprocess, sys
+from backfill_assets.ui import serving
+with serving._ends_what_it_started():
+    child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], stdout=subprocess.PIPE)
+    child.stdout.readline()
+print(serving.descendants(os.getpid()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+def test_a_process_that_is_told_to_end_has_its_jvm_until_it_has_ended(tmp_path: Path) -> None:
+    root, java, log = Path(__file__).resolve().parent.parent, tmp_path / "java", tmp_path / "log"
+    shutil.copy("/bin/sleep", java)
+    command = [sys.executable, "-c", ENDING, WORKING, str(java), str(log)]
+    said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=60)
+    assert (said.stdout.strip(), said.stderr) == ("set()", "")
+    assert log.read_text() == "lives"
 
 
 @pytest.mark.parametrize("job", DECISION_JOBS, ids=lambda job: job.name)

@@ -11,6 +11,7 @@ import dagster as dg
 from backfill_assets.defs.launched_by import RUN_TAG
 from backfill_assets.installation import Platform
 from manifests.errors import TransitionRefused
+from resources.actors import UNKNOWN
 from resources.ledger import stops
 from resources.ledger.stops import Stop
 
@@ -31,7 +32,7 @@ def note_terminated(platform: Platform, instance: dg.DagsterInstance, dagster_ru
     try:
         through = f"{stops.TERMINATE} {dagster_run_id}"
         since = datetime.fromtimestamp(found.end_time, UTC)
-        return platform.ledger.stops.stop(run_id, by="Dagster", through=through, since=since)
+        return platform.ledger.stops.stop(run_id, by=UNKNOWN, through=through, since=since)
     except TransitionRefused:  # it is over, nothing of it could be under way, or somebody has launched it again since
         return None
 

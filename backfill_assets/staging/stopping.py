@@ -30,7 +30,8 @@ from backfill_assets.installation import Platform
 from manifests.errors import Problem, Refused, RunStopped
 from manifests.lifecycle import WAS_PUBLISHED
 from manifests.model import Mode
-from resources import logs
+from resources import actors, logs
+from resources.actors import Channel
 from resources.ledger import stops
 from resources.ledger.facade import now, operator
 from resources.ledger.stops import Stop
@@ -73,7 +74,8 @@ class Launch:
         self.stop: Stop | None = None
         self.signalled = self.ended = False
         self._platform, self._known = platform, known
-        self._by = by  # who acts is known to the thread that begins, not to the one that watches
+        # who acts is known to the thread that begins, not to the one that watches; who signals a process of Dagster, to none
+        self._by = by if actors.current().channel in {Channel.CLI, Channel.API} else actors.UNKNOWN
         self._dagster: list[tuple[DagsterInstance, str]] = []
         self._lock = threading.RLock()
         self._ended = threading.Event()
@@ -309,7 +311,7 @@ class Launch:
         for instance, dagster_run_id in list(self._dagster):
             run = instance.get_run_by_id(dagster_run_id)
             if run is not None and run.status.value in _CANCELLED:
-                return "Dagster", f"{stops.TERMINATE} {dagster_run_id}"
+                return actors.UNKNOWN, f"{stops.TERMINATE} {dagster_run_id}"
         return None
 
 

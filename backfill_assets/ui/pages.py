@@ -235,7 +235,10 @@ def _runs_table(
     def waits(run_id: str) -> str:
         if launched := [one for one in starting.get(run_id, ()) if not one.publishes]:
             return f" launched, {escape(launched[0].doing)}"
-        return " <span class=bad>waits for a launch</span>" if run_id in waiting else ""
+        if run_id not in waiting:
+            return ""
+        stopped = "" if waiting[run_id].stop is None else f"{launches.STOPPED}, "
+        return f" <span class=bad>{stopped}waits for a launch</span>"
 
     rows = [
         (

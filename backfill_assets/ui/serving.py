@@ -93,6 +93,7 @@ _LOOK_SECONDS = 0.5
 _BURY_SECONDS = 3.0
 _GOODBYE_SECONDS = 3
 _STOP_SECONDS = 15.0
+_JVM = "java"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -514,6 +515,7 @@ def _processes() -> dict[int, tuple[str, int]]:
 
 
 def _end_children(number: signal.Signals) -> None:
+    """Tell every process that came from this one to end, and wait a while; a JVM in use is only killed, not told."""
     until = time.monotonic() + _STOP_SECONDS
     told: set[int] = set()
     while time.monotonic() < until:
@@ -523,11 +525,30 @@ def _end_children(number: signal.Signals) -> None:
         left = descendants(os.getpid())
         if not left:
             return
+        if number is not signal.SIGKILL:
+            left -= in_use(os.getpid())
         for pid in left - told:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         told |= left
         time.sleep(0.1)
+
+
+def in_use(pid: int) -> set[int]:
+    """Return the JVMs below a process that another one below it works with, and what they have started: they end with that one.
+
+    Who computes and is told to end asks its JVM to cancel the jobs first.
+    """
+    found = _processes()
+    jvms = {one for one in descendants(pid) if _command(one) == _JVM and found.get(one, ("", pid))[1] != pid}
+    return jvms.union(*(descendants(one) for one in jvms))
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # it has ended meanwhile
 
 
 def descendants(pid: int) -> set[int]:

@@ -45,8 +45,9 @@ def state(record: RunRecord, waiting: Waiting | None) -> str:
 
 
 def reason(record: RunRecord, waiting: Waiting | None) -> str:
-    """Return why a run is in its state: of one that nobody computes any more, what it waits for."""
-    return str(waiting) if waiting is not None and record.state is RunState.RUNNING else record.state_reason
+    """Return why a run is in its state: of one that nobody computes any more, or that says nothing, what it waits for."""
+    waits_only = waiting is not None and (record.state is RunState.RUNNING or not record.state_reason)
+    return str(waiting) if waits_only else record.state_reason
 
 
 def under_way(attempt: AttemptRecord) -> bool:
