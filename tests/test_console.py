@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from backfill_assets.cli import console
+from backfill_assets.cli import console, explain_view
 from backfill_assets.cli.command import cli
 from backfill_assets.defs.checks import _rows_table as check_rows
 from backfill_assets.gates.exception_words import worded
@@ -83,6 +83,11 @@ def test_what_people_have_typed_is_printed_as_it_is() -> None:
     table.add_row("[/z]x", "[bold]w[/b]")
     assert "[/z]x" in printed(table)
     assert "[bold]w[/b]" in printed(table)
+
+
+def test_one_row_is_one_row_in_an_explanation() -> None:
+    assert [explain_view._rows(number) for number in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
+    assert explain_view._rows(1, "earlier ") == "1 earlier row"
 
 
 def test_the_help_of_load_lists_the_options_of_a_load_of_any_table(tmp_path: Path) -> None:

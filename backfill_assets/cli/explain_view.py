@@ -101,7 +101,7 @@ def _producer(made: Producer, title: str) -> Table:
     )
     done = (f"{one['action']}, snapshot {one['snapshot_id']}, {one['ended_at']}" for one in made.publications)
     pairs: list[tuple[str, object]] = [
-        ("run", f"{made.run_id} ({made.kind}, {made.mode}), {made.state}"),
+        ("run", f"{made.run_id} (kind {made.kind}, mode {made.mode}), {made.state}"),
         ("asked for by", made.requested_by),
         ("why", made.reason),
         *(("decision", text.strip()) for text in decided),
@@ -134,11 +134,11 @@ def _source(source: SourceRows, made: Producer) -> list[RenderableType]:
         return [Text(f"source rows: {source.missing}", "yellow")]
     parts: list[RenderableType] = []
     for name, rows, total in (
-        ("rows in the input range", source.rows, source.total),
-        ("earlier rows, of which few columns were read", source.look_back, source.earlier),
+        (f"{_rows(source.total)} in the input range", source.rows, source.total),
+        (f"{_rows(source.earlier, 'earlier ')}, of which few columns were read", source.look_back, source.earlier),
     ):
         shown = f", the first {_MOST_ROWS} shown" if total > _MOST_ROWS else ""
-        title = f"{made.source}, {_text(source.entity)}: {total:,} {name}{shown}"
+        title = f"{made.source}, {_text(source.entity)}: {name}{shown}"
         if not rows:
             parts.append(Text(title, "dim"))
             continue
@@ -150,6 +150,10 @@ def _source(source: SourceRows, made: Producer) -> list[RenderableType]:
             table.add_row(*(_value(row[column]) for column in names))
         parts.append(table)
     return parts
+
+
+def _rows(number: int, which: str = "") -> str:
+    return f"{number:,} {which}row{'' if number == 1 else 's'}"
 
 
 def _corrections(rows: Sequence[Mapping[str, Any]]) -> Table:
