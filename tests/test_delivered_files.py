@@ -103,6 +103,39 @@ def test_a_quote_that_is_never_closed_refuses_the_file_and_names_its_line(tmp_pa
     assert "line 5" in refusal(file)
 
 
+def test_a_quote_that_leaves_the_last_row_short_of_cells_is_named_by_its_line_all_the_same(tmp_path: Path) -> None:
+    file = a_csv(tmp_path, 'name,number,note\nx,1,a\n"x,2,b\nx,3,c\n')
+    assert f"{file} opens a quote in line 3 that is never closed" in refusal(file)
+
+
+def test_text_of_another_encoding_is_named_by_its_line_and_cell(tmp_path: Path) -> None:
+    file = a_csv(tmp_path, b"name,number,note\nx,1,a\nx,2,caf\xe9\n")
+    assert refusal(file) == f"{file} cannot be read: line 3 is not UTF-8: b'caf\\xe9'"
+
+
+def test_a_column_that_is_spelt_another_way_is_answered_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(InputRefused) as refused:
+        read(a_csv(tmp_path, "name,prices,colour\nx,1.00,red\n"))
+    (problem,) = refused.value.problems
+    assert problem.fix == "did you write prices for price? if not, leave them out, or declare them"
+
+
+def test_a_column_without_any_value_has_no_type_and_is_null(tmp_path: Path) -> None:
+    none = pa.nulls(2)
+    columns = dict.fromkeys(("number", "day", "at", "size", "price", "checked", "note"), none)
+    assert read(a_parquet(tmp_path, name=["a", "b"], **columns)) == ([{"name": "a"}, {"name": "b"}], {})
+    lists = dict.fromkeys(("numbers", "sizes", "prices", "instants", "words", "nested"), none)
+    assert read(a_parquet(tmp_path, name=["a", "b"], **lists), Lists)[0] == [{"name": "a"}, {"name": "b"}]
+    _, rejected = read(a_parquet(tmp_path, name=none), Lists)
+    assert rejected == {0: "name: null", 1: "name: null"}
+
+
+def test_a_local_time_is_told_how_an_instant_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InputRefused) as refused:
+        read(a_parquet(tmp_path, at=pa.array([NOON.replace(tzinfo=None)])))
+    assert refused.value.problems[0].fix == "write the column as timestamptz, with a time zone"
+
+
 def test_a_stray_quote_that_another_one_seems_to_close_refuses_the_file_and_names_both_lines(tmp_path: Path) -> None:
     file = a_csv(tmp_path, 'name,number\na,"1\nb,2\nc,3\nd,"4\ne,5\n')
     assert "opens a quote in line 2, and after the one that closes it, in line 5, comes '4'" in refusal(file)

@@ -66,7 +66,8 @@ class Products:
         Raises:
             InputRefused: if no product declares it.
         """
-        return _named(name, self.inputs, "input table")
+        offered = [table for table in self.inputs if table.name == name or not table.quarantine_of]
+        return _named(name, offered, "input table")
 
     def quarantine_of(self, table: InputTable) -> InputTable:
         """Return the quarantine of an input table; of a reference table, which has none, the table itself."""

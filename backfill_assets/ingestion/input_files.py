@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from functools import reduce
 from io import RawIOBase
 from pathlib import Path
@@ -76,7 +77,11 @@ class InputFile:
         self._is_text = path.suffix.lower() == ".csv"
         with _readable(path):
             _require_file(path)
-            found = _csv_columns(path) if self._is_text else _parquet_columns(path)
+            try:
+                found = _csv_columns(path) if self._is_text else _parquet_columns(path)
+            except arrow.ArrowException:
+                content_hash(path)  # of a quote that is not closed it says the line, and Arrow that a row lacks cells
+                raise
             self._columns = self._required(found)
             self.content_hash = content_hash(path)
 
@@ -99,9 +104,12 @@ class InputFile:
         problems = []
         missing = [name for name in self._types if name not in found and not columns[name].nullable]
         unknown = [name for name in found if name not in self._types]
+        left = [name for name in self._types if name not in found]
+        meant = [f"{name} for {close[0]}" for name in unknown if (close := get_close_matches(name, left, n=1))]
+        guess = f"did you write {', '.join(meant)}? if not, " if meant else ""
         for names, what, way_out in (
             (missing, "lacks", "add them; only a column that may be null can be left out"),
-            (unknown, "has, and the model does not declare,", "leave them out, or declare them"),
+            (unknown, "has, and the model does not declare,", f"{guess}leave them out, or declare them"),
         ):
             if names:
                 problems.append(
@@ -119,7 +127,7 @@ class InputFile:
                         f"such a column is filled from {_may_be(self._types[name])}: nothing else says the same without "
                         "rounding or guessing",
                         f"write the column as {self._names[name]}"
-                        + (" and a time zone" if arrow.types.is_timestamp(kind) else ""),
+                        + (", with a time zone" if self._names[name] == "timestamptz" else ""),
                     )
                 )
         if self._is_text:
@@ -304,6 +312,8 @@ def _readable(path: Path) -> Iterator[None]:
         pl.exceptions.PanicException,
     ) as error:
         said = str(error).splitlines() or [repr(error)]
+        if path.suffix.lower() == ".csv" and (line := _no_utf_8(path)):
+            said = [line]
         raise InputRefused(
             Problem(
                 f"{path} cannot be read: {said[0][:500]}",
@@ -311,6 +321,21 @@ def _readable(path: Path) -> Iterator[None]:
                 "correct the file, or deliver it again; nothing of it was loaded",
             )
         ) from error
+
+
+def _no_utf_8(path: Path) -> str:
+    """Say in which line of a file of text a cell is not UTF-8; empty where none is, or the file cannot be read."""
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    line.decode()
+                except UnicodeDecodeError as error:
+                    cell = line[: error.start].rpartition(b",")[2] + line[error.start :].partition(b",")[0]
+                    return f"line {number:,} is not UTF-8: {cell.strip()[:80]!r}"
+    except OSError:
+        pass
+    return ""
 
 
 def _require_file(path: Path) -> None:
@@ -413,6 +438,8 @@ def _csv_batches(path: Path, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
 def _can_hold(declared: pl.DataType, found: Any) -> bool:
     """Return whether values of an Arrow type can be compared, one by one, with what they become as the declared type."""
     kinds = arrow.types
+    if kinds.is_null(found):  # a writer that infers types has found no value; whether there may be none says the model
+        return True
     if kinds.is_dictionary(found):
         return _can_hold(declared, found.value_type)
     if isinstance(declared, pl.List):
@@ -460,6 +487,8 @@ def _local_instant(text: pl.Expr) -> pl.Expr:
 
 def _typed(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
     """Return a column with its declared type; null where the value would not be the same, or no run could reach its day."""
+    if isinstance(found, pl.Null):
+        return column.cast(declared)
     if isinstance(declared, pl.List):
         return _typed_lists(column, _instance(found.inner), _instance(declared.inner))  # type: ignore[attr-defined]
     converted = _converted(column, found, declared)

@@ -237,7 +237,7 @@ def _runs_table(
             return f" launched, {escape(launched[0].doing)}"
         if run_id not in waiting:
             return ""
-        stopped = "" if waiting[run_id].stop is None else f"{launches.STOPPED}, "
+        stopped = "" if waiting[run_id].stop is None else "stopped, "
         return f" <span class=bad>{stopped}waits for a launch</span>"
 
     rows = [
