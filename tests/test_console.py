@@ -18,6 +18,7 @@ from backfill_assets.cli import console, explain_view
 from backfill_assets.cli.command import cli
 from backfill_assets.defs.checks import _rows_table as check_rows
 from backfill_assets.gates.exception_words import worded
+from backfill_assets.publication.publisher import Published
 from backfill_assets.ui.pages import _rows_table as page_rows
 from resources.ledger.facade import ChunkRecord, ChunkState, Verdict
 
@@ -113,3 +114,10 @@ def test_an_output_that_nobody_reads_any_more_is_no_failure_of_the_command(tmp_p
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_publication_names_its_base_as_such_and_not_as_what_readers_had_before() -> None:
+    done = Published("run", 4604, 4514, 1, 1, "root", new=True)
+    lines = [line.split() for line in printed(console.published(done, "published")).splitlines()]
+    assert ["snapshot", "4604"] in lines
+    assert ["base", "snapshot", "4514"] in lines

@@ -18,7 +18,7 @@ from backfill_assets.review.wording import failed_chunks, of_kind
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
 from manifests.planner import Plan
-from manifests.stages import Stage
+from manifests.stages import Publish, Stage
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, Verdict
 from resources.ledger.launches import STOPPED
 
@@ -89,11 +89,13 @@ def facts(pairs: Iterable[tuple[str, object]], title: str) -> Table:
     return table
 
 
-def _may_change(planned: Plan) -> str:
+def _may_change(planned: Plan, program: Sequence[Stage]) -> str:
     if not planned.mode.publishes:
         chunks = f"{len(planned.chunks)} chunk(s)"
         return f"nothing that readers of {planned.target} see: a {planned.mode} run stages {chunks} and publishes none"
-    return f"{planned.target}, {planned.publish_range.start} to {planned.publish_range.end} ({planned.publish_mode})"
+    commits = [commit.table for stage in program if isinstance(stage, Publish) for commit in stage.commits]
+    tables = " and ".join(dict.fromkeys(commits)) or planned.target
+    return f"{tables}, {planned.publish_range.start} to {planned.publish_range.end} ({planned.publish_mode})"
 
 
 def plan(planned: Plan, state: str, program: Sequence[Stage]) -> RenderableType:
@@ -108,7 +110,7 @@ def plan(planned: Plan, state: str, program: Sequence[Stage]) -> RenderableType:
     look_back = planned.look_back
     pairs: list[tuple[str, object]] = [
         ("state", Text(state, STATE_STYLE.get(state, ""))),
-        ("may change", _may_change(planned)),
+        ("may change", _may_change(planned, program)),
         (
             "base",
             f"snapshot {planned.base_snapshot_id}" if planned.base_snapshot_id else "the target has no snapshot yet",
@@ -272,7 +274,8 @@ def published(done: Published, verb: str) -> Table:
     """Show what a publication or rollback did."""
     return facts(
         [
-            ("snapshot", f"{done.base_snapshot_id or 'none'} -> {done.snapshot_id}"),
+            ("snapshot", done.snapshot_id),
+            ("base", f"snapshot {done.base_snapshot_id}" if done.base_snapshot_id else "none"),
             ("files", f"{done.files_added:,} added, {done.files_removed:,} removed"),
             ("evidence root", done.evidence_root),
         ],
