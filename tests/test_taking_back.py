@@ -52,8 +52,8 @@ from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
 from manifests.model import Conflict, OnConflict
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.lineage import withdrawn
-from resources.ledger import stops
-from resources.ledger.facade import _take, now
+from resources.ledger.accepted_versions import take
+from resources.ledger.facade import now
 from resources.ledger.leases import Leases
 from resources.ledger.tables import accepted_versions
 
@@ -536,7 +536,7 @@ def test_a_candidate_that_another_program_shows_is_not_published_by_that(history
     validated(history, "run", "SHADOW_SWAP")
     prepare(history, "run")
     if held_by == "a stop":
-        stops.stop(history.ledger.engine, "run", by="ada", through="test", reason="wrong numbers")
+        history.ledger.stops.stop("run", by="ada", through="test", reason="wrong numbers")
     before = history.lakehouse.snapshot_id(READINGS)
     shown_by_another_program(history, "candidate-run")
     assert no_decision(history, "run")
@@ -627,7 +627,7 @@ def meanwhile(*acts: Callable[[], Any]) -> Iterator[None]:
 
 
 def entries(platform: Platform, run_id: str) -> list[tuple[str, str]]:
-    return [(one["action"], one["state"]) for one in platform.ledger.publications(run_id)]
+    return [(one.action, one.state) for one in platform.ledger.publications(run_id)]
 
 
 def holders_of(platform: Platform, chunk: str) -> list[str]:
@@ -656,8 +656,8 @@ def test_the_ledger_records_one_acceptance_of_a_version(history: Platform) -> No
     published(history, "later", mode="VERSIONED", **LATER)
     accept(history, "later")
     done = history.ledger.publications("later")[-1]
-    entry = history.ledger.open_publication("later", ACCEPT, done["base_snapshot_id"], done["evidence_root"], "ada")
-    history.ledger.accept_version("later", entry, snapshot_id=done["snapshot_id"], actor="ada")
+    entry = history.ledger.open_publication("later", ACCEPT, done.base_snapshot_id, done.evidence_root, "ada")
+    history.ledger.accept_version("later", entry, snapshot_id=done.snapshot_id, actor="ada")
     assert entries(history, "later")[1:] == [(ACCEPT, "COMMITTED"), (ACCEPT, "REFUSED")]
     assert holders_of(history, "2020-02") == ["later"]
 
@@ -668,7 +668,7 @@ def test_a_version_that_an_earlier_version_of_the_ledger_has_accepted_twice_is_t
     published(history, "later", mode="VERSIONED", **LATER)
     accept(history, "later")
     with history.ledger.engine.begin() as connection:
-        _take(connection, READINGS, ["2020-02", "2020-03"], "later", now())
+        take(connection, READINGS, ["2020-02", "2020-03"], "later", now())
     rollback(history, "later")
     assert (state(history, "later"), holders_of(history, "2020-02")) == (ROLLED_BACK, ["base-run"])
     assert agree(history)
@@ -719,7 +719,7 @@ def test_an_acceptance_that_an_earlier_version_said_was_refused_takes_no_chunk_f
     published(history, "later", mode="VERSIONED", **LATER)
     with dying_at(history, "accepting.committed"):
         accept(history, "later")
-    history.ledger.close_refused(history.ledger.publications("later")[-1]["id"], "the lease was lost")
+    history.ledger.close_refused(history.ledger.publications("later")[-1].id, "the lease was lost")
     published(history, "over", scope=FEBRUARY, computed_by="1")
     assert mend(history)[0] == []
     with pytest.raises(PublicationRefused, match=r"'over' has changed .* since"):
