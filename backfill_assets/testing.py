@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyspark.sql import DataFrame, SparkSession
 
-from backfill_assets.declarations import checking
+from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.finding import find_products
 from backfill_assets.declarations.places import is_own
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_schema
@@ -339,7 +339,7 @@ class Trial:
             Refused: as the planner does: a range that is no whole chunks, a version that there is not, a warm-up that raises.
         """
         tables = self._tables
-        if problems := checking.problems_of([Product("trial", tuple(tables.values()), (self.target,))]):
+        if problems := problems_of([Product("trial", tuple(tables.values()), (self.target,))]):
             raise DeclarationRefused(problems)
         self._require_references()
         require_row_rules(self.target)
