@@ -55,7 +55,9 @@ from backfill_assets.staging.rows import (
     read,
     read_window,
 )
-from backfill_assets.worker.chunk_gate import GateTask, Violation, gate_chunks, require_read, spec_of
+from backfill_assets.worker.chunk_gate import gate_chunks
+from backfill_assets.worker.gate_tasks import GateTask, spec_of
+from backfill_assets.worker.violations import Violation, require_read
 from manifests.errors import DeclarationRefused, InputRefused, Problem
 from manifests.model import manifest_from
 from manifests.planner import (

@@ -24,7 +24,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from sqlalchemy.exc import SQLAlchemyError
 
 from backfill_assets.installation import Platform
-from backfill_assets.worker.chunk_gate import rule_name
+from backfill_assets.worker.chunk_rules import rule_name
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
 from resources import logs
 from resources.files.whole_files import write_whole
