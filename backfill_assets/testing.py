@@ -59,7 +59,6 @@ from backfill_assets.worker.chunk_gate import gate_chunks
 from backfill_assets.worker.gate_tasks import GateTask, spec_of
 from backfill_assets.worker.violations import Violation, require_read
 from manifests.errors import DeclarationRefused, InputRefused, Problem
-from manifests.model import manifest_from
 from manifests.planner import (
     CodeIdentity,
     Plan,
@@ -70,6 +69,7 @@ from manifests.planner import (
     StagedFile,
     make_plan,
 )
+from manifests.reading import manifest_from
 from resources.lakehouse.facade import PinnedRead
 from resources.settings import load_settings
 from resources.spark.sessions import ModeSpark

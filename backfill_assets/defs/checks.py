@@ -32,8 +32,8 @@ from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.review.markdown import block, code, escaped, table
 from backfill_assets.staging.progress import Progress
+from manifests.data_terms import OLD_DATA_GATE
 from manifests.lifecycle import RunState
-from manifests.policy import OLD_DATA_GATE
 from manifests.stages import Step
 from resources.ledger.facade import RunRecord, Verdict
 

@@ -46,10 +46,10 @@ from backfill_assets.worker.chunk_rules import rule_name
 from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask, result_from_json, spec_of, task_to_json
 from backfill_assets.worker.violations import require_read
 from manifests.canonical import plain
+from manifests.data_terms import OLD_DATA_GATE
 from manifests.lifecycle import RunState
 from manifests.model import DayRange
 from manifests.planner import Plan
-from manifests.policy import OLD_DATA_GATE
 from resources import logs
 from resources.lakehouse.facade import local_path
 from resources.ledger import judged

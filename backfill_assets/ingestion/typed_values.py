@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as arrow
 
 from backfill_assets.delivered_files import is_no_text
-from manifests.model import EARLIEST, LATEST
+from manifests.fields import EARLIEST, LATEST
 
 _DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})$"

@@ -53,11 +53,12 @@ from backfill_assets.worker.references import reference_to
 from backfill_assets.worker.violations import require_read
 from manifests.canonical import plain, sha256_of
 from manifests.chunks import Chunking, aligned, first_day, last_day
+from manifests.data_terms import OLD_DATA_GATE
 from manifests.errors import InputRefused, Problem, TransitionRefused
 from manifests.lifecycle import RunState
-from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest, manifest_from
+from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest
 from manifests.planner import Plan
-from manifests.policy import OLD_DATA_GATE
+from manifests.reading import manifest_from
 from manifests.stages import Reconcile, Step
 from resources.files.kept_files import read_json
 from resources.lakehouse.facade import PinnedRead, local_path

@@ -25,8 +25,8 @@ from backfill_assets.declarations.target import (
     TargetTable,
     is_amount,
 )
+from manifests.data_terms import OLD_DATA_GATE
 from manifests.errors import Problem
-from manifests.policy import OLD_DATA_GATE
 
 _OFFSET = re.compile(r"[+-](0\d|1[0-8]):[0-5]\d")
 
