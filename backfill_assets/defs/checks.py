@@ -44,13 +44,13 @@ _PLATFORM_GATES = {
 }
 
 
-def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
-    """Make the blocking checks of a target."""
+def _specs(target: TargetTable) -> list[dg.AssetCheckSpec]:
+    """Return what Dagster knows of each check of a target: the chunk gate, and a check a run-level gate."""
     key = asset_key(target.name)
     described = _PLATFORM_GATES | {
         item.name: f"{item.level.value}: {item.description}" for item in target.reconciliations
     }
-    specs = [
+    return [
         dg.AssetCheckSpec(
             CHUNK_GATE,
             asset=key,
@@ -61,6 +61,11 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         ),
         *(dg.AssetCheckSpec(name, asset=key, blocking=True, description=text) for name, text in described.items()),
     ]
+
+
+def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
+    """Make the blocking checks of a target."""
+    key, specs = asset_key(target.name), _specs(target)
 
     @dg.multi_asset_check(specs=specs, can_subset=True, name=f"{target.name.replace('.', '_')}_gates")
     def gates(
