@@ -13,17 +13,16 @@ from functools import cache
 from typing import Any
 from zoneinfo import available_timezones
 
+from backfill_assets.declarations.arguments import NAME, is_amount
 from backfill_assets.declarations.checking.columns import ColumnTypes, in_columns
 from backfill_assets.declarations.checking.names import did_you_mean, no_tuple, texts
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     ALL_CHUNKS_GATE,
     EXPECTED_ROWS_GATE,
-    NAME,
     PUBLISHED_RULES_GATE,
     Reconciliation,
     TargetTable,
-    is_amount,
 )
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.errors import Problem

@@ -13,9 +13,9 @@ from importlib import import_module
 from inspect import signature
 from pathlib import Path
 
+from backfill_assets.declarations.arguments import WrongArgumentsError
 from backfill_assets.declarations.checking.names import did_you_mean
 from backfill_assets.declarations.places import ROOT, is_core
-from backfill_assets.declarations.target import WrongArgumentsError
 from manifests.errors import Problem
 
 _IMPORTING = Path(import_module.__code__.co_filename)
