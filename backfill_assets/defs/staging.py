@@ -4,7 +4,7 @@ Put here how the asset looks to Dagster and what it reports. What is done is `ex
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
