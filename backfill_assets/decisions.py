@@ -24,7 +24,8 @@ from backfill_assets.staging.executor import require_young
 from manifests.errors import DecisionRefused, EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import REINSTATE, ROLLBACK, RunState, check_transition
 from manifests.model import Mode
-from manifests.policy import Policy, Role, Rule, break_glass_problems, role_problems, same_name
+from manifests.policy import Policy, Role, Rule, same_name
+from manifests.who_may import break_glass_problems, role_problems
 from resources import actors
 from resources.actors import SOMEBODY, Actor, Proof
 from resources.ledger import approvals

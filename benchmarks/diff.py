@@ -42,7 +42,7 @@ from backfill_assets.staging.executor import stage_chunks
 from backfill_assets.staging.rows import read
 from manifests.canonical import plain
 from manifests.lifecycle import RunState
-from manifests.model import manifest_from
+from manifests.reading import manifest_from
 from resources.lakehouse.facade import PinnedRead
 from resources.settings import load_settings
 

@@ -28,7 +28,8 @@ from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import loading as enforcement
 from manifests.canonical import plain
-from manifests.model import RunManifest, manifest_from
+from manifests.model import RunManifest
+from manifests.reading import manifest_from
 from resources.ledger.facade import RunRecord
 from resources.settings import load_settings
 

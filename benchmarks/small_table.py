@@ -38,8 +38,8 @@ from backfill_assets.staging.compute import entities_folder, staged_files
 from backfill_assets.staging.rows import CHUNK_FOLDER, lineage
 from manifests.chunks import Chunking
 from manifests.lifecycle import RunState
-from manifests.model import manifest_from
 from manifests.planner import Plan, PlannedChunk, StagedFile
+from manifests.reading import manifest_from
 from resources.code.identity import code_identity
 from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse, local_path
 from resources.ledger.facade import RunRecord

@@ -60,7 +60,7 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT
 from backfill_assets.products.enforcement import loading as enforcement
 from benchmarks.small_table import serves
 from manifests.lifecycle import RunState
-from manifests.model import manifest_from
+from manifests.reading import manifest_from
 from resources.code.identity import code_identity
 from resources.ledger import stops
 from resources.ledger.facade import RunRecord

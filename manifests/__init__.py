@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from manifests.errors import Problem, Refused
     from manifests.lifecycle import RunState
-    from manifests.model import Kind, Mode, RunManifest, load_manifest, parse_manifest
+    from manifests.model import Kind, Mode, RunManifest
     from manifests.planner import Plan, make_plan, plan_from_json
+    from manifests.reading import load_manifest, parse_manifest
 
 __all__ = [
     "Kind",
@@ -29,8 +30,9 @@ __all__ = [
 _MODULES = {
     "manifests.errors": ("Problem", "Refused"),
     "manifests.lifecycle": ("RunState",),
-    "manifests.model": ("Kind", "Mode", "RunManifest", "load_manifest", "parse_manifest"),
+    "manifests.model": ("Kind", "Mode", "RunManifest"),
     "manifests.planner": ("Plan", "make_plan", "plan_from_json"),
+    "manifests.reading": ("load_manifest", "parse_manifest"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -1,7 +1,7 @@
 """What a kind of run means, held against what the plan finds: a kind is not a word that its author chooses freely.
 
 Policies have rules by kind, so that a kind whose meaning the plan contradicts would choose its rule. Put here what each
-kind says about the target as it is; who may do what under a kind is `manifests.policy`'s.
+kind says about the target as it is; who may do what under a kind is `manifests.who_may`'s.
 """
 
 from __future__ import annotations

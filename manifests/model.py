@@ -1,49 +1,27 @@
 """The run manifest: the contract of one run, as its author writes it.
 
-Put here what can be judged from the text alone: fields, their types, and the rules between them. What needs a
-table, a catalog or a clock is judged by the planner. Unknown keys are refused everywhere.
+Put here what can be judged from the text alone: fields, and the rules between them. Types that fields share are in
+`fields`, how text becomes a manifest is `reading`'s. What needs a table, a catalog or a clock is judged by the planner.
+Unknown keys are refused everywhere.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
-from datetime import date
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
-import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
-from pydantic.alias_generators import to_camel
+from pydantic import Field, field_validator, model_validator
 
 from manifests.canonical import canonical_json, sha256_of
-from manifests.errors import ManifestRefused, Problem
-from manifests.rules import problems_of, type_of
-from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, read_text
+from manifests.fields import Day, Name, Part, SnapshotId, TableName, Version, whole_number
 
-MAX_MANIFEST_BYTES = 256 * 1024
 RUN_ID_RULE = (
     "3 to 64 characters of a-z, 0-9, '-', '_' and '.', beginning and ending with a letter or digit, "
     "without '..' and not ending in '.lock' (it names folders, tags and partitions)"
 )
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}[a-z0-9]")
 MAX_RUN_ID = 64
-_TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
-EARLIEST, LATEST = date(1000, 1, 1), date(9000, 12, 31)
 
 
 class Kind(StrEnum):
@@ -154,82 +132,7 @@ def mode_of(kind: Kind) -> Mode:
             return Mode.BACKFILL
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        alias_generator=to_camel,
-        validate_by_name=False,
-        validate_by_alias=True,
-        str_strip_whitespace=True,
-    )
-    _later: ClassVar[frozenset[str]] = frozenset()
-    """Fields that came after the first manifests were hashed: where they have their default they are not in the text."""
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        kept: dict[str, Any] = handler(self)
-        for name in self._later:
-            if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):
-                kept.pop(name, None)
-                kept.pop(to_camel(name), None)
-        return kept
-
-
-def _table_name(value: Any) -> Any:
-    if isinstance(value, str) and not _TABLE.fullmatch(value):
-        raise ValueError("a table is named <namespace>.<table>, lower case letters, digits and '_'")
-    return value
-
-
-def _iso_date(value: Any) -> Any:
-    # YAML turns 2012-01-01 into a date by itself and 2012-01-01T10:00 into an instant; numbers are never days.
-    if isinstance(value, date) and type(value) is date:
-        return value
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
-        return value
-    raise ValueError("a day is written YYYY-MM-DD")
-
-
-def _in_reach(value: date) -> date:
-    if not EARLIEST <= value <= LATEST:
-        raise ValueError(f"a day lies between {EARLIEST} and {LATEST}, so that warm-up and time zones have room")
-    return value
-
-
-_NAME_WORDS = "lower case letters, digits and '_', at most 64 of them, a letter first"
-TableName = Annotated[
-    str,
-    BeforeValidator(_table_name),
-    Field(description="a table is named <namespace>.<table>, lower case letters, digits and '_'"),
-]
-Day = Annotated[
-    date, BeforeValidator(_iso_date), AfterValidator(_in_reach), Field(description="a day is written YYYY-MM-DD")
-]
-VERSION_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z._+-]{0,63}$"
-Version = Annotated[
-    str,
-    Field(
-        pattern=VERSION_PATTERN,
-        description="a version is text of letters, digits and . _ + -, at most 64 of them, a letter or digit first",
-    ),
-]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$", description=f"a name is text of {_NAME_WORDS}")]
-SnapshotId = Annotated[
-    int,
-    Field(
-        gt=0, lt=2**63, strict=True, description="a snapshot is named by its id, a whole number above 0 without quotes"
-    ),
-]
-
-
-def _whole(least: int, most: int, meant: str) -> Any:
-    """Return the declaration of a whole number between two bounds, with what it means."""
-    words = f"{meant}: a whole number from {least:,} to {most:,}, without quotes"
-    return Field(ge=least, le=most, strict=True, description=words)
-
-
-class DayRange(_Part):
+class DayRange(Part):
     """Days from `start` to `end`, both inclusive."""
 
     start: Day
@@ -242,7 +145,7 @@ class DayRange(_Part):
         return self
 
 
-class Source(_Part):
+class Source(Part):
     """What is read. Without `snapshotId` the planner pins the current snapshot; without `range` it reads what it needs."""
 
     table: TableName
@@ -250,14 +153,14 @@ class Source(_Part):
     range: DayRange | None = None
 
 
-class Transform(_Part):
+class Transform(Part):
     """Which code, by name and version."""
 
     name: Name
     version: Version
 
 
-class ReferenceData(_Part):
+class ReferenceData(Part):
     """One reference table, and which truth of it is wanted."""
 
     name: TableName
@@ -277,7 +180,7 @@ class ReferenceData(_Part):
         return self
 
 
-class Merge(_Part):
+class Merge(Part):
     """Which entities a merge recomputes: those with rows that came into the source after `changedSince`, or the named ones."""
 
     changed_since: SnapshotId | None = None
@@ -299,7 +202,7 @@ class Merge(_Part):
         return self
 
 
-class Target(_Part):
+class Target(Part):
     """What may change, and how.
 
     `merge` belongs to MERGE_BY_KEY, `version` and `acceptance` to VERSIONED, `corrections` to CORRECTION_EVENTS.
@@ -355,27 +258,27 @@ class Target(_Part):
         return self.publish_mode is PublishMode.APPEND_ONLY
 
 
-class Conflict(_Part):
+class Conflict(Part):
     """What to do when live or another run has changed part of the scope."""
 
     on_conflict: OnConflict = OnConflict.REFUSE
-    max_replans: Annotated[int, _whole(1, 20, "how often the run may be planned again")] = 3
-    wait_minutes: Annotated[int, _whole(1, 10_080, "how many minutes the run waits")] = 60
+    max_replans: Annotated[int, whole_number(1, 20, "how often the run may be planned again")] = 3
+    wait_minutes: Annotated[int, whole_number(1, 10_080, "how many minutes the run waits")] = 60
 
 
-class Freeze(_Part):
+class Freeze(Part):
     """Live writes to the publish range wait from approval until the run has ended, at most so long."""
 
-    hours: Annotated[int, _whole(1, 168, "how many hours LIVE waits")]
+    hours: Annotated[int, whole_number(1, 168, "how many hours LIVE waits")]
 
 
-class Progressive(_Part):
+class Progressive(Part):
     """Publish range by range: the manifest is planned as a series of runs, each gated, each after the one before it."""
 
-    chunks_per_step: Annotated[int, _whole(1, 10_000, "how many chunks a step publishes")]
+    chunks_per_step: Annotated[int, whole_number(1, 10_000, "how many chunks a step publishes")]
 
 
-class Series(_Part):
+class Series(Part):
     """Which step of a progressive run this is; written by the planner. Step 1 has no step before it."""
 
     of: str
@@ -383,7 +286,7 @@ class Series(_Part):
     steps: Annotated[int, Field(ge=1, strict=True, description="how many steps there are: a whole number from 1 on")]
 
 
-class Sample(_Part):
+class Sample(Part):
     """Of a dry run: compute and check these chunks only."""
 
     chunks: tuple[
@@ -391,13 +294,13 @@ class Sample(_Part):
     ] = Field(min_length=1, max_length=1_000)
 
 
-class WarmUp(_Part):
+class WarmUp(Part):
     """How many days before the publish range are read as well."""
 
-    days: Annotated[int, _whole(0, 36_500, "how many days before the publish range are read as well")]
+    days: Annotated[int, whole_number(0, 36_500, "how many days before the publish range are read as well")]
 
 
-class Safety(_Part):
+class Safety(Part):
     """What the run must not exceed."""
 
     side_effects_allowed: bool = False
@@ -423,7 +326,7 @@ class Safety(_Part):
         return value
 
 
-class Validation(_Part):
+class Validation(Part):
     """Which run-level gates must pass (all that the target declares, unless named) and with which tolerances."""
 
     gates: tuple[Name, ...] | None = None
@@ -438,23 +341,23 @@ class Validation(_Part):
                 description="a tolerance is a finite number, 0 or more, without quotes",
             ),
         ],
-    ] = {}
+    ] = Field(default={})
 
 
-class Limits(_Part):
+class Limits(Part):
     """How much may run at once."""
 
-    max_chunks_per_job: Annotated[int, _whole(1, 100_000, "how many chunks one Spark job computes")] = 240
-    max_runs_in_parallel: Annotated[int, _whole(1, 1_000, "how many batches are computed at once")] = 1
+    max_chunks_per_job: Annotated[int, whole_number(1, 100_000, "how many chunks one Spark job computes")] = 240
+    max_runs_in_parallel: Annotated[int, whole_number(1, 1_000, "how many batches are computed at once")] = 1
 
 
-class Evidence(_Part):
+class Evidence(Part):
     """What is kept of a publication beside its proof: the diff, which compares every row by key once readers have them."""
 
     diff: bool = True
 
 
-class RunManifest(_Part):
+class RunManifest(Part):
     """The contract of one run: what, why, by whom, from which input, with which code, allowed to change what."""
 
     _later = frozenset(
@@ -491,7 +394,7 @@ class RunManifest(_Part):
     series: Series | None = None
     cut_line: Day | None = None
     """The run owns the days before it, LIVE owns it and those after."""
-    overlap_days: Annotated[int, _whole(0, 36_500, "how many days from the cut line on the run may publish")] = 0
+    overlap_days: Annotated[int, whole_number(0, 36_500, "how many days from the cut line on the run may publish")] = 0
     """How many days from the cut line on the run may publish all the same."""
     purpose: (
         Annotated[
@@ -552,193 +455,3 @@ class RunManifest(_Part):
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical text."""
         return sha256_of(self.model_dump(mode="json", by_alias=True))
-
-
-_YAML = "tag:yaml.org,2002:"
-_CORE = (
-    (f"{_YAML}bool", re.compile("true|True|TRUE|false|False|FALSE")),
-    (f"{_YAML}int", re.compile("[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")),
-    (
-        f"{_YAML}float",
-        re.compile(
-            r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
-        ),
-    ),
-)
-"""What a plain scalar is by the core schema of YAML 1.2, section 10.3.2; PyYAML reads YAML 1.1."""
-_OCTAL = re.compile("[-+]?0[0-9]+")
-"""A whole number in base 8 by YAML 1.1, and in base 10 by YAML 1.2."""
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without the parts that let two readers see two manifests: double keys, anchors, aliases, numbers of one version."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        begins = event.start_mark
-        if isinstance(event, yaml.ScalarEvent) and self._is_read_in_two_ways(event):
-            said = (
-                f"{event.value!r} is one value by YAML 1.1 and another by YAML 1.2; write a number in decimal digits without "
-                "leading zeros, '_' or ':', a truth as true or false, and text in quotes"
-            )
-            raise yaml.constructor.ConstructorError(None, None, said, begins)
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise yaml.constructor.ConstructorError(None, None, "anchors and aliases are refused", event.start_mark)
-        return super().compose_node(parent, index)
-
-    def _is_read_in_two_ways(self, event: yaml.ScalarEvent) -> bool:
-        """Whether a scalar without quotes, or with the tag of a number or boolean, depends on who reads it."""
-        kinds, is_plain = {kind for kind, _ in _CORE}, event.implicit[0]
-        if not is_plain and event.tag not in kinds:
-            return False
-        text = event.value
-        old = self.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
-        new = next((kind for kind, form in _CORE if form.fullmatch(text)), None)
-        return (old if old in kinds else None) != new or bool(_OCTAL.fullmatch(text))
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is not text; quote it", key_node.start_mark
-                )
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key '{key}' stands twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def _unordered(_loader: Any, node: Any) -> Any:
-    raise yaml.constructor.ConstructorError(
-        None, None, "sets are refused: order is part of a contract", node.start_mark
-    )
-
-
-_StrictLoader.add_constructor("tag:yaml.org,2002:set", _unordered)
-
-
-def _read_json(text: str) -> dict[str, Any] | None:
-    """Return what JSON text says, or None if it is not JSON (a YAML flow mapping may look like it).
-
-    JSON is read by a JSON reader: YAML's escapes and white space are not quite JSON's.
-    """
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            double = next(name for name in names if names.count(name) > 1)
-            raise yaml.constructor.ConstructorError(None, None, f"the key '{double}' stands twice")
-        return found
-
-    try:
-        read: dict[str, Any] = json.loads(text, object_pairs_hook=once)
-    except json.JSONDecodeError:
-        return None
-    return read
-
-
-def parse_manifest(text: str, *, where: str = "manifest") -> RunManifest:
-    """Parse and validate a manifest's YAML or JSON text.
-
-    Raises:
-        ManifestRefused: with every problem of the text at once.
-    """
-    if text.startswith("%"):
-        raise ManifestRefused(
-            Problem(
-                f"begins with {text.split(maxsplit=1)[0]}",
-                "a manifest is YAML without directives, or JSON",
-                "remove it",
-                where,
-            )
-        )
-    try:
-        data = _read_json(text) if text.lstrip().startswith("{") else None
-        if data is None:
-            data = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader subclass
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ManifestRefused(
-            Problem(f"cannot be read: {error}", "a manifest is YAML or JSON", "correct the text", where)
-        ) from error
-    if not isinstance(data, dict):
-        raise ManifestRefused(
-            Problem(
-                f"holds {type(data).__name__}, not a mapping of fields",
-                "a manifest is one YAML or JSON mapping",
-                "see manifests/*.yaml for examples",
-                where,
-            )
-        )
-    return manifest_from(data, where=where)
-
-
-def manifest_from(data: dict[str, Any], *, where: str = "manifest") -> RunManifest:
-    """Validate a manifest given as data; see `parse_manifest`."""
-    problems = [
-        Problem(f"is not text: {wrong}", TEXT_RULE, "remove the character", f"{where}: {field}")
-        for field, wrong in _values_that_are_no_text(data, "")
-    ]
-    requester = data.get("requestedBy")
-    if not problems and isinstance(requester, str) and (wrong := not_a_name(requester.strip())) is not None:
-        problems.append(
-            Problem(f"is no name: {wrong}", NAME_RULE, "write your name as people see it", f"{where}: requestedBy")
-        )
-    if problems:
-        raise ManifestRefused(problems)
-    try:
-        return RunManifest.model_validate(data)
-    except ValidationError as error:
-        refusal = ManifestRefused(problems_of(error, RunManifest, where))
-        refusal.draft = data
-        raise refusal from error
-
-
-def valid_part(draft: Mapping[str, Any], *path: str) -> Any:
-    """Return a field of data that is no valid manifest as a whole; None where it has no such field, or no valid one."""
-    model: Any = RunManifest
-    value: Any = draft
-    for name in path[:-1]:
-        model = type_of(model, name)
-        value = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(value, dict) or path[-1] not in value:
-        return None
-    info = next(one for one in model.model_fields.values() if one.alias == path[-1])
-    try:
-        kind: Any = Annotated[(info.annotation, *info.metadata, Field())]
-        return TypeAdapter(kind).validate_python(value[path[-1]])
-    except ValidationError:
-        return None
-
-
-def _values_that_are_no_text(value: Any, field: str) -> Iterator[tuple[str, str]]:
-    """Yield the field and the character of each value that no text editor would have written: escapes can say anything."""
-    if isinstance(value, str):
-        if (wrong := not_text(value)) is not None:
-            yield field, wrong
-    elif isinstance(value, dict):
-        for key, one in value.items():
-            yield from _values_that_are_no_text(key, f"{field} (key)".strip())
-            yield from _values_that_are_no_text(one, f"{field}.{ascii(key)[1:-1]}".strip("."))
-    elif isinstance(value, list):
-        for one in value:
-            yield from _values_that_are_no_text(one, field)
-
-
-def load_manifest(path: Path) -> RunManifest:
-    """Read and validate a manifest file.
-
-    Raises:
-        ManifestRefused: if the file cannot be read, is no regular file of text, is too large, or is not a valid manifest.
-    """
-    text = read_text(path, "a manifest", most=MAX_MANIFEST_BYTES, refusal=ManifestRefused)
-    return parse_manifest(text, where=str(path))
-
-
-def stored_manifest(text: str) -> RunManifest:
-    """Return the manifest that the ledger stored as canonical JSON."""
-    return RunManifest.model_validate(json.loads(text))

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from manifests.canonical import LATER, canonical_json, sha256_of
 from manifests.chunks import Chunk, Chunking, aligned, cut, first_day, key_of, last_day
+from manifests.data_terms import OLD_DATA_GATE, DataTerms, SourceFacts, WantedRead, data_terms
 from manifests.errors import PlanRefused, Problem
 from manifests.kinds import Present, kind_problems
 from manifests.model import (
@@ -33,18 +34,10 @@ from manifests.model import (
     RunManifest,
     Sample,
     Semantics,
-    manifest_from,
 )
-from manifests.policy import (
-    OLD_DATA_GATE,
-    DataTerms,
-    Policy,
-    Role,
-    SourceFacts,
-    WantedRead,
-    data_terms,
-    request_problems,
-)
+from manifests.policy import Policy, Role
+from manifests.reading import manifest_from
+from manifests.who_may import request_problems
 
 ZONE_MARGIN = timedelta(days=1)
 """Read beyond the input range on both sides: a local day lies up to 14 hours off the UTC day of the same date."""

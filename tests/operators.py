@@ -24,7 +24,7 @@ from typing import Any
 from browserless import free_port
 from worlds import SPARK, World
 
-from backfill_assets.ui.serving import descendants
+from backfill_assets.ui.orphans import descendants
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 SCREENSHOTS = "BACKFILL_SCREENSHOTS"

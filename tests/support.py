@@ -32,7 +32,7 @@ from backfill_assets.installation import Platform
 from benchmarks import small_table
 from manifests.chunks import Chunking
 from manifests.lifecycle import RunState
-from manifests.model import Kind, RunManifest, manifest_from
+from manifests.model import Kind, RunManifest
 from manifests.planner import (
     CodeIdentity,
     Plan,
@@ -44,6 +44,7 @@ from manifests.planner import (
     make_plan,
 )
 from manifests.policy import parse_policy
+from manifests.reading import manifest_from
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, Lakehouse, Scope
 from resources.ledger.facade import GatedChunk, Ledger, RunRecord, Verdict, now
 

@@ -43,8 +43,9 @@ from backfill_assets.staging.executor import by_plan
 from backfill_assets.staging.rows import lineage
 from benchmarks.small_table import serves
 from manifests.chunks import Chunking
-from manifests.model import Acceptance, PublishMode, manifest_from
+from manifests.model import Acceptance, PublishMode
 from manifests.planner import PlannedChunk, StagedFile
+from manifests.reading import manifest_from
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.facade import LOAD_PROPERTY, Scope, local_path
 from resources.ledger import judged

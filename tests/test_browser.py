@@ -28,7 +28,7 @@ from backfill_assets.defs.publish import SENSOR_SECONDS
 from backfill_assets.defs.staging import partition_key
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
-from backfill_assets.ui.serving import descendants
+from backfill_assets.ui.orphans import descendants
 from manifests.lifecycle import RunState
 from resources.processes import is_alive
 from resources.settings import load_settings

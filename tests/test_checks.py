@@ -20,8 +20,8 @@ from backfill_assets.installation import Platform
 from backfill_assets.staging import executor
 from benchmarks import small_table
 from manifests.errors import Problem, RunStopped, TransformRefused
-from manifests.model import manifest_from
 from manifests.planner import PlannedChunk
+from manifests.reading import manifest_from
 
 KEY = asset_key(small_table.READINGS)
 PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"

@@ -20,8 +20,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.manifest import clear_manifest_cache
 from support import put_back, set_aside
 
+from backfill_assets.audit.conditions import conditions_of
 from backfill_assets.audit.explain import explain
-from backfill_assets.audit.reproduce import conditions_of
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.operations.clock import recorded_instants

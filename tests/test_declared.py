@@ -20,8 +20,8 @@ from click.testing import CliRunner
 
 import backfill_assets as ba
 from backfill_assets.cli.command import cli
-from backfill_assets.declarations import checking as declared
-from backfill_assets.declarations.checking import problems_of
+from backfill_assets.declarations.checking import imports as declared
+from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.finding import find_products, imported_loader, installed
 from manifests.errors import DeclarationRefused, InputRefused
 from resources.settings import load_settings

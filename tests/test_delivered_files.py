@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import backfill_assets as ba
 from backfill_assets import delivered_files
-from backfill_assets.ingestion import input_files
+from backfill_assets.ingestion import file_formats
 from backfill_assets.ingestion.input_files import REASON, RECORD, ROW, InputFile
 from backfill_assets.products.enforcement import loading
 from manifests.errors import InputRefused
@@ -528,7 +528,7 @@ def test_what_an_honest_writer_puts_into_a_csv_file_comes_back_or_is_rejected_ro
     ended = options["ended"] or not any(lines[-1])
     file = a_csv(tmp_path, ("\ufeff" if options["marked"] else "") + text + (end if ended else ""))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(input_files, "_CSV_BLOCK", block)
+        patch.setattr(file_formats, "_CSV_BLOCK", block)
         patch.setattr(delivered_files, "_READ", block)
         comes_back(file, rows, names)
 

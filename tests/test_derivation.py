@@ -17,7 +17,7 @@ from backfill_assets.audit.report import report
 from backfill_assets.installation import Platform
 from backfill_assets.publication.publisher import publish, rollback
 from backfill_assets.staging import executor
-from backfill_assets.worker.chunk_gate import READ_RULE
+from backfill_assets.worker.violations import READ_RULE
 from benchmarks.small_table import (
     CORRECTIONS,
     HISTORY,

@@ -46,10 +46,9 @@ from manifests.model import (
     Semantics,
     Target,
     Validation,
-    load_manifest,
     mode_of,
-    parse_manifest,
 )
+from manifests.reading import load_manifest, parse_manifest
 from resources.settings import _OTHER_VARIABLES, Settings
 
 ROOT = Path(__file__).resolve().parent.parent

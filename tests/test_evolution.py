@@ -22,8 +22,9 @@ from worlds import SPARK
 
 from backfill_assets import Inputs, TransformContext
 from backfill_assets.audit import reproduce as reproducing
+from backfill_assets.audit.conditions import Cause
 from backfill_assets.audit.explain import explain
-from backfill_assets.audit.reproduce import Cause, Outcome, reproduce
+from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.target import (

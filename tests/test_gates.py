@@ -22,28 +22,19 @@ from support import LINEAGE, RUN_CLOCK, sla_row
 from backfill_assets.declarations.schema import Published, dtypes, false_row_rules, row_rule
 from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
 from backfill_assets.worker import chunk_gate as gates
-from backfill_assets.worker.chunk_gate import (
-    CHUNK_RULE,
-    FILES_RULE,
-    KEY_RULE,
-    MEASURE_RULE,
-    OUTLINE_RULE,
-    READ_RULE,
-    ROWS_RULE,
-    SAMPLE_ROWS,
+from backfill_assets.worker import chunk_rules
+from backfill_assets.worker.chunk_gate import gate_batches, gate_chunk, gate_chunks
+from backfill_assets.worker.chunk_rules import CHUNK_RULE, FILES_RULE, KEY_RULE, MEASURE_RULE, OUTLINE_RULE, ROWS_RULE
+from backfill_assets.worker.gate_tasks import (
     GateResult,
     GateSpec,
     GateTask,
-    gate_batches,
-    gate_chunk,
-    gate_chunks,
-    named,
-    reference_to,
-    require_read,
     result_from_json,
     task_from_json,
     task_to_json,
 )
+from backfill_assets.worker.references import named, reference_to
+from backfill_assets.worker.violations import READ_RULE, SAMPLE_ROWS, require_read
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused
 
@@ -577,7 +568,7 @@ def test_a_chunk_that_cannot_be_read_or_has_other_columns_is_judged_among_others
 
 
 def test_rules_about_single_rows_are_applied_to_a_bundle_and_not_to_each_chunk_again() -> None:
-    once = gates._row_rules(SPEC)
+    once = chunk_rules.row_rules(SPEC)
     rules = {name: [check.name for check in column.checks] for name, column in once.columns.items() if column.checks}
     assert rules == {
         "case_id": ["str_length"],
@@ -588,8 +579,8 @@ def test_rules_about_single_rows_are_applied_to_a_bundle_and_not_to_each_chunk_a
         **{name: ["equal_to"] for name in LINEAGE},
     }
     assert len(once.checks) == 4  # they compare columns of a row
-    assert gates._schema_for(SPEC, *MARCH, rows_pass=True, keys_pass=True, days_pass=True) is None
-    each = gates._schema_for(SPEC, *MARCH, rows_pass=True, keys_pass=False, days_pass=False)
+    assert chunk_rules.schema_for(SPEC, *MARCH, rows_pass=True, keys_pass=True, days_pass=True) is None
+    each = chunk_rules.schema_for(SPEC, *MARCH, rows_pass=True, keys_pass=False, days_pass=False)
     assert each is not None
     assert {name: [check.error for check in column.checks] for name, column in each.columns.items()} == {
         "business_date": [f"{CHUNK_RULE}, 2012-03-01 to 2012-03-31"]
@@ -601,9 +592,9 @@ def test_a_chunk_whose_rows_pass_with_others_is_held_against_its_other_rules_onl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    check = gates._check
+    check = gates.check_rows
     monkeypatch.setattr(
-        gates, "_check", lambda schema, one, broken: calls.append(one.height) or check(schema, one, broken)
+        gates, "check_rows", lambda schema, one, broken: calls.append(one.height) or check(schema, one, broken)
     )
     elsewhere = frame([sla_row(0, date(2012, 4, 1), started_on=date(2012, 3, 30), days_open=2)])
     made = tasks(tmp_path, [frame(good_rows(5)), frame([sla_row(0), sla_row(0)]), elsewhere, frame(good_rows(3))])

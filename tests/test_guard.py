@@ -44,20 +44,9 @@ from backfill_assets.defs.launch import instance_at
 from backfill_assets.defs.launched_by import RUN_TAG, STOP_TAG
 from backfill_assets.defs.staging import backfill_partitions
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
-from backfill_assets.ui.guard import (
-    BY_DRY_RUN,
-    FORBIDDEN_MUTATIONS,
-    MAX_BODY,
-    OPERATOR_MUTATIONS,
-    Door,
-    Guard,
-    Message,
-    Receive,
-    Role,
-    Scope,
-    Send,
-    mutations_of,
-)
+from backfill_assets.ui.graphql_requests import mutations_of
+from backfill_assets.ui.guard import MAX_BODY, Door, Guard, Message, Receive, Role, Scope, Send
+from backfill_assets.ui.mutations import BY_DRY_RUN, FORBIDDEN_MUTATIONS, OPERATOR_MUTATIONS
 from backfill_assets.ui.pages import make_pages
 from backfill_assets.ui.serving import (  # fmt: skip
     USER_TAG,

@@ -25,7 +25,7 @@ from worlds import SPARK, TARGET, World, declare
 
 from backfill_assets import decisions
 from backfill_assets.cli.command import cli
-from backfill_assets.declarations.checking import problems_of
+from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.products import Products
 from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
 from backfill_assets.defs.build import build_definitions

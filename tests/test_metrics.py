@@ -38,7 +38,7 @@ from backfill_assets.operations.metrics import (
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish, rollback
 from backfill_assets.staging import executor
-from backfill_assets.worker.chunk_gate import rule_name
+from backfill_assets.worker.chunk_rules import rule_name
 from benchmarks import small_table
 from benchmarks.small_table import (
     HISTORY,

@@ -24,9 +24,9 @@ from backfill_assets.gates.judging import gate_run
 from backfill_assets.products.enforcement.transforms import case_sla_daily
 from backfill_assets.publication.publisher import publish, reinstate, rollback
 from backfill_assets.review.diff import diff_run
+from manifests.data_terms import OLD_DATA_GATE
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
-from manifests.policy import OLD_DATA_GATE
 
 SOURCE = "bronze.case_events"
 FIRST = "first-history"

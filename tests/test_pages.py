@@ -36,7 +36,7 @@ from backfill_assets.ui.pages import make_pages
 from benchmarks import small_table
 from benchmarks.small_table import serves
 from manifests.errors import PublicationRefused
-from manifests.model import manifest_from
+from manifests.reading import manifest_from
 
 TIME = re.compile(r"<time>20\d\d-\d\d-\d\d \d\d:\d\d:\d\d</time> UTC")
 ASSET = "/assets/silver/readings"

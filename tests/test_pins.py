@@ -33,7 +33,7 @@ from backfill_assets.publication.publisher import publish, reinstate, rollback
 from backfill_assets.ui.pages import make_pages
 from benchmarks import small_table
 from benchmarks.small_table import HISTORY, SOURCE, manifest_data, planned, staged
-from manifests.model import manifest_from
+from manifests.reading import manifest_from
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.snapshots import Seen
 from resources.ledger.facade import now

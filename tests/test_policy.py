@@ -36,6 +36,7 @@ from backfill_assets.publication.publisher import publish as publish_body
 from backfill_assets.publication.requirements import policy_problems
 from backfill_assets.staging.executor import require_computable
 from benchmarks import small_table
+from manifests.data_terms import hash_of_subjects
 from manifests.errors import (
     EnvironmentRefused,
     InputRefused,
@@ -47,7 +48,7 @@ from manifests.errors import (
 from manifests.lifecycle import RunState
 from manifests.model import Kind, OnConflict
 from manifests.planner import plan_from_json
-from manifests.policy import Role, hash_of_subjects
+from manifests.policy import Role
 from resources.actors import SOMEBODY, Actor, Channel, Proof, acting
 from resources.lakehouse.facade import LOAD_PROPERTY
 from resources.ledger import approvals, instants

@@ -430,7 +430,8 @@ def test_a_dry_run_computes_and_checks_a_sample_and_is_never_published(published
 
 
 def test_every_publish_mode_has_an_example_that_can_be_planned(published: World) -> None:
-    from manifests.model import PublishMode, load_manifest, manifest_from
+    from manifests.model import PublishMode
+    from manifests.reading import load_manifest, manifest_from
 
     files = sorted((Path(__file__).resolve().parent.parent / "manifests").glob("*.yaml"))
     examples = [load_manifest(file) for file in files if file.stem != "refused-webhook"]

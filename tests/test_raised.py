@@ -19,7 +19,8 @@ from worlds import World, declare, make_world
 from backfill_assets.declarations.target import EXCEPTION_COLUMNS, Finding, Level, Reconciliation
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.gates import exception_table
-from backfill_assets.operations.runbook import StepState, steps
+from backfill_assets.operations.run_on_record import StepState
+from backfill_assets.operations.runbook import steps
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.reconciliation.reconcile import manifest_of, plan_reconciliation, reconcile
 from backfill_assets.staging import executor

@@ -27,7 +27,7 @@ from benchmarks.histories import History
 from benchmarks.small_table import SOURCE, manifest_data
 from manifests.errors import EnvironmentRefused, Problem, PublicationDeferred, StateMoved
 from manifests.lifecycle import RunState
-from manifests.model import manifest_from
+from manifests.reading import manifest_from
 from resources.lakehouse.facade import LOAD_PROPERTY
 from resources.ledger.facade import OBSOLETE, ChunkState, now
 

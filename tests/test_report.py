@@ -369,7 +369,7 @@ def test_a_page_that_cannot_be_drawn_is_said_and_fails_no_publication(
     def broken(*_arguments: object) -> None:
         raise RuntimeError("no font")
 
-    monkeypatch.setattr(report_module, "_charts", broken)
+    monkeypatch.setattr(report_module, "charts_of", broken)
     assert report_beside(world.platform, "fixed") is None
     assert "the report of fixed could not be written: RuntimeError: no font" in caplog.text
     again = world.validated(world.manifest(target=world.scope(*MARCH)))

@@ -21,8 +21,9 @@ from launches import launch
 from pyspark.sql import functions as F
 from worlds import END, FEW_GATES, SPARK, START, World, generated, with_version
 
-from backfill_assets.audit import reproduce as module
-from backfill_assets.audit.reproduce import Cause, Outcome, first_differing_row, reproduce
+from backfill_assets.audit.conditions import Cause, conditions_of
+from backfill_assets.audit.first_difference import first_differing_row
+from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.installation import Platform
 from backfill_assets.planning import resolve as planning
@@ -388,7 +389,7 @@ def test_files_of_a_pinned_snapshot_that_are_gone_or_changed_are_named(world: Wo
     rows.with_columns(length=pl.col("length") + (pl.col("clock") == "PAYMENT")).write_parquet(
         file, metadata={}, compression="uncompressed"
     )
-    changed = {one.name: one for one in module.conditions_of(world.platform, record.plan, {})}[transforms.RULES]
+    changed = {one.name: one for one in conditions_of(world.platform, record.plan, {})}[transforms.RULES]
     assert (changed.same, changed.blocks, changed.cause) == (False, False, Cause.REFERENCE_DATA)
     assert changed.present == f"1 file(s) of the snapshot were changed in place, the first is {path}"
     file.unlink()

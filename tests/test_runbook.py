@@ -23,7 +23,8 @@ from backfill_assets.decisions import reject
 from backfill_assets.gates.judging import gate_chunks
 from backfill_assets.installation import Platform
 from backfill_assets.operations.garbage import collect, find
-from backfill_assets.operations.runbook import TITLES, Step, StepState, markdown, steps
+from backfill_assets.operations.run_on_record import StepState
+from backfill_assets.operations.runbook import TITLES, Step, markdown, steps
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import cancel, publish, rollback
 from backfill_assets.staging import executor

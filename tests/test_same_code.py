@@ -20,7 +20,7 @@ from benchmarks import small_table
 from benchmarks.small_table import SCOPE, closed, declared, initialise, manifest_data, opened, planned, serves
 from manifests.errors import EnvironmentRefused, PlanRefused, Refused, TransitionRefused
 from manifests.lifecycle import RunState
-from manifests.model import manifest_from
+from manifests.reading import manifest_from
 from resources.code import identity
 from resources.code.identity import code_identity
 

@@ -14,7 +14,7 @@ from backfill_assets.defs.decision_jobs import DECISION_JOBS
 
 ADOPTING = """
 import ctypes, os, subprocess, sys, time
-from backfill_assets.ui.serving import Adopted, _processes
+from backfill_assets.ui.orphans import Adopted, processes
 ctypes.CDLL(None).prctl(36, 1)  # orphans come to this process
 own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
 between = "import subprocess, time; subprocess.Popen(['sleep', '2']); time.sleep(1)"
@@ -25,7 +25,7 @@ while not buried and time.monotonic() < until:
     time.sleep(0.1)
     buried += adopted.bury()
     child.poll()
-left = [pid for pid, (state, parent) in _processes().items() if state == "Z" and parent == os.getpid()]
+left = [pid for pid, (state, parent) in processes().items() if state == "Z" and parent == os.getpid()]
 print(len(buried), left == [own.pid], own.wait(), child.wait())
 """
 
@@ -56,7 +56,7 @@ from backfill_assets.ui import serving
 with serving._ends_what_it_started():
     child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], stdout=subprocess.PIPE)
     child.stdout.readline()
-print(serving.descendants(os.getpid()))
+print(orphans.descendants(os.getpid()))
 """
 
 

@@ -44,7 +44,7 @@ from benchmarks.small_table import (
 )
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
-from manifests.model import manifest_from
+from manifests.reading import manifest_from
 from resources.ledger.facade import RunRecord, Verdict
 from resources.settings import load_settings
 

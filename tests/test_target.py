@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandera.polars as pa
 import pytest
 
-from backfill_assets.declarations.checking import problems_of
+from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.target import Product, TargetTable
 from benchmarks.small_table import TARGET, Reading
 

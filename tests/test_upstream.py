@@ -461,7 +461,7 @@ def test_dagster_answers_a_request_with_the_context_that_is_made_for_it() -> Non
         assert context == "made for a request"
 
 
-# --- pandera: backfill_assets/worker/chunk_gate.py, backfill_assets/declarations/ -----------------------------------------
+# --- pandera: backfill_assets/worker/chunk_rules.py, backfill_assets/declarations/ -----------------------------------------
 
 
 class Readings(pa.DataFrameModel):

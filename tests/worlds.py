@@ -30,7 +30,8 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.staging.executor import stage_chunks
 from benchmarks.small_table import serves
 from manifests.lifecycle import RunState
-from manifests.model import RunManifest, manifest_from
+from manifests.model import RunManifest
+from manifests.reading import manifest_from
 from resources.ledger.facade import RunRecord
 from resources.settings import load_settings
 

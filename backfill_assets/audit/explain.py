@@ -24,7 +24,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.staging.rows import read_window
-from backfill_assets.worker.chunk_gate import shown_row
+from backfill_assets.worker.violations import shown_row
 from manifests.canonical import plain
 from manifests.chunks import key_of
 from manifests.errors import EnvironmentRefused, InputRefused, Problem

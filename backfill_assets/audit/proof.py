@@ -16,8 +16,8 @@ import polars as pl
 from pyarrow import ArrowException
 
 from backfill_assets.evidence.seals import Sealed, digest_types
-from backfill_assets.worker.chunk_gate import by_key
 from backfill_assets.worker.digest import RowDigest
+from backfill_assets.worker.key_order import by_key
 from resources.lakehouse.storage import Storage, place_of
 
 _UNREADABLE = (OSError, ArrowException, pl.exceptions.PolarsError, ValueError)

@@ -33,8 +33,8 @@ from backfill_assets.audit.unknown_files import Holds, UnknownIn
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.evidence.seals import Sealed, digest_types
 from backfill_assets.publication.under_way import Effect, effects
-from backfill_assets.worker.chunk_gate import by_key
 from backfill_assets.worker.digest import RowDigest
+from backfill_assets.worker.key_order import by_key
 from manifests.lifecycle import ACCEPT, REINSTATE, ROLLBACK
 from manifests.model import Acceptance
 from resources.lakehouse.facade import RUN_PROPERTY

@@ -1,8 +1,9 @@
 """Proving a run again: from its recorded plan into scratch, and each chunk's digest against the recorded one.
 
-Put here what decides whether a recorded run can be computed again, the comparison, and the naming of the first
-difference and of its cause. How a batch is computed is `staging.compute`'s, how a chunk is judged `gates.judging`'s: the
-very functions that made the record. Nothing here writes to the ledger, to a table or to an attempt's folder, and no sink is opened.
+Put here the computation, the comparison, and the verdict with its cause. Whether what the plan pins is still there is
+`conditions`' to say, which row differs first `first_difference`'s. How a batch is computed is `staging.compute`'s, how a chunk
+is judged `gates.judging`'s: the very functions that made the record. Nothing here writes to the ledger, to a table or to an
+attempt's folder, and no sink is opened.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from itertools import count, pairwise
-from typing import Any
+from itertools import count
 from uuid import uuid4
 
 import polars as pl
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
+from backfill_assets.audit.conditions import _SHORT_HASH, Cause, Condition, _pins, conditions_of
+from backfill_assets.audit.first_difference import RowDifference, digest_of_files, first_differing_row
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.gates.judging import run_gates
@@ -26,30 +28,15 @@ from backfill_assets.installation import Platform
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.staging.executor import by_plan, ignore_progress
 from backfill_assets.worker.chunk_gate import digest_columns
-from backfill_assets.worker.digest import ALGORITHM, RowDigest
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.model import Mode
-from manifests.planner import CodeIdentity, Plan, PlannedChunk, ProductCode, StagedFile
-from resources.lakehouse.facade import before, local_path
-from resources.lakehouse.metadata import UnreadableMetadata
+from manifests.planner import Plan, PlannedChunk, StagedFile
 from resources.lakehouse.storage import filesystem_of
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord
 from resources.spark.sessions import ModeSpark
 
-_SHORT_HASH = 12
 _SHOWN = 3
 _ERROR_LENGTH = 2_000
-
-
-class Cause(StrEnum):
-    """Why a run does not come out as it did."""
-
-    CODE = "code"
-    CONFIGURATION = "configuration"
-    REFERENCE_DATA = "reference data"
-    SOURCE_DATA = "source data"
-    RETIRED_SNAPSHOT = "retired snapshot"
-    NOT_DETERMINISTIC = "not deterministic"
 
 
 class Outcome(StrEnum):
@@ -58,22 +45,6 @@ class Outcome(StrEnum):
     EQUAL = "EQUAL"
     DIFFERENT = "DIFFERENT"
     NOT_COMPUTED = "NOT_COMPUTED"
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One thing that decides the output: as the plan recorded it, and as it is now.
-
-    `blocks`: without it nothing can be computed. `fix` says how to get the recorded state back.
-    """
-
-    name: str
-    recorded: str
-    present: str
-    same: bool
-    cause: Cause
-    fix: str = ""
-    blocks: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,23 +58,6 @@ class ChunkComparison:
     recorded_digest: str
     digest: str
     note: str = ""
-
-
-@dataclass(frozen=True)
-class RowDifference:
-    """The first row in key order that differs: changed, or there on one side only (the other is None)."""
-
-    key: dict[str, Any]
-    recorded: dict[str, Any] | None
-    reproduced: dict[str, Any] | None
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns whose values differ."""
-        one, other = self.recorded, self.reproduced
-        if one is None or other is None:
-            return [*(one or other or {})]
-        return [name for name in one if one[name] != other[name]]
 
 
 @dataclass(frozen=True)
@@ -225,144 +179,6 @@ def _recorded(platform: Platform, record: RunRecord, keys: Sequence[str] | None)
     return wanted
 
 
-# --- what can be checked without computing ----------------------------------------------------------------------------
-
-
-def conditions_of(platform: Platform, plan: Plan, recorded: Mapping[str, ChunkRecord]) -> tuple[Condition, ...]:
-    """Compare everything that the plan pins with what is here now; computes nothing."""
-    return (*_code_conditions(platform, plan, recorded), *_pins(platform, plan))
-
-
-def _code_conditions(platform: Platform, plan: Plan, recorded: Mapping[str, ChunkRecord]) -> list[Condition]:
-    then, now = plan.code, platform.code_of(plan.target)
-    found = [*_of_code("code", "lock file", then, now)]
-    if then.product is not None:
-        found += _of_code("product's code", "product's lock file", then.product, now.product)
-    fix = _get_back(then.product or then)
-    configuration = platform.settings.output_hash()
-    found.append(
-        Condition(
-            "configuration",
-            plan.configuration_hash[:_SHORT_HASH],
-            configuration[:_SHORT_HASH],
-            plan.configuration_hash == configuration,
-            Cause.CONFIGURATION,
-            "restore the Spark settings that the run was planned with (`backfill config` shows today's)",
-        )
-    )
-    try:
-        versions = tuple(platform.products.target(plan.target).versions)
-        wanting = "" if plan.transform_version in versions else f"it has {', '.join(versions)}"
-    except Refused as refusal:
-        wanting = refusal.problems[0].what
-    if wanting:
-        wanted = f"{plan.transform} {plan.transform_version}"
-        found.append(Condition("transform", wanted, wanting, False, Cause.CODE, fix, blocks=True))
-    algorithms = sorted({(chunk.digest or "").partition(":")[0] for chunk in recorded.values()} - {ALGORITHM})
-    if algorithms:
-        found.append(Condition("digest", ", ".join(algorithms), ALGORITHM, False, Cause.CODE, fix, blocks=True))
-    return found
-
-
-def _of_code(
-    name: str, of_lock: str, then: CodeIdentity | ProductCode, now: CodeIdentity | ProductCode | None
-) -> Iterator[Condition]:
-    """Yield whether code, and the lock file beside it, are what they were; `now` is None where nobody declares the target."""
-    fix = _get_back(then)
-    same = now is not None and then.content_hash == now.content_hash
-    yield Condition(name, _shown_code(then), "not here" if now is None else _shown_code(now), same, Cause.CODE, fix)
-    before, today = ((part and part.lock_hash) or "none" for part in (then, now))
-    fix = f"{fix}, and install what its lock file names"
-    yield Condition(of_lock, before[:_SHORT_HASH], today[:_SHORT_HASH], before == today, Cause.CODE, fix)
-
-
-def _package(code: CodeIdentity | ProductCode) -> str:
-    return (
-        f"backfill-assets {code.package_version}" if isinstance(code, CodeIdentity) else code.distribution or code.name
-    )
-
-
-def _shown_code(code: CodeIdentity | ProductCode) -> str:
-    commit = f"git {code.git_commit[:_SHORT_HASH]}" if code.git_commit else f"package {_package(code)}, no git"
-    return f"{code.content_hash[:_SHORT_HASH]} ({commit}{', uncommitted changes' if code.dirty else ''})"
-
-
-def _get_back(code: CodeIdentity | ProductCode) -> str:
-    """Say how to get the code of a plan."""
-    if code.git_commit is None:
-        return f"install the package {_package(code)} whose content hash is {code.content_hash}"
-    whose = "" if isinstance(code, CodeIdentity) else f" of product {code.name}"
-    if code.dirty:
-        return (
-            f"check out git commit {code.git_commit}{whose} with the uncommitted changes that it then had: only whoever "
-            f"made them has them; the content hash is {code.content_hash}"
-        )
-    return f"check out git commit {code.git_commit}{whose}"
-
-
-def _pins(platform: Platform, plan: Plan) -> list[Condition]:
-    """Return whether each pinned snapshot can be read as it was; of a reference also what it says today, to inform."""
-    found = [_pin(platform, plan.source, plan.source_snapshot_id, Cause.SOURCE_DATA, plan)]
-    if plan.merge is not None and plan.merge.changed_since is not None:  # what has changed is read from both
-        found.append(_pin(platform, plan.source, plan.merge.changed_since, Cause.SOURCE_DATA, plan))
-    for pin in plan.references:
-        version = f" ({pin.version})" if pin.version else ""
-        condition = _pin(platform, pin.table, pin.snapshot_id, Cause.REFERENCE_DATA, None, version)
-        if condition.same:
-            state = platform.lakehouse.reference_state(pin.table, frozenset())
-            condition = replace(
-                condition, present=_present(pin.snapshot_id, pin.version, state.current, state.versions)
-            )
-        found.append(condition)
-    return found
-
-
-def _pin(
-    platform: Platform, table: str, snapshot_id: int, changed: Cause, source_of: Plan | None, version: str = ""
-) -> Condition:
-    pinned = f"snapshot {snapshot_id}{version}"
-    retired = partial(
-        Condition, table, pinned, same=False, cause=Cause.RETIRED_SNAPSHOT, blocks=True, fix=_keep(table, snapshot_id)
-    )
-    try:
-        if platform.lakehouse.table(table).snapshot_by_id(snapshot_id) is None:
-            return retired(f"there is no snapshot {snapshot_id} of {table} any more: it has expired")
-    except (InputRefused, UnreadableMetadata) as refusal:  # the whole table is gone, or nothing says what is in it
-        return retired(refusal.problems[0].what)
-    rows = None
-    if source_of is not None:
-        target = platform.products.find_target(source_of.target)
-        rows = None if target is None else before(target.source_time_column, source_of.read_until)
-    try:
-        gone, other = platform.lakehouse.unread(table, snapshot_id, rows)
-    except UnreadableMetadata as refusal:
-        return retired(refusal.problems[0].what)
-    if gone:
-        return retired(f"{len(gone)} file(s) of snapshot {snapshot_id} of {table} are gone, the first is {gone[0]}")
-    if other:
-        present = f"{len(other)} file(s) of the snapshot were changed in place, the first is {other[0]}"
-        fix = f"restore the data files of {table} from a backup: files of a table are never changed in place"
-        return Condition(table, pinned, present, same=False, cause=changed, fix=fix)
-    return Condition(table, pinned, "can be read", same=True, cause=changed)
-
-
-def _keep(table: str, snapshot_id: int) -> str:
-    return (
-        f"restore snapshot {snapshot_id} of {table} from a backup of the catalog and the warehouse; until then only the "
-        "evidence proves this run. Snapshots that runs pin are kept by a tag"
-    )
-
-
-def _present(pinned: int, version: str | None, current: int | None, versions: Mapping[str, int]) -> str:
-    """Say how a pinned reference stands to the table of today: for information, since the pinned snapshot is read."""
-    if version is not None and versions.get(version) not in {None, pinned}:
-        return f"can be read; version {version} is now snapshot {versions[version]}, which is not read"
-    if current == pinned:
-        return "can be read; it is still the newest"
-    name = next((name for name, snapshot in versions.items() if snapshot == current), None)
-    return f"can be read; the newest is snapshot {current}{f' ({name})' if name else ''}, which is not read"
-
-
 def _cannot_be_computed(run_id: str, conditions: tuple[Condition, ...], obstacles: Sequence[Condition]) -> Reproduction:
     causes = tuple(dict.fromkeys(one.cause for one in obstacles))
     return Reproduction(
@@ -376,9 +192,6 @@ def _cannot_be_computed(run_id: str, conditions: tuple[Condition, ...], obstacle
         None,
         None,
     )
-
-
-# --- computing again --------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -536,9 +349,6 @@ def _judged(
     return judged(outcome, "; ".join(parts), causes, what_to_do)
 
 
-# --- the first row that differs ---------------------------------------------------------------------------------------
-
-
 def _difference(bench: _Bench, different: ChunkComparison, computed: ChunkRecord) -> Difference:
     """Name the first row in which a chunk differs from its recorded staged files, if those are still what was digested."""
     files = bench.recorded[different.chunk].files
@@ -547,7 +357,7 @@ def _difference(bench: _Bench, different: ChunkComparison, computed: ChunkRecord
     notes = [different.note] if different.note else []
     row = None
     try:
-        if _digest_of([file.path for file in files], kinds, key) != different.recorded_digest:
+        if digest_of_files([file.path for file in files], kinds, key) != different.recorded_digest:
             notes.append("the recorded files no longer give the recorded digest: the row is only what they hold today")
         row = first_differing_row(
             [file.path for file in files], [file.path for file in computed.files], list(kinds), key
@@ -557,72 +367,3 @@ def _difference(bench: _Bench, different: ChunkComparison, computed: ChunkRecord
     except (OSError, pl.exceptions.PolarsError) as error:
         notes.append(f"the row cannot be named, the files cannot be compared: {type(error).__name__}: {error}"[:500])
     return Difference(different.chunk, row, ". ".join(notes) + ("." if notes else ""))
-
-
-def _digest_of(paths: Sequence[str], kinds: Mapping[str, pl.DataType], key: Sequence[str]) -> str:
-    digest = RowDigest(kinds)
-    for frame in _in_key_order(paths, list(kinds), key):
-        digest.update(frame)
-    return digest.result()
-
-
-def first_differing_row(
-    recorded: Sequence[str], reproduced: Sequence[str], columns: Sequence[str], key: Sequence[str]
-) -> RowDifference | None:
-    """Compare the rows of two sets of Parquet files in key order, a file at a time; return the first difference.
-
-    Raises:
-        OSError: if a file cannot be read.
-        PolarsError: if a file does not have the columns, or has them in other types.
-    """
-    sides = [_in_key_order(paths, columns, key) for paths in (recorded, reproduced)]
-    one, other = (next(side, None) for side in sides)
-    while one is not None and other is not None:
-        if one.schema != other.schema:
-            differing = sorted({name for name, _ in set(one.schema.items()) ^ set(other.schema.items())})
-            raise pl.exceptions.SchemaError(f"the type of {', '.join(differing)} is not the recorded one")
-        length = min(one.height, other.height)
-        if not one.head(length).equals(other.head(length)):
-            unequal = pl.DataFrame([one[name][:length].ne_missing(other[name][:length]) for name in columns])
-            at = unequal.select(pl.any_horizontal(pl.all())).to_series().arg_true()[0]
-            left, right = one.row(at, named=True), other.row(at, named=True)
-            ranks = [_rank(row[name] for name in key) for row in (left, right)]
-            return _row_difference(left if ranks[0] <= ranks[1] else None, right if ranks[1] <= ranks[0] else None, key)
-        one = one[length:] if one.height > length else next(sides[0], None)
-        other = other[length:] if other.height > length else next(sides[1], None)
-    rest = [None if frame is None else frame.row(0, named=True) for frame in (one, other)]
-    return None if rest == [None, None] else _row_difference(rest[0], rest[1], key)
-
-
-def _row_difference(
-    recorded: dict[str, Any] | None, reproduced: dict[str, Any] | None, key: Sequence[str]
-) -> RowDifference:
-    one, other = (
-        None
-        if row is None
-        else {name: value if isinstance(value, (int, type(None))) else str(value) for name, value in row.items()}
-        for row in (recorded, reproduced)
-    )
-    present = one if one is not None else other
-    assert present is not None
-    return RowDifference({name: present[name] for name in key}, one, other)
-
-
-def _in_key_order(paths: Sequence[str], columns: Sequence[str], key: Sequence[str]) -> Iterator[pl.DataFrame]:
-    """Yield the rows of files in key order, a file at a time; all at once where their key ranges overlap."""
-    bounds = []
-    for path in map(local_path, paths):
-        keys = pl.scan_parquet(path, hive_partitioning=False).select(key).sort(key)
-        ends = pl.concat([keys.head(1), keys.tail(1)]).collect()
-        if ends.height:
-            bounds.append((_rank(ends.row(0)), _rank(ends.row(-1)), path))
-    bounds.sort()
-    apart = all(later[0] > earlier[1] for earlier, later in pairwise(bounds))
-    ordered = [path for *_, path in bounds]
-    for group in ([path] for path in ordered) if apart else [ordered]:
-        yield pl.scan_parquet(group, hive_partitioning=False).select(columns).sort(key).collect()
-
-
-def _rank(values: Any) -> list[tuple[bool, Any]]:
-    """Make a key comparable where one of its values is null: nulls come first, as Polars sorts them."""
-    return [(value is not None, value) for value in values]

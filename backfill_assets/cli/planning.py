@@ -75,7 +75,7 @@ def _valid(manifest: Path) -> RunManifest:
         ManifestRefused: if it is not valid, with what the installation has against the rest of it, where there is one.
     """
     from backfill_assets.planning import resolve as planning
-    from manifests.model import load_manifest
+    from manifests.reading import load_manifest
 
     try:
         return load_manifest(manifest)

@@ -60,7 +60,7 @@ def reconcile(
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.reconciliation import reconcile as reconciling
     from manifests.lifecycle import RunState
-    from manifests.model import load_manifest
+    from manifests.reading import load_manifest
 
     if sum(given is not None for given in (table, manifest, run_id)) > 1:
         raise InputRefused(

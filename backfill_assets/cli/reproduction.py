@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +21,10 @@ from backfill_assets.cli.base import (
     show,
 )
 from backfill_assets.cli.launching import select_chunks
+
+if TYPE_CHECKING:
+    from backfill_assets.audit.reproduce import Reproduction
+    from resources.ledger.facade import RunRecord
 
 
 @click.command()
@@ -79,25 +84,28 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -
         with nullcontext() if as_json else bars(len(keys), look):
             done = again.reproduce(platform, run_id, keys, keep=keep, tell=tell)
     if as_json:
-        say(
-            {
-                "runId": run_id,
-                "target": record.target,
-                "state": record.state,
-                "planHash": record.plan_hash,
-                "outcome": done.outcome,
-                "found": done.summary,
-                "causes": done.causes,
-                "whatToDo": done.what_to_do,
-                "conditions": done.conditions,
-                "chunks": done.chunks,
-                "firstDifference": done.difference,
-                "scratch": done.scratch,
-            }
-        )
+        say(_as_data(record, done))
     else:
         from backfill_assets.cli.console import reproduction
 
         show(reproduction(done))
     if done.outcome is not again.Outcome.EQUAL:
         sys.exit(EXIT_FAILED)
+
+
+def _as_data(record: RunRecord, done: Reproduction) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    return {
+        "runId": record.run_id,
+        "target": record.target,
+        "state": record.state,
+        "planHash": record.plan_hash,
+        "outcome": done.outcome,
+        "found": done.summary,
+        "causes": done.causes,
+        "whatToDo": done.what_to_do,
+        "conditions": done.conditions,
+        "chunks": done.chunks,
+        "firstDifference": done.difference,
+        "scratch": done.scratch,
+    }

@@ -14,7 +14,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from backfill_assets.declarations.checking import import_problems, problems_of
+from backfill_assets.declarations.checking.imports import import_problems
+from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.deliveries import Loader
 from backfill_assets.declarations.products import Products
 from backfill_assets.declarations.target import Product

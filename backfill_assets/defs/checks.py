@@ -32,8 +32,8 @@ from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.review.markdown import block, code, escaped, table
 from backfill_assets.staging.progress import Progress
+from manifests.data_terms import OLD_DATA_GATE
 from manifests.lifecycle import RunState
-from manifests.policy import OLD_DATA_GATE
 from manifests.stages import Step
 from resources.ledger.facade import RunRecord, Verdict
 
@@ -44,13 +44,13 @@ _PLATFORM_GATES = {
 }
 
 
-def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
-    """Make the blocking checks of a target."""
+def _specs(target: TargetTable) -> list[dg.AssetCheckSpec]:
+    """Return what Dagster knows of each check of a target: the chunk gate, and a check a run-level gate."""
     key = asset_key(target.name)
     described = _PLATFORM_GATES | {
         item.name: f"{item.level.value}: {item.description}" for item in target.reconciliations
     }
-    specs = [
+    return [
         dg.AssetCheckSpec(
             CHUNK_GATE,
             asset=key,
@@ -61,6 +61,11 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         ),
         *(dg.AssetCheckSpec(name, asset=key, blocking=True, description=text) for name, text in described.items()),
     ]
+
+
+def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
+    """Make the blocking checks of a target."""
+    key, specs = asset_key(target.name), _specs(target)
 
     @dg.multi_asset_check(specs=specs, can_subset=True, name=f"{target.name.replace('.', '_')}_gates")
     def gates(

@@ -4,7 +4,7 @@ Put here how the asset looks to Dagster and what it reports. What is done is `ex
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -260,6 +260,31 @@ def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: AttemptRecord | None) ->
     return told
 
 
+def _declared(target: TargetTable) -> dict[str, Any]:
+    """Return what Dagster shows of a target's declaration."""
+    return {
+        "dagster/column_schema": column_schema(target),
+        "dagster/column_lineage": column_lineage(target),
+        "dagster/table_name": target.name,
+        "key": ", ".join(target.key),
+        "transform": f"{target.transform} ({', '.join(target.versions)})",
+    }
+
+
+def _failure(failed: Mapping[str, str], asked: int, staged: int) -> dg.Failure:
+    """Return the failure of a launch some of whose chunks failed, with those of one error together."""
+    by_error: dict[str, list[str]] = defaultdict(list)
+    for key, why in sorted(failed.items()):
+        by_error[why.partition("\n")[0]].append(key)
+    lines = "\n".join(f"- {in_words(chunks)}: {why}" for why, chunks in by_error.items())
+    others = "; the others are staged and will not be computed again" if staged else ""
+    return dg.Failure(
+        f"{len(failed)} of {asked} chunks failed{others}.\n{lines}",
+        metadata={"failed": sorted(failed), "staged": staged},
+        allow_retries=False,
+    )
+
+
 def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
     """Make the partitioned asset of a target."""
 
@@ -276,13 +301,7 @@ def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
             "run. Materialising it computes the chunk into staging; readers see nothing of it before publication. "
             f"Next: `{target.name}_published`. [Where the runs stand, and why](/backfill)"
         ),
-        metadata={
-            "dagster/column_schema": column_schema(target),
-            "dagster/column_lineage": column_lineage(target),
-            "dagster/table_name": target.name,
-            "key": ", ".join(target.key),
-            "transform": f"{target.transform} ({', '.join(target.versions)})",
-        },
+        metadata=_declared(target),
         tags={"backfill/stage": "staging"},
     )
     def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform], spark: SparkByMode) -> None:
@@ -321,16 +340,7 @@ def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
                         asset_key(target.name), partition=partition_key(run_id, key), metadata=metadata[key]
                     )
                 )
-            by_error: dict[str, list[str]] = defaultdict(list)
-            for key, why in sorted(outcome.failed.items()):
-                by_error[why.partition("\n")[0]].append(key)
-            lines = "\n".join(f"- {in_words(failed)}: {why}" for why, failed in by_error.items())
-            others = "; the others are staged and will not be computed again" if good else ""
-            raise dg.Failure(
-                f"{len(outcome.failed)} of {len(keys)} chunks failed{others}.\n{lines}",
-                metadata={"failed": sorted(outcome.failed), "staged": len(good)},
-                allow_retries=False,
-            )
+            raise _failure(outcome.failed, len(keys), len(good))
         add_asset_metadata(context, {partition_key(run_id, key): metadata[key] for key in good})
 
     return stage

@@ -1,6 +1,6 @@
 """The rows that break a rule of their table, chunk by chunk, as the newest verdicts have them.
 
-Put here how they are read from verdicts. What a rule is, is `worker.chunk_gate`'s; how rows are shown, the commands'.
+Put here how they are read from verdicts. What a rule is, is `worker.chunk_rules`'; how rows are shown, the commands'.
 """
 
 from __future__ import annotations

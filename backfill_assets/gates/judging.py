@@ -41,22 +41,15 @@ from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
 from backfill_assets.staging.raised import PLACE, TRACEBACK, found_or_raised
 from backfill_assets.staging.rows import lineage
 from backfill_assets.staging.workers import in_workers
-from backfill_assets.worker.chunk_gate import (
-    GateResult,
-    GateSpec,
-    GateTask,
-    gate_batches,
-    require_read,
-    result_from_json,
-    rule_name,
-    spec_of,
-    task_to_json,
-)
+from backfill_assets.worker.chunk_gate import gate_batches
+from backfill_assets.worker.chunk_rules import rule_name
+from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask, result_from_json, spec_of, task_to_json
+from backfill_assets.worker.violations import require_read
 from manifests.canonical import plain
+from manifests.data_terms import OLD_DATA_GATE
 from manifests.lifecycle import RunState
 from manifests.model import DayRange
 from manifests.planner import Plan
-from manifests.policy import OLD_DATA_GATE
 from resources import logs
 from resources.lakehouse.facade import local_path
 from resources.ledger import judged

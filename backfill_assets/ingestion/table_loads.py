@@ -37,7 +37,7 @@ from backfill_assets.ingestion.input_files import (
 from backfill_assets.installation import Platform
 from backfill_assets.planning.pinned_loads import SHOWN, publishing_with
 from manifests.errors import InputRefused, Problem
-from manifests.model import VERSION_PATTERN
+from manifests.fields import VERSION_PATTERN
 from resources import actors
 from resources.lakehouse.facade import VersionTaken
 from resources.lakehouse.loads import (

@@ -14,7 +14,7 @@ from backfill_assets import faults
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.evidence.events import GC
 from backfill_assets.installation import Platform
-from backfill_assets.worker.chunk_gate import named
+from backfill_assets.worker.references import named
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse.loads import (

@@ -24,7 +24,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from sqlalchemy.exc import SQLAlchemyError
 
 from backfill_assets.installation import Platform
-from backfill_assets.worker.chunk_gate import rule_name
+from backfill_assets.worker.chunk_rules import rule_name
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
 from resources import logs
 from resources.files.whole_files import write_whole
@@ -94,113 +94,147 @@ class LedgerCollector(Collector):
 
 def families() -> dict[str, Any]:
     """Return every metric there is, by name, without values."""
-    run, gauge = _RUN, GaugeMetricFamily
-    made: list[Metric] = [
-        gauge("backfill_runs", "Runs of the ledger, all of them.", labels=("table", "mode", "state")),
-        gauge("backfill_runs_left_out", "Runs that are counted in backfill_runs and not shown one by one."),
-        gauge("backfill_run_state", "1 for the state a run is in; other states are absent.", labels=(*run, "state")),
-        gauge(
+    made = [*_of_runs(), *_of_rows(), *_of_durations(), *_of_tables()]
+    return {metric.name: metric for metric in made}
+
+
+def _of_runs() -> list[Metric]:
+    """Return the metrics of where runs stand."""
+    return [
+        GaugeMetricFamily("backfill_runs", "Runs of the ledger, all of them.", labels=("table", "mode", "state")),
+        GaugeMetricFamily("backfill_runs_left_out", "Runs that are counted in backfill_runs and not shown one by one."),
+        GaugeMetricFamily(
+            "backfill_run_state", "1 for the state a run is in; other states are absent.", labels=(*_RUN, "state")
+        ),
+        GaugeMetricFamily(
             "backfill_run_state_since_timestamp_seconds",
             "When the run got into its state, Unix time.",
-            labels=run,
+            labels=_RUN,
         ),
-        gauge(
+        GaugeMetricFamily(
             "backfill_run_waiting_since_timestamp_seconds",
             "Since when a validated LIVE run waits for the end of a freeze, Unix time; absent if it does not wait.",
-            labels=run,
+            labels=_RUN,
         ),
-        gauge(
+        GaugeMetricFamily(
             "backfill_run_launch_chunks",
             "Chunks that a run waits for a launch of, and nobody computes (0: only its gates or its publication are left); "
             "absent if it does not wait. stopped: whether somebody has stopped it.",
-            labels=(*run, "stopped"),
+            labels=(*_RUN, "stopped"),
         ),
-        gauge("backfill_chunks", "Chunks of a run by state.", labels=(*run, "state")),
-        gauge(
+        GaugeMetricFamily("backfill_chunks", "Chunks of a run by state.", labels=(*_RUN, "state")),
+    ]
+
+
+def _of_rows() -> list[Metric]:
+    """Return the metrics of what a run reads, computes and rejects."""
+    return [
+        GaugeMetricFamily(
             "backfill_planned_input_rows",
             "Source rows that the plan estimated to read, from metadata; part: range (with warm-up) or look_back.",
-            labels=(*run, "part"),
+            labels=(*_RUN, "part"),
         ),
-        gauge(
+        GaugeMetricFamily(
             "backfill_planned_input_bytes",
             "Bytes of the source files that the plan estimated to read.",
-            labels=(*run, "part"),
+            labels=(*_RUN, "part"),
         ),
-        gauge(
+        GaugeMetricFamily(
             "backfill_input_rows",
             "Source rows in the files that staged attempts were given to read; a file counts once for each batch that "
             "was given it. Absent if not on record for every staged attempt.",
-            labels=(*run, "part"),
+            labels=(*_RUN, "part"),
         ),
-        gauge(
+        GaugeMetricFamily(
             "backfill_input_bytes",
             "Bytes of the source files that staged attempts were given to read, counted like backfill_input_rows.",
-            labels=(*run, "part"),
+            labels=(*_RUN, "part"),
         ),
-        gauge("backfill_output_rows", "Rows computed in the staged chunks of a run.", labels=run),
-        gauge("backfill_output_bytes", "Bytes of the files computed for the staged chunks of a run.", labels=run),
-        gauge(
+        GaugeMetricFamily("backfill_output_rows", "Rows computed in the staged chunks of a run.", labels=_RUN),
+        GaugeMetricFamily(
+            "backfill_output_bytes", "Bytes of the files computed for the staged chunks of a run.", labels=_RUN
+        ),
+        GaugeMetricFamily(
             "backfill_changed_rows",
             "Rows of a merge or of corrections by what happened to them; absent for other publish modes.",
-            labels=(*run, "change"),
+            labels=(*_RUN, "change"),
         ),
-        gauge(
+        GaugeMetricFamily(
             "backfill_rejected_rows",
             "Rows that break a rule of their chunk's gate, by its newest verdict; one that breaks two counts in both.",
-            labels=(*run, "rule"),
+            labels=(*_RUN, "rule"),
         ),
         CounterMetricFamily(
             "backfill_gate_failures",
             "Verdicts of a run that did not pass, by gate and rule; the rule is empty for a gate of the whole run.",
-            labels=(*run, "gate", "rule"),
+            labels=(*_RUN, "gate", "rule"),
         ),
-        gauge(
+        GaugeMetricFamily(
             "backfill_duplicate_chunks_suppressed",
             "Chunks computed by two launches at once whose second result was dropped. Absent if not on record.",
-            labels=run,
+            labels=_RUN,
         ),
-        gauge(
+        GaugeMetricFamily(
             "backfill_duplicate_rows_suppressed",
             "Rows of the chunks in backfill_duplicate_chunks_suppressed. Absent if not on record.",
-            labels=run,
+            labels=_RUN,
         ),
-        gauge("backfill_attempts", "Attempts at computing batches of chunks, by state.", labels=(*run, "state")),
+    ]
+
+
+def _of_durations() -> list[Metric]:
+    """Return the metrics of attempts and publications, and how long they took."""
+    return [
+        GaugeMetricFamily(
+            "backfill_attempts", "Attempts at computing batches of chunks, by state.", labels=(*_RUN, "state")
+        ),
         SummaryMetricFamily(
             "backfill_staging_seconds",
             "Duration of the attempts that staged their chunks, from their start to their record.",
-            labels=run,
+            labels=_RUN,
         ),
         HistogramMetricFamily(
             "backfill_chunk_duration_seconds",
             "For each staged chunk, the duration of the attempt that it is of: chunks of a batch are computed in one job.",
-            labels=run,
+            labels=_RUN,
         ),
         SummaryMetricFamily(
             "backfill_publication_seconds",
             "Duration of publications and their undoing, from recorded intent to recorded outcome; without those whose "
             "outcome was recorded later by somebody else.",
-            labels=(*run, "action"),
+            labels=(*_RUN, "action"),
         ),
-        gauge(
+    ]
+
+
+def _of_tables() -> list[Metric]:
+    """Return the metrics of tables, and of the collection itself."""
+    return [
+        GaugeMetricFamily(
             "backfill_watermark_timestamp_seconds",
             "End of the last day up to which a table is complete, Unix time; its age is time() minus this.",
             labels=("table",),
         ),
-        gauge(
+        GaugeMetricFamily(
             "backfill_watermark_source_timestamp_seconds",
             "When the source snapshot was committed that a table is complete with, Unix time.",
             labels=("table",),
         ),
-        gauge("backfill_source_rows", "Rows of an input table, from its snapshot's summary.", labels=("table",)),
-        gauge(
+        GaugeMetricFamily(
+            "backfill_source_rows", "Rows of an input table, from its snapshot's summary.", labels=("table",)
+        ),
+        GaugeMetricFamily(
             "backfill_quarantined_rows",
             "Rows of loads of an input table that no rule could classify, kept in its quarantine.",
             labels=("table",),
         ),
-        gauge("backfill_catalog_up", "Whether the catalog answered; if 0, rows of input tables are absent."),
-        gauge("backfill_collected_timestamp_seconds", "When these figures were read from the ledger, Unix time."),
+        GaugeMetricFamily(
+            "backfill_catalog_up", "Whether the catalog answered; if 0, rows of input tables are absent."
+        ),
+        GaugeMetricFamily(
+            "backfill_collected_timestamp_seconds", "When these figures were read from the ledger, Unix time."
+        ),
     ]
-    return {metric.name: metric for metric in made}
 
 
 def _add_run(made: Mapping[str, Any], run: RunFigures) -> None:

@@ -1,8 +1,8 @@
 """The runbook of one run: each step from the reason to the archive, with what is on record of it and what is next.
 
-Put here what a step says in which state. The steps are those of `docs/runbook.md`, by the same titles; what a command
-does is nobody's business here. Nothing is changed, and nothing is said that the ledger, the evidence or the target does
-not say: a step is done if something on record shows it.
+Put here what a step says in which state. The steps are those of `docs/runbook.md`, by the same titles; what is on record is
+looked up in `run_on_record`, and what a command does is nobody's business here. Nothing is changed, and nothing is said that
+the ledger, the evidence or the target does not say: a step is done if something on record shows it.
 """
 
 from __future__ import annotations
@@ -10,35 +10,39 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from enum import StrEnum
-from functools import cached_property
+from datetime import timedelta
 from itertools import starmap
 
 from backfill_assets.evidence.records import harmed_of
-from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.operations.garbage import lapsed
+from backfill_assets.operations.run_on_record import (
+    ENDED,
+    PUBLISHED_STATES,
+    SHOWN,
+    RunOnRecord,
+    Said,
+    StepState,
+    first_line,
+    instant_text,
+    some,
+)
 from backfill_assets.publication.modes import change_of, publication_in_words, strategy_of
 from backfill_assets.publication.requirements import shown_by_others, waits_for
 from backfill_assets.review.markdown import block, escaped
 from manifests.errors import Refused
-from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, AttemptState, RunState
+from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
 from manifests.model import OnConflict
-from manifests.planner import Plan, step_id
+from manifests.planner import step_id
 from resources.actors import Proof
 from resources.lakehouse.storage import Storage, place_of
-from resources.ledger import launches, stops
+from resources.ledger import launches
 from resources.ledger.facade import (
     RAISED,
     STAGED,
-    AttemptRecord,
-    ChunkRecord,
     ChunkState,
     PublicationRecord,
     RunRecord,
-    TransitionRecord,
-    Verdict,
     chunks_of,
     now,
 )
@@ -58,18 +62,6 @@ TITLES = (
     "Archive",
 )
 """The steps, in order; `docs/runbook.md` has the same."""
-_SHOWN = 10
-_ENDED = frozenset({RunState.REJECTED, RunState.CANCELLED})
-_PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK})
-
-
-class StepState(StrEnum):
-    """Where a run stands with a step."""
-
-    DONE = "done"
-    NOW = "now"
-    LATER = "later"
-    NEVER = "does not apply"
 
 
 @dataclass(frozen=True)
@@ -80,9 +72,6 @@ class Step:
     state: StepState
     facts: tuple[str, ...]
     commands: tuple[str, ...] = ()
-
-
-_Said = tuple[StepState, Sequence[str], Sequence[str]]
 
 
 def steps(platform: Platform, run_id: str) -> list[Step]:
@@ -123,76 +112,14 @@ def markdown(record: RunRecord, why: str, found: Sequence[Step]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-class _Book:
-    """What is on record of one run; a method a step."""
+class _Book(RunOnRecord):
+    """What each step says of one run; a method a step."""
 
-    def __init__(self, platform: Platform, record: RunRecord) -> None:
-        self._platform, self._record = platform, record
-        self._id, self._state = record.run_id, record.state
-        self._plan: Plan = record.plan
-
-    # --- what is on record ----------------------------------------------------------------------------------------
-
-    @cached_property
-    def _chunks(self) -> list[ChunkRecord]:
-        return self._platform.ledger.chunks(self._id)
-
-    @cached_property
-    def _attempts(self) -> list[AttemptRecord]:
-        return self._platform.ledger.attempts(self._id)
-
-    @cached_property
-    def _stops(self) -> list[stops.Stop]:
-        return self._platform.ledger.stops.of_run(self._id)
-
-    @cached_property
-    def _waiting(self) -> launches.Waiting | None:
-        return self._platform.ledger.launches.waits(self._record, chunks=self._chunks, attempts=self._attempts)
-
-    @cached_property
-    def _verdicts(self) -> list[Verdict]:
-        return self._platform.ledger.verdicts(self._id)
-
-    @cached_property
-    def _publications(self) -> list[PublicationRecord]:
-        return self._platform.ledger.publications(self._id)
-
-    @cached_property
-    def _history(self) -> list[TransitionRecord]:
-        return self._platform.ledger.history(self._id)
-
-    @property
-    def _committed(self) -> list[PublicationRecord]:
-        return [one for one in self._publications if one.has_landed]
-
-    @property
-    def _last_move(self) -> str:
-        """Who moved the run into its state, when and why."""
-        if not self._history:
-            return f"{self._state}"
-        last = self._history[-1]
-        return f"{self._state} by {last.actor}, {_at(last.at)}" + (f": {last.reason}" if last.reason else "")
-
-    def _later(self, what: str, done: bool = False) -> _Said:
-        """Say of a step that is not reached: later, or never if the run has ended."""
-        if self._state in _ENDED and not done:
-            return StepState.NEVER, [f"the run ended before: {self._last_move}"], []
-        return StepState.LATER, [what], []
-
-    def _command(self, name: str, *options: str) -> str:
-        return " ".join(["backfill", name, self._id, *options])
-
-    @property
-    def _reject(self) -> str:
-        return self._command("reject", "--by NAME", "--comment WHY")
-
-    # --- the steps ------------------------------------------------------------------------------------------------
-
-    def manifest(self) -> _Said:
+    def manifest(self) -> Said:
         text = self._record.manifest
         facts = [
             f"{text.kind}, requested by {text.requested_by}: {text.reason}",
-            f"manifest {self._record.manifest_hash}, first recorded {_at(self._record.created_at)}",
+            f"manifest {self._record.manifest_hash}, first recorded {instant_text(self._record.created_at)}",
         ]
         if text.development:
             facts.append("development: it may be computed by code that is not committed, on record")
@@ -200,31 +127,31 @@ class _Book:
             facts.append(f"step {text.series.step} of the series '{text.series.of}'")
         return StepState.DONE, facts, []
 
-    def planned(self) -> _Said:
+    def planned(self) -> Said:
         plan = self._plan
         scope, reads = plan.publish_range, plan.reads
         facts = [
-            f"plan {self._record.plan_hash}, run clock {_at(plan.run_clock)}",
+            f"plan {self._record.plan_hash}, run clock {instant_text(plan.run_clock)}",
             f"transform {plan.transform} {plan.transform_version}, mode {plan.mode}",
             f"may change {plan.target}, {scope.start} to {scope.end} ({plan.publish_mode}), {len(plan.chunks)} chunks",
             f"reads {reads.rows:,} rows of {plan.source}, snapshot {plan.source_snapshot_id}, from {plan.input_range.start}",
             f"base snapshot {plan.base_snapshot_id or 'none: the table was empty'}; code {plan.code}",
         ]
         facts += [
-            f"planned anew, time {one.number}, {_at(one.at)}: {one.reason}"
+            f"planned anew, time {one.number}, {instant_text(one.at)}: {one.reason}"
             for one in self._platform.ledger.amendments(self._id)
         ]
         return StepState.DONE, facts, []
 
-    def approved(self) -> _Said:
+    def approved(self) -> Said:
         facts = []
         for one in self._platform.ledger.approvals(self._id):
             own = " (claimed)" if one.proof == Proof.CLAIMED else ""
             own += ", who requested it" if one.self_approved else ""
             comment = f": {one.comment}" if one.comment else ""
-            facts.append(f"{one.decision} by {one.decided_by}{own}, {_at(one.at)}{comment}")
+            facts.append(f"{one.decision} by {one.decided_by}{own}, {instant_text(one.at)}{comment}")
         facts += [
-            f"LIVE does not publish into {one.start_day} to {one.end_day}, at most until {_at(one.until_at)}"
+            f"LIVE does not publish into {one.start_day} to {one.end_day}, at most until {instant_text(one.until_at)}"
             for one in self._platform.ledger.repairs.open_freezes()
             if one.run_id == self._id
         ]
@@ -234,30 +161,19 @@ class _Book:
             return StepState.NOW, facts, [self._command("approve", *by), self._command("reject", *by)]
         return (StepState.DONE, facts, []) if facts else self._later("not decided")
 
-    def launched(self) -> _Said:
+    def launched(self) -> Said:
         state, facts, commands = self._launched()
         if state is StepState.NOW and (other := self._other_code):
             return state, [*facts, other], [one for one in commands if one == self._reject]
         return state, facts, commands
 
-    @cached_property
-    def _other_code(self) -> str:
-        """Why no launch would be taken by the code that is installed now; empty if it would."""
-        planned, installed = self._plan.code, self._platform.code_of(self._plan.target)
-        if self._record.manifest.development or planned.is_same(installed):
-            return ""
-        return (
-            f"it was planned with code {planned}, and installed is {installed}: "
-            "a launch is refused; check that code out, or plan the change again under a new run id"
-        )
-
-    def _launched(self) -> _Said:
+    def _launched(self) -> Said:
         facts = list(starmap(self._of_attempts, Counter(one.state for one in self._attempts).items()))
         missing = [one.chunk for one in self._chunks if one.state not in STAGED]
         launch = [self._command("run")]
         facts += [str(one) + (f"; {one.note}" if one.note else "") for one in self._stops]
         if self._waiting is not None and self._waiting.stop is not None:
-            left = f"left to compute: {_some(missing)}" if missing else "every chunk is staged"
+            left = f"left to compute: {some(missing)}" if missing else "every chunk is staged"
             return StepState.NOW, [*facts, left], [self._command("resume")]
         if self._state is RunState.PLANNED:
             return self._later("after its approval")
@@ -269,7 +185,7 @@ class _Book:
             alive = [one for one in busy if launches.under_way(one)]
             facts += [
                 f"attempt {one.attempt}, {len(chunks_of(one))} chunks, process {one.pid} on {one.host}, "
-                f"since {_at(one.started_at)}" + ("" if one in alive else ": that process is no more")
+                f"since {instant_text(one.started_at)}" + ("" if one in alive else ": that process is no more")
                 for one in busy
             ]
             if alive:
@@ -277,7 +193,9 @@ class _Book:
             facts.append(str(self._waiting or "nobody is computing"))
             return StepState.NOW, facts, launch
         if self._state is RunState.FAILED and not self._failed_gates:
-            facts += [f"{one.chunk}: {_short(one.error)}" for one in self._failed_chunks if not self._gate_failed(one)]
+            facts += [
+                f"{one.chunk}: {first_line(one.error)}" for one in self._failed_chunks if not self._gate_failed(one)
+            ]
             if not self._failed_chunks:
                 facts.append(self._last_move)
             if not self._failed_chunks or any(not self._gate_failed(one) for one in self._failed_chunks):
@@ -287,26 +205,7 @@ class _Book:
                 return StepState.NOW, facts, [*launch, self._reject]
         return (StepState.DONE, facts, []) if self._attempts else self._later("after its approval")
 
-    def _of_attempts(self, state: AttemptState, number: int) -> str:
-        seconds = [
-            (one.ended_at - one.started_at).total_seconds()
-            for one in self._attempts
-            if one.ended_at and one.state is state is AttemptState.STAGED
-        ]
-        return f"{number} attempt(s) {state}" + (f", {sum(seconds):,.0f} s in all" if seconds else "")
-
-    @property
-    def _failed_chunks(self) -> list[ChunkRecord]:
-        return [one for one in self._chunks if one.state is ChunkState.FAILED]
-
-    def _gate_failed(self, chunk: ChunkRecord) -> bool:
-        """Whether a chunk failed at its gate, and not before."""
-        return any(
-            (one.chunk, one.gate, one.attempt, one.passed) == (chunk.chunk, CHUNK_GATE, chunk.attempt, False)
-            for one in self._verdicts
-        )
-
-    def watched(self) -> _Said:
+    def watched(self) -> Said:
         counts = Counter(one.state for one in self._chunks)
         rows = sum(one.rows or 0 for one in self._chunks if one.state in STAGED)
         said = ", ".join(f"{state.value.lower()} {counts[state]}" for state in ChunkState if counts[state])
@@ -315,10 +214,10 @@ class _Book:
             return self._later("chunk by chunk, once it is launched")
         if counts[ChunkState.PASSED] == len(self._chunks):
             return StepState.DONE, facts, []
-        if self._state in _ENDED:
+        if self._state in ENDED:
             return StepState.NEVER, [*facts, f"the run ended before: {self._last_move}"], []
         failed = [one for one in self._failed_chunks if self._gate_failed(one)]
-        facts += [f"{one.chunk}: {_short(one.error)}" for one in failed[:_SHOWN]]
+        facts += [f"{one.chunk}: {first_line(one.error)}" for one in failed[:SHOWN]]
         if failed and self._state is RunState.FAILED:
             facts.append(
                 "the same plan and code give the same rows: correct data, code or rule, and plan under a new id"
@@ -330,14 +229,10 @@ class _Book:
         watch = [self._command("status", "--watch")] if computed else []
         return (StepState.NOW if watch else StepState.LATER), facts, watch
 
-    @property
-    def _failed_gates(self) -> list[Verdict]:
-        return [one for one in self._verdicts if not one.chunk and not one.passed]
-
-    def judged(self) -> _Said:
+    def judged(self) -> Said:
         found = {one.gate: one for one in self._verdicts if not one.chunk and one.gate in self._plan.gates}
         facts = [f"{one.gate} {'passed' if one.passed else 'NOT PASSED'}: {one.summary}" for one in found.values()]
-        if self._state in {RunState.VALIDATED, *_PUBLISHED}:
+        if self._state in {RunState.VALIDATED, *PUBLISHED_STATES}:
             return StepState.DONE, facts, []
         if self._state is RunState.FAILED and any(RAISED in one.details for one in self._failed_gates):
             facts.append(
@@ -358,11 +253,11 @@ class _Book:
             return StepState.NOW, facts, [self._command("diff"), *accept, self._command("cancel", "--by NAME")]
         if self._state is RunState.STAGED and all_passed:
             return StepState.NOW, ["every chunk has passed, and nothing has judged the run yet"], [self._command("run")]
-        if self._state in _ENDED and len(found) == len(self._plan.gates):
+        if self._state in ENDED and len(found) == len(self._plan.gates):
             return StepState.DONE, facts, []
         return self._later(f"{len(self._plan.gates)} gates of the whole run, once every chunk has passed")
 
-    def reviewed(self) -> _Said:
+    def reviewed(self) -> Said:
         facts = [self._rows_against_accepted] if self._state is RunState.VALIDATED else []
         if strategy_of(self._plan).waits_on_branch and self._state is RunState.VALIDATED:
             facts.append(f"the candidate can be queried on branch candidate-{self._id} once it is prepared")
@@ -378,7 +273,7 @@ class _Book:
         if self._state is RunState.VALIDATED:
             facts.append("requiresManualPublish: it is published when somebody says so")
             return StepState.NOW, facts, [self._command("diff"), self._command("review", "--by NAME"), self._reject]
-        if self._state in _PUBLISHED:
+        if self._state in PUBLISHED_STATES:
             done = next((one for one in self._committed if one.action == PUBLISH), None)
             return StepState.DONE, [f"published by {done.actor}"] if done else [], []
         return self._later("requiresManualPublish: somebody looks before it is published")
@@ -391,16 +286,16 @@ class _Book:
         if not holders:
             return f"{rows:,} rows staged; no run holds any of its chunks today"
         if any(self._platform.ledger.run(one).plan.derives for one in {*holders.values()}) or self._plan.derives:
-            return f"{rows:,} rows computed; {len(holders)} of {len(keys)} chunks are held by {_some(sorted(set(holders.values())))}"
+            return f"{rows:,} rows computed; {len(holders)} of {len(keys)} chunks are held by {some(sorted(set(holders.values())))}"
         before = sum(
             one.rows or 0
             for holder in set(holders.values())
             for one in self._platform.ledger.chunks(holder)
             if holders.get(one.chunk) == holder
         )
-        return f"{rows:,} rows staged, against {before:,} accepted today ({_some(sorted(set(holders.values())))})"
+        return f"{rows:,} rows staged, against {before:,} accepted today ({some(sorted(set(holders.values())))})"
 
-    def published(self) -> _Said:
+    def published(self) -> Said:
         facts = [self._of_publication(one) for one in self._publications if one.action in {PUBLISH, ACCEPT}]
         if not self._plan.publishes:
             return StepState.NEVER, [f"mode {self._plan.mode} publishes nothing"], []
@@ -408,25 +303,25 @@ class _Book:
         if self._state is RunState.PUBLISHED and strategy_of(self._plan).accepted_later and not accepted:
             facts.append(f"readers of main do not see it; its version is {self._plan.version}")
             return StepState.NOW, facts, [self._command("accept")]
-        if self._state in _PUBLISHED:
+        if self._state in PUBLISHED_STATES:
             return StepState.DONE, facts, []
         if self._state is RunState.VALIDATED:
             return self._to_publish(facts)
-        if facts and self._state in _ENDED:
+        if facts and self._state in ENDED:
             return StepState.NEVER, [*facts, self._last_move], []
         return self._later(f"{publication_in_words(self._platform.products, self._plan)}, once every gate has passed")
 
     def _of_publication(self, one: PublicationRecord) -> str:
-        when = f"{one.action} by {one.actor}, {_at(one.started_at)}"
+        when = f"{one.action} by {one.actor}, {instant_text(one.started_at)}"
         if one.has_landed:
             took = f"snapshot {one.base_snapshot_id or 'none'} -> {one.snapshot_id}"
             return f"{when}: {took}, {one.files_added} files added, {one.files_removed} removed"
         if one.is_intent:
             return f"{when}: what came of it is not on record; the next one looks before it does anything"
         why = " ".join(line.strip(" -") for line in one.note.split("\n")[:2])
-        return f"{when}: {one.state}" + (f", {_short(why)}" if why else "")
+        return f"{when}: {one.state}" + (f", {first_line(why)}" if why else "")
 
-    def _to_publish(self, facts: list[str]) -> _Said:
+    def _to_publish(self, facts: list[str]) -> Said:
         """Say of a validated run what its publication waits for, or how it is made."""
         record, publish = self._record, self._command("publish")
         change = change_of(self._platform, record, self._chunks)
@@ -458,9 +353,9 @@ class _Book:
             facts.append("the sensor publishes it while Dagster's daemon runs; without it, the command does")
         return StepState.NOW, facts, [publish]
 
-    def _in_conflict(self, facts: list[str], conflicts: Sequence[str]) -> _Said:
+    def _in_conflict(self, facts: list[str], conflicts: Sequence[str]) -> Said:
         facts.append(
-            f"{len(conflicts)} chunk(s) of {self._plan.target} have changed since it was planned: {_some(conflicts)}"
+            f"{len(conflicts)} chunk(s) of {self._plan.target} have changed since it was planned: {some(conflicts)}"
         )
         terms = self._plan.conflict
         policy = OnConflict.REFUSE if terms is None else terms.on_conflict
@@ -468,7 +363,7 @@ class _Book:
             until = self._record.updated_at + timedelta(minutes=terms.wait_minutes)
             if now() < until:
                 facts.append(
-                    f"onConflict WAIT: until {_at(until)} for the other change to be undone, then it is rejected"
+                    f"onConflict WAIT: until {instant_text(until)} for the other change to be undone, then it is rejected"
                 )
                 return StepState.NOW, facts, ["backfill status"]
         if terms is not None and policy is OnConflict.REPLAN:
@@ -482,11 +377,11 @@ class _Book:
         facts.append("its publication would be refused and the run rejected: plan the change again under a new run id")
         return StepState.NOW, facts, [self._reject]
 
-    def told(self) -> _Said:
+    def told(self) -> Said:
         if not self._plan.publishes:
             return StepState.NEVER, [f"mode {self._plan.mode} publishes nothing"], []
         granted = self._record.manifest.safety.sinks
-        if self._state not in _PUBLISHED:
+        if self._state not in PUBLISHED_STATES:
             return self._later(
                 f"the evidence and the sinks {', '.join(granted)}" if granted else "the evidence; no sink is granted"
             )
@@ -505,8 +400,8 @@ class _Book:
                 if one.sink == sink and one.action in names and one.decision in {"SENT", "FAILED"}
             ]
             sent = next((one for one in tries if one.decision == "SENT"), None)
-            failed = "not told" + (f": {_short(tries[-1].reason)}" if tries else "")
-            facts.append(f"sink {sink}: " + (f"told of the {last}, {_at(sent.at)}" if sent else failed))
+            failed = "not told" + (f": {first_line(tries[-1].reason)}" if tries else "")
+            facts.append(f"sink {sink}: " + (f"told of the {last}, {instant_text(sent.at)}" if sent else failed))
             untold += [] if sent else [sink]
         if not written and (harmed := harmed_of(self._platform, self._id)):
             gone = ", ".join(one.name for one in harmed)
@@ -516,7 +411,7 @@ class _Book:
             return StepState.NOW, facts, [self._command(last)]
         return StepState.DONE, facts, []
 
-    def undone(self) -> _Said:
+    def undone(self) -> Said:
         facts = [self._of_publication(one) for one in self._publications if one.action in {ROLLBACK, REINSTATE}]
         if self._state is RunState.ROLLED_BACK:
             return StepState.DONE, facts, [self._command("reinstate")]
@@ -526,20 +421,20 @@ class _Book:
             holders = self._platform.ledger.accepted(self._plan.target, [one.key for one in self._plan.chunks])
             later = sorted({one for one in holders.values() if one != self._id})
             if later and self._id in holders.values():
-                facts.append(f"part of its scope is held by later runs: roll back {_some(later)} first")
+                facts.append(f"part of its scope is held by later runs: roll back {some(later)} first")
                 return StepState.LATER, facts, []
             facts.append("only if it has to be: the files from before come back, as a new snapshot")
             return StepState.LATER, facts, [self._command("rollback")]
-        if self._state in _ENDED:
+        if self._state in ENDED:
             return StepState.NEVER, ["readers have seen nothing of it"], []
         if not self._plan.publishes:
             return StepState.NEVER, [f"mode {self._plan.mode} publishes nothing"], []
         return StepState.LATER, ["readers have seen nothing of it yet"], []
 
-    def proven(self) -> _Said:
+    def proven(self) -> Said:
         gated = sum(bool(one.digest) for one in self._chunks)
         facts = [f"{gated} of {len(self._chunks)} chunks have a recorded digest"]
-        published = self._state in _PUBLISHED
+        published = self._state in PUBLISHED_STATES
         if published:
             try:
                 facts.append(
@@ -555,13 +450,15 @@ class _Book:
             [self._command("verify"), self._command("reproduce")] if published else [self._command("reproduce")],
         )
 
-    def archived(self) -> _Said:
+    def archived(self) -> Said:
         record, settings = self._record, self._platform.settings
-        facts = [f"evidence stays: {self._platform.evidence.folder / self._id}"] if self._state in _PUBLISHED else []
+        facts = (
+            [f"evidence stays: {self._platform.evidence.folder / self._id}"] if self._state in PUBLISHED_STATES else []
+        )
         if self._state is RunState.PUBLISHED:
             facts.append("what it published and what it replaced is kept while it is accepted")
             return StepState.LATER, facts, [self._command("report")]
-        if self._state not in {*_ENDED, RunState.SUPERSEDED, RunState.ROLLED_BACK}:
+        if self._state not in {*ENDED, RunState.SUPERSEDED, RunState.ROLLED_BACK}:
             return StepState.LATER, ["once the run is over"], []
         superseded = self._state is RunState.SUPERSEDED
         days = settings.keep_superseded_days if superseded else settings.keep_dead_runs_days
@@ -569,7 +466,10 @@ class _Book:
             until = record.updated_at + timedelta(days=days)
             return (
                 StepState.LATER,
-                [*facts, f"its files are kept until {_at(until)} ({days} days), then `backfill gc` takes them"],
+                [
+                    *facts,
+                    f"its files are kept until {instant_text(until)} ({days} days), then `backfill gc` takes them",
+                ],
                 [],
             )
         left = self._files_left()
@@ -584,17 +484,3 @@ class _Book:
             return 0
         storage = Storage(self._platform.lakehouse.table(self._plan.target))
         return len(storage.files(place_of(self._attempts[0].prefix.rpartition("/")[0])))
-
-
-def _at(instant: datetime) -> str:
-    return f"{instant:%Y-%m-%d %H:%M} UTC"
-
-
-def _some(items: Sequence[str]) -> str:
-    return ", ".join(items[:_SHOWN]) + (f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else "")
-
-
-def _short(text: str, length: int = 300) -> str:
-    """Return the first line of a text, cut."""
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= length else f"{line[:length]}…"

@@ -2,7 +2,7 @@
 
 Put here what the planner is told of source and erased subjects, how pinned terms are applied to a frame before any
 transform sees it, and the check that no file which readers are about to see holds an erased subject. What the policy says
-is `manifests.policy`'s.
+is `manifests.data_terms`'.
 """
 
 from __future__ import annotations
@@ -19,19 +19,10 @@ from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import Finding, TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_diff import Concealed
+from manifests.data_terms import DataTerms, ErasedList, MaskedColumn, SourceColumn, SourceFacts, hash_of_subjects
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused
 from manifests.planner import Plan
-from manifests.policy import (
-    DataTerms,
-    ErasedList,
-    Erasure,
-    Mask,
-    MaskedColumn,
-    Policy,
-    SourceColumn,
-    SourceFacts,
-    hash_of_subjects,
-)
+from manifests.policy import Erasure, Mask, Policy
 from resources.lakehouse.facade import local_path
 from resources.policies import erased_in_file, erased_keys, hashes_of
 

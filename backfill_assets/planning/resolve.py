@@ -23,7 +23,7 @@ from manifests.chunks import aligned, cut, first_day, key_of, last_day
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
 from manifests.kinds import Holder, Present
 from manifests.lifecycle import RunState
-from manifests.model import DayRange, Kind, Mode, ReferenceData, RunManifest, mode_of, valid_part
+from manifests.model import DayRange, Kind, Mode, ReferenceData, RunManifest, mode_of
 from manifests.planner import (
     BaseState,
     Plan,
@@ -35,6 +35,7 @@ from manifests.planner import (
     series_of,
 )
 from manifests.policy import same_name, shown
+from manifests.reading import valid_part
 from resources import actors, logs, sinks
 from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import Scope

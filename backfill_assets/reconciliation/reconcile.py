@@ -46,23 +46,19 @@ from backfill_assets.staging.compute import history_until_end
 from backfill_assets.staging.raised import found_or_raised
 from backfill_assets.staging.rows import read
 from backfill_assets.staging.workers import in_workers, spread
-from backfill_assets.worker.chunk_gate import (
-    GateResult,
-    GateTask,
-    digest_columns,
-    reference_to,
-    require_read,
-    result_from_json,
-    task_to_json,
-)
+from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.chunk_published import judge_batches, outline_batches
+from backfill_assets.worker.gate_tasks import GateResult, GateTask, result_from_json, task_to_json
+from backfill_assets.worker.references import reference_to
+from backfill_assets.worker.violations import require_read
 from manifests.canonical import plain, sha256_of
 from manifests.chunks import Chunking, aligned, first_day, last_day
+from manifests.data_terms import OLD_DATA_GATE
 from manifests.errors import InputRefused, Problem, TransitionRefused
 from manifests.lifecycle import RunState
-from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest, manifest_from
+from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest
 from manifests.planner import Plan
-from manifests.policy import OLD_DATA_GATE
+from manifests.reading import manifest_from
 from manifests.stages import Reconcile, Step
 from resources.files.kept_files import read_json
 from resources.lakehouse.facade import PinnedRead, local_path

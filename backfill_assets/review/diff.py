@@ -202,11 +202,7 @@ def _compared(
     hidden = concealed(platform, target, record.plan)
     table = platform.lakehouse.table(target.name).schema().model_dump_json()
     spec = CompareSpec(record.run_id, target.key, values, *keep, schema, hidden, table)
-    weights = {chunk.chunk: chunk.rows or 0 for chunk in chunks}
-    texts = []
-    for key, side in sides.items():
-        old, new, both = (tuple(map(local_path, paths)) for paths in (side.old, side.new, side.both))
-        texts.append((key, weights[key], json.dumps(plain(CompareTask(key, old, new, both, local_path(output))))))
+    texts = _tasks(chunks, sides, output)
     by_chunk: dict[str, dict[str, Any]] = {}
     kept = RowsKept(spec)
     results: Iterable[str]
@@ -245,6 +241,16 @@ def _compared(
         concealed=sum(result["concealed"] for result in by_chunk.values()),
     )
     return diff, files
+
+
+def _tasks(chunks: Sequence[ChunkRecord], sides: Mapping[str, Side], output: str) -> list[tuple[str, int, str]]:
+    """Return the task of each chunk, as JSON, with its key and its rows."""
+    weights = {chunk.chunk: chunk.rows or 0 for chunk in chunks}
+    texts = []
+    for key, side in sides.items():
+        old, new, both = (tuple(map(local_path, paths)) for paths in (side.old, side.new, side.both))
+        texts.append((key, weights[key], json.dumps(plain(CompareTask(key, old, new, both, local_path(output))))))
+    return texts
 
 
 def _by_chunk(row: Mapping[str, Any]) -> tuple[str, int, int]:

@@ -18,16 +18,7 @@ from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.staging.compute import entities_folder
 from backfill_assets.staging.rows import lineage
 from backfill_assets.staging.workers import in_workers
-from backfill_assets.worker.chunk_gate import (
-    GateSpec,
-    GateTask,
-    Violation,
-    gate_batches,
-    reference_to,
-    require_read,
-    result_from_json,
-    task_to_json,
-)
+from backfill_assets.worker.chunk_gate import gate_batches
 from backfill_assets.worker.chunk_merge import (
     ISSUED_RULE,
     CorrectionSpec,
@@ -36,7 +27,10 @@ from backfill_assets.worker.chunk_merge import (
     derive_batches,
     judge_merges,
 )
+from backfill_assets.worker.gate_tasks import GateSpec, GateTask, result_from_json, task_to_json
+from backfill_assets.worker.references import reference_to
 from backfill_assets.worker.sums import value_columns
+from backfill_assets.worker.violations import Violation, require_read
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.planner import Plan, PlannedChunk, StagedFile

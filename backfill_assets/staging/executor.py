@@ -27,8 +27,8 @@ from manifests.errors import InputRefused, Problem, Refused, RunStopped, Transit
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import Mode
 from manifests.planner import Plan, PlannedChunk, StagedFile
-from manifests.policy import age_problems
 from manifests.stages import batches_of
+from manifests.who_may import age_problems
 from resources import logs
 from resources.code.identity import changed_on_disk, require_own_bytecode
 from resources.files import space

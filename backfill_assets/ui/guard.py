@@ -2,7 +2,8 @@
 
 Dagster's webserver asks nobody who they are, executes mutations that come as a plain GET, or in a POST that any web page
 may send, and takes reports of asset events from anyone. Put here what is decided about a request before Dagster sees it,
-whatever the listener. Nothing here knows Dagster's Python code, the ledger, or how the server is started.
+whatever the listener. Which mutations operators may send is in `mutations`, how a document is read in `graphql_requests`.
+Nothing here knows Dagster's Python code, the ledger, or how the server is started.
 """
 
 from __future__ import annotations
@@ -15,18 +16,10 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from graphql import (
-    DocumentNode,
-    FieldNode,
-    FragmentDefinitionNode,
-    FragmentSpreadNode,
-    GraphQLError,
-    InlineFragmentNode,
-    OperationDefinitionNode,
-    OperationType,
-    parse,
-)
+from graphql import DocumentNode, GraphQLError
 
+from backfill_assets.ui.graphql_requests import MAX_DEPTH, depth_of, document_of, evaluates, mutations_of
+from backfill_assets.ui.mutations import EVALUATION, FORBIDDEN_MUTATIONS, NO_EVALUATING, NO_FORGING, OPERATOR_MUTATIONS
 from manifests.errors import Problem
 from manifests.text import NAME_RULE, not_a_name
 
@@ -43,9 +36,6 @@ USER_KEY = "backfill.user"
 ASKED_KEY = "backfill.asked"
 """Where in the scope the guard leaves which mutations are asked for; absent for a request that changes nothing."""
 MAX_BODY = 4 * 1024 * 1024
-MAX_TOKENS = 50_000
-MAX_DEPTH = 100
-"""Levels that the data of a request may have; whoever reads it after the guard reads it level by level, too."""
 _REPORTS = ("/report_asset_materialization", "/report_asset_check", "/report_asset_observation")
 _NOTEBOOKS = frozenset({"/notebook", "/dagit/notebook"})
 _ONCE = frozenset(
@@ -64,53 +54,6 @@ class Role(StrEnum):
 
     VIEWER = "viewer"
     OPERATOR = "operator"
-
-
-OPERATOR_MUTATIONS = frozenset(
-    {
-        # launching, and stopping what was launched; the bodies refuse what is not approved
-        "launchPipelineExecution", "launchRun", "launchMultipleRuns", "launchPipelineReexecution",
-        "launchRunReexecution", "launchPartitionBackfill", "resumePartitionBackfill", "reexecutePartitionBackfill",
-        "cancelPartitionBackfill", "terminatePipelineExecution", "terminateRun", "terminateRuns",
-        # schedules and sensors
-        "startSchedule", "stopRunningSchedule", "resetSchedule", "scheduleDryRun", "startSensor", "stopSensor",
-        "resetSensor", "setSensorCursor", "sensorDryRun", "setAutoMaterializePaused",
-        # the server and its queue
-        "reloadRepositoryLocation", "reloadWorkspace", "setConcurrencyLimit", "deleteConcurrencyLimit",
-        "freeConcurrencySlotsForRun", "freeConcurrencySlots", "logTelemetry", "setNuxSeen",
-    }
-)  # fmt: skip
-"""What operators may do; what is not here nobody may, in this UI."""
-_NO_FORGING = ("what happened is said by the run that did it", "launch the run; its body reports what it has done")
-_NO_DELETING = (
-    "Dagster's history is kept: people read from it what was done",
-    "whoever runs the machine may use the `dagster` command there",
-)
-_NO_KEYS = (
-    "the keys of the backfill dimension are the approved runs",
-    "plan the run and have it approved: `backfill plan`, `backfill approve`; its key is there from then on",
-)
-_NO_SHUTDOWN = ("the server is stopped where it was started", "whoever runs the machine stops `backfill ui`")
-FORBIDDEN_MUTATIONS = {
-    "reportRunlessAssetEvents": _NO_FORGING,
-    "reportAssetCheckEvaluations": _NO_FORGING,
-    "wipeAssets": _NO_DELETING,
-    "deletePipelineRun": _NO_DELETING,
-    "deleteRun": _NO_DELETING,
-    "addDynamicPartition": _NO_KEYS,
-    "deleteDynamicPartitions": _NO_KEYS,
-    "shutdownRepositoryLocation": _NO_SHUTDOWN,
-}
-"""What nobody may do here, with the rule and the way out."""
-
-BY_DRY_RUN = frozenset({"scheduleDryRun", "sensorDryRun"})
-"""The mutations by which operators have the body of a schedule or a sensor run, as a trial."""
-_EVALUATION = "evaluationResult"
-"""The field of what Dagster calls a dry run's tick: whoever asks for it runs that body, in a query or behind a mutation."""
-_NO_EVALUATING = (
-    "who looks, runs nothing, and this runs the body of a schedule or a sensor",
-    "an operator may try it out: the page of each schedule and sensor has a button for a dry run",
-)
 
 
 class RefusedRequest(Exception):  # noqa: N818 - it is a decision, not a fault
@@ -173,57 +116,6 @@ def _hosts(address: str) -> frozenset[str]:
     port = split.port or {"https": 443, "http": 80}[split.scheme]
     usual = (split.scheme, port) in {("https", 443), ("http", 80)}
     return frozenset({f"{name}:{port}", *([name] if usual else [])})
-
-
-def mutations_of(document: DocumentNode) -> tuple[str, ...]:
-    """Return the fields that the mutations of a document ask for, whichever of its operations is to be executed."""
-    fragments = {node.name.value: node for node in document.definitions if isinstance(node, FragmentDefinitionNode)}
-    found: dict[str, None] = {}
-    left = [
-        node.selection_set
-        for node in reversed(document.definitions)
-        if isinstance(node, OperationDefinitionNode) and node.operation is OperationType.MUTATION
-    ]
-    spread: set[str] = set()  # each fragment is looked at once, however often and from wherever it is spread
-    while left:
-        for node in left.pop().selections:
-            if isinstance(node, FieldNode):
-                found[node.name.value] = None
-            elif isinstance(node, InlineFragmentNode):
-                left.append(node.selection_set)
-            elif isinstance(node, FragmentSpreadNode) and (name := node.name.value) in fragments and name not in spread:
-                spread.add(name)
-                left.append(fragments[name].selection_set)
-    return tuple(found)
-
-
-def evaluates(document: DocumentNode) -> bool:
-    """Return whether an operation of a document runs the body of a schedule or a sensor, otherwise than by a dry run."""
-    fragments = {node.name.value: node for node in document.definitions if isinstance(node, FragmentDefinitionNode)}
-    left = [
-        (node.selection_set, node.operation is OperationType.MUTATION)
-        for node in document.definitions
-        if isinstance(node, OperationDefinitionNode)
-    ]
-    spread: set[tuple[str, bool]] = (
-        set()
-    )  # each fragment is looked at once as what a mutation asks for, once as the rest
-    while left:
-        selections, is_asked = left.pop()
-        for node in selections.selections:
-            if isinstance(node, FieldNode):
-                if node.name.value == _EVALUATION:
-                    return True
-                if node.selection_set is not None and not (is_asked and node.name.value in BY_DRY_RUN):
-                    left.append((node.selection_set, False))
-            elif isinstance(node, InlineFragmentNode):
-                left.append((node.selection_set, is_asked))
-            elif isinstance(node, FragmentSpreadNode):
-                key = (node.name.value, is_asked)
-                if node.name.value in fragments and key not in spread:
-                    spread.add(key)
-                    left.append((fragments[node.name.value].selection_set, is_asked))
-    return False
 
 
 class Guard:
@@ -323,7 +215,7 @@ class Guard:
         """Judge a POST; return its body as it was judged."""
         path = scope["path"]
         if path.startswith(_REPORTS):
-            raise RefusedRequest(HTTPStatus.FORBIDDEN, f"a report on {path}", *_NO_FORGING)
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, f"a report on {path}", *NO_FORGING)
         if path != GRAPHQL:
             raise _foreign(f"a POST on {path}", f"the only address that takes one is {GRAPHQL}")
         media_type = headers.get(b"content-type", "").partition(";")[0].strip().lower()
@@ -337,7 +229,7 @@ class Guard:
         asked = mutations_of(document)
         self._judge_mutations(asked)
         if evaluates(document):
-            raise RefusedRequest(HTTPStatus.FORBIDDEN, f"'{_EVALUATION}' in a query", *_NO_EVALUATING)
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, f"'{EVALUATION}' in a query", *NO_EVALUATING)
         if asked:
             self.note(Asked(scope[USER_KEY], self.door.role, asked))
             scope[ASKED_KEY] = asked
@@ -421,7 +313,7 @@ def _parsed(body: bytes) -> tuple[dict[str, Any], DocumentNode]:
         payload = json.loads(body)
         if isinstance(payload, dict) and isinstance(text := payload.get("variables"), str):
             payload["variables"] = json.loads(text)  # as Dagster reads them
-        return payload, _document(payload)
+        return payload, document_of(payload)
     except (ValueError, KeyError, TypeError, GraphQLError, RecursionError) as error:
         raise RefusedRequest(
             HTTPStatus.BAD_REQUEST,
@@ -431,42 +323,15 @@ def _parsed(body: bytes) -> tuple[dict[str, Any], DocumentNode]:
         ) from error
 
 
-def _document(payload: Any) -> DocumentNode:
-    """Return the document of a GraphQL request of which Dagster can take every part for what it is.
-
-    Raises:
-        ValueError, KeyError, TypeError, GraphQLError, RecursionError: if it cannot.
-    """
-    if _depth(payload) > MAX_DEPTH:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
-    # half a pair of surrogates is no text: nobody could answer with it
-    json.dumps(payload, ensure_ascii=False).encode()
-    query, variables, name = payload["query"], payload.get("variables"), payload.get("operationName")
-    if not isinstance(query, str) or not isinstance(name, str | None):
-        raise TypeError("the query, or the name of its operation, is no text")
-    if not isinstance(variables, dict | None):
-        raise TypeError("the variables are no object")
-    return parse(query, no_location=True, max_tokens=MAX_TOKENS)
-
-
-def _depth(payload: Any) -> int:
-    """Return how many levels JSON data has, counted no further than it may have."""
-    level, depth = [payload], 0
-    while level and depth <= MAX_DEPTH:
-        inner = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list)))
-        level, depth = [value for values in inner for value in values], depth + 1
-    return depth
-
-
 def _is_subscription(message: Message) -> bool:
     """Return whether a message of a websocket is one of the protocol that starts no mutation, and runs nobody's body."""
     try:
         said = json.loads(message.get("text") or "")  # Dagster reads no message of bytes
-        if _depth(said) > MAX_DEPTH or not isinstance(said.get("id"), str | int | None):
+        if depth_of(said) > MAX_DEPTH or not isinstance(said.get("id"), str | int | None):
             return False
         if said.get("type") != "start":
             return True
-        document = _document(said["payload"])
+        document = document_of(said["payload"])
         return not mutations_of(document) and not evaluates(document)
     except (ValueError, KeyError, TypeError, AttributeError, GraphQLError, RecursionError):
         return False

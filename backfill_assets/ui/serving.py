@@ -1,11 +1,11 @@
 """Dagster's webserver behind the guard, with what belongs to it: daemon and code server, started and stopped together.
 
 Put here listeners, processes and their end. What is refused is the guard's; what is shown beside Dagster's pages, `pages`.
+That nothing is left of a process that has ended is `orphans`' to see to.
 """
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -50,19 +50,9 @@ from backfill_assets.defs.dagster_private import (
 from backfill_assets.defs.launch import instance_at
 from backfill_assets.defs.launched_by import RUN_TAG, STAMPED_TAGS, STOP_TAG, USER_TAG, run_of, worked_for
 from backfill_assets.defs.starting import starting
-from backfill_assets.ui.guard import (
-    ASKED_KEY,
-    FORBIDDEN_MUTATIONS,
-    USER_KEY,
-    App,
-    Asked,
-    Door,
-    Guard,
-    Receive,
-    Role,
-    Scope,
-    Send,
-)
+from backfill_assets.ui.guard import ASKED_KEY, USER_KEY, App, Asked, Door, Guard, Receive, Role, Scope, Send
+from backfill_assets.ui.mutations import FORBIDDEN_MUTATIONS
+from backfill_assets.ui.orphans import STOP_SECONDS, Adopted, die_with_parent, ends_what_it_started
 from backfill_assets.ui.pages import make_pages
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.planner import Plan
@@ -92,9 +82,6 @@ _POLL_MILLISECONDS = 2000
 _LOOK_SECONDS = 0.5
 _BURY_SECONDS = 3.0
 _GOODBYE_SECONDS = 3
-_STOP_SECONDS = 15.0
-_JVM = "java"
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclass(frozen=True)
@@ -312,7 +299,7 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
     """
     os.environ.update(_environment(settings))
     with ExitStack() as stack:
-        stack.enter_context(_ends_what_it_started())
+        stack.enter_context(ends_what_it_started())
         stopping = stack.enter_context(_told_to_stop())
         sockets = [stack.enter_context(contextlib.closing(listener.open())) for listener in listeners]
         for listener in listeners:
@@ -438,123 +425,13 @@ async def _run(
 @contextmanager
 def _daemon(workspace: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", DAEMON_MODULE, "run", "--log-level", "warning", "--workspace", str(workspace)]
-    child = subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent)  # noqa: PLW1509 - see there
+    child = subprocess.Popen(command, start_new_session=True, preexec_fn=die_with_parent)  # noqa: PLW1509 - see there
     try:
         yield child
     finally:
         child.terminate()
         try:
-            child.wait(_STOP_SECONDS)
+            child.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-
-
-# --- no orphans -------------------------------------------------------------------------------------------------------
-
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def _die_with_parent() -> None:
-    """Have the kernel end this child with its parent, where it can; called between fork and exec, so it only calls libc."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-@contextmanager
-def _ends_what_it_started() -> Iterator[None]:
-    """At the end, end every process that came from this one: run workers outlive the code server that started them.
-
-    Linux only: elsewhere what is left ends by itself once it finds its parent gone.
-    """
-    if _libc is not None:
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    try:
-        yield
-    finally:
-        if _libc is not None:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                _end_children(number)
-            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
-
-
-class Adopted:
-    """Processes that became this one's children when what had started them ended: the JVM of a run that is over.
-
-    Nobody else waits for them. Those that this process has started itself are their starters' to wait for.
-    """
-
-    def __init__(self) -> None:
-        self._known: set[int] = set()
-
-    def bury(self) -> list[int]:
-        """Take note of what lives below the children, and wait for what was noted, was adopted, and has ended."""
-        me, found = os.getpid(), _processes()
-        buried = []
-        for pid in self._known & found.keys():
-            state, parent = found[pid]
-            if state == "Z" and parent == me:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-                    buried.append(pid)
-        of_others = {pid for pid in descendants(me) if found.get(pid, ("", me))[1] != me}
-        self._known = (self._known & found.keys() - set(buried)) | of_others
-        return buried
-
-
-def _processes() -> dict[int, tuple[str, int]]:
-    """Return state and parent of every process, as /proc has them."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
-        found[int(folder.name)] = (state, int(parent))
-    return found
-
-
-def _end_children(number: signal.Signals) -> None:
-    """Tell every process that came from this one to end, and wait a while; a JVM in use is only killed, not told."""
-    until = time.monotonic() + _STOP_SECONDS
-    told: set[int] = set()
-    while time.monotonic() < until:
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:  # those that have ended are ours to bury, too
-                pass
-        left = descendants(os.getpid())
-        if not left:
-            return
-        if number is not signal.SIGKILL:
-            left -= in_use(os.getpid())
-        for pid in left - told:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        told |= left
-        time.sleep(0.1)
-
-
-def in_use(pid: int) -> set[int]:
-    """Return the JVMs below a process that another one below it works with, and what they have started: they end with that one.
-
-    Who computes and is told to end asks its JVM to cancel the jobs first.
-    """
-    found = _processes()
-    jvms = {one for one in descendants(pid) if _command(one) == _JVM and found.get(one, ("", pid))[1] != pid}
-    return jvms.union(*(descendants(one) for one in jvms))
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""  # it has ended meanwhile
-
-
-def descendants(pid: int) -> set[int]:
-    """Return the processes that came from one, as /proc has them; those that have ended are left out."""
-    parents = {one: parent for one, (state, parent) in _processes().items() if state != "Z"}
-    found: set[int] = set()
-    while more := {one for one, parent in parents.items() if parent in found | {pid}} - found:
-        found |= more
-    return found

@@ -27,10 +27,10 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
-from backfill_assets.worker.chunk_gate import shown_row
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED, rows_between
 from backfill_assets.worker.columns import scan_file
 from backfill_assets.worker.sums import numeric, sum_of, sums_of
+from backfill_assets.worker.violations import shown_row
 from manifests.canonical import plain
 
 KINDS = (ADDED, REMOVED, CHANGED)

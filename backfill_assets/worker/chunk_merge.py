@@ -26,9 +26,12 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS
-from backfill_assets.worker.chunk_gate import by_key, merged_measures, named, shown_row, unreadable
+from backfill_assets.worker.chunk_gate import merged_measures
 from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.key_order import by_key
+from backfill_assets.worker.references import named
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
+from backfill_assets.worker.violations import shown_row, unreadable
 from manifests.canonical import plain
 from manifests.model import OlderVersion
 from resources.files.fingerprints import fingerprint

@@ -14,8 +14,10 @@ from typing import Any
 import polars as pl
 import pyarrow as arrow
 
-from backfill_assets.worker.chunk_gate import GateSpec, GateTask, gate_chunks, merged_measures, named, task_from_json
+from backfill_assets.worker.chunk_gate import gate_chunks, merged_measures
 from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.gate_tasks import GateSpec, GateTask, task_from_json
+from backfill_assets.worker.references import named
 from manifests.canonical import plain
 
 

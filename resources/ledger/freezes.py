@@ -14,8 +14,9 @@ from typing import ClassVar
 import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
-from manifests.model import DayRange, Mode, RunManifest, stored_manifest
+from manifests.model import DayRange, Mode, RunManifest
 from manifests.planner import Plan
+from manifests.reading import stored_manifest
 from resources.ledger.part import Part, Stored
 from resources.ledger.tables import freezes, runs, waits
 

@@ -19,19 +19,8 @@ from support import a_manifest, manifest_data, publishing
 
 from manifests.canonical import canonical_json
 from manifests.errors import ManifestRefused
-from manifests.model import (
-    MAX_MANIFEST_BYTES,
-    Kind,
-    Mode,
-    PublishMode,
-    RunManifest,
-    Semantics,
-    load_manifest,
-    manifest_from,
-    mode_of,
-    parse_manifest,
-    stored_manifest,
-)
+from manifests.model import Kind, Mode, PublishMode, RunManifest, Semantics, mode_of
+from manifests.reading import MAX_MANIFEST_BYTES, load_manifest, manifest_from, parse_manifest, stored_manifest
 from manifests.rules import _at as at_place
 from manifests.rules import rule_of
 

@@ -12,24 +12,12 @@ import pytest
 import yaml
 from support import RUN_CLOCK, a_contract, a_manifest, a_plan, a_source, monthly_files, publishing
 
+from manifests.data_terms import OLD_DATA_GATE, ErasedList, SourceColumn, SourceFacts
 from manifests.errors import EnvironmentRefused, PlanRefused
 from manifests.model import Kind
 from manifests.planner import Plan, plan_from_json
-from manifests.policy import (
-    OLD_DATA_GATE,
-    ErasedList,
-    Mask,
-    Policy,
-    Role,
-    Rule,
-    SourceColumn,
-    SourceFacts,
-    age_problems,
-    break_glass_problems,
-    parse_policy,
-    role_problems,
-    same_name,
-)
+from manifests.policy import Mask, Policy, Role, Rule, parse_policy, same_name
+from manifests.who_may import age_problems, break_glass_problems, role_problems
 from resources.policies import SHIPPED
 
 TABLE, SOURCE = "silver.case_sla_daily", "bronze.case_events"

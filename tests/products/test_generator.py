@@ -14,7 +14,8 @@ import polars as pl
 import pytest
 
 from backfill_assets.products.enforcement.generator import COLUMNS, generate, write_csv, write_parquet
-from backfill_assets.products.enforcement.raw import ACTIVITIES, Classified, Reason, classify, number_rows, read_batches
+from backfill_assets.products.enforcement.raw import ACTIVITIES, Classified, Reason, classify, number_rows
+from backfill_assets.products.enforcement.raw_files import read_batches
 from backfill_assets.products.enforcement.reference import TIME_ZONES, jurisdiction_calendar
 
 CASES = 8_000

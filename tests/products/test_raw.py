@@ -26,12 +26,11 @@ from backfill_assets.products.enforcement.raw import (
     REQUIRED_COLUMNS,
     TIMESTAMP,
     Classified,
-    RawFileError,
     Reason,
     classify,
     number_rows,
-    read_batches,
 )
+from backfill_assets.products.enforcement.raw_files import RawFileError, read_batches
 
 INGESTED_AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
 # How long an example takes says nothing about the domain, only about the machine.

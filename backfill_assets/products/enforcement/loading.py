@@ -17,7 +17,7 @@ from backfill_assets.declarations.deliveries import Counted, Loader
 from backfill_assets.declarations.quarantine import Rejections
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.delivered_files import content_hash
-from backfill_assets.products.enforcement import generator, raw, reference, schemas, transforms
+from backfill_assets.products.enforcement import generator, raw, raw_files, reference, schemas, transforms
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused, Problem
 
@@ -70,7 +70,7 @@ class RawLoad:
                     default_jurisdiction=DEFAULT_JURISDICTION,
                     known_jurisdictions=known,
                 )
-        except raw.RawFileError as error:
+        except raw_files.RawFileError as error:
             raise InputRefused(
                 Problem(str(error), "a raw log is read to its end", "correct or fetch the file again")
             ) from error
@@ -83,13 +83,13 @@ def from_file(path: Path) -> RawLoad:
         InputRefused: if the file cannot be read, does not have the shape of a raw log, or has a quote too many.
     """
     try:
-        raw.read_batches(path)  # judges the file at the call
+        raw_files.read_batches(path)  # judges the file at the call
         content = content_hash(path)
-    except (raw.RawFileError, OSError) as error:
+    except (raw_files.RawFileError, OSError) as error:
         raise InputRefused(
             Problem(str(error), "a raw log is a readable Parquet or CSV file", "correct the file")
         ) from error
-    return RawLoad(f"case-events:{content}", path.name, lambda: raw.read_batches(path, BATCH_ROWS))
+    return RawLoad(f"case-events:{content}", path.name, lambda: raw_files.read_batches(path, BATCH_ROWS))
 
 
 def generated(cases: int, seed: int) -> RawLoad:

@@ -1,47 +1,27 @@
-"""A transform tested alone: rows in, rows out, without a home, a ledger or a lakehouse.
+"""A transform on some rows: computed as a run computes it, and held against what it should be.
 
-What is done to rows here is what a run does to them, by the same functions: the plan is the planner's, the session has the
-platform's settings, the transform is given the rows of its read window and its look-back, its output is held against the
-declared columns and types, cut to the publish range, laid out by chunk, written, and read back. Nothing is published.
-
-A `Trial` is one transform on some rows. `rows` computes them, `require_same_as` holds them against a plain function,
-`violations` against the target's model, `require_pure` against themselves as computed otherwise, and `require_no_look_ahead`
-against themselves without what comes later. Two chunks or more make a trial worth most.
-
-What a policy leaves out of a source, merges and run-level gates are no part of a trial: those need an installation.
+Put here what is asked of a trial and how it is computed. What is done to rows is the run's own functions' to say; what differs
+is in `differences`, why in `causes`.
 """
 
 from __future__ import annotations
 
-import atexit
 import io
-import os
 import re
-import shutil
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, date, datetime
-from functools import cache, cached_property
-from itertools import count
+from functools import cached_property
 from pathlib import Path
-from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
-import pandera.polars as pa
 import polars as pl
-import pyarrow as arrow
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyspark.sql import DataFrame, SparkSession
 
-from backfill_assets.declarations import checking
+from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.finding import find_products
-from backfill_assets.declarations.places import is_own
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_schema
 from backfill_assets.declarations.target import Inputs, InputTable, Product, TargetTable, TransformContext
 from backfill_assets.planning.contracts import contract_of, require_row_rules
@@ -55,32 +35,20 @@ from backfill_assets.staging.rows import (
     read,
     read_window,
 )
-from backfill_assets.worker.chunk_gate import GateTask, Violation, gate_chunks, require_read, spec_of
+from backfill_assets.testing.causes import CLOCKS, DAYS, LOOKS_AHEAD, NAIVE, ORDERED, PLACES, RANDOM, clocks_asked
+from backfill_assets.testing.differences import Difference, TrialError, differences_between, rows_in
+from backfill_assets.testing.given_rows import Rows, frame_of
+from backfill_assets.testing.sessions import new_folder, process_in, spark_sessions
+from backfill_assets.testing.stored_rows import SNAPSHOT, StoredRows
+from backfill_assets.worker.chunk_gate import gate_chunks
+from backfill_assets.worker.gate_tasks import GateTask, spec_of
+from backfill_assets.worker.violations import Violation, require_read
 from manifests.errors import DeclarationRefused, InputRefused, Problem
-from manifests.model import manifest_from
-from manifests.planner import (
-    CodeIdentity,
-    Plan,
-    PlannedChunk,
-    ReferenceState,
-    SourceFile,
-    SourceState,
-    StagedFile,
-    make_plan,
-)
-from resources.lakehouse.facade import PinnedRead
-from resources.settings import load_settings
-from resources.spark.sessions import ModeSpark
+from manifests.planner import CodeIdentity, Plan, PlannedChunk, ReferenceState, SourceState, StagedFile, make_plan
+from manifests.reading import manifest_from
 
-__all__ = ["RUN_CLOCK", "Difference", "Rows", "Trial", "TrialError", "Violation", "transformed"]
-
-Rows: TypeAlias = Iterable[Mapping[str, Any]] | pl.DataFrame | arrow.Table
-"""Rows of a table: mappings by column name (what is left out is NULL), or a Polars or PyArrow table of the declared types."""
 RUN_CLOCK = datetime(2030, 1, 1, tzinfo=UTC)
 """The "now" of a trial unless it is given another."""
-
-_SNAPSHOT = 1
-_SHOWN = 5
 _OTHER_ZONE = "Pacific/Auckland"
 _FILES = 5
 _OTHER_WAYS = {
@@ -90,70 +58,6 @@ _OTHER_WAYS = {
     "spark.sql.files.openCostInBytes": str(1 << 27),  # a partition a file
 }
 """Settings with which Spark shuffles, joins and reads in another way than by default."""
-_CLOCKS = ("current_timestamp", "current_date", "localtimestamp", "now", "curdate", "current_time")
-_RANDOM = ("rand", "randn", "uuid", "shuffle", "random", "randstr", "uniform", "Sample")
-_PLACES = ("monotonically_increasing_id", "spark_partition_id", "input_file_name")
-_ORDERED = (
-    "first",
-    "last",
-    "first_value",
-    "last_value",
-    "any_value",
-    "collect_list",
-    "collect_set",
-    "listagg",
-    "row_number",
-    "lead",
-    "lag",
-    "ntile",
-    "max_by",
-    "min_by",
-    "mode",
-    "Deduplicate",
-    "GlobalLimit",
-)
-"""Functions, as an analysed plan names them: those that ask a clock or for something random, that tell where a row lies, and
-that depend on the order of rows where two of them share a place in it."""
-_PYTHON_CLOCKS = frozenset({"now", "utcnow", "today", "time", "time_ns"})
-
-
-class TrialError(AssertionError):
-    """A transform is not what it is held against: `differences` are the first of them, `cause` is what is most likely."""
-
-    def __init__(self, what: str, differences: Sequence[Difference] = (), cause: str = "") -> None:
-        self.differences, self.cause = tuple(differences), cause
-        lines = [what, *(f"  - {one}" for one in differences[:_SHOWN])]
-        if len(differences) > _SHOWN:
-            lines.append(f"  - and {len(differences) - _SHOWN:,} more")
-        super().__init__("\n".join([*lines, *([f"likely cause: {cause}"] if cause else [])]))
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One value that differs: what is `found`, and what is `expected` or, in another way of computing it, was found before.
-
-    `column` is empty where the whole row is there a different number of times.
-    """
-
-    key: Mapping[str, Any]
-    column: str
-    expected: Any
-    found: Any
-    word: str = "expected"
-
-    def __str__(self) -> str:
-        key = ", ".join(f"{name}={value}" for name, value in self.key.items())
-        if self.column:
-            return f"{key}: {self.column} is {_shown(self.found)}, {self.word} {_shown(self.expected)}"
-        return f"{key}: the row is there {_times(self.found)}, {self.word} {_times(self.expected)}"
-
-
-def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else str(value)
-
-
-def _times(number: int) -> str:
-    return {0: "never", 1: "once", 2: "twice"}.get(number, f"{number:,} times")
 
 
 def transformed(
@@ -222,7 +126,7 @@ class Trial:
                 chunk.end,
                 tuple(file.path for file in files[chunk.key]),
                 sum(file.rows for file in files[chunk.key]),
-                str(_new_folder().with_suffix(".parquet")),
+                str(new_folder().with_suffix(".parquet")),
             )
             for chunk in self.plan.chunks
         ]
@@ -246,11 +150,11 @@ class Trial:
         if callable(expected):
             references = {name: frame.to_dicts() for name, frame in self._reference_frames.items()}
             expected = expected(self._source.to_dicts(), references)
-        wanted = _frame(self.target.name, self.target.model, expected, complete=True)
+        wanted = frame_of(self.target.name, self.target.model, expected, complete=True)
         first, last = self.plan.publish_range.start, self.plan.publish_range.end
         wanted = wanted.filter(pl.col(self.target.day_column).is_between(first, last))
         if found := self._differences(wanted, rows, "expected"):
-            raise TrialError(f"{self._named} does not compute what is expected: {_rows_in(found)}", found)
+            raise TrialError(f"{self._named} does not compute what is expected: {rows_in(found)}", found)
 
     def require_pure(self, *, zone: str = _OTHER_ZONE, session_zone: str | None = None) -> None:
         """Require that rows depend on nothing but the rows that are read: they are computed in several ways, all of them alike.
@@ -268,7 +172,7 @@ class Trial:
             TrialError: naming the way, the first key and column that differ, and the likely cause.
         """
         plan_has, clocks = self._looked_at
-        if asked := [*(f"{name}()" for name in plan_has if name in _CLOCKS), *clocks]:
+        if asked := [*(f"{name}()" for name in plan_has if name in CLOCKS), *clocks]:
             raise TrialError(
                 f"{self._named} asks a clock: {', '.join(asked)}", cause="`context.run_clock` is the only now there is"
             )
@@ -284,13 +188,13 @@ class Trial:
         self._require_alike(
             "from source rows spread over more files, with other shuffles and joins", found, self._cause_of_order
         )
-        with _process_in(zone):
+        with process_in(zone):
             found = self._compute(chunks)
-        self._require_alike(f"in a process whose time zone is {zone}", found, lambda _: _NAIVE)
+        self._require_alike(f"in a process whose time zone is {zone}", found, lambda _: NAIVE)
         if session_zone is not None:
             with self._settings({"spark.sql.session.timeZone": session_zone}):
                 found = self._compute(chunks)
-            self._require_alike(f"in a session whose time zone is {session_zone}", found, lambda _: _DAYS)
+            self._require_alike(f"in a session whose time zone is {session_zone}", found, lambda _: DAYS)
         for chunk in chunks if len(chunks) > 1 else ():
             self._require_alike(f"with chunk {chunk.key} alone", self._compute([chunk]), self._cause_of_chunks)
         for at in range(0, len(chunks), 2) if len(chunks) > 2 else ():  # noqa: PLR2004 - in twos
@@ -318,7 +222,7 @@ class Trial:
             self._require_alike(
                 f"without the source rows from {end:%Y-%m-%d %H:%M} on, which is after what {chunk.key} reads",
                 {chunk.key: found[chunk.key]},
-                lambda _: _LOOKS_AHEAD,
+                lambda _: LOOKS_AHEAD,
             )
         if not looked:
             raise InputRefused(
@@ -339,7 +243,7 @@ class Trial:
             Refused: as the planner does: a range that is no whole chunks, a version that there is not, a warm-up that raises.
         """
         tables = self._tables
-        if problems := checking.problems_of([Product("trial", tuple(tables.values()), (self.target,))]):
+        if problems := problems_of([Product("trial", tuple(tables.values()), (self.target,))]):
             raise DeclarationRefused(problems)
         self._require_references()
         require_row_rules(self.target)
@@ -359,9 +263,9 @@ class Trial:
         return make_plan(
             manifest,
             contract=contract_of(self.target, references),
-            source=SourceState(self.target.source, _SNAPSHOT, self.run_clock, self._as_given.source_files),
+            source=SourceState(self.target.source, SNAPSHOT, self.run_clock, self._as_given.source_files),
             references={
-                name: ReferenceState(name, _SNAPSHOT, frozenset({_SNAPSHOT}), {}) for name in self.target.references
+                name: ReferenceState(name, SNAPSHOT, frozenset({SNAPSHOT}), {}) for name in self.target.references
             },
             base_snapshot_id=None,
             code=CodeIdentity("", "", None, None, dirty=False),
@@ -400,11 +304,13 @@ class Trial:
     @cached_property
     def _source(self) -> pl.DataFrame:
         table = self._tables[self.target.source]
-        return _frame(table.name, table.model, self.source_rows)
+        return frame_of(table.name, table.model, self.source_rows)
 
     @cached_property
     def _reference_frames(self) -> dict[str, pl.DataFrame]:
-        return {name: _frame(name, self._tables[name].model, self.references[name]) for name in self.target.references}
+        return {
+            name: frame_of(name, self._tables[name].model, self.references[name]) for name in self.target.references
+        }
 
     @cached_property
     def _parts(self) -> list[pl.DataFrame]:
@@ -415,22 +321,22 @@ class Trial:
         months = self._source.with_columns(pl.col(column).dt.truncate("1mo").alias("_month"))
         return months.sort("_month", maintain_order=True).partition_by("_month", include_key=False, maintain_order=True)
 
-    def _stored(self, parts: Sequence[pl.DataFrame]) -> _Stored:
-        return _Stored(self._tables[self.target.source], parts, self.target.source_time_column)
+    def _stored(self, parts: Sequence[pl.DataFrame]) -> StoredRows:
+        return StoredRows(self._tables[self.target.source], parts, self.target.source_time_column)
 
     @cached_property
-    def _as_given(self) -> _Stored:
+    def _as_given(self) -> StoredRows:
         return self._stored(self._parts)
 
     @cached_property
-    def _stored_references(self) -> dict[str, _Stored]:
-        return {name: _Stored(self._tables[name], [frame]) for name, frame in self._reference_frames.items()}
+    def _stored_references(self) -> dict[str, StoredRows]:
+        return {name: StoredRows(self._tables[name], [frame]) for name, frame in self._reference_frames.items()}
 
     # --- computing ----------------------------------------------------------------------------------------------------
 
     @property
     def _spark(self) -> SparkSession:
-        return _sessions().session(self.plan.mode)
+        return spark_sessions().session(self.plan.mode)
 
     @contextmanager
     def _settings(self, wanted: Mapping[str, str]) -> Iterator[None]:
@@ -451,7 +357,7 @@ class Trial:
             self.plan, self.target, chunks, references, cores or self._spark.sparkContext.defaultParallelism
         )
 
-    def _inputs(self, window: tuple[datetime, datetime], source: _Stored) -> Inputs:
+    def _inputs(self, window: tuple[datetime, datetime], source: StoredRows) -> Inputs:
         start, end = window
         earlier = source.before(start) if self.target.look_back_columns else None
         return inputs_of(
@@ -464,7 +370,7 @@ class Trial:
     def _frame(
         self,
         chunks: Sequence[PlannedChunk],
-        source: _Stored | None = None,
+        source: StoredRows | None = None,
         window: tuple[datetime, datetime] | None = None,
         cores: int | None = None,
     ) -> DataFrame:
@@ -474,7 +380,7 @@ class Trial:
 
     def _staged(self, chunks: Sequence[PlannedChunk], **otherwise: Any) -> dict[str, list[StagedFile]]:
         """Compute chunks in one Spark job; return the files of each."""
-        folder = _new_folder()
+        folder = new_folder()
         self._frame(chunks, **otherwise).write.partitionBy(CHUNK_FOLDER).parquet(f"file://{folder}")
         keys = [chunk.key for chunk in chunks]
         return files_below(pafs.LocalFileSystem(), str(folder), "", self.plan.chunking, keys)
@@ -505,27 +411,14 @@ class Trial:
     def _differences(self, expected: pl.DataFrame, found: pl.DataFrame, word: str = "otherwise") -> list[Difference]:
         key = list(self.target.key)
         others = [name for name in dtypes(self.target.model) if name not in {*key, *LINEAGE_COLUMNS}]
-        sides = [frame.select(*key, *others).sort(*key, *others) for frame in (expected, found)]
-        if sides[0].equals(sides[1]):
-            return []
-        left, right = (_by_key(frame, len(key)) for frame in sides)
-        differences = []
-        for one in sorted(left.keys() | right.keys(), key=lambda values: [(part is not None, part) for part in values]):
-            named, before, after = dict(zip(key, one, strict=True)), left.get(one, []), right.get(one, [])
-            if len(before) != len(after):
-                differences.append(Difference(named, "", len(before), len(after), word))
-                continue
-            for old, new in zip(before, after, strict=True):
-                pairs = zip(others, old, new, strict=True)
-                differences += [Difference(named, name, was, now, word) for name, was, now in pairs if was != now]
-        return differences
+        return differences_between(expected, found, key, others, word)
 
     def _require_alike(self, how: str, found: Mapping[str, pl.DataFrame], cause: Callable[[PlannedChunk], str]) -> None:
         """Require of some chunks the rows that they have when all of them are computed together."""
         for key, frame in found.items():
             if differences := self._differences(self._together[key], frame):
                 raise TrialError(
-                    f"{self._named} has other rows of {key} when it is computed {how}: {_rows_in(differences)}",
+                    f"{self._named} has other rows of {key} when it is computed {how}: {rows_in(differences)}",
                     differences,
                     cause(self.plan.chunk(key)),
                 )
@@ -539,15 +432,15 @@ class Trial:
             if differences := self._differences(self._together[key].filter(of_them), frame):
                 raise TrialError(
                     f"{self._named} has other rows of {key} when it is computed of {len(some):,} values of {entity} alone: "
-                    f"{_rows_in(differences)}",
+                    f"{rows_in(differences)}",
                     differences,
                     f"a row depends on source rows of another {entity}; MERGE_BY_KEY computes some of them without the others",
                 )
 
     def _cause_of_chance(self, _: PlannedChunk) -> str:
-        if said := self._has(_RANDOM):
+        if said := self._has(RANDOM):
             return f"it asks for what is another each time: its plan has {said}"
-        if said := self._has((*_PLACES, *_ORDERED)):
+        if said := self._has((*PLACES, *ORDERED)):
             return (
                 f"its plan has {said}, which depend on where rows lie and come first; or its Python code asks a clock or a "
                 "random generator"
@@ -556,9 +449,9 @@ class Trial:
 
     def _cause_of_order(self, _: PlannedChunk) -> str:
         what = "it depends on the order of rows, or on which lie in one Spark partition"
-        if said := self._has((*_RANDOM, *_PLACES)):
+        if said := self._has((*RANDOM, *PLACES)):
             return f"{what}: its plan has {said}, whose values go by where a row lies, whatever the seed"
-        if said := self._has(_ORDERED):
+        if said := self._has(ORDERED):
             return f"{what}: its plan has {said}; order by columns that no two rows share, or take the least or the largest"
         return f"{what}; so does adding up floating point numbers"
 
@@ -573,7 +466,7 @@ class Trial:
             )
         later = self._compute([chunk], window=(window[0], read_window(self.plan, every)[1]))[chunk.key]
         if self._differences(alone, later):
-            return _LOOKS_AHEAD
+            return LOOKS_AHEAD
         return (
             f"it depends on source rows before the {self.plan.warm_up_days} day(s) of its warm-up, which are read for earlier "
             "chunks only: `warm_up_days` is too short, or `look_back_columns` are missing"
@@ -586,242 +479,15 @@ class Trial:
     def _looked_at(self) -> tuple[list[str], list[str]]:
         """The telling functions in the transform's plan, and the clocks that its own Python code asks while it is built."""
         with self._settings({"spark.sql.debug.maxToStringFields": "10000"}), redirect_stdout(io.StringIO()) as said:
-            with _listening() as clocks:
+            with clocks_asked() as clocks:
                 frame = self._frame(self.plan.chunks)
             frame.explain("extended")
         analysed = said.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
         names = set(re.findall(r"(?<![\w.'])(\w+)\(", analysed)) | set(
             re.findall(r"\b(Deduplicate|GlobalLimit|Sample)\b", analysed)
         )
-        return [name for name in (*_CLOCKS, *_RANDOM, *_PLACES, *_ORDERED) if name in names], clocks
-
-
-_NAIVE = (
-    "a datetime without a time zone in its Python code: which instant it means depends on the machine; write "
-    "`datetime(..., tzinfo=UTC)`"
-)
-_DAYS = (
-    "functions that take an instant's day or hour (`to_date`, `date_trunc`, `hour`, casts) in the session's time zone, which "
-    "is always UTC on the platform"
-)
-_LOOKS_AHEAD = (
-    "it looks ahead: a row depends on source rows after its chunk and the day of margin, which are not there when the chunk is "
-    "computed alone"
-)
-
-
-# --- rows and files ---------------------------------------------------------------------------------------------------
-
-
-class _Stored:
-    """Rows of a table in Parquet files with field ids, as those of a snapshot are, and which of them a read needs."""
-
-    def __init__(self, table: InputTable, parts: Sequence[pl.DataFrame], time_column: str | None = None) -> None:
-        self._name, self._schema = table.name, iceberg_schema(table.model)
-        self._files: list[tuple[str, int, int, datetime | None, datetime | None]] = []
-        kinds = schema_to_pyarrow(self._schema)
-        for part in parts:
-            if part.is_empty():
-                continue
-            path = _new_folder().with_suffix(".parquet")
-            pq.write_table(part.to_arrow().cast(kinds), path)
-            first, last = (None, None) if time_column is None else _bounds(part[time_column])
-            self._files.append((str(path), part.height, path.stat().st_size, first, last))
-
-    @property
-    def source_files(self) -> tuple[SourceFile, ...]:
-        """What the planner is told of them."""
-        return tuple(
-            SourceFile(rows, size, first.date(), last.date())
-            for _, rows, size, first, last in self._files
-            if first is not None and last is not None
-        )
-
-    @property
-    def whole(self) -> PinnedRead:
-        """A read of every file."""
-        return self._pinned(lambda *_: True)
-
-    def between(self, start: datetime, end: datetime) -> PinnedRead:
-        """A read of the files that may have rows of a window."""
-        return self._pinned(lambda first, last: first is not None and first < end and last >= start)
-
-    def before(self, end: datetime) -> PinnedRead:
-        """A read of the files that may have rows before an instant."""
-        return self._pinned(lambda first, _: first is not None and first < end)
-
-    def _pinned(self, wanted: Callable[[Any, Any], bool]) -> PinnedRead:
-        paths = tuple(f"file://{path}" for path, _, _, first, last in self._files if wanted(first, last))
-        return PinnedRead(self._name, _SNAPSHOT, self._schema, paths)
-
-
-def _bounds(instants: pl.Series) -> tuple[datetime | None, datetime | None]:
-    first, last = instants.min(), instants.max()
-    return (first, last) if isinstance(first, datetime) and isinstance(last, datetime) else (None, None)
-
-
-def _frame(name: str, model: type[pa.DataFrameModel], rows: Rows, *, complete: bool = False) -> pl.DataFrame:
-    """Return rows as a frame of a model's columns, without those of lineage; nothing is parsed, rounded or guessed.
-
-    Raises:
-        InputRefused: naming what is no column, or the column whose values are not of its type; with `complete` also columns
-            that are left out.
-    """
-    kinds = {column: kind for column, kind in dtypes(model).items() if column not in LINEAGE_COLUMNS}
-    if isinstance(rows, arrow.Table):
-        rows = pl.DataFrame(pl.from_arrow(rows))
-    if isinstance(rows, pl.DataFrame):
-        _require_known(name, kinds, set(rows.columns), complete=complete)
-        there = [_cast(name, rows[column], kind) for column, kind in kinds.items() if column in rows.columns]
-        missing = [pl.lit(None, kind).alias(column) for column, kind in kinds.items() if column not in rows.columns]
-        return pl.DataFrame(there).with_columns(missing).select(*kinds)
-    found = [dict(row) for row in rows]
-    for row in found:
-        _require_known(name, kinds, set(row), complete=complete)
-    columns = {
-        column: _column(name, column, kind, [row.get(column) for row in found]) for column, kind in kinds.items()
-    }
-    return pl.DataFrame(columns)
-
-
-def _require_known(name: str, kinds: Mapping[str, Any], found: set[str], *, complete: bool) -> None:
-    wrong = [f"has {one}, which is no column" for one in sorted(found - kinds.keys() - set(LINEAGE_COLUMNS))]
-    wrong += [f"lacks {one}" for one in kinds if complete and one not in found]
-    if wrong:
-        raise InputRefused(
-            Problem(f"a row of {name} {'; '.join(wrong)}", f"its columns are {', '.join(kinds)}", "correct the rows")
-        )
-
-
-def _column(name: str, column: str, kind: pl.DataType, values: list[Any]) -> pl.Series:
-    if isinstance(kind, pl.Datetime) and any(isinstance(one, datetime) and one.tzinfo is None for one in values):
-        raise _not_of_type(name, column, kind, "a datetime without a time zone is no instant")
-    try:
-        made = pl.Series(column, values, kind, strict=True)
-    except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise _not_of_type(name, column, kind, str(error)) from error
-    if made.dtype != kind:
-        raise _not_of_type(name, column, kind, f"it would be {made.dtype}")
-    for given, kept in zip(values, made, strict=True):
-        if not _is_kept(given, kept):
-            raise _not_of_type(name, column, kind, f"{given!r} would become {kept!r}")
-    return made
-
-
-def _is_kept(given: Any, kept: Any) -> bool:
-    """Whether a value is in a frame what it was before: numbers of other kinds are rounded without a word."""
-    if isinstance(kept, pl.Series):
-        return [*given] == kept.to_list()
-    of_another_kind = any(isinstance(given, kind) and not isinstance(kept, kind) for kind in (bool, float))
-    return given is kept or (given == kept and not of_another_kind)
-
-
-def _cast(name: str, values: pl.Series, kind: pl.DataType) -> pl.Series:
-    """Widen or narrow numbers and units as long as every value stays what it is."""
-    of_a_kind = (
-        values.dtype in {kind, pl.Null()}
-        or (values.dtype.is_integer() and kind.is_integer())
-        or (
-            isinstance(values.dtype, pl.Datetime)
-            and isinstance(kind, pl.Datetime)
-            and values.dtype.time_zone is not None
-        )
-        or (isinstance(values.dtype, pl.Decimal) and isinstance(kind, pl.Decimal))
-    )
-    if not of_a_kind:
-        raise _not_of_type(name, values.name, kind, f"it is {values.dtype}")
-    try:
-        cast = values.cast(kind, strict=True)
-        same = cast.cast(values.dtype, strict=True).equals(values, null_equal=True)
-    except pl.exceptions.PolarsError as error:
-        raise _not_of_type(name, values.name, kind, str(error)) from error
-    if not same:
-        raise _not_of_type(name, values.name, kind, f"it is {values.dtype}, and values would change")
-    return cast
-
-
-def _not_of_type(name: str, column: str, kind: pl.DataType, why: str) -> InputRefused:
-    return InputRefused(
-        Problem(
-            f"{column} of {name} is not {kind}: {why.partition(chr(10))[0]}",
-            "a column has its declared type",
-            "correct the rows",
-        )
-    )
-
-
-def _by_key(frame: pl.DataFrame, width: int) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
-    rows: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
-    for row in frame.iter_rows():
-        rows.setdefault(row[:width], []).append(row[width:])
-    return rows
-
-
-def _rows_in(differences: Sequence[Difference]) -> str:
-    keys = {tuple(one.key.values()) for one in differences}
-    return f"{len(keys):,} row(s) differ"
+        return [name for name in (*CLOCKS, *RANDOM, *PLACES, *ORDERED) if name in names], clocks
 
 
 def _chunk(result: Any) -> str:
     return str(result.chunk)
-
-
-# --- sessions, zones and clocks ---------------------------------------------------------------------------------------
-
-
-@cache
-def _home() -> Path:
-    """Return a folder of this process that sessions may write to, gone when it ends."""
-    home = Path(tempfile.mkdtemp(prefix="backfill-testing-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    (home / "warehouse").mkdir()
-    return home
-
-
-@cache
-def _sessions() -> ModeSpark:
-    """Return the sessions of this process: the platform's settings, and no path that they may reach but `_home`."""
-    home = _home()
-    catalog = {"type": "sql", "uri": f"sqlite:///{home}/none.db", "warehouse": f"file://{home}/warehouse"}
-    return ModeSpark(load_settings(home=home, catalog=catalog))
-
-
-_numbers = count()
-
-
-def _new_folder() -> Path:
-    """Return a path below the warehouse that nothing has been written to."""
-    return _home() / "warehouse" / f"part-{next(_numbers)}"
-
-
-@contextmanager
-def _process_in(zone: str) -> Iterator[None]:
-    before = os.environ.get("TZ", "UTC")
-    os.environ["TZ"] = zone
-    time.tzset()
-    try:
-        yield
-    finally:
-        os.environ["TZ"] = before
-        time.tzset()
-
-
-@contextmanager
-def _listening() -> Iterator[list[str]]:
-    """Yield what will hold the clocks that an author's own Python code asks meanwhile, with the line of each."""
-    asked: list[str] = []
-    before = sys.getprofile()
-
-    def heard(frame: FrameType, event: str, called: Any) -> None:
-        name = getattr(called, "__name__", "")
-        if event != "c_call" or name not in _PYTHON_CLOCKS or not is_own(frame.f_code.co_filename):
-            return
-        owner = getattr(called, "__self__", None)
-        if owner is time or (isinstance(owner, type) and issubclass(owner, date)):
-            asked.append(f"{owner.__name__}.{name}() ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno})")
-
-    sys.setprofile(heard)
-    try:
-        yield asked
-    finally:
-        sys.setprofile(before)

@@ -1,0 +1,89 @@
+"""Columns and tables that a declaration names: that they are declared, and of a type that can be stored.
+
+Put here a mistake that any table can make with a name or a type. Which fields of a target name columns is `targets`' to
+say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from backfill_assets.declarations.canonical_types import canonical_type
+from backfill_assets.declarations.checking.names import did_you_mean
+from backfill_assets.declarations.schema import iceberg_type
+from manifests.errors import Problem
+
+TARGET_TYPES = "a target has str, pl.Int32, pl.Int64, bool, pl.Date, Instant and Annotated[pl.Decimal, p, s]"
+INPUT_TYPES = "an input table may have pl.Float64 and pl.List(...) besides the types of a target"
+ColumnTypes = Mapping[str, pl.DataType]
+
+
+# --- one kind of mistake each -----------------------------------------------------------------------------------------
+
+DATE = ("a date (pl.Date)", lambda kind: kind == pl.Date)
+INSTANT = ("an instant (ba.Instant, timestamptz)", lambda kind: kind == pl.Datetime("us", "UTC"))
+
+
+def in_columns(table: str, field: str, names: Iterable[str], of: str, columns: ColumnTypes) -> Iterator[Problem]:
+    """Say of names that must be columns of a table which of them are none."""
+    for name in names:
+        if name not in columns:
+            yield Problem(
+                f"{name!r} is no column of {of}" + did_you_mean(name, columns),
+                f"columns of {of} are {', '.join(columns)}",
+                "correct the name, or declare the column in the model",
+                f"{table}: {field}",
+            )
+
+
+def of_kind(
+    table: str, field: str, name: str, of: str, columns: ColumnTypes, kind: tuple[str, Callable[[Any], bool]]
+) -> Iterator[Problem]:
+    """Say that a name must be a column of a kind, and is none or of another."""
+    yield from in_columns(table, field, (name,), of, columns)
+    if name in columns and not kind[1](columns[name]):
+        yield Problem(
+            f"{name!r} of {of} is {columns[name]}",
+            f"{field} names {kind[0]}",
+            "name another column, or correct its type in the model",
+            f"{table}: {field}",
+        )
+
+
+def of_declared_table(
+    table: str, field: str, name: str, columns: Mapping[str, Any], offered: Sequence[str] | None = None
+) -> Iterator[Problem]:
+    """Say that a name must be a declared table, and is none."""
+    if name not in columns:
+        names = sorted(columns) if offered is None else offered
+        yield Problem(
+            f"no product declares the table {name!r}" + did_you_mean(name, names),
+            f"declared are {', '.join(names) or 'none'}",
+            "correct the name, or declare it as an InputTable of a product",
+            f"{table}: {field}",
+        )
+
+
+def in_iceberg(name: str, kind: pl.DataType) -> None:
+    """Require that a column has a type in Iceberg."""
+    iceberg_type(name, kind, 0)
+
+
+def in_digest(name: str, kind: pl.DataType) -> None:
+    """Require that a column has a type in Iceberg, and an encoding in the row digest."""
+    canonical_type(name, kind)
+    iceberg_type(name, kind, 0)
+
+
+def without_type(
+    table: str, columns: ColumnTypes, encode: Callable[[str, pl.DataType], None], rule: str
+) -> Iterator[Problem]:
+    """Say of each column that its type cannot be encoded."""
+    for name, kind in columns.items():
+        try:
+            encode(name, kind)
+        except (TypeError, ValueError) as error:
+            yield Problem(str(error), rule, "declare another type; money is a decimal", f"{table}: model")

@@ -1,0 +1,154 @@
+"""Mistakes in the run-level gates of a target: their names, tolerances, and what they look for by name.
+
+Put here what can be said of a gate before it judges anything. What a gate may be given is `declarations.target`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+from zoneinfo import available_timezones
+
+from backfill_assets.declarations.arguments import NAME, is_amount
+from backfill_assets.declarations.checking.columns import ColumnTypes, in_columns
+from backfill_assets.declarations.checking.names import did_you_mean, no_tuple, texts
+from backfill_assets.declarations.target import (
+    ACCEPTED_ROWS_GATE,
+    ALL_CHUNKS_GATE,
+    EXPECTED_ROWS_GATE,
+    PUBLISHED_RULES_GATE,
+    Reconciliation,
+    TargetTable,
+)
+from manifests.data_terms import OLD_DATA_GATE
+from manifests.errors import Problem
+
+_OFFSET = re.compile(r"[+-](0\d|1[0-8]):[0-5]\d")
+
+
+def _gates(target: TargetTable) -> Sequence[Any]:
+    """Return what is declared as the gates of a target."""
+    given: Any = target.reconciliations
+    return given if isinstance(given, (tuple, list)) else (given,)
+
+
+def not_gates(target: TargetTable) -> Iterator[Problem]:
+    """Say of what is declared as the gates of a target that it is no gate."""
+    field, made = f"{target.name}: reconciliations", "a gate is a Reconciliation, as `ba.change_gate()` returns one"
+    if not isinstance(target.reconciliations, (tuple, list)):
+        fix = "write (GATE,), with the comma"
+        yield Problem(f"it is {target.reconciliations!r}"[:200], "several gates are a tuple", fix, field)
+        return
+    for gate in _gates(target):
+        if not isinstance(gate, Reconciliation):
+            yield Problem(f"{gate!r} is no gate", made, "call the function that makes it", field)
+
+
+def with_gates(target: TargetTable) -> TargetTable:
+    """Return a target with those of its gates that are some."""
+    return replace(target, reconciliations=tuple(one for one in _gates(target) if isinstance(one, Reconciliation)))
+
+
+def _not_amounts(tolerances: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    for name, value in tolerances.items():
+        if not is_amount(value):
+            yield Problem(f"{name} is {value!r}", "a tolerance is a number, 0 or more", "for example 0.5", where)
+
+
+def _of_gate(target: TargetTable, gate: Reconciliation) -> Iterator[Problem]:
+    where = f"{target.name}: gate {gate.name}"
+    if not (isinstance(gate.name, str) and re.fullmatch(NAME, gate.name)):
+        rule = "a gate has a name of letters, digits and _"
+        yield Problem(f"name is {gate.name!r}", rule, "for example totals_agree", where)
+    yield from (replace(one, where=where) for one in gate.mistakes)
+    yield from _not_amounts(gate.tolerances, where)
+    if type(gate.exceptions_limit) is not int or gate.exceptions_limit < 0:
+        rule = "it is how many rows that disagree are kept, 0 or more"
+        yield Problem(f"exceptions_limit is {gate.exceptions_limit!r}", rule, "for example 10_000", where)
+
+
+def of_gates(target: TargetTable) -> Iterator[Problem]:
+    """Say what is wrong with the gates of a target, and with what is said of gates in it."""
+    yield from _not_amounts(target.tolerances, f"{target.name}: tolerances")
+    for gate in target.reconciliations:
+        yield from _of_gate(target, gate)
+    if target.live is not None:
+        yield from _not_amounts(target.live.tolerances, f"{target.name}: live")
+    own = [item.name for item in target.reconciliations if isinstance(item.name, str)]
+    known = [ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *own]
+    for name, times in Counter([*known, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, OLD_DATA_GATE]).items():
+        if times > 1:
+            yield Problem(
+                f"gate {name} is declared {times} times",
+                "a gate's name stands for one gate",
+                "give one of them another name",
+                f"{target.name}: reconciliations",
+            )
+    asked = {
+        "live": (target.live.gates if target.live else None, known),
+        "reconciled": (target.reconciled.gates if target.reconciled else None, target.published_gates),
+    }
+    for field, (names, there) in asked.items():
+        for name in names or ():
+            if name not in there:
+                yield Problem(
+                    f"{name!r} is no gate" + did_you_mean(name, there),
+                    f"gates are {', '.join(there)}",
+                    "correct the name",
+                    f"{target.name}: {field}",
+                )
+    for name in target.live.tolerances if target.live else ():
+        if name not in target.all_tolerances:
+            yield Problem(
+                f"{name!r} is no tolerance" + did_you_mean(name, target.all_tolerances),
+                f"tolerances are {', '.join(target.all_tolerances) or 'none'}",
+                "correct the name, or declare it in `tolerances`",
+                f"{target.name}: live",
+            )
+
+
+def of_needs(
+    target: TargetTable, gate: Reconciliation, own: ColumnTypes | None, source: ColumnTypes | None
+) -> Iterator[Problem]:
+    """Say of what a gate looks for by name what is not there: while it judges it would raise, once everything is computed."""
+    field, needs = f"gate {gate.name}", gate.needs
+    of = target.name
+    if own is not None and target.outline is not None:
+        of = f"the outline of {target.name}"
+        own = {name: own[name] for name in texts(target.outline.columns) if name in own}
+    for side, names, table, columns in (
+        ("source", needs.source, target.source, source),
+        ("target", needs.target, of, own),
+    ):
+        if isinstance(names, str):
+            yield no_tuple(f"{target.name}: {field}", f"its {side} columns are", names)
+        elif columns is not None:
+            yield from in_columns(target.name, field, names, table, columns)
+    if not _is_zone(needs.zone):
+        yield Problem(
+            f"{needs.zone!r} is no time zone" + did_you_mean(needs.zone, _zones()),
+            "a zone has its name in the time zone database, or is an offset",
+            "for example Europe/Rome, UTC or +02:00",
+            f"{target.name}: {field}",
+        )
+    for name in needs.tolerances:
+        if name not in target.all_tolerances:
+            yield Problem(
+                f"{name!r} is no tolerance" + did_you_mean(name, target.all_tolerances),
+                f"tolerances of {target.name} are {', '.join(target.all_tolerances) or 'none'}",
+                "correct the name, or declare it with its default in `tolerances`",
+                f"{target.name}: {field}",
+            )
+
+
+def _is_zone(name: Any) -> bool:
+    return isinstance(name, str) and (name == "UTC" or _OFFSET.fullmatch(name) is not None or name in _zones())
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())

@@ -1,0 +1,71 @@
+"""Why the module of a product could not be imported, in Python's words and with the product's line.
+
+Put here what is said of an error while a product is imported. What is wrong with a declaration that was imported is the
+other modules' to say; how products are found is `declarations.finding`'s.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+
+from backfill_assets.declarations.arguments import WrongArgumentsError
+from backfill_assets.declarations.checking.names import did_you_mean
+from backfill_assets.declarations.places import ROOT, is_core
+from manifests.errors import Problem
+
+_IMPORTING = Path(import_module.__code__.co_filename)
+"""Where Python's own function imports a product: the lines of the product come after it."""
+_NOT_IN_MODULE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+_NO_ARGUMENT = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+
+
+def import_problems(error: Exception, module: str) -> list[Problem]:
+    """Return what kept a product's module from being imported: the error, and the line of the product that it is in.
+
+    Of arguments that a declaration does not have, or lacks, each is a reason of its own.
+    """
+    if isinstance(error, WrongArgumentsError):
+        said = list(error.reasons)
+    else:
+        said = [str(error.msg) if isinstance(error, SyntaxError) else python_words(error)]
+    rule = "the modules of every product are imported before anything else is done"
+    fix = (
+        "correct that line, or leave the product out (`products` in backfill.toml names those that are served); "
+        f"the whole traceback: `python -c 'import {module}'`"
+    )
+    return [Problem(one, rule, fix, _line_of(error)) for one in said]
+
+
+def python_words(error: Exception) -> str:
+    """Return an error as Python words it, with the name that was probably meant."""
+    meant = ""
+    if isinstance(error, AttributeError) and error.name:
+        meant = did_you_mean(error.name, dir(error.obj))
+    elif isinstance(error, ImportError) and (found := _NOT_IN_MODULE.match(str(error))):
+        meant = did_you_mean(found[1], dir(sys.modules.get(found[2])))
+    elif isinstance(error, TypeError) and (found := _NO_ARGUMENT.match(str(error))):
+        function = getattr(sys.modules["backfill_assets"], found[1], None)
+        meant = did_you_mean(found[2], signature(function).parameters) if callable(function) else ""
+    return f"{type(error).__name__}: {error}{'' if 'id you mean' in str(error) else meant}"
+
+
+def _line_of(error: Exception) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_shown(Path(error.filename))}:{error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    at = max((number for number, frame in enumerate(frames) if Path(frame.filename) == _IMPORTING), default=-1)
+    inside = frames[at + 1 :]
+    # the line of the product, not the one in pandera or here that found the mistake
+    home = Path(inside[0].filename).parent if inside else ROOT
+    own = [frame for frame in inside if Path(frame.filename).is_relative_to(home) and not is_core(frame.filename)]
+    found = (own or inside[:1] or frames[at:] or frames)[-1]
+    return f"{_shown(Path(found.filename))}:{found.lineno}"
+
+
+def _shown(file: Path) -> str:
+    return str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else str(file)

@@ -1,0 +1,33 @@
+"""Names in a declaration: the one that was probably meant, and several where one text is given.
+
+Put here what does not depend on what the names are of; columns and tables are looked up in `columns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from manifests.errors import Problem
+
+
+def texts(value: Any) -> tuple[Any, ...]:
+    """Return the names of a field that has several; none of one that is a single text: `_single_texts` says so."""
+    return () if isinstance(value, str) else tuple(value)
+
+
+def no_tuple(where: str, what: str, value: str) -> Problem:
+    """Return the problem that one text is given where several names are wanted."""
+    return Problem(
+        f"{what} the text {value!r}",
+        "several names are a tuple; one name in brackets is no tuple",
+        f"write ({value!r},), with the comma",
+        where,
+    )
+
+
+def did_you_mean(name: Any, names: Iterable[str]) -> str:
+    """Return the name that was probably meant, to go on with in a message; nothing where none is close."""
+    close = get_close_matches(str(name), list(names), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,82 @@
+"""What an installation's products declare, held together when it is loaded: each mistake is a reason of one refusal.
+
+Put here what is said of products, and of all of them together. What is said of one table or one gate is the other modules'.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from backfill_assets.declarations.checking.columns import ColumnTypes
+from backfill_assets.declarations.checking.gates import not_gates, with_gates
+from backfill_assets.declarations.checking.imports import python_words
+from backfill_assets.declarations.checking.tables import of_input
+from backfill_assets.declarations.checking.targets import of_target
+from backfill_assets.declarations.quarantine import with_quarantines
+from backfill_assets.declarations.schema import dtypes
+from backfill_assets.declarations.target import InputTable, Product, TargetTable
+from manifests.errors import Problem
+
+
+def problems_of(declared: Sequence[Product]) -> list[Problem]:
+    """Return everything in the declarations of an installation's products that cannot be used."""
+    return list(_problems(declared))
+
+
+def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
+    inputs = [table for product in declared for table in with_quarantines(product.inputs)]
+    targets = [target for product in declared for target in product.targets]
+    columns: dict[str, ColumnTypes | None] = {}
+    tables: list[InputTable | TargetTable] = [*inputs, *targets]
+    for table in tables:
+        try:
+            columns[table.name] = dtypes(table.model)
+        except Exception as error:  # noqa: BLE001 - pandera raises what it meets in a model
+            columns[table.name] = None
+            yield Problem(
+                python_words(error), "pandera makes a schema of it", "correct the model", f"{table.name}: model"
+            )
+    yield from _twice(declared, inputs, targets)
+    references = {table.name for table in inputs if table.is_reference}
+    for product in declared:
+        named = {} if product.references is None else {"references": product.references}
+        named |= {f"loaders[{name!r}]": path for name, path in product.loaders.items()}
+        for name, path in named.items():
+            if not re.fullmatch(r"[\w.]+:\w+", path):
+                yield Problem(
+                    f"{name}={path!r}",
+                    "it names a function or an attribute of a module, as `module:name`",
+                    "write the full name of the module, a colon and the name",
+                    f"product {product.name}",
+                )
+        for name in product.loaders:
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+                yield Problem(
+                    f"a loader is named {name!r}",
+                    "it is a command: small letters, digits and hyphens, where a table's name has a dot",
+                    "for example case-events",
+                    f"product {product.name}",
+                )
+        for own in product.inputs:
+            yield from of_input(own, columns)
+        for target in product.targets:
+            yield from not_gates(target)
+            yield from of_target(with_gates(target), columns, references)
+
+
+def _twice(
+    declared: Sequence[Product], inputs: Sequence[InputTable], targets: Sequence[TargetTable]
+) -> Iterator[Problem]:
+    named = [table.name for table in inputs] + [target.name for target in targets]
+    named += [target.corrections.name for target in targets if target.corrections is not None]
+    kinds = {"table": named + [target.changes for target in targets], "product": [one.name for one in declared]}
+    for kind, names in kinds.items():
+        for name, times in Counter(names).items():
+            if times > 1:
+                yield Problem(
+                    f"{kind} {name} is declared {times} times",
+                    f"a name stands for one {kind} in all products",
+                    "give one of them another name; `<target>_changes` and `<input>_quarantine` are taken by the platform",
+                )

@@ -1,0 +1,55 @@
+"""Mistakes that every table can make, and those of an input table.
+
+Put here what is asked of a table because it is one. What only a target declares is `targets`'.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from backfill_assets.declarations.checking.columns import (
+    INPUT_TYPES,
+    INSTANT,
+    ColumnTypes,
+    in_iceberg,
+    of_declared_table,
+    of_kind,
+    without_type,
+)
+from backfill_assets.declarations.checking.names import texts
+from backfill_assets.declarations.target import InputTable, TargetTable
+from manifests.errors import Problem
+
+_NAME = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*")
+
+
+def of_input(table: InputTable, columns: Mapping[str, ColumnTypes | None]) -> Iterator[Problem]:
+    """Say what is wrong with the declaration of an input table."""
+    own = columns[table.name]
+    yield from of_every_table(table)
+    if own is None:
+        return
+    yield from without_type(table.name, own, in_iceberg, INPUT_TYPES)
+    if table.partition_by is not None:
+        yield from of_kind(table.name, "partition_by", table.partition_by, table.name, own, INSTANT)
+    if table.quarantine_of:
+        yield from of_declared_table(table.name, "quarantine_of", table.quarantine_of, columns)
+
+
+def of_every_table(table: InputTable | TargetTable) -> Iterator[Problem]:
+    """Say what is wrong with the name or the owners of a table."""
+    if not _NAME.fullmatch(table.name):
+        yield Problem(
+            f"a table is named {table.name!r}",
+            "a table's name is <namespace>.<table>, of letters, digits and underscores",
+            "for example silver.meter_daily",
+        )
+    wrong = [owner for owner in texts(table.owners) if not owner.startswith("team:") and "@" not in owner]
+    if wrong or isinstance(table.owners, str) or not table.owners:
+        yield Problem(
+            f"owners={table.owners!r}",
+            "an owner is team:NAME or an e-mail address, and a table has one or more",
+            'for example owners=("team:metering",)',
+            table.name,
+        )

@@ -1,0 +1,159 @@
+"""A value of a file as its column's declared type, or null where it would not be the same: nothing is rounded or guessed.
+
+Put here which types can become which, and how text is read as one. What is said of a value that is lost is `input_files`'.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+import pyarrow as arrow
+
+from backfill_assets.delivered_files import is_no_text
+from manifests.fields import EARLIEST, LATEST
+
+_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})$"
+"""A leap second (:60) is none: it would be stored as the next minute's first."""
+_LOCAL = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?$"
+_WHOLE = r"^[+-]?\d+$"
+_INTEGER = r"^[+-]?\d{16,38}$"
+"""So many digits may be more than a float has, and no more than an integer of Polars'."""
+_NOT_ZERO = r"^[+-]?[0.]*[1-9]"
+_NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
+
+
+def can_hold(declared: pl.DataType, found: Any) -> bool:
+    """Return whether values of an Arrow type can be compared, one by one, with what they become as the declared type."""
+    kinds = arrow.types
+    if kinds.is_null(found):  # a writer that infers types has found no value; whether there may be none says the model
+        return True
+    if kinds.is_dictionary(found):
+        return can_hold(declared, found.value_type)
+    if isinstance(declared, pl.List):
+        is_list = kinds.is_list(found) or kinds.is_large_list(found)
+        return is_list and bool(can_hold(declared.inner, found.value_type))  # type: ignore[arg-type]
+    base = declared.base_type()
+    if base == pl.String:
+        return bool(kinds.is_string(found) or kinds.is_large_string(found) or kinds.is_string_view(found))
+    if base in {pl.Int32, pl.Int64}:
+        return bool(kinds.is_integer(found))
+    if base == pl.Float64:
+        return bool(kinds.is_floating(found) or kinds.is_integer(found))
+    if base == pl.Decimal:
+        return bool(kinds.is_decimal128(found) or kinds.is_integer(found))
+    if base == pl.Datetime:
+        return bool(kinds.is_timestamp(found) and found.tz is not None)
+    same = {pl.Boolean: kinds.is_boolean, pl.Date: kinds.is_date32}.get(base)
+    return same is not None and bool(same(found))
+
+
+def may_be(declared: pl.DataType) -> str:
+    """Say of which types of a Parquet file `can_hold` accepts a column."""
+    if isinstance(declared, pl.List):
+        return f"lists: their elements from {may_be(declared.inner)}"  # type: ignore[arg-type]
+    base = declared.base_type()
+    words = {
+        pl.String: "text",
+        pl.Int32: "integers of any width",
+        pl.Int64: "integers of any width",
+        pl.Float64: "floating-point numbers or integers",
+        pl.Decimal: "decimals or integers",
+        pl.Datetime: "timestamps with a time zone, of any unit",
+        pl.Boolean: "booleans",
+        pl.Date: "days (date32)",
+    }
+    return words.get(base, "its declared type alone")
+
+
+def local_instant(text: pl.Expr) -> pl.Expr:
+    """Return whether text is an existing date and time that says no offset from UTC, and so no instant."""
+    parsed = text.str.replace(" ", "T", literal=True).str.replace(r"T(\d{2}:\d{2})$", "T${1}:00")
+    exists = parsed.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False).is_not_null()
+    return text.str.contains(_LOCAL) & exists
+
+
+def as_declared(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
+    """Return a column with its declared type; null where the value would not be the same, or no run could reach its day."""
+    if isinstance(found, pl.Null):
+        return column.cast(declared)
+    if isinstance(declared, pl.List):
+        return _typed_lists(column, instance_of(found.inner), instance_of(declared.inner))  # type: ignore[attr-defined]
+    converted = _converted(column, found, declared)
+    if isinstance(declared, (pl.Date, pl.Datetime)):
+        return pl.when(converted.dt.year().is_between(EARLIEST.year, LATEST.year)).then(converted)
+    if isinstance(declared, pl.String):
+        return pl.when(~is_no_text(converted)).then(converted)
+    return converted
+
+
+def instance_of(kind: Any) -> pl.DataType:
+    """Return a type as an object: pandera and lists have those without parameters as classes."""
+    found: pl.DataType = kind() if isinstance(kind, type) else kind
+    return found
+
+
+def within_reach(instants: pl.Expr, found: pl.DataType) -> pl.Expr:
+    """Return instants without those that no run could reach: of some units, Polars cannot even convert them."""
+    a_second = {"ms": 10**3, "us": 10**6, "ns": 10**9}[found.time_unit]  # type: ignore[attr-defined]
+    first, after = (
+        int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * a_second for year in (EARLIEST.year, LATEST.year + 1)
+    )
+    reached = instants.to_physical().cast(pl.Int128).is_between(pl.lit(first, pl.Int128), pl.lit(after - 1, pl.Int128))
+    return pl.when(reached).then(instants)
+
+
+def _typed_lists(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
+    """Return lists with elements of their declared type; null where one of them would not be the same."""
+    element = pl.element()
+    typed = as_declared(element, found, declared)
+    lost = column.list.eval(element.is_not_null() & typed.is_null()).list.any()
+    return pl.when(~lost).then(column.list.eval(typed))
+
+
+def _converted(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
+    if found == declared:
+        return column
+    if isinstance(found, pl.String) and not isinstance(declared, pl.String):
+        return _parsed(column, declared)
+    if isinstance(declared, pl.Datetime):
+        # by instant: another zone is another way to write it
+        column = within_reach(column, found)
+        converted = column.dt.convert_time_zone("UTC").dt.cast_time_unit("us")
+        back = converted.dt.cast_time_unit(found.time_unit)  # type: ignore[attr-defined]
+        return pl.when(back == column.dt.convert_time_zone("UTC")).then(converted)
+    converted = column.cast(declared, strict=False)
+    if isinstance(declared, pl.Float64):
+        return pl.when(converted.is_nan() | (converted.cast(found, strict=False) == column)).then(converted)
+    return pl.when(converted.cast(found, strict=False) == column).then(converted)
+
+
+def _parsed(text: pl.Expr, declared: pl.DataType) -> pl.Expr:
+    """Return what text says as a declared type; null where it does not say one."""
+    if isinstance(declared, pl.Boolean):
+        lower = text.str.to_lowercase()
+        return pl.when(lower.is_in(["true", "false"])).then(lower == "true")
+    if isinstance(declared, pl.Date):
+        # the pattern decides: Polars takes signs and days of one digit
+        return pl.when(text.str.contains(_DAY)).then(text.str.to_date("%Y-%m-%d", strict=False, exact=True))
+    if isinstance(declared, pl.Datetime):
+        plain = text.str.replace(" ", "T", literal=True).str.replace(r"Z$", "+00:00")
+        seconds = plain.str.replace(r"T(\d{2}:\d{2})([+-])", "T${1}:00${2}")
+        return pl.when(text.str.contains(_INSTANT)).then(
+            seconds.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%#z", time_unit="us", time_zone="UTC", strict=False)
+        )
+    if isinstance(declared, pl.Decimal):
+        fits = text.str.contains(rf"^[+-]?\d*(\.\d{{0,{declared.scale}}}0*)?$") & text.str.contains(r"\d")
+        return pl.when(fits).then(text.cast(declared, strict=False))
+    if isinstance(declared, pl.Float64):
+        number = text.cast(declared, strict=False)
+        # a decimal fraction is the float next to it; an integer, a number too large or one too small has to be the same
+        whole = pl.when(text.str.contains(_INTEGER)).then(text.str.strip_prefix("+"))
+        changed = number.is_infinite() | ((number == 0) & text.str.contains(_NOT_ZERO))
+        rounded = whole.is_not_null() & (
+            whole.cast(pl.Int128, strict=False) != number.cast(pl.Int128, strict=False)
+        ).fill_null(value=True)
+        return pl.when(text.str.contains(_NUMBER) & ~changed & ~rounded).then(number)
+    return pl.when(text.str.contains(_WHOLE)).then(text.cast(declared, strict=False))

@@ -1,0 +1,92 @@
+"""What comes next for a run, in the words of its page.
+
+Put here what a state, a launch or a stop asks of people. What has happened is `run_page`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from backfill_assets.defs.starting import Starting
+from backfill_assets.ui.html_parts import time_html
+from manifests.chunks import in_words
+from manifests.lifecycle import RunState
+from resources.ledger.facade import RAISED, ChunkRecord, Ledger, RunRecord, Verdict
+
+_NEXT = {
+    RunState.DRAFT: "plan it: <code>backfill plan</code>",
+    RunState.PLANNED: "somebody other than the requester approves or rejects it",
+    RunState.APPROVED: "launch its chunks on the asset in Dagster, or <code>backfill run</code>",
+    RunState.RUNNING: "its chunks are being computed and gated",
+    RunState.STAGED: "its run-level gates judge it, in the launch that staged it; if that has ended, launch it again: nothing "
+    "is computed again, and the gates judge",
+}
+
+
+def is_under_way(ledger: Ledger, record: RunRecord, starting: Sequence[Starting]) -> bool:
+    """Return whether a run's page says something else in a moment, without a person's doing."""
+    manifest = record.manifest
+    by_sensor = manifest.execution_mode.publishes and not manifest.safety.requires_manual_publish
+    is_busy = record.state is RunState.RUNNING or (record.state is RunState.VALIDATED and by_sensor)
+    return bool(starting) or (is_busy and ledger.launches.waits(record) is None)
+
+
+def launched_html(one: Starting) -> str:
+    """Say of what Dagster was asked to do that it was, from its first moment on."""
+    what = "Its publication was asked for" if one.publishes else "Launched"
+    link = f"<a href='{escape(one.address)}'>in Dagster</a>"
+    by = f" by {escape(one.by)}" if one.by else ""
+    return f"<p><b>{what}</b> {time_html(one.at)}{by} {link}: {escape(one.doing)}.</p>"
+
+
+def next_step(
+    ledger: Ledger,
+    record: RunRecord,
+    chunks: Sequence[ChunkRecord],
+    verdicts: Sequence[Verdict],
+    starting: Sequence[Starting],
+) -> str:
+    """Say what comes next: a launch where one is waited for and none is on its way, else what the state says."""
+    waiting = ledger.launches.waits(record, chunks=chunks)
+    launched = any(not one.publishes for one in starting)
+    if launched and (waiting is not None or record.state in {RunState.APPROVED, RunState.FAILED}):
+        stop = None if waiting is None else waiting.stop
+        stopped = "" if stop is None else f"<p class=why><b>Stopped:</b> {escape(str(stop))}.</p>"
+        after = "" if stop is None else "; what was asked for before the stop does not end it"
+        return f"{stopped}<p><b>Next:</b> the launch in Dagster computes its chunks and has them gated{after}.</p>"
+    if waiting is None:
+        what = _NEXT.get(record.state, "")
+        if record.state is RunState.VALIDATED:
+            what = _when_validated(record)
+        elif record.state is RunState.STAGED and (asking := ledger.asking(record.run_id)):
+            gates = " and ".join(escape(one.gate) for one in asking)
+            what = f"an owner of the table accepts what {gates} found: <code>backfill accept-change</code>, or it is rejected"
+        elif record.state is RunState.FAILED and any(one.details.get(RAISED) for one in verdicts if not one.chunk):
+            again = f"<code>backfill run {escape(record.run_id)}</code>"
+            what = f"a gate could not judge; if the cause was outside it, launch again ({again}): nothing is computed again, and "
+            what += (
+                "the gates judge. Else correct the gate: the corrected code is another one, and the change a new run"
+            )
+        elif record.state is RunState.FAILED and all(one.passed for one in verdicts):
+            again = f"<code>backfill run {escape(record.run_id)}</code>"
+            what = f"if the cause was outside the code and its input, launch it again ({again}): what is staged is not computed "
+            what += "again. Else correct them: the change is then a new run with a manifest of its own"
+        elif record.state is RunState.FAILED:
+            rows, end = (f"<code>backfill {one} {escape(record.run_id)}</code>" for one in ("exceptions", "reject"))
+            what = f"see the gates below and the rows that they found ({rows}). What is computed stays; the corrected change is a "
+            what += f"new run with a manifest of its own, and {end} ends this one"
+        return f"<p><b>Next:</b> {what}.</p>" if what else ""
+    stopped = "" if waiting.stop is None else f"<p class=why><b>Stopped:</b> {escape(str(waiting.stop))}.</p>"
+    what = f"its chunks {in_words(waiting.chunks)}" if waiting.chunks else "its chunks"
+    command = f"<code>backfill {'run' if waiting.stop is None else 'resume'} {escape(record.run_id)}</code>"
+    return f"{stopped}<p><b>Next:</b> it waits for a launch: launch {what} in Dagster, or {command}.</p>"
+
+
+def _when_validated(record: RunRecord) -> str:
+    """Say what becomes of a run that has passed its gates."""
+    if not record.manifest.execution_mode.publishes:
+        return f"nothing: its mode is {record.mode}, and it is never published; what it has found is below"
+    if record.plan.manual_publish:
+        return f"somebody publishes it: <code>backfill publish {escape(record.run_id)}</code>, or the job publish_run in Dagster"
+    return "the sensor publishes it within seconds, unless a freeze holds it"

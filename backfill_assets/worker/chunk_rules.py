@@ -1,0 +1,163 @@
+"""The rules that rows of a chunk are held against: those of the model, and those that every chunk has.
+
+Put here a rule about the rows of every table, and how rules are put together for a bundle or a chunk. Which rows are held
+against them, and when, is `chunk_gate`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from datetime import date, datetime
+from functools import cache
+from typing import Any
+
+import pandera.polars as pa
+import polars as pl
+from pandera.errors import SchemaError, SchemaErrors
+
+from backfill_assets.declarations.pandera_private import is_built_in
+from backfill_assets.declarations.schema import is_row_rule
+from backfill_assets.worker.gate_tasks import GateSpec
+from backfill_assets.worker.references import named
+from backfill_assets.worker.violations import SAMPLE_ROWS, Violation, add_violation, shown_row
+
+_VALUE_CHECKS = frozenset(
+    {
+        "equal_to",
+        "not_equal_to",
+        "greater_than",
+        "greater_than_or_equal_to",
+        "less_than",
+        "less_than_or_equal_to",
+        "in_range",
+        "isin",
+        "notin",
+        "str_matches",
+        "str_contains",
+        "str_startswith",
+        "str_endswith",
+        "str_length",
+    }
+)
+"""pandera's own checks of one value at a time; whatever else a model declares may look at several rows."""
+CHUNK_RULE = "in its chunk"
+KEY_RULE = "unique key"
+FILES_RULE = "files have disjoint key ranges"
+ROWS_RULE = "rows as staged"
+MEASURE_RULE = "measure does not raise"
+OUTLINE_RULE = "outline does not raise"
+_CONSTANT = "constant "
+_RULE_LENGTH = 100
+
+
+def rule_name(rule: str) -> str:
+    """Return the name of a rule without what differs from chunk to chunk and from run to run: its days and constants."""
+    if rule.partition(": ")[2].startswith(f"{CHUNK_RULE},"):
+        return f"{rule.partition(': ')[0]}: {CHUNK_RULE}"
+    if rule.partition(": ")[2].startswith(_CONSTANT):
+        return f"{rule.partition(': ')[0]}: {_CONSTANT.strip()}"
+    return rule[:_RULE_LENGTH]
+
+
+@cache
+def _base_schema(model: str) -> pa.DataFrameSchema:
+    declared: type[pa.DataFrameModel] = named(model)
+    return declared.to_schema()
+
+
+def lies_in(days: pl.Series, start: date, end: date) -> bool:
+    """Whether there are days, and all of them are in a chunk; what is no date is left to pandera."""
+    first, last = (days.min(), days.max()) if days.dtype == pl.Date else (None, None)
+    return isinstance(first, date) and isinstance(last, date) and start <= first and last <= end
+
+
+def schema_for(
+    spec: GateSpec, start: date, end: date, *, rows_pass: bool, keys_pass: bool, days_pass: bool
+) -> pa.DataFrameSchema | None:
+    """Return the model's schema with what is true of this run and chunk, without the rules that are known to hold.
+
+    A shallow copy, made for every file. None where nothing is left to be looked at.
+
+    Args:
+        spec: what the chunk is held against.
+        start: its first day.
+        end: its last day.
+        rows_pass: whether the rules about single rows hold.
+        keys_pass: whether each key is above the one before it, and so unique.
+        days_pass: whether every day lies in the chunk.
+    """
+    schema = _with_run_rules(spec)
+    if keys_pass:
+        schema.unique = None
+    in_chunk = [] if days_pass else [pa.Check.in_range(start, end, error=f"{CHUNK_RULE}, {start} to {end}")]
+    if rows_pass:
+        schema.strict = False
+        schema.checks = [one for one in schema.checks if not is_row_rule(one)]
+        others = {
+            name: [one for one in column.checks if not _is_value_rule(one)] for name, column in schema.columns.items()
+        }
+        others[spec.day_column] += in_chunk
+        schema.columns = {
+            name: _column(schema.columns[name], checks, nullable=True) for name, checks in others.items() if checks
+        }
+        return schema if schema.columns or schema.checks or schema.unique else None
+    day = schema.columns[spec.day_column]
+    schema.columns[spec.day_column] = _column(day, [*day.checks, *in_chunk], nullable=day.nullable)
+    return schema
+
+
+def row_rules(spec: GateSpec) -> pa.DataFrameSchema:
+    """Return the model's columns, types and rules about single rows: the part that several chunks can share."""
+    schema = _with_run_rules(spec)
+    schema.checks, schema.unique = [one for one in schema.checks if is_row_rule(one)], None
+    for name, column in schema.columns.items():
+        schema.columns[name] = _column(column, filter(_is_value_rule, column.checks), nullable=column.nullable)
+    return schema
+
+
+def _is_value_rule(check: pa.Check) -> bool:
+    return check.name in _VALUE_CHECKS and is_built_in(check)
+
+
+def _with_run_rules(spec: GateSpec) -> pa.DataFrameSchema:
+    schema = copy(_base_schema(spec.model))
+    schema.columns = dict(schema.columns)
+    schema.unique = list(spec.key)  # whether or not the model says so
+    for name, value in spec.lineage.items():
+        shown = value.isoformat() if isinstance(value, datetime) else value
+        column = schema.columns[name]
+        constant = pa.Check.eq(value, error=f"{_CONSTANT}{shown}")
+        schema.columns[name] = _column(column, [*column.checks, constant], nullable=column.nullable)
+    return schema
+
+
+def _column(column: Any, checks: Iterable[pa.Check], *, nullable: bool) -> Any:
+    changed = copy(column)
+    changed.checks, changed.nullable = list(checks), nullable
+    return changed
+
+
+def check_rows(schema: pa.DataFrameSchema, frame: pl.DataFrame, violations: dict[str, Violation]) -> None:
+    """Hold rows against a schema, and add the rules that they break."""
+    try:
+        schema.validate(frame, lazy=True)
+    except SchemaErrors as errors:
+        _read_failures(errors.failure_cases, frame, violations)
+    except SchemaError as error:
+        add_violation(violations, str(error)[:200], 1, [])
+
+
+def _read_failures(cases: pl.DataFrame, frame: pl.DataFrame, violations: dict[str, Violation]) -> None:
+    for (column, check), group in cases.group_by("column", "check", maintain_order=True):
+        rule = str(check) if column is None or group["schema_context"][0] == "DataFrameSchema" else f"{column}: {check}"
+        if str(check) == "multiple_fields_uniqueness":
+            rule = KEY_RULE
+        rows = group["index"].drop_nulls().unique(maintain_order=True)
+        count = rows.len() or group.height
+        sample = (
+            frame[rows.head(SAMPLE_ROWS).to_list()].to_dicts()
+            if rows.len()
+            else [{"found": str(case)[:500]} for case in group["failure_case"].head(SAMPLE_ROWS)]
+        )
+        add_violation(violations, rule, count, [shown_row(row) for row in sample])

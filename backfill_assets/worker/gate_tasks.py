@@ -1,0 +1,120 @@
+"""What the gate of a chunk gets, and what it says: plain data, as JSON between Spark and its workers.
+
+Put here a field that goes to a worker or comes back. What is done with it is `chunk_gate`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.worker.references import reference_to
+from backfill_assets.worker.violations import Violation
+from manifests.canonical import plain
+from resources.files.fingerprints import Fingerprint
+
+
+@dataclass(frozen=True)
+class GateSpec:
+    """What the files of every chunk of one run are held against.
+
+    `model`, `measure` and `outline` are named `module:attribute`, so that a worker imports them from the same installed
+    package. `lineage` has the planned value of each lineage column. `schema` is that of the table (Iceberg JSON) where its
+    files are read as readers see them: a column that a file has not yet is NULL. Staged files have every column.
+    """
+
+    model: str
+    key: tuple[str, ...]
+    day_column: str
+    lineage: Mapping[str, Any]
+    measure: str | None
+    outline: str | None = None
+    outline_columns: tuple[str, ...] = ()
+    schema: str = ""
+
+
+@dataclass(frozen=True)
+class GateTask:
+    """The staged files of one chunk; `rows` as counted from their footers when they were staged.
+
+    `outline` is the path that its outline is written to: a new one each time, so that nothing is ever overwritten. `digest`
+    are the columns that its digest is made of: all that the model declares, if none are given.
+    """
+
+    chunk: str
+    attempt: int
+    start: date
+    end: date
+    paths: tuple[str, ...]
+    rows: int
+    outline: str = ""
+    digest: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What the gate saw of one chunk.
+
+    `measures` are rows of slice columns and sums; `digest` is empty where the rows could not be put in key order;
+    `outline` is the path of the outline, empty where none was written; `hashes` are those of the files by path; `sums` are
+    those of the number columns, exact, as text.
+    """
+
+    chunk: str
+    attempt: int
+    rows: int
+    digest: str
+    measures: list[dict[str, Any]]
+    violations: list[Violation]
+    outline: str = ""
+    hashes: Mapping[str, Fingerprint] = field(default_factory=dict)
+    sums: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no rule is broken."""
+        return not self.violations
+
+    @property
+    def summary(self) -> str:
+        """Say in one line what was found."""
+        if self.passed:
+            return f"{self.rows:,} rows pass every rule"
+        return "; ".join(f"{violation.rule}: {violation.count:,}" for violation in self.violations)
+
+
+def spec_of(target: TargetTable, lineage: Mapping[str, Any]) -> GateSpec:
+    """Return what the chunks of a target are held against, with the planned value of each lineage column."""
+    return GateSpec(
+        model=reference_to(target.model),
+        key=target.key,
+        day_column=target.day_column,
+        lineage=lineage,
+        measure=None if target.measure is None else reference_to(target.measure),
+        outline=None if target.outline is None else reference_to(target.outline.rows),
+        outline_columns=() if target.outline is None else target.outline.columns,
+    )
+
+
+def task_to_json(task: GateTask) -> str:
+    """Return a task as JSON."""
+    return json.dumps(plain(task))
+
+
+def task_from_json(text: str) -> GateTask:
+    """Return the task that `task_to_json` wrote."""
+    data = json.loads(text)
+    data["start"], data["end"] = date.fromisoformat(data["start"]), date.fromisoformat(data["end"])
+    return GateTask(**{**data, "paths": tuple(data["paths"]), "digest": tuple(data["digest"])})
+
+
+def result_from_json(text: str) -> GateResult:
+    """Return a result that a worker sent."""
+    data = json.loads(text)
+    hashes = {path: Fingerprint(*both) for path, both in data["hashes"].items()}
+    violations = [Violation(**violation) for violation in data["violations"]]
+    return GateResult(**{**data, "violations": violations, "hashes": hashes})

@@ -1,0 +1,43 @@
+"""Rows and files of a chunk in key order.
+
+Put here how they are brought into it. What the order is used for is for the digest, the gate and the merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from backfill_assets.worker.violations import Violation, add_unreadable
+
+
+def in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str, Violation]) -> list[str]:
+    """Return the files of a chunk by their first keys; one that cannot be read, or has no row, is left out."""
+    if len(paths) <= 1:
+        return list(paths)
+    first_keys = []
+    for path in paths:
+        try:
+            head = pl.scan_parquet(path, hive_partitioning=False).select(key).head(1).collect()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            add_unreadable(violations, path, error)
+            continue
+        if head.height:
+            first_keys.append((head.row(0), path))
+    # a null in a key is the row rules' to report; here it only must not stop the sorting
+    first_keys.sort(key=lambda pair: [(value is not None, value) for value in pair[0]])
+    return [path for _, path in first_keys]
+
+
+def by_key(frame: pl.DataFrame, key: Sequence[str]) -> tuple[pl.DataFrame, bool]:
+    """Return the frame in key order, and whether every key is there and above the one before it."""
+    if not set(key) <= set(frame.columns):
+        return frame, False
+    ordered = pl.lit(False)
+    for column in reversed(key):
+        before = pl.col(column).shift(1)
+        ordered = (pl.col(column) > before) | ((pl.col(column) == before) & ordered)
+    if frame.height <= 1 or frame.lazy().select(ordered.slice(1).all(ignore_nulls=False)).collect().item() is True:
+        return frame, True
+    return frame.sort(key), False

@@ -1,0 +1,83 @@
+"""Who may act in a role, break the glass or ask for a run, and how old a run may become, by the policy.
+
+Put here why a person or a run is refused by a rule. Which rule counts is `policy`'s; who has decided what is the ledger's.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from manifests.errors import Problem
+from manifests.model import RunManifest
+from manifests.policy import Policy, Role, Rule
+
+
+def role_problems(policy: Policy, rule: Rule, role: Role, by: str, table: str) -> list[Problem]:
+    """Say why a person may not act in a role."""
+    entries = rule.of(role)
+    if entries is None or policy.includes(entries, by):
+        return []
+    return [
+        Problem(
+            f"'{by}' is no {role} of {table}",
+            f"the policy '{policy.name}' names {', '.join(entries) or 'nobody'}",
+            policy.way_out(entries, f"have the policy changed ({role}s of the rule for {', '.join(rule.tables)})"),
+        )
+    ]
+
+
+def break_glass_problems(policy: Policy, rule: Rule, by: str, reason: str, table: str) -> list[Problem]:
+    """Say why a person may not break the glass."""
+    problems = []
+    if len(reason.strip()) < 10:  # noqa: PLR2004 - as a manifest's reason
+        problems.append(
+            Problem(
+                f"the reason '{reason}' is too short", "who breaks the glass says why", "give at least 10 characters"
+            )
+        )
+    if not policy.includes(rule.break_glass, by):
+        problems.append(
+            Problem(
+                f"'{by}' may not break the glass for {table}",
+                f"the policy '{policy.name}' names {', '.join(rule.break_glass) or 'nobody'}",
+                policy.way_out(rule.break_glass, "wait for those who may decide without it"),
+            )
+        )
+    return problems
+
+
+def age_problems(
+    rule: Rule, run_id: str, *, planned_at: datetime, approved_at: datetime | None, at: datetime
+) -> list[Problem]:
+    """Say why a run is too old to be computed or published.
+
+    Args:
+        rule: the rule for the run.
+        run_id: the run.
+        planned_at: when its plan was made.
+        approved_at: when that was approved; None if it is not.
+        at: now; never before the newest instant on record, so that a clock set back makes nothing younger.
+    """
+    problems = []
+    for what, since, limit in (
+        ("planned", planned_at, rule.max_age_days.since_planning),
+        ("approved", approved_at, rule.max_age_days.since_approval),
+    ):
+        if since is None or limit is None or at - since <= timedelta(days=limit):
+            continue
+        days = (at - since) / timedelta(days=1)
+        problems.append(
+            Problem(
+                f"run '{run_id}' was {what} {days:,.1f} days ago ({since:%Y-%m-%d %H:%M} UTC)",
+                f"the policy allows {limit:g} days from there to the publication",
+                f"`backfill cancel {run_id} --by NAME`, and plan the change again under a new run id",
+            )
+        )
+    return problems
+
+
+def request_problems(policy: Policy, manifest: RunManifest) -> list[Problem]:
+    """Say why the policy does not let the requester ask for this run."""
+    table = manifest.target.table
+    rule = policy.rule_for(table, manifest.kind)
+    return role_problems(policy, rule, Role.REQUESTER, manifest.requested_by, table)
