@@ -52,8 +52,8 @@ while True:
 """
 ENDING = """
 import os, subprocess, sys
-from backfill_assets.ui import serving
-with serving._ends_what_it_started():
+from backfill_assets.ui import orphans
+with orphans.ends_what_it_started():
     child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], stdout=subprocess.PIPE)
     child.stdout.readline()
 print(orphans.descendants(os.getpid()))
