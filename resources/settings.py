@@ -26,7 +26,7 @@ from manifests.canonical import sha256_of
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import TEXT_RULE, not_text
-from resources.head_places import is_place, shown
+from resources.files.head_places import is_place, shown
 
 CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
 DAGSTER_STORAGE_VARIABLE = "BACKFILL_DAGSTER_STORAGE_URL"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from manifests.canonical import canonical_json
 from resources.evidence.chain import Link, ReadChain, create
-from resources.head_places import GIT, is_address, shown
+from resources.files.head_places import GIT, is_address, shown
 
 _SECONDS = 10
 _FILE = re.compile(r"head-(\d{8,})-([0-9a-f]{64})\.json")

@@ -13,7 +13,7 @@ import pytest
 
 from resources.evidence.chain import Chain
 from resources.evidence.heads import keep_head, kept_heads, not_extended
-from resources.head_places import shown
+from resources.files.head_places import shown
 
 
 @pytest.fixture
