@@ -27,6 +27,7 @@ from benchmarks.small_table import closed, declared, manifest, planned, staged
 from resources.evidence.store import KEPT, EvidenceStore
 from resources.lakehouse.facade import local_path
 from resources.ledger import transactions
+from resources.ledger.moments import Moment
 
 WINTER = ("2020-01-01", "2020-02-29")
 
@@ -242,14 +243,15 @@ def plan_anew(platform: Platform) -> None:
 
 
 def late(monkeypatch: pytest.MonkeyPatch, looks: str, act: Callable[[], Any]) -> None:
-    """Have somebody act just before one of the doctor's looks."""
-    real, acts = getattr(doctor, looks), once(act)
+    """Have somebody act just before one of the doctor's looks: a function of its own, or of a moment of the ledger."""
+    of = doctor if hasattr(doctor, looks) else Moment
+    real, acts = getattr(of, looks), once(act)
 
-    def after(*of: Any) -> Any:
+    def after(*given: Any, **named: Any) -> Any:
         acts()
-        return real(*of)
+        return real(*given, **named)
 
-    monkeypatch.setattr(doctor, looks, after)
+    monkeypatch.setattr(of, looks, after)
 
 
 @pytest.mark.parametrize("work", [stop, cancel, compute, replace, undo, plan_anew])

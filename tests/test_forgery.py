@@ -1580,8 +1580,10 @@ def test_a_link_about_an_entry_that_is_still_to_come_makes_no_honest_one_wrong(p
 
 
 def test_a_link_about_an_entry_far_away_keeps_the_newest_one_from_no_link(platform: Platform) -> None:
-    with mock.patch.object(platform.ledger.journal, "chain", None):
-        platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
+    chain = platform.evidence.chain
+    platform.ledger.journal.chain = None
+    platform.ledger.stops.stop("waiting", by="olga", through="backfill stop")
+    platform.ledger.journal.chain = chain
     with platform.ledger.engine.connect() as connection:
         newest = journal.newest(connection)
     _of_the_journal(platform, 10**9)

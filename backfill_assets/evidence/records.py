@@ -688,6 +688,29 @@ def require_explained(platform: Platform, run_id: str) -> None:
         )
 
 
+def require_own_rows(platform: Platform, run_id: str) -> None:
+    """Refuse to take back or to bring back a run whose own rows are not what its transactions have written.
+
+    What is wrong with the rest of the journal keeps nobody from taking a publication back.
+
+    Raises:
+        PublicationRefused: naming each row.
+    """
+    with platform.ledger.reading() as moment:
+        wrong = moment.unexplained(moment.explain_run(run_id), run_id)
+    if wrong:
+        shown = [f"{one.where}: {one.what}" for one in wrong[:_SHOWN]]
+        more = f"\n      and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise PublicationRefused(
+            Problem(
+                f"the ledger's rows of '{run_id}' were changed by hand:\n      " + "\n      ".join(shown) + more,
+                "what is taken back, or brought back, is what the run's own transactions have recorded",
+                f"`backfill verify {run_id}`; find out who has changed it, put back what was there, or restate the scope with a "
+                "new run",
+            )
+        )
+
+
 def require_vouched_for(platform: Platform, run_id: str) -> None:
     """Refuse to publish a run beside whose evidence records lie that no link of the chain vouches for.
 

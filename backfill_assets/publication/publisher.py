@@ -23,6 +23,7 @@ from backfill_assets.evidence.records import (
     require_explained,
     require_no_later,
     require_of_the_run,
+    require_own_rows,
     require_unharmed,
     require_vouched_for,
 )
@@ -414,7 +415,7 @@ def _set_out_to_undo(platform: Platform, change: Change, action: str, lease: Lea
     undone, base = undone_by([one.change for one in done_before]), done_before[-1].snapshot_id
     has_undone = change.has_begun(action) and change.strategy.has_undone(change, action, len(done_before) + 1)
     if not has_undone:
-        require_explained(platform, run_id)
+        require_own_rows(platform, run_id)
     files = [] if has_undone else change.strategy.returning(change, action, undone)
     while True:
         held_against = "" if has_undone else platform.policy.hash
@@ -466,7 +467,7 @@ def _accept(platform: Platform, record: RunRecord, lease: Lease) -> Published:
         require_newest(change, landed)
         held_against = "" if change.has_begun(ACCEPT) else held_against
     if held_against:  # what has landed is put on record, whatever the policy says today
-        require_explained(platform, run_id)
+        require_own_rows(platform, run_id)
         _require_nobody_erased(platform, change)
     base, ref = record.plan.base_snapshot_id, record.plan.version or ""
     entry = platform.ledger.open_publication(

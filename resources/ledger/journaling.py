@@ -70,7 +70,7 @@ class Journal:
         return chain_of(self.engine)
 
     @chain.setter
-    def chain(self, chain: Chain) -> None:
+    def chain(self, chain: Chain | None) -> None:
         self.engine.update_execution_options(**{CHAIN: chain})
 
     def newest_link(self) -> list[Link]:
