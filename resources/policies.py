@@ -83,7 +83,7 @@ def _require_one_line(path: Path, number: int, cells: Sequence[str], width: int)
     """Refuse a row of another width than its header's, and a cell over several lines: its quote has swallowed other rows."""
     if len(cells) != width:
         what = f"line {number} of {path} has {len(cells)} cells, and the header {width}"
-    elif any(len(cell.splitlines()) > 1 for cell in cells):
+    elif any({"\n", "\r"} & set(cell) for cell in cells):
         what = f"a cell of {path} that ends in line {number} goes over several lines"
     else:
         return

@@ -20,6 +20,7 @@ from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor import examine, mend
 from backfill_assets.planning import resolve as planning
+from backfill_assets.publication import announcements, conflicts, requirements
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
 from backfill_assets.staging import executor
@@ -536,7 +537,7 @@ def test_a_clock_that_is_set_back_between_attempts_changes_nothing(
     right = instants.now
 
     with monkeypatch.context() as patch:
-        for module in (ledger_module, instants, publication, planning):
+        for module in (ledger_module, instants, announcements, conflicts, requirements, planning):
             patch.setattr(module, "now", lambda: right() - timedelta(days=1))
         for step in REPLACE.steps[len(kills._noted(kept)) :]:
             STEPS[step](platform, REPLACE)

@@ -55,7 +55,8 @@ if __name__ == "__main__":
     manager = daemon_of_workers()  # now not from an archive
 
     for module in filter(None, os.environ.get(MODULES_VARIABLE, "").split(",")):
-        import_module(module)
+        with suppress(ImportError):  # of a folder that only the driver searches: a worker that needs it says so
+            import_module(module)
     if has_threads_of_polars():
         sys.stderr.write(
             f"{os.environ[MODULES_VARIABLE]}: something is computed while they are imported, so that each worker of Spark "
