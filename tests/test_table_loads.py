@@ -335,7 +335,7 @@ def test_a_file_of_other_columns_is_refused_with_every_reason_and_nothing_is_wri
     assert "does not declare, the column(s) colour" in text
     assert "column read_at" in text
     assert "column watt_hours" in text
-    assert "and a time zone" in text
+    assert ", with a time zone" in text
     assert held(platform) == held(platform, f"{READINGS}_quarantine") == []
 
 

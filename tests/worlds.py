@@ -207,7 +207,11 @@ def real_world(home: Path, log: Path) -> World:
 
 def declare(monkeypatch: pytest.MonkeyPatch, target: TargetTable) -> None:
     """Let the product have this one target for the length of a test."""
-    monkeypatch.setattr(finding, "find_products", serves(replace(PRODUCT, targets=(target,))))
+    monkeypatch.setattr(
+        finding,
+        "find_products",
+        serves(replace(PRODUCT, targets=(target,), code=("backfill_assets.products.enforcement",))),
+    )
 
 
 def with_version(

@@ -62,6 +62,14 @@ class Interrupted(KeyboardInterrupt):
     """Raised in the main thread, wherever it is, where it would not end by itself."""
 
 
+def _is_a_persons() -> bool:
+    """Whether a person runs this process; so it is taken where a damaged policy keeps us from knowing who."""
+    try:
+        return actors.current().channel in {Channel.CLI, Channel.API}
+    except Refused:
+        return True
+
+
 class Launch:
     """One launch of a run in this process, from its beginning to its end: what it knows of stops.
 
@@ -75,7 +83,7 @@ class Launch:
         self.signalled = self.ended = False
         self._platform, self._known = platform, known
         # who acts is known to the thread that begins, not to the one that watches; who signals a process of Dagster, to none
-        self._by = by if actors.current().channel in {Channel.CLI, Channel.API} else actors.UNKNOWN
+        self._by = by if _is_a_persons() else actors.UNKNOWN
         self._dagster: list[tuple[DagsterInstance, str]] = []
         self._lock = threading.RLock()
         self._ended = threading.Event()
