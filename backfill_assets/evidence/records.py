@@ -46,6 +46,7 @@ from resources.evidence.chain import Link
 from resources.evidence.store import INDEX, SEALED, examine, hash_or_kind
 from resources.files.kept_files import json_of, not_a_file, read_json, read_kept
 from resources.ledger.facade import RunRecord
+from resources.ledger.journal import Unexplained
 from resources.ledger.moments import Moment
 from resources.ledger.rows import (
     MOVING,
@@ -677,15 +678,20 @@ def require_explained(platform: Platform, run_id: str) -> None:
         journal = moment.explain(links, first=first)
         wrong = [*journal.damages, *moment.unexplained(journal, run_id)]
     if wrong:
-        shown = [f"{one.where}: {one.what}" for one in wrong[:_SHOWN]]
-        more = f"\n      and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise PublicationRefused(
             Problem(
-                f"the ledger was changed by hand since '{run_id}' was planned:\n      " + "\n      ".join(shown) + more,
+                f"the ledger was changed by hand since '{run_id}' was planned:{_listed(wrong)}",
                 "what is published is what was decided and judged, as the chain's links vouch for it",
                 f"`backfill verify {run_id}`; find out who has changed it, and cancel the run, or put back what was there",
             )
         )
+
+
+def _listed(wrong: Sequence[Unexplained]) -> str:
+    """Name the first of several places, a line each, and how many more there are."""
+    shown = [f"{one.where}: {one.what}" for one in wrong[:_SHOWN]]
+    more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
+    return "".join(f"\n      {line}" for line in [*shown, *more])
 
 
 def require_own_rows(platform: Platform, run_id: str) -> None:
@@ -699,11 +705,9 @@ def require_own_rows(platform: Platform, run_id: str) -> None:
     with platform.ledger.reading() as moment:
         wrong = moment.unexplained(moment.explain_run(run_id), run_id)
     if wrong:
-        shown = [f"{one.where}: {one.what}" for one in wrong[:_SHOWN]]
-        more = f"\n      and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise PublicationRefused(
             Problem(
-                f"the ledger's rows of '{run_id}' were changed by hand:\n      " + "\n      ".join(shown) + more,
+                f"the ledger's rows of '{run_id}' were changed by hand:{_listed(wrong)}",
                 "what is taken back, or brought back, is what the run's own transactions have recorded",
                 f"`backfill verify {run_id}`; find out who has changed it, put back what was there, or restate the scope with a "
                 "new run",
