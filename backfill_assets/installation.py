@@ -72,7 +72,7 @@ class Platform:
         """
         from backfill_assets.declarations import finding  # noqa: PLC0415
 
-        return self._products or finding.find_products(self.settings.products)
+        return finding.find_products(self.settings.products) if self._products is None else self._products
 
     @cached_property
     def lakehouse(self) -> Lakehouse:

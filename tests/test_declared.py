@@ -548,6 +548,7 @@ def test_products_that_are_handed_in_are_held_to_the_same_rules(tmp_path: Path) 
     settings = load_settings(home=tmp_path / "home")
     metering = ba.Product("metering", (INPUT, METERS), (TARGET,))
     assert [one.name for one in ba.Platform.of(settings, [metering]).products.targets] == ["silver.daily"]
+    assert len(ba.Platform.of(settings, []).products) == 0, "none is not all that are installed"
     with pytest.raises(DeclarationRefused, match="declared 2 times"):
         ba.build_definitions(settings=settings, products=[metering, metering])
 
