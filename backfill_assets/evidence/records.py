@@ -614,7 +614,7 @@ def untold(platform: Platform, record: RunRecord) -> list[tuple[int, dict[str, A
 
 def _committed(platform: Platform, run_id: str) -> list[dict[str, Any]]:
     """Return the entries of a run's changes, in their order."""
-    return [one.as_record() for one in platform.ledger.publications(run_id) if one.has_landed]
+    return [one.as_record() for one in platform.ledger.landed(run_id)]
 
 
 def _tells_of(records: Sequence[Record], done: Sequence[Mapping[str, Any]], place: int) -> bool:

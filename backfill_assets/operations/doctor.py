@@ -589,7 +589,7 @@ def _close_intent(platform: Platform, run_id: str, entry: int, action: str) -> s
 
 def _untold(platform: Platform, record: RunRecord) -> Iterator[Disagreement]:
     """Find a run with a change that is recorded, and of which the evidence does not know."""
-    recorded = [one for one in platform.ledger.publications(record.run_id) if one.has_landed]
+    recorded = platform.ledger.landed(record.run_id)
     if record.state not in WAS_PUBLISHED or not recorded:
         return
     last, number = recorded[-1].action, len(recorded)
@@ -637,7 +637,7 @@ def _is_harmed(platform: Platform, run_id: str, names: Sequence[str] = ()) -> bo
 
 
 def _complete(platform: Platform, run_id: str) -> str:
-    done = [one for one in platform.ledger.publications(run_id) if one.has_landed]
+    done = platform.ledger.landed(run_id)
     tell_again(platform, run_id, done[-1].action, len(done))
     catch_up(platform, run_id, MOVED, {"completedBy": "doctor"})
     return "completed the records and their links"
@@ -1117,7 +1117,7 @@ def _diffs(platform: Platform) -> Iterator[Disagreement]:
 
 def _just_published(platform: Platform, run_id: str) -> bool:
     """Whether the process that has published a run may be comparing its rows."""
-    done = [one.landed_at for one in platform.ledger.publications(run_id) if one.has_landed]
+    done = [one.landed_at for one in platform.ledger.landed(run_id)]
     return bool(done) and now() - max(done) < COMPARING
 
 

@@ -95,13 +95,13 @@ def logged(
 
 def last_committed(platform: Platform, run_id: str, actions: set[str]) -> PublicationRecord | None:
     """Return the ledger's entry of the last of these actions that a run has committed; None if there is none."""
-    done = [one for one in platform.ledger.publications(run_id) if one.has_landed]
+    done = platform.ledger.landed(run_id)
     return next((one for one in reversed(done) if one.action in actions), None)
 
 
 def changes_on_record(platform: Platform, run_id: str) -> int:
     """Return how many changes of its tables a run has on record: what a decision about the last of them is counted by."""
-    return sum(one.has_landed for one in platform.ledger.publications(run_id))
+    return len(platform.ledger.landed(run_id))
 
 
 def already_done(platform: Platform, record: RunRecord, actions: set[str]) -> Published:
@@ -109,7 +109,7 @@ def already_done(platform: Platform, record: RunRecord, actions: set[str]) -> Pu
     entry = last_committed(platform, record.run_id, actions)
     if entry is None:
         raise not_on_record(record)
-    done = [one for one in platform.ledger.publications(record.run_id) if one.has_landed]
+    done = platform.ledger.landed(record.run_id)
     number = sum(one.id <= entry.id for one in done)
     return tell_of(platform, record, entry, number)
 

@@ -219,8 +219,7 @@ class Change:
     @property
     def committed(self) -> list[PublicationRecord]:
         """What the ledger says that the run has committed, oldest first."""
-        entries = self.platform.ledger.publications(self.record.run_id)
-        return [entry for entry in entries if entry.has_landed]
+        return self.platform.ledger.landed(self.record.run_id)
 
     def properties(self, action: str, sequence: int, root: str) -> dict[str, str]:
         """Return what the snapshot of an action says of itself."""

@@ -370,7 +370,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease, after: 
     run_id, ledger = change.record.run_id, platform.ledger
     root = platform.evidence.verify(run_id, bundle_in_use(platform, run_id))
     require_unharmed(platform, run_id)
-    done_before = [one for one in ledger.publications(run_id) if one.has_landed]
+    done_before = change.committed
     if not done_before:
         raise not_on_record(change.record)
     if len(done_before) != after:

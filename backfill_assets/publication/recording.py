@@ -45,7 +45,7 @@ def close_intent(platform: Platform, run_id: str, entry: int, action: str) -> st
     """
     ledger = platform.ledger
     with publishing_lease(platform, ledger.run(run_id), RECORD):
-        done = [one for one in ledger.publications(run_id) if one.has_landed and one.action == action]
+        done = [one for one in ledger.landed(run_id) if one.action == action]
         later = [one.id for one in done if one.id > entry]
         if later:
             state, note = ABANDONED, f"{PROCESS_ENDED} before it could record the {action}; entry {later[0]} records it"
@@ -73,7 +73,7 @@ def tell_again(platform: Platform, run_id: str, action: str, number: int) -> int
 
     None, and nothing is told, where another change is the last one by now.
     """
-    done = [one for one in platform.ledger.publications(run_id) if one.has_landed]
+    done = platform.ledger.landed(run_id)
     if len(done) != number or done[-1].action != action:
         return None
     return tell_of(platform, platform.ledger.run(run_id), done[-1], number).snapshot_id

@@ -261,6 +261,10 @@ class Publications(Part):
             sa.select(publications).where(publications.c.run_id == run_id).order_by(publications.c.id),
         )
 
+    def landed(self, run_id: str) -> list[PublicationRecord]:
+        """Return what a run has committed: its publications, rollbacks and so on that landed, in order."""
+        return [entry for entry in self.publications(run_id) if entry.has_landed]
+
     def committed(self, target: str) -> list[PublicationRecord]:
         """Return the publications, rollbacks and so on of every run of a target that landed, in the order of their records.
 
