@@ -13,6 +13,10 @@ from launches import CONTEXT
 from servers import NoServerError, Postgres, postgres
 from worlds import World, keep, make_world
 
+from backfill_assets.declarations import finding
+from backfill_assets.gates import judging
+from backfill_assets.staging import derivation, executor
+
 os.environ.setdefault("TZ", "UTC")
 # pytest's processes hand on a width of 80; no test is about the terminal that started it
 os.environ.pop("COLUMNS", None)
@@ -87,3 +91,20 @@ def postgres_server() -> Iterator[Postgres]:
         except NoServerError as reason:
             pytest.skip(f"nothing is tested on PostgreSQL: {reason}")
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_replaced() -> Iterator[None]:
+    """Fail the test after which something else stands where `small_table.declared` puts its own: later tests would meet it.
+
+    It happens where both it and `monkeypatch` replace one name: whichever was first to replace it must put it back last.
+    """
+    before = _replaceable()
+    yield
+    assert _replaceable() == before, (
+        "put back in the wrong order: use `mock.patch.object` inside `small_table.declared()`"
+    )
+
+
+def _replaceable() -> tuple[object, ...]:
+    return finding.find_products, executor.compute_batch, judging.in_workers, derivation.in_workers

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyspark.errors import PythonException
@@ -201,9 +202,7 @@ def test_a_reconciliation_of_what_is_published_fails_by_a_gate_that_raises(
     assert verdict(one_month, record).summary.startswith(f"could not judge: {UNKNOWN}")
 
 
-def test_of_what_a_task_of_spark_raises_the_error_and_its_line_are_said_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_what_a_task_of_spark_raises_the_error_and_its_line_are_said_first(tmp_path: Path) -> None:
     def fails(*_: Any) -> Any:
         where = f'  File "{__file__}", line 7, in fare\n    return 1 // none\n           ~~^^~~~~~~'
         raise PythonException(
@@ -215,8 +214,8 @@ def test_of_what_a_task_of_spark_raises_the_error_and_its_line_are_said_first(
         platform = small_table.opened(tmp_path / "home")
         small_table.initialise(platform)
         small_table.planned(platform, small_table.manifest("run", "REPLACE_PARTITIONS", small_table.SCOPE))
-        monkeypatch.setattr(executor, "compute_batch", fails)
-        outcome = executor.stage_chunks(platform, "run", ["2020-02", "2020-03"])
+        with mock.patch.object(executor, "compute_batch", fails):
+            outcome = executor.stage_chunks(platform, "run", ["2020-02", "2020-03"])
         said = "ZeroDivisionError: integer division or modulo by zero (tests/test_raised.py:7, in fare)"
         assert {why.partition("\n")[0] for why in outcome.failed.values()} == {said}
         assert all("Traceback (most recent call last)" in why for why in outcome.failed.values())
@@ -226,9 +225,7 @@ def test_of_what_a_task_of_spark_raises_the_error_and_its_line_are_said_first(
         small_table.closed(platform)
 
 
-def test_each_reason_why_a_transform_is_refused_stays_on_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_reason_why_a_transform_is_refused_stays_on_record(tmp_path: Path) -> None:
     reasons = [f"column {name} is a string" for name in ("exits", "fare", "plate")]
 
     def refuses(*_: Any) -> Any:
@@ -240,8 +237,7 @@ def test_each_reason_why_a_transform_is_refused_stays_on_record(
         platform = small_table.opened(tmp_path / "home")
         small_table.initialise(platform)
         small_table.planned(platform, small_table.manifest("run", "REPLACE_PARTITIONS", small_table.SCOPE))
-        monkeypatch.setattr(executor, "compute_batch", refuses)
-        with pytest.raises(TransformRefused):
+        with mock.patch.object(executor, "compute_batch", refuses), pytest.raises(TransformRefused):
             executor.stage_chunks(platform, "run", ["2020-02", "2020-03"])
         record = platform.ledger.run("run")
         assert (record.state, record.state_reason) == (RunState.FAILED, "; ".join(reasons))

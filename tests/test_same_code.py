@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from checkouts import COMPUTE, TRANSFORMS, commit, compiled, forge, git, make_checkout, write
@@ -52,10 +53,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def platform(code: Path, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+def platform(code: Path, own: Path, tmp_path: Path) -> Iterator[Platform]:
     """Two approved runs that were planned with that code; one of them may be computed by uncommitted code."""
-    with declared():
-        monkeypatch.setattr(finding, "find_products", serves(replace(small_table.PRODUCT, code=(OWN,))))
+    product = replace(small_table.PRODUCT, code=(OWN,))
+    with declared(), mock.patch.object(finding, "find_products", serves(product)):
         found = opened(tmp_path / "home")
         initialise(found)
         for run_id, development in ((RUN, False), (DEVELOPED, True)):
