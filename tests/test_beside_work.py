@@ -243,12 +243,13 @@ def plan_anew(platform: Platform) -> None:
 
 
 def late(monkeypatch: pytest.MonkeyPatch, looks: str, act: Callable[[], Any]) -> None:
-    """Have somebody act just before one of the doctor's looks: a function of its own, or of a moment of the ledger."""
+    """Have somebody act just before one of the doctor's looks: a function of its own, or of a moment that holds nobody up."""
     of = doctor if hasattr(doctor, looks) else Moment
     real, acts = getattr(of, looks), once(act)
 
     def after(*given: Any, **named: Any) -> Any:
-        acts()
+        if of is doctor or not transactions._writes(given[0]._connection):
+            acts()
         return real(*given, **named)
 
     monkeypatch.setattr(of, looks, after)
