@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from backfill_assets.declarations.products import Products
     from backfill_assets.declarations.target import Product
     from manifests.planner import CodeIdentity
+    from resources.chunk_work import Workers
     from resources.code.sources import Sources
     from resources.lakehouse.facade import Lakehouse
     from resources.sinks import Sinks
@@ -87,6 +88,13 @@ class Platform:
         from resources.spark.sessions import ModeSpark  # noqa: PLC0415
 
         return self._spark or ModeSpark(self.settings, self.worker_modules)
+
+    @cached_property
+    def workers(self) -> Workers:
+        """Who does what is done with each chunk on its own: Spark's Python workers."""
+        from resources.spark.workers import SparkWorkers  # noqa: PLC0415
+
+        return SparkWorkers(self.spark)
 
     @property
     def worker_modules(self) -> tuple[str, ...]:

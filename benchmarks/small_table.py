@@ -33,13 +33,14 @@ from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
 from backfill_assets.planning.resolve import plan_run
-from backfill_assets.staging import derivation, executor
+from backfill_assets.staging import executor
 from backfill_assets.staging.compute import entities_folder, staged_files
 from backfill_assets.staging.rows import CHUNK_FOLDER, lineage
 from manifests.chunks import Chunking
 from manifests.lifecycle import RunState
 from manifests.planner import Plan, PlannedChunk, StagedFile
 from manifests.reading import manifest_from
+from resources.chunk_work import ThisProcess
 from resources.code.identity import code_identity
 from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse, local_path
 from resources.ledger.facade import RunRecord
@@ -149,15 +150,9 @@ def compute(
     return staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
 
 
-def here(
-    platform: Platform, plan: Plan, tasks: Sequence[tuple[str, int, str]], function: Callable[..., Any]
-) -> list[str]:
-    """Do what `workers.in_workers` has Spark's workers do, in this process."""
-    del platform, plan
-    batch = arrow.RecordBatch.from_pydict(
-        {"chunk": [chunk for chunk, _, _ in tasks], "task": [task for _, _, task in tasks]}
-    )
-    return [text for found in function(iter([batch])) for text in found.column("result").to_pylist()]
+def here() -> Any:
+    """Have this process do what installations have Spark's workers do: a patch."""
+    return mock.patch.object(Platform, "workers", ThisProcess())
 
 
 def serves(*products: Product) -> Callable[[Sequence[str] | None], Products]:
@@ -171,8 +166,7 @@ def declared(target: TargetTable = TARGET) -> Iterator[None]:
     with (
         mock.patch.object(finding, "find_products", serves(replace(PRODUCT, targets=(target,)))),
         mock.patch.object(executor, "compute_batch", compute),
-        mock.patch.object(judging, "in_workers", here),
-        mock.patch.object(derivation, "in_workers", here),
+        here(),
     ):
         yield
 

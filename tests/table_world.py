@@ -41,7 +41,7 @@ from backfill_assets.staging import derivation
 from backfill_assets.staging.compute import entities_folder
 from backfill_assets.staging.executor import by_plan
 from backfill_assets.staging.rows import lineage
-from benchmarks.small_table import serves
+from benchmarks.small_table import here, serves
 from manifests.chunks import Chunking
 from manifests.model import Acceptance, PublishMode
 from manifests.planner import PlannedChunk, StagedFile
@@ -109,13 +109,6 @@ def day_of(month: str, number: int) -> date:
 def scope_of(month: str) -> Scope:
     first = day_of(month, 1)
     return Scope("day", first, first.replace(day=monthrange(first.year, first.month)[1]))
-
-
-def here(_platform: Any, _plan: Any, tasks: Any, function: Callable[..., Any]) -> list[str]:
-    """Do in this process what Spark's workers would."""
-    columns = {"chunk": [chunk for chunk, _, _ in tasks], "task": [task for _, _, task in tasks]}
-    batch = arrow.RecordBatch.from_pydict(columns)
-    return [text for found in function(iter([batch])) for text in found.column("result").to_pylist()]
 
 
 class Installation:
@@ -357,7 +350,7 @@ def only_this_table() -> Iterator[None]:
     products = (Product("days", (), (TARGET,)),)
     with (
         mock.patch.object(finding, "find_products", serves(*products)),
-        mock.patch.object(derivation, "in_workers", here),
+        here(),
         mock.patch.dict(os.environ, {"BACKFILL_OPERATOR": "ada"}),
     ):
         os.environ.pop(faults.VARIABLE, None)

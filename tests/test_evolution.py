@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pandera.polars as pa
 import polars as pl
@@ -37,7 +36,6 @@ from backfill_assets.declarations.target import (
 from backfill_assets.installation import Platform
 from backfill_assets.operations import doctor
 from backfill_assets.publication.publisher import publish
-from backfill_assets.reconciliation import reconcile as reconciling
 from backfill_assets.reconciliation.reconcile import manifest_of, plan_reconciliation, reconcile
 from backfill_assets.review import diff as diff_module
 from benchmarks import small_table
@@ -65,7 +63,7 @@ EVOLVED = replace(TARGET, model=ReadingWithStatus)
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[Platform]:
     """A table whose four months are published."""
-    with small_table.declared(), mock.patch.object(diff_module, "in_workers", small_table.here):
+    with small_table.declared():
         found = small_table.opened(tmp_path / "home", spark=SPARK)
         small_table.initialise(found)
         planned(found, manifest("before", "REPLACE_PARTITIONS", HISTORY, computed_by="1"))
@@ -167,7 +165,6 @@ def reconciled(platform: Platform) -> tuple[RunRecord, dict[str, Verdict]]:
 def test_a_reconciliation_is_refused_until_the_table_has_the_column_and_then_finds_nothing_wrong_with_older_rows(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciling, "in_workers", small_table.here)
     gained(monkeypatch)
     with pytest.raises(PlanRefused) as refused:
         reconciled(platform)
@@ -204,7 +201,6 @@ def small_table_row_changed(platform: Platform) -> Iterator[None]:
 def test_what_is_written_again_with_the_new_column_unset_holds_the_accepted_rows(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciling, "in_workers", small_table.here)
     evolve(platform, monkeypatch)
     table = platform.lakehouse.table(READINGS)
     table.overwrite(table.scan().to_arrow())  # as a compaction does

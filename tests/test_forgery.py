@@ -896,7 +896,7 @@ def test_a_diff_that_was_planted_after_the_publication_is_not_kept_in_place_of_t
 
 
 def test_a_diff_whose_process_ended_before_its_link_gets_it_from_the_next(platform: Platform) -> None:
-    with mock.patch.object(diff, "in_workers", small_table.here):
+    with small_table.here():
         with mock.patch.object(EvidenceStore, "vouch_for", side_effect=Killed), pytest.raises(Killed):
             diff_run(platform, "waiting", sample=2)
         assert places(platform) == ["waiting/records/diff.json"]
@@ -920,7 +920,7 @@ def test_the_record_of_a_diffs_table_whose_process_ended_before_its_link_gets_it
             raise Killed
         real(store, run_id, file, **since)
 
-    with mock.patch.object(diff, "in_workers", small_table.here):
+    with small_table.here():
         with mock.patch.object(EvidenceStore, "vouch_for", vouch_for), pytest.raises(Killed):
             diff_run(platform, "waiting", table=True)
         with pytest.raises(PublicationRefused, match="with --table the record of its table"):

@@ -23,20 +23,18 @@ from backfill_assets.declarations.schema import Published, dtypes, false_row_rul
 from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
 from backfill_assets.worker import chunk_gate as gates
 from backfill_assets.worker import chunk_rules
-from backfill_assets.worker.chunk_gate import gate_batches, gate_chunk, gate_chunks
+from backfill_assets.worker.chunk_gate import gate_chunk, gate_chunks, gating
 from backfill_assets.worker.chunk_rules import CHUNK_RULE, FILES_RULE, KEY_RULE, MEASURE_RULE, OUTLINE_RULE, ROWS_RULE
 from backfill_assets.worker.gate_tasks import (
     GateResult,
     GateSpec,
     GateTask,
-    result_from_json,
-    task_from_json,
-    task_to_json,
 )
 from backfill_assets.worker.references import named, reference_to
 from backfill_assets.worker.violations import READ_RULE, SAMPLE_ROWS, require_read
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused
+from resources.chunk_work import task_text, tasks_of
 
 unhurried = settings(deadline=None)
 SPEC = GateSpec(
@@ -472,7 +470,7 @@ def test_a_folder_name_of_the_staging_is_not_read_as_a_column(tmp_path: Path) ->
 def test_a_task_comes_back_from_json_as_it_was(tmp_path: Path) -> None:
     one = task(tmp_path, frame(good_rows(1)))
 
-    assert task_from_json(task_to_json(one)) == one
+    assert list(tasks_of(GateTask, [pa.RecordBatch.from_pydict({"task": [task_text(one)]})])) == [one]
 
 
 def test_a_worker_gates_the_tasks_of_its_batches_and_sends_a_result_each(tmp_path: Path) -> None:
@@ -480,13 +478,11 @@ def test_a_worker_gates_the_tasks_of_its_batches_and_sends_a_result_each(tmp_pat
     good.mkdir()
     bad.mkdir()
     tasks = [task(good, frame(good_rows(3))), task(bad, frame([sla_row(0, days_open=9), breached(1, breach_at=None)]))]
-    batch = pa.RecordBatch.from_pydict(
-        {"chunk": [one.chunk for one in tasks], "task": [task_to_json(one) for one in tasks]}
-    )
-    (answer,) = gate_batches(SPEC, iter([batch]))
+    work = gating(SPEC)
+    answers = list(work.batches([pa.RecordBatch.from_pydict({"task": [task_text(one) for one in tasks]})]))
 
-    results = [result_from_json(text) for text in answer.column("result").to_pylist()]
-    assert answer.schema.names == ["chunk", "result"]
+    results = work.results(text for answer in answers for text in answer.column("result").to_pylist())
+    assert {tuple(answer.schema.names) for answer in answers} == {("result",)}
     assert results == [gate_chunk(SPEC, one) for one in tasks]
     assert [result.passed for result in results] == [True, False]
 

@@ -82,7 +82,6 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platfo
     for name in ("history_until_end", "staged_frame"):
         monkeypatch.setattr(judging, name, lambda *_, **__: None)
     monkeypatch.setattr(judging, "transform_context", lambda *_, **__: _NoTransform())
-    monkeypatch.setattr(reconciliation, "in_workers", small_table.here)
     monkeypatch.setattr(reconciliation, "keep", lambda *_, **__: {})
     with declared(GATED):
         opened_here = opened(tmp_path / "home")

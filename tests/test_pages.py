@@ -29,7 +29,6 @@ from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import PRODUCT
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.modes import stages_of
-from backfill_assets.review import diff
 from backfill_assets.review.kept_diffs import keep_diff
 from backfill_assets.staging import executor
 from backfill_assets.ui.pages import make_pages
@@ -131,7 +130,7 @@ def test_a_published_run_shows_what_it_changed_by_chunk_and_leads_to_the_whole_d
     planned(platform, "compared")
     small_table.staged(platform, "compared")
     decisions.publish(platform, "compared", by="ops")
-    with mock.patch.object(diff, "in_workers", small_table.here):
+    with small_table.here():
         keep_diff(platform, "compared")
     shown = page(platform, "/backfill/compared").partition("What changed")[2]
     href = re.findall(r"<a href='(/backfill/compared/evidence/records/diff[^']*)'>the whole diff</a>", shown)[0]

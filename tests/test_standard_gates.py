@@ -20,7 +20,7 @@ import backfill_assets as ba
 from backfill_assets import decisions
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.target import ChunkRows, Finding
-from backfill_assets.gates import exception_table, judging
+from backfill_assets.gates import exception_table
 from backfill_assets.gates.judging import rows_by_chunk
 from backfill_assets.ingestion.table_loads import load_file
 from backfill_assets.installation import Platform
@@ -32,7 +32,6 @@ from benchmarks.small_table import (
     TARGET,
     closed,
     declared,
-    here,
     initialise,
     manifest,
     manifest_data,
@@ -45,6 +44,7 @@ from benchmarks.small_table import (
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
+from resources.chunk_work import ThisProcess
 from resources.ledger.facade import RunRecord, Verdict
 from resources.settings import load_settings
 
@@ -222,7 +222,7 @@ def naming(monkeypatch: pytest.MonkeyPatch, *gates: ba.Reconciliation) -> None:
 def metering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
     """An installation of that target, with readings of two months that are loaded and published."""
     naming(monkeypatch)
-    monkeypatch.setattr(judging, "in_workers", here)  # Spark's workers do not import what a test declares
+    monkeypatch.setattr(Platform, "workers", ThisProcess())  # Spark's workers do not import what a test declares
     platform = Platform.of(load_settings(home=tmp_path / "home", spark=SPARK))
     make_installation(platform)
     load(platform, tmp_path / "first.csv", range(1, 3))

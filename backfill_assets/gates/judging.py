@@ -40,10 +40,9 @@ from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
 from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
 from backfill_assets.staging.raised import PLACE, TRACEBACK, found_or_raised
 from backfill_assets.staging.rows import lineage
-from backfill_assets.staging.workers import in_workers
-from backfill_assets.worker.chunk_gate import gate_batches
+from backfill_assets.worker.chunk_gate import gating
 from backfill_assets.worker.chunk_rules import rule_name
-from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask, result_from_json, spec_of, task_to_json
+from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask, spec_of
 from backfill_assets.worker.violations import require_read
 from manifests.canonical import plain
 from manifests.data_terms import OLD_DATA_GATE
@@ -130,9 +129,8 @@ def run_gates(platform: Platform, target: TargetTable, plan: Plan, chunks: Seque
         )
         for chunk in chunks
     ]
-    texts = [(task.chunk, task.rows, task_to_json(task)) for task in tasks]
-    spec = gate_spec(target, plan)
-    results = [result_from_json(text) for text in in_workers(platform, plan, texts, partial(gate_batches, spec))]
+    work = gating(gate_spec(target, plan))
+    results = platform.workers.do(plan.mode, work, [(task, task.rows) for task in tasks])
     require_read(one for result in results for one in result.violations)
     return results
 

@@ -45,10 +45,9 @@ from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import history_until_end
 from backfill_assets.staging.raised import found_or_raised
 from backfill_assets.staging.rows import read
-from backfill_assets.staging.workers import in_workers, spread
 from backfill_assets.worker.chunk_gate import digest_columns
-from backfill_assets.worker.chunk_published import judge_batches, outline_batches
-from backfill_assets.worker.gate_tasks import GateResult, GateTask, result_from_json, task_to_json
+from backfill_assets.worker.chunk_published import OutlineTask, judging, outline_batches
+from backfill_assets.worker.gate_tasks import GateResult, GateTask
 from backfill_assets.worker.references import reference_to
 from backfill_assets.worker.violations import require_read
 from manifests.canonical import plain, sha256_of
@@ -64,6 +63,7 @@ from resources.files.kept_files import read_json
 from resources.lakehouse.facade import PinnedRead, local_path
 from resources.ledger import judged
 from resources.ledger.facade import ChunkRecord, GatedChunk, RunRecord, Verdict, now, operator
+from resources.spark.workers import SparkWorkers
 
 PLATFORM_GATES = {
     PUBLISHED_RULES_GATE: "What readers see passes the target's own row rules, chunk by chunk.",
@@ -297,8 +297,7 @@ def _judged_chunks(
     ]
     schema = platform.lakehouse.table(target.name).schema().model_dump_json()
     spec = replace(gate_spec(target, plan), lineage={}, outline=None, schema=schema)
-    texts = [(task.chunk, task.rows, task_to_json(task)) for task in tasks]
-    found = [result_from_json(text) for text in in_workers(platform, plan, texts, partial(judge_batches, spec))]
+    found = platform.workers.do(plan.mode, judging(spec), [(task, task.rows) for task in tasks])
     require_read(one for result in found for one in result.violations)
     return {result.chunk: result for result in sorted(found, key=lambda result: result.chunk)}
 
@@ -405,11 +404,11 @@ def _outlines(platform: Platform, target: TargetTable, plan: Plan, published: Se
         paths = tuple(path for one in published for path in one.files)
         return read(spark, PinnedRead(target.name, plan.base_snapshot_id, schema, paths))
     columns = spark_schema(schema, target.outline.columns, field_ids=False)
-    tasks = [(one.chunk, one.rows, json.dumps([local_path(path) for path in one.files])) for one in published]
+    tasks = [(OutlineTask(one.chunk, tuple(map(local_path, one.files))), one.rows) for one in published]
     function = partial(
         outline_batches, reference_to(target.outline.rows), schema.model_dump_json(), to_arrow_schema(columns)
     )
-    return spread(platform, plan, tasks).mapInArrow(function, columns)
+    return SparkWorkers(platform.spark).spread(plan.mode, tasks).mapInArrow(function, columns)
 
 
 # --- the gates that every target has ----------------------------------------------------------------------------------

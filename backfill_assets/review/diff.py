@@ -10,12 +10,10 @@ leaves and those that it puts there, of corrections the rows with the correction
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 from pyiceberg.expressions import EqualTo
@@ -33,15 +31,15 @@ from backfill_assets.gates.chunk_changes import Side, diff_id_of, sides_of
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.publication.modes import change_of
-from backfill_assets.staging.workers import in_workers
 from backfill_assets.worker.chunk_diff import (
     KINDS,
     PRODUCER,
+    ChunkCompared,
     CompareSpec,
     CompareTask,
     RowsKept,
-    compare_batches,
-    compared,
+    RowsOfAll,
+    comparing,
 )
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED
 from backfill_assets.worker.sums import value_columns
@@ -49,6 +47,7 @@ from manifests.canonical import plain
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.planner import StagedFile
+from resources.chunk_work import ThisProcess, Weighed
 from resources.lakehouse.facade import DIFF_PROPERTY, RUN_PROPERTY, local_path
 from resources.lakehouse.storage import Storage, place_of
 from resources.ledger.facade import STAGED, ChunkRecord, RunRecord, now, operator
@@ -202,24 +201,18 @@ def _compared(
     hidden = concealed(platform, target, record.plan)
     table = platform.lakehouse.table(target.name).schema().model_dump_json()
     spec = CompareSpec(record.run_id, target.key, values, *keep, schema, hidden, table)
-    texts = _tasks(chunks, sides, output)
-    by_chunk: dict[str, dict[str, Any]] = {}
+    by_chunk: dict[str, ChunkCompared] = {}
     kept = RowsKept(spec)
-    results: Iterable[str]
-    if here:
-        results = (text for _, text in compared(spec, (task for _, _, task in texts)))
-    else:
-        results = in_workers(platform, record.plan, texts, partial(compare_batches, spec))
-    for text in results:
-        result = json.loads(text)
-        if "chunk" in result:
-            by_chunk[result["chunk"]] = result
+    workers = ThisProcess() if here else platform.workers
+    for result in workers.do(record.plan.mode, comparing(spec), _tasks(chunks, sides, output)):
+        if isinstance(result, RowsOfAll):
+            kept.add(result.largest, result.sample)
         else:
-            kept.add(result["largest"], result["sample"])
+            by_chunk[result.chunk] = result
     _require_unique(target, by_chunk)
     found = [_chunk_diff(by_chunk[key]) for key in sides]
     scheme = "file://" if output.startswith("file:") else ""
-    files = [StagedFile(f"{scheme}{path}", rows, size) for key in sides for path, rows, size in by_chunk[key]["files"]]
+    files = [StagedFile(f"{scheme}{path}", rows, size) for key in sides for path, rows, size in by_chunk[key].files]
     diff = RunDiff(
         diff_id=diff_id,
         run_id=record.run_id,
@@ -238,19 +231,19 @@ def _compared(
         kept={"largest": keep[0], "sample": keep[1]},
         made_at=plain(now()),
         made_by=operator(),
-        concealed=sum(result["concealed"] for result in by_chunk.values()),
+        concealed=sum(result.concealed for result in by_chunk.values()),
     )
     return diff, files
 
 
-def _tasks(chunks: Sequence[ChunkRecord], sides: Mapping[str, Side], output: str) -> list[tuple[str, int, str]]:
-    """Return the task of each chunk, as JSON, with its key and its rows."""
+def _tasks(chunks: Sequence[ChunkRecord], sides: Mapping[str, Side], output: str) -> list[Weighed[CompareTask]]:
+    """Return the task of each chunk, with its rows."""
     weights = {chunk.chunk: chunk.rows or 0 for chunk in chunks}
-    texts = []
+    tasks = []
     for key, side in sides.items():
         old, new, both = (tuple(map(local_path, paths)) for paths in (side.old, side.new, side.both))
-        texts.append((key, weights[key], json.dumps(plain(CompareTask(key, old, new, both, local_path(output))))))
-    return texts
+        tasks.append((CompareTask(key, old, new, both, local_path(output)), weights[key]))
+    return tasks
 
 
 def _by_chunk(row: Mapping[str, Any]) -> tuple[str, int, int]:
@@ -262,8 +255,8 @@ def _without_place(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in {"hash", "rank"}}
 
 
-def _require_unique(target: TargetTable, by_chunk: Mapping[str, Mapping[str, Any]]) -> None:
-    doubled = [key for key, result in by_chunk.items() if result["duplicates"]]
+def _require_unique(target: TargetTable, by_chunk: Mapping[str, ChunkCompared]) -> None:
+    doubled = [key for key, result in by_chunk.items() if result.duplicates]
     if doubled:
         raise InputRefused(
             Problem(
@@ -274,12 +267,10 @@ def _require_unique(target: TargetTable, by_chunk: Mapping[str, Mapping[str, Any
         )
 
 
-def _chunk_diff(result: Mapping[str, Any]) -> ChunkDiff:
-    kinds = result["kinds"]
-    columns = {name: number for name, number in result["columns"].items() if number}
-    return ChunkDiff(
-        result["chunk"], kinds[ADDED], kinds[REMOVED], kinds[CHANGED], result["unchanged"], columns, result["sums"]
-    )
+def _chunk_diff(result: ChunkCompared) -> ChunkDiff:
+    kinds = result.kinds
+    columns = {name: number for name, number in result.columns.items() if number}
+    return ChunkDiff(result.chunk, kinds[ADDED], kinds[REMOVED], kinds[CHANGED], result.unchanged, columns, result.sums)
 
 
 def _column_diff(name: str, chunks: Sequence[ChunkDiff]) -> ColumnDiff:

@@ -5,10 +5,8 @@ Put here what is sent and what the answers mean; what is done to rows is `worker
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from backfill_assets.declarations.schema import dtypes
@@ -17,21 +15,20 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.staging.compute import entities_folder
 from backfill_assets.staging.rows import lineage
-from backfill_assets.staging.workers import in_workers
-from backfill_assets.worker.chunk_gate import gate_batches
+from backfill_assets.worker.chunk_gate import gating
 from backfill_assets.worker.chunk_merge import (
     ISSUED_RULE,
     CorrectionSpec,
     DeriveTask,
+    MergedTask,
     MergeSpec,
-    derive_batches,
-    judge_merges,
+    deriving,
+    judging_merges,
 )
-from backfill_assets.worker.gate_tasks import GateSpec, GateTask, result_from_json, task_to_json
+from backfill_assets.worker.gate_tasks import GateSpec, GateTask
 from backfill_assets.worker.references import reference_to
 from backfill_assets.worker.sums import value_columns
 from backfill_assets.worker.violations import Violation, require_read
-from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.planner import Plan, PlannedChunk, StagedFile
 from resources.files.fingerprints import Fingerprint
@@ -125,18 +122,16 @@ def derive_batch(
         return {}
     tasks, named = _tasks(platform, target, plan, {chunk.key: files[chunk.key] for chunk in chunks}, prefix)
     weights = {chunk.key: chunk.reads.rows for chunk in chunks}
-    texts = [(task.chunk, weights[task.chunk], json.dumps(plain(task))) for task in tasks]
-    function = partial(derive_batches, _spec(platform, target, plan))
+    work = deriving(_spec(platform, target, plan))
     scheme = "file://" if prefix.startswith("file:") else ""
     found = {}
-    for text in in_workers(platform, plan, texts, function):
-        data = json.loads(text)
-        if "rule" in data:
-            raise _unreadable(Violation(**data))
-        found[data["chunk"]] = DerivedFiles(
-            tuple(StagedFile(f"{scheme}{path}", rows, size) for path, rows, size in data["files"]),
-            tuple(named[path] for path in data["replaced"]),
-            data["counts"],
+    for result in platform.workers.do(plan.mode, work, [(task, weights[task.chunk]) for task in tasks]):
+        if isinstance(result, Violation):
+            raise _unreadable(result)
+        found[result.chunk] = DerivedFiles(
+            tuple(StagedFile(f"{scheme}{path}", rows, size) for path, rows, size in result.files),
+            tuple(named[path] for path in result.replaced),
+            result.counts,
         )
     return found
 
@@ -178,27 +173,25 @@ def _judge_merge(
         files = {chunk.chunk: chunk.files for chunk in chunks if chunk.attempt == attempt}
         tasks += _tasks(platform, target, plan, files, prefixes[attempt])[0]
     by_key = {chunk.chunk: chunk for chunk in chunks}
-    texts = []
+    merged = []
     for task in tasks:
         chunk = by_key[task.chunk]
         gone = set(map(local_path, chunk.replaced))
-        own = [local_path(file.path) for file in chunk.derived]
-        merged = own + [path for path in task.base if path not in gone]
-        texts.append((task.chunk, chunk.rows or 0, json.dumps(plain(task) | {"merged": merged, "own": own})))
+        own = tuple(local_path(file.path) for file in chunk.derived)
+        seen = own + tuple(path for path in task.base if path not in gone)
+        merged.append((MergedTask(task, seen, own), chunk.rows or 0))
     measure = None if target.measure is None else reference_to(target.measure)
     spec = _spec(platform, target, plan)
     assert isinstance(spec, MergeSpec)
     verdicts = {}
-    for text in in_workers(platform, plan, texts, partial(judge_merges, spec, measure)):
-        data = json.loads(text)
-        broken = [Violation(rule, len(sample), sample) for rule, sample in sorted(data["broken"].items())]
-        chunk = by_key[data["chunk"]]
-        verdicts[data["chunk"]] = DerivedVerdict(
+    for result in platform.workers.do(plan.mode, judging_merges(spec, measure), merged):
+        broken = [Violation(rule, len(sample), sample) for rule, sample in sorted(result.broken.items())]
+        verdicts[result.chunk] = DerivedVerdict(
             broken,
-            f"{len(chunk.replaced)} file(s) copied with merged rows",
-            data["slices"],
-            data["visible"],
-            {path: Fingerprint(*both) for path, both in data["hashes"].items()},
+            f"{len(by_key[result.chunk].replaced)} file(s) copied with merged rows",
+            result.slices,
+            result.visible,
+            result.hashes,
         )
     return verdicts
 
@@ -221,9 +214,8 @@ def _judge_corrections(
         for chunk in chunks
     ]
     issued = {chunk.chunk: chunk.measures.get("happened", {}).get("issued_before", 0) for chunk in chunks}
-    texts = [(task.chunk, task.rows, task_to_json(task)) for task in tasks]
     verdicts = {}
-    for result in map(result_from_json, in_workers(platform, plan, texts, partial(gate_batches, spec))):
+    for result in platform.workers.do(plan.mode, gating(spec), [(task, task.rows) for task in tasks]):
         violations = list(result.violations)
         if issued[result.chunk]:
             violations.append(Violation(ISSUED_RULE, issued[result.chunk]))

@@ -15,13 +15,13 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
 import polars as pl
-import pyarrow as arrow
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -31,7 +31,7 @@ from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED, rows_bet
 from backfill_assets.worker.columns import scan_file
 from backfill_assets.worker.sums import numeric, sum_of, sums_of
 from backfill_assets.worker.violations import shown_row
-from manifests.canonical import plain
+from resources.chunk_work import ChunkWork
 
 KINDS = (ADDED, REMOVED, CHANGED)
 SLICE_ROWS = 8_000_000
@@ -116,9 +116,17 @@ class ChunkCompared:
     concealed: int = 0
 
 
+@dataclass(frozen=True)
+class RowsOfAll:
+    """The rows that one worker keeps of all the chunks that it has compared: the largest changes, and a sample."""
+
+    largest: dict[str, list[dict[str, Any]]]
+    sample: list[dict[str, Any]]
+
+
 @dataclass
 class RowsKept:
-    """The rows that are kept of all chunks a worker has compared: the largest changes, and a sample."""
+    """Chooses the rows that are kept of all chunks."""
 
     spec: CompareSpec
     largest: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -396,23 +404,19 @@ def _write(spec: CompareSpec, task: CompareTask, changed: pl.DataFrame, number: 
     return path, rows.height, filesystem.get_file_info(name).size
 
 
-def compared(spec: CompareSpec, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Compare the chunks of tasks (JSON), one after the other: each with its result, and at last the rows kept of all.
+def comparing(spec: CompareSpec) -> ChunkWork[CompareTask, ChunkCompared | RowsOfAll]:
+    """Return the work of comparing chunks: a result each, and at last the rows that are kept of all of them.
 
-    Those are the result of the chunk without a name: how many there are does not depend on how many changed.
+    How many rows those are does not depend on how many changed.
     """
+    return ChunkWork(partial(_compare, spec), CompareTask, ChunkCompared | RowsOfAll)
+
+
+def _compare(spec: CompareSpec, tasks: Iterable[CompareTask]) -> Iterator[ChunkCompared | RowsOfAll]:
     kept = RowsKept(spec)
-    for text in texts:
-        found, largest, sample = compare(spec, CompareTask(**json.loads(text)))
+    for task in tasks:
+        found, largest, sample = compare(spec, task)
         kept.add(largest, sample)
         found.sums = {name: [str(value) for value in pair] for name, pair in found.sums.items()}
-        yield found.chunk, json.dumps(plain(found))
-    yield "", json.dumps({"largest": kept.largest, "sample": kept.sample})
-
-
-def compare_batches(spec: CompareSpec, batches: Iterator[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
-    """Compare the chunks of Arrow batches with columns `chunk` and `task` (JSON), as `compared` does; a batch a result."""
-    pl.Config.set_engine_affinity("in-memory")
-    tasks = (text for batch in batches for text in batch.column("task").to_pylist())
-    for chunk, text in compared(spec, tasks):
-        yield arrow.RecordBatch.from_pydict({"chunk": [chunk], "result": [text]})
+        yield found
+    yield RowsOfAll(kept.largest, kept.sample)

@@ -7,16 +7,15 @@ reconciliation. Imports neither Dagster nor PySpark's SQL.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pandera.polars as pa
 import polars as pl
-import pyarrow as arrow
 
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
@@ -32,12 +31,13 @@ from backfill_assets.worker.chunk_rules import (
 )
 from backfill_assets.worker.columns import scan_file
 from backfill_assets.worker.digest import RowDigest
-from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask, task_from_json
+from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask
 from backfill_assets.worker.key_order import by_key, in_key_order
 from backfill_assets.worker.references import named
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.violations import Violation, add_unreadable, add_violation
 from manifests.canonical import plain
+from resources.chunk_work import ChunkWork
 from resources.files.fingerprints import Fingerprint, fingerprint
 
 BUNDLE_ROWS = 1_000_000
@@ -195,14 +195,9 @@ def digest_columns(model: type[pa.DataFrameModel]) -> list[str]:
     return [name for name in dtypes(model) if name not in LINEAGE_COLUMNS]
 
 
-def gate_batches(spec: GateSpec, batches: Iterator[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
-    """Gate the chunks of Arrow batches with columns `chunk` and `task` (JSON); one result row each."""
-    # one worker a core, and frames in memory already: the streaming engine would only pass them between threads
-    pl.Config.set_engine_affinity("in-memory")
-    for batch in batches:
-        results = list(gate_chunks(spec, map(task_from_json, batch.column("task").to_pylist())))
-        texts = [json.dumps(plain(result)) for result in results]
-        yield arrow.RecordBatch.from_pydict({"chunk": [result.chunk for result in results], "result": texts})
+def gating(spec: GateSpec) -> ChunkWork[GateTask, GateResult]:
+    """Return the work of gating chunks against a specification."""
+    return ChunkWork(partial(gate_chunks, spec), GateTask, GateResult)
 
 
 def _read(

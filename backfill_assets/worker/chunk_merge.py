@@ -2,7 +2,7 @@
 
 Put here what is done, in Spark's workers, to one chunk's computed rows and the rows readers see today. Where the
 computed rows come from is `staging.compute`'s; what is sent here, and what the answers mean, is `staging.derivation`'s.
-`judge_merges` reads back what `merge` wrote and trusts nothing of the merge itself. Imports neither Dagster nor PySpark's SQL.
+`judging_merges` reads back what `merge` wrote and trusts nothing of the merge itself. Imports neither Dagster nor PySpark's SQL.
 
 Memory is one file of today's rows and one chunk's computed rows for a merge; for corrections both of one chunk.
 """
@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import polars as pl
-import pyarrow as arrow
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -31,10 +31,11 @@ from backfill_assets.worker.columns import scan_file
 from backfill_assets.worker.key_order import by_key
 from backfill_assets.worker.references import named
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
-from backfill_assets.worker.violations import shown_row, unreadable
+from backfill_assets.worker.violations import Violation, shown_row, unreadable
 from manifests.canonical import plain
 from manifests.model import OlderVersion
-from resources.files.fingerprints import fingerprint
+from resources.chunk_work import ChunkWork
+from resources.files.fingerprints import Fingerprint, fingerprint
 
 ADDED, CHANGED, REMOVED = "ADDED", "CHANGED", "REMOVED"
 OLDER_RULE = "no version goes backwards"
@@ -102,6 +103,34 @@ class Derived:
     files: list[tuple[str, int, int]]
     replaced: list[str]
     counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MergedTask:
+    """One merged chunk: what it was made of, all files that readers would see of it, and which of them are its own."""
+
+    derived: DeriveTask
+    merged: tuple[str, ...]
+    own: tuple[str, ...]
+
+    @property
+    def chunk(self) -> str:
+        """The chunk's key."""
+        return self.derived.chunk
+
+
+@dataclass(frozen=True)
+class JudgedMerge:
+    """What is wrong with a merged chunk: a few rows by broken rule; and its measures, as readers would see it.
+
+    `visible` are its rows and the sums of its number columns; `hashes` are those of its own files, by path.
+    """
+
+    chunk: str
+    broken: dict[str, list[dict[str, Any]]]
+    slices: list[dict[str, Any]]
+    visible: dict[str, Any]
+    hashes: dict[str, Fingerprint]
 
 
 class Unreadable(Exception):  # noqa: N818 - what was found, not what went wrong here
@@ -413,51 +442,43 @@ def _write(rows: pl.DataFrame, schema: str, folder: str) -> tuple[str, int, int]
     return path, rows.height, filesystem.get_file_info(name).size
 
 
-def derive_batches(
-    spec: MergeSpec | CorrectionSpec, batches: Iterator[arrow.RecordBatch]
-) -> Iterator[arrow.RecordBatch]:
-    """Derive the chunks of Arrow batches with columns `chunk` and `task` (JSON); one result row each.
-
-    Of a chunk of which a file cannot be read the result is that violation.
-    """
-    pl.Config.set_engine_affinity("in-memory")
-    for batch in batches:
-        chunks, texts = batch.column("chunk").to_pylist(), []
-        for text in batch.column("task").to_pylist():
-            task = DeriveTask(**json.loads(text))
-            try:
-                found: Any = merge(spec, task) if isinstance(spec, MergeSpec) else correct(spec, task)
-            except Unreadable as error:
-                found = error.violation
-            texts.append(json.dumps(plain(found)))
-        yield arrow.RecordBatch.from_pydict({"chunk": chunks, "result": texts})
+def deriving(spec: MergeSpec | CorrectionSpec) -> ChunkWork[DeriveTask, Derived | Violation]:
+    """Return the work of deriving chunks; of one of which a file cannot be read the result is that violation."""
+    return ChunkWork(partial(_derive, spec), DeriveTask, Derived | Violation)
 
 
-def judge_merges(
-    spec: MergeSpec, measure: str | None, batches: Iterator[arrow.RecordBatch]
-) -> Iterator[arrow.RecordBatch]:
-    """Judge merged chunks of Arrow batches with columns `chunk` and `task`; measure them as readers would see them."""
-    pl.Config.set_engine_affinity("in-memory")
-    for batch in batches:
-        chunks, texts = batch.column("chunk").to_pylist(), []
-        for text in batch.column("task").to_pylist():
-            data = json.loads(text)
-            merged, own = data.pop("merged"), data.pop("own")
-            try:
-                broken = merge_violations(spec, DeriveTask(**data), merged)
-            except Unreadable as error:
-                broken, own = {error.violation.rule: error.violation.sample}, []
-            slices: pl.DataFrame | None = None
-            sums: dict[str, Any] = {}
-            seen = 0
-            for path in () if broken else merged:
-                rows = scan_file(path, spec.schema).collect()
-                seen += rows.height
-                sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key))))
-                slices = None if measure is None else merged_measures(slices, named(measure)(rows))
-            found = [] if slices is None else plain(slices.to_dicts())
-            hashes = {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path}
-            visible = {"rows": seen, "sums": as_text(sums)}
-            judged = {"broken": broken, "slices": found, "visible": visible, "hashes": hashes}
-            texts.append(json.dumps({"chunk": data["chunk"], **judged}))
-        yield arrow.RecordBatch.from_pydict({"chunk": chunks, "result": texts})
+def _derive(spec: MergeSpec | CorrectionSpec, tasks: Iterable[DeriveTask]) -> Iterator[Derived | Violation]:
+    for task in tasks:
+        try:
+            yield merge(spec, task) if isinstance(spec, MergeSpec) else correct(spec, task)
+        except Unreadable as error:
+            yield error.violation
+
+
+def judging_merges(spec: MergeSpec, measure: str | None) -> ChunkWork[MergedTask, JudgedMerge]:
+    """Return the work of judging merged chunks, and measuring them as readers would see them."""
+    return ChunkWork(partial(_judge_merges, spec, measure), MergedTask, JudgedMerge)
+
+
+def _judge_merges(spec: MergeSpec, measure: str | None, tasks: Iterable[MergedTask]) -> Iterator[JudgedMerge]:
+    for task in tasks:
+        own: Sequence[str] = task.own
+        try:
+            broken = merge_violations(spec, task.derived, task.merged)
+        except Unreadable as error:
+            broken, own = {error.violation.rule: error.violation.sample}, ()
+        slices: pl.DataFrame | None = None
+        sums: dict[str, Any] = {}
+        seen = 0
+        for path in () if broken else task.merged:
+            rows = scan_file(path, spec.schema).collect()
+            seen += rows.height
+            sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key))))
+            slices = None if measure is None else merged_measures(slices, named(measure)(rows))
+        yield JudgedMerge(
+            task.chunk,
+            broken,
+            [] if slices is None else plain(slices.to_dicts()),
+            {"rows": seen, "sums": as_text(sums)},
+            {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path},
+        )

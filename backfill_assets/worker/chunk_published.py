@@ -6,9 +6,9 @@ PySpark's SQL.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -16,26 +16,40 @@ import pyarrow as arrow
 
 from backfill_assets.worker.chunk_gate import gate_chunks, merged_measures
 from backfill_assets.worker.columns import scan_file
-from backfill_assets.worker.gate_tasks import GateSpec, GateTask, task_from_json
+from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask
 from backfill_assets.worker.references import named
 from manifests.canonical import plain
+from resources.chunk_work import ChunkWork, in_memory, tasks_of
 
 
-def judge_batches(spec: GateSpec, batches: Iterator[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
-    """Judge the published chunks of Arrow batches with columns `chunk` and `task` (JSON); one result row each.
+@dataclass(frozen=True)
+class OutlineTask:
+    """The files of one chunk that are outlined."""
 
-    As the chunk gate does, but a chunk that breaks a rule is measured all the same: what it holds is what readers see.
+    chunk: str
+    paths: tuple[str, ...]
+
+
+def judging(spec: GateSpec) -> ChunkWork[GateTask, GateResult]:
+    """Return the work of judging published chunks.
+
+    It is done as the chunk gate does it, but a chunk that breaks a rule is measured all the same: what it holds is what
+    readers see.
     """
-    pl.Config.set_engine_affinity("in-memory")
-    for batch in batches:
-        tasks = [task_from_json(text) for text in batch.column("task").to_pylist()]
-        given = {task.chunk: task for task in tasks}
-        results = [
-            result if result.passed else replace(result, measures=_measured(spec, given[result.chunk]))
-            for result in gate_chunks(spec, tasks)
-        ]
-        texts = [json.dumps(plain(result)) for result in results]
-        yield arrow.RecordBatch.from_pydict({"chunk": [result.chunk for result in results], "result": texts})
+    return ChunkWork(partial(_judge, spec), GateTask, GateResult)
+
+
+def _judge(spec: GateSpec, tasks: Iterable[GateTask]) -> Iterator[GateResult]:
+    given: dict[str, GateTask] = {}
+
+    def noted() -> Iterator[GateTask]:
+        for task in tasks:
+            given[task.chunk] = task
+            yield task
+
+    for result in gate_chunks(spec, noted()):
+        task = given.pop(result.chunk)
+        yield result if result.passed else replace(result, measures=_measured(spec, task))
 
 
 def _measured(spec: GateSpec, task: GateTask) -> list[dict[str, Any]]:
@@ -54,13 +68,12 @@ def _measured(spec: GateSpec, task: GateTask) -> list[dict[str, Any]]:
 def outline_batches(
     outline: str, table: str, schema: arrow.Schema, batches: Iterator[arrow.RecordBatch]
 ) -> Iterator[arrow.RecordBatch]:
-    """Yield the outlines of the files of Arrow batches with a column `task` (JSON: paths), with the columns of `schema`.
+    """Yield the outlines of the files of Arrow batches with a column `task` (JSON: OutlineTask), with the columns of `schema`.
 
     `table` is the schema of the table (Iceberg JSON), by which its files are read.
     """
-    pl.Config.set_engine_affinity("in-memory")
-    for batch in batches:
-        for text in batch.column("task").to_pylist():
-            for path in json.loads(text):
-                rows = named(outline)(scan_file(path, table).collect()).select(schema.names)
-                yield from rows.to_arrow().cast(schema).to_batches()
+    in_memory()
+    for task in tasks_of(OutlineTask, batches):
+        for path in task.paths:
+            rows = named(outline)(scan_file(path, table).collect()).select(schema.names)
+            yield from rows.to_arrow().cast(schema).to_batches()

@@ -1,11 +1,10 @@
-"""What the gate of a chunk gets, and what it says: plain data, as JSON between Spark and its workers.
+"""What the gate of a chunk gets, and what it says: plain data, which travels as `resources.chunk_work` has it.
 
 Put here a field that goes to a worker or comes back. What is done with it is `chunk_gate`'s.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -14,7 +13,6 @@ from typing import Any
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.worker.references import reference_to
 from backfill_assets.worker.violations import Violation
-from manifests.canonical import plain
 from resources.files.fingerprints import Fingerprint
 
 
@@ -98,23 +96,3 @@ def spec_of(target: TargetTable, lineage: Mapping[str, Any]) -> GateSpec:
         outline=None if target.outline is None else reference_to(target.outline.rows),
         outline_columns=() if target.outline is None else target.outline.columns,
     )
-
-
-def task_to_json(task: GateTask) -> str:
-    """Return a task as JSON."""
-    return json.dumps(plain(task))
-
-
-def task_from_json(text: str) -> GateTask:
-    """Return the task that `task_to_json` wrote."""
-    data = json.loads(text)
-    data["start"], data["end"] = date.fromisoformat(data["start"]), date.fromisoformat(data["end"])
-    return GateTask(**{**data, "paths": tuple(data["paths"]), "digest": tuple(data["digest"])})
-
-
-def result_from_json(text: str) -> GateResult:
-    """Return a result that a worker sent."""
-    data = json.loads(text)
-    hashes = {path: Fingerprint(*both) for path, both in data["hashes"].items()}
-    violations = [Violation(**violation) for violation in data["violations"]]
-    return GateResult(**{**data, "violations": violations, "hashes": hashes})

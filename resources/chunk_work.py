@@ -1,0 +1,99 @@
+"""What is to be done with chunks, each on its own: of which type its task and its result are, how they travel, who does it.
+
+Put here what is true of any such work. What is done with a chunk is the worker modules' of the package; how Spark has it done
+is `spark.workers`'. Spark's Python workers import this module: nothing of PySpark or Dagster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import polars as pl
+import pyarrow as arrow
+from pydantic import TypeAdapter
+
+from manifests.canonical import plain
+from manifests.model import Mode
+
+
+class ChunkTask(Protocol):
+    """What is needed to do the work of one chunk: plain data, a frozen dataclass."""
+
+    @property
+    def chunk(self) -> str:
+        """The chunk's key."""
+
+
+Task = TypeVar("Task", bound=ChunkTask)
+Result = TypeVar("Result")
+Weighed = tuple[Task, int]
+"""A task, and the rows that it is about: what it weighs beside others."""
+
+
+@dataclass(frozen=True)
+class ChunkWork(Generic[Task, Result]):
+    """What is done with each of many chunks, by whom and wherever it is done.
+
+    Attributes:
+        do: takes tasks, one after the other, and yields results; a function that can be imported, or a `partial` of one.
+        task: the type of a task, by which it is read from JSON.
+        result: the type of a result, or a union of some.
+    """
+
+    do: Callable[[Iterator[Task]], Iterable[Result]]
+    task: type[Task]
+    result: Any
+
+    def batches(self, batches: Iterable[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
+        """Do the tasks of Arrow batches with a column `task` (JSON); yield a batch with a column `result` (JSON) for each result."""
+        for result in self.do(tasks_of(self.task, batches)):
+            yield arrow.RecordBatch.from_pydict({"result": [json.dumps(plain(result))]})
+
+    def results(self, texts: Iterable[str]) -> list[Result]:
+        """Return the results that workers sent as JSON."""
+        reads: TypeAdapter[Result] = TypeAdapter(self.result)
+        return [reads.validate_json(text) for text in texts]
+
+
+def in_worker(work: ChunkWork[Any, Any], batches: Iterable[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
+    """Do work in a worker of Spark, of which there is one a core."""
+    in_memory()
+    yield from work.batches(batches)
+
+
+def in_memory() -> None:
+    """Have Polars hand nothing from thread to thread: frames are in memory already, and a worker has one core."""
+    pl.Config.set_engine_affinity("in-memory")
+
+
+def task_text(task: ChunkTask) -> str:
+    """Return a task as JSON."""
+    return json.dumps(plain(task))
+
+
+def tasks_of(kind: type[Task], batches: Iterable[arrow.RecordBatch]) -> Iterator[Task]:
+    """Yield the tasks of Arrow batches with a column `task` (JSON)."""
+    reads: TypeAdapter[Task] = TypeAdapter(kind)
+    for batch in batches:
+        for text in batch.column("task").to_pylist():
+            yield reads.validate_json(text)
+
+
+class Workers(Protocol):
+    """Who does work on chunks."""
+
+    def do(self, mode: Mode, work: ChunkWork[Task, Result], tasks: Sequence[Weighed[Task]]) -> list[Result]:
+        """Have tasks done as an execution mode has it, and return the results, in no order."""
+
+
+class ThisProcess:
+    """Does the work itself, one chunk after the other; memory is one chunk's, as in a worker."""
+
+    def do(self, mode: Mode, work: ChunkWork[Task, Result], tasks: Sequence[Weighed[Task]]) -> list[Result]:
+        """Do the tasks; what goes in and comes out is written and read as it is where workers do them."""
+        del mode
+        batch = arrow.RecordBatch.from_pydict({"task": [task_text(task) for task, _ in tasks]})
+        return work.results(text for found in work.batches([batch]) for text in found.column("result").to_pylist())
