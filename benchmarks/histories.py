@@ -24,7 +24,7 @@ from pyiceberg.types import LongType
 
 from backfill_assets import faults
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor import mend
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.operations.garbage import collect, find
 from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
 from benchmarks import small_table

@@ -60,8 +60,10 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
-from backfill_assets.operations import doctor, garbage
-from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.operations import garbage
+from backfill_assets.operations.doctor import evidence as doctor_of_evidence
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import publisher as publication
 from backfill_assets.staging import executor
 from benchmarks import kills, small_table
@@ -1157,7 +1159,7 @@ def staged_world() -> Iterator[None]:
         mock.patch.object(ManifestFile, "fetch_manifest_entry", fetched),
         mock.patch.object(ExecutorFactory, "get_or_create", staticmethod(_InTurn)),
         mock.patch.object(
-            doctor, "COMPARING", timedelta(days=1)
+            doctor_of_evidence, "COMPARING", timedelta(days=1)
         ),  # no diff is kept here: none is late on a slow machine
     ):
         try:

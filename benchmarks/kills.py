@@ -40,7 +40,7 @@ sys.path.insert(0, ROOT)
 from backfill_assets import faults
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor import examine
+from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.publication.publisher import accept, prepare, publish, reinstate, rollback
 from benchmarks.small_table import (
     CORRECTIONS,

@@ -85,7 +85,9 @@ CHANGE, COMMITS, REFERENCES, LEASING = (
     f"backfill_assets/publication/{name}.py" for name in ("change", "table_by_table", "move_references", "leasing")
 )
 PUBLISHER = "backfill_assets/publication/publisher.py"
-DOCTOR = "backfill_assets/operations/doctor.py"
+DOCTOR_OF_PUBLICATIONS, DOCTOR_OF_EVIDENCE = (
+    f"backfill_assets/operations/doctor/{name}.py" for name in ("publications", "evidence")
+)
 GARBAGE = "backfill_assets/operations/garbage.py"
 REPLACEMENTS, LOADS = (f"resources/lakehouse/{name}.py" for name in ("replacements", "load_commits"))
 RUNS, APPROVALS, ACCEPTED, PUBLICATIONS = (
@@ -147,23 +149,29 @@ MENDS = (
         60,
         (
             Edit(
-                DOCTOR,
+                DOCTOR_OF_PUBLICATIONS,
                 "from backfill_assets.publication.modes import change_of\n",
                 "from backfill_assets.publication import publisher as publication\n"
                 "from backfill_assets.publication.modes import change_of\n",
             ),
             Edit(
-                DOCTOR,
+                DOCTOR_OF_PUBLICATIONS,
                 "recorded = record_landed(view.platform, record.run_id, action, landed.number)",
                 "recorded = getattr(publication, action)(view.platform, record.run_id).snapshot_id",
             ),
             Edit(
-                DOCTOR,
+                DOCTOR_OF_EVIDENCE,
+                "from backfill_assets.publication.recording import tell_again\n",
+                "from backfill_assets.publication import publisher as publication\n"
+                "from backfill_assets.publication.recording import tell_again\n",
+            ),
+            Edit(
+                DOCTOR_OF_EVIDENCE,
                 "tell_again(platform, run_id, done[-1].action, len(done))",
                 "getattr(publication, done[-1].action)(platform, run_id)",
             ),
             Edit(
-                DOCTOR,
+                DOCTOR_OF_EVIDENCE,
                 "told = tell_again(platform, run_id, action, number)",
                 "told = getattr(publication, action)(platform, run_id)",
             ),

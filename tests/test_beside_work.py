@@ -17,7 +17,9 @@ from backfill_assets.audit import verification
 from backfill_assets.audit.verification import verify
 from backfill_assets.evidence.records import damaged_files
 from backfill_assets.installation import Platform
-from backfill_assets.operations import doctor, garbage
+from backfill_assets.operations import garbage
+from backfill_assets.operations.doctor import examination
+from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.publisher import publish, rollback
@@ -244,11 +246,11 @@ def plan_anew(platform: Platform) -> None:
 
 def late(monkeypatch: pytest.MonkeyPatch, looks: str, act: Callable[[], Any]) -> None:
     """Have somebody act just before one of the doctor's looks: a function of its own, or of a moment that holds nobody up."""
-    of = doctor if hasattr(doctor, looks) else Moment
+    of = examination if hasattr(examination, looks) else Moment
     real, acts = getattr(of, looks), once(act)
 
     def after(*given: Any, **named: Any) -> Any:
-        if of is doctor or not transactions._writes(given[0]._connection):
+        if of is examination or not transactions._writes(given[0]._connection):
             acts()
         return real(*given, **named)
 
@@ -256,21 +258,24 @@ def late(monkeypatch: pytest.MonkeyPatch, looks: str, act: Callable[[], Any]) ->
 
 
 @pytest.mark.parametrize("work", [stop, cancel, compute, replace, undo, plan_anew])
-@pytest.mark.parametrize("looks", ["_examine_target", "_publications", "_accepted_files", "_lost_files", "unexplained"])
+@pytest.mark.parametrize(
+    "looks",
+    ["_examine_target", "publications_off_the_record", "accepted_files_that_differ", "lost_files", "unexplained"],
+)
 def test_the_doctor_finds_nothing_wrong_with_work_beside_it(
     platform: Platform, monkeypatch: pytest.MonkeyPatch, work: Callable[[Platform], None], looks: str
 ) -> None:
     if work is plan_anew:
         plan_run(platform, manifest("draft", "REPLACE_PARTITIONS", ("2020-05-01", "2020-05-31")))
     late(monkeypatch, looks, lambda: work(platform))
-    assert doctor.examine(platform) == []
+    assert examination.examine(platform) == []
 
 
 def test_the_doctor_finds_no_entry_without_its_link_where_one_was_written_beside_it(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late(monkeypatch, "explain", lambda: stop(platform))  # the chain is read; then somebody writes
-    assert doctor.examine(platform) == []
+    assert examination.examine(platform) == []
 
 
 def test_the_doctor_takes_no_collection_for_lost_data(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,8 +288,8 @@ def test_the_doctor_takes_no_collection_for_lost_data(platform: Platform, monkey
         done = garbage.collect(platform, garbage.find(platform, at=at), by="ops", at=at)
         collected.extend(one.files for one in done)
 
-    late(monkeypatch, "_lost_files", collect)
-    assert doctor.examine(platform) == []
+    late(monkeypatch, "lost_files", collect)
+    assert examination.examine(platform) == []
     assert sum(collected) > 0
 
 
@@ -301,23 +306,23 @@ AT_IT = [
 def test_a_change_that_is_under_way_is_said_to_be_and_is_repaired_by_nobody(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: dict[str, list[doctor.Disagreement]] = {}
+    found: dict[str, list[Disagreement]] = {}
 
     def reach(point: str) -> None:
         if point in AT_IT and point not in found:
-            found[point] = doctor.examine(platform)
+            found[point] = examination.examine(platform)
 
     with monkeypatch.context() as patch:
         patch.setattr(faults, "reach", reach)
         publish(platform, "feb")
         rollback(platform, "feb")
     assert found.keys() == set(AT_IT)
-    assert [one for all_ in found.values() for one in all_ if one.sure is not doctor.Sure.POSSIBLE or one.repair] == []
+    assert [one for all_ in found.values() for one in all_ if one.sure is not Sure.POSSIBLE or one.repair] == []
     for point, action in (("publishing.committed", "publish"), ("undoing.committed", "rollback")):
         (one,) = found[point]
         assert (one.kind, one.where) == ("intent-in-doubt", "feb")
         assert one.what.startswith(f"its {action} is under way")
-    assert doctor.examine(platform) == []
+    assert examination.examine(platform) == []
 
 
 def test_a_record_whose_writer_is_paused_before_its_link_is_not_called_damaged(
@@ -329,7 +334,7 @@ def test_a_record_whose_writer_is_paused_before_its_link_is_not_called_damaged(
 
     def reach(point: str) -> None:
         if point == "recording.written":
-            found.append((damaged_files(other, "feb"), {one.kind for one in doctor.examine(other)}))
+            found.append((damaged_files(other, "feb"), {one.kind for one in examination.examine(other)}))
 
     with monkeypatch.context() as patch:
         patch.setattr(transactions, "WRITE_WAIT", 0)
@@ -348,21 +353,21 @@ def test_the_doctor_beside_work_still_finds_a_lost_file(
 ) -> None:
     file = next(chunk for chunk in platform.ledger.chunks("history") if chunk.chunk == "2020-01").files[0]
     Path(local_path(file.path)).unlink()
-    late(monkeypatch, "_lost_files", lambda: work(platform))
-    (found,) = doctor.examine(platform)
-    assert (found.kind, found.sure) == ("DATA-LOSS", doctor.Sure.CERTAIN)
+    late(monkeypatch, "lost_files", lambda: work(platform))
+    (found,) = examination.examine(platform)
+    assert (found.kind, found.sure) == ("DATA-LOSS", Sure.CERTAIN)
 
 
 def test_what_is_found_anew_at_each_look_is_asked_about(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work that never ends: nothing that was found only once is certain, or repaired."""
-    real, looks = doctor._freezes, iter(range(100))
+    real, looks = examination.freezes_over, iter(range(100))
 
-    def something_else_each_time(platform: Platform) -> Iterator[doctor.Disagreement]:
+    def something_else_each_time(platform: Platform) -> Iterator[Disagreement]:
         platform.ledger.policies.keep(f"{next(looks):064}", {"x": 1})
-        yield doctor.Disagreement("freeze-over", str(next(looks)), "it is over", doctor.Sure.CERTAIN, "end it", str)
+        yield Disagreement("freeze-over", str(next(looks)), "it is over", Sure.CERTAIN, "end it", str)
         yield from real(platform)
 
-    monkeypatch.setattr(doctor, "_freezes", something_else_each_time)
-    (found,) = doctor.examine(platform)
-    assert (found.sure, found.repair) == (doctor.Sure.POSSIBLE, None)
+    monkeypatch.setattr(examination, "freezes_over", something_else_each_time)
+    (found,) = examination.examine(platform)
+    assert (found.sure, found.repair) == (Sure.POSSIBLE, None)
     assert next(looks) < 20

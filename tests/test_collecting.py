@@ -24,7 +24,7 @@ from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
 from backfill_assets.installation import Platform
 from backfill_assets.operations import clock
-from backfill_assets.operations.doctor import examine
+from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.garbage import collect, find
 from backfill_assets.publication.publisher import publish, reinstate, rollback
 from benchmarks.publishers import DAYS, initialise, opened, validated

@@ -25,7 +25,8 @@ from backfill_assets.audit.explain import explain
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.operations.clock import recorded_instants
-from backfill_assets.operations.doctor import _Chunks, examine
+from backfill_assets.operations.doctor.accepted_files import ChunksByDay
+from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish, rollback
 from benchmarks import small_table
@@ -579,11 +580,11 @@ def test_an_entry_of_the_catalog_that_is_no_file_is_that_tables_damage(platform:
 
 
 def test_a_file_whose_bounds_span_the_calendar_is_looked_at_at_once() -> None:
-    months = _Chunks(Chunking.MONTH, ["2020-03", "2020-01", "no month"])
+    months = ChunksByDay(Chunking.MONTH, ["2020-03", "2020-01", "no month"])
     assert months.between(date.min, date.max) == ["2020-01", "2020-03"]
     assert months.between(date(2020, 1, 31), date(2020, 2, 29)) == ["2020-01"]
     assert months.between(date(2020, 2, 1), date(2020, 2, 29)) == []
-    assert _Chunks(Chunking.DAY, ["2020-01-31", "2020-02-01"]).between(date(2020, 2, 1), date(9999, 12, 31)) == [
+    assert ChunksByDay(Chunking.DAY, ["2020-01-31", "2020-02-01"]).between(date(2020, 2, 1), date(9999, 12, 31)) == [
         "2020-02-01"
     ]
 

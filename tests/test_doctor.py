@@ -24,7 +24,9 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.cli.base import EXIT_FAILED
 from backfill_assets.cli.command import cli
 from backfill_assets.gates.judging import gate_chunks, gate_run
-from backfill_assets.operations.doctor import Disagreement, Sure, examine, mend
+from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication.publisher import publish, reinstate, rollback
 from backfill_assets.staging.executor import stage_chunks
 from benchmarks.changed_bytes import overwrite

@@ -13,7 +13,7 @@ from test_pages import page
 
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
-from backfill_assets.operations.doctor import examine
+from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication import publisher as publication
 from benchmarks import small_table

@@ -33,7 +33,8 @@ from backfill_assets.evidence import records
 from backfill_assets.evidence.events import MOVED
 from backfill_assets.evidence.records import bundle_files, catch_up
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication import announcements
 from backfill_assets.publication import publisher as publication

@@ -25,7 +25,8 @@ from backfill_assets.cli.base import EXIT_REFUSED
 from backfill_assets.cli.command import cli, main
 from backfill_assets.evidence.events import GC
 from backfill_assets.operations import garbage as garbage_module
-from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.operations.garbage import MANIFEST, OUTLINE, STAGED, TableGarbage, collect, find
 from backfill_assets.publication.publisher import accept, prepare, publish, reinstate, rollback
 from manifests.errors import EnvironmentRefused, PublicationRefused

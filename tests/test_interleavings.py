@@ -25,7 +25,9 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.evidence.links import strange_links
 from backfill_assets.evidence.records import damaged_files, records_of
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor import Disagreement, examine, mend
+from backfill_assets.operations.doctor.disagreements import Disagreement
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.leasing import collecting_lease, leases_of

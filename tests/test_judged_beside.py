@@ -27,7 +27,7 @@ from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.ingestion import table_loads
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
-from backfill_assets.operations.doctor import examine
+from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.publication.publisher import cancel, publish, reinstate, rollback
 from backfill_assets.reconciliation import reconcile as reconciliation
 from benchmarks import small_table

@@ -19,7 +19,9 @@ from worlds import FEW_GATES, KEY, NUMBERS, TARGET, VALUES, World, killed_at, ma
 from backfill_assets.audit.report import report
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.command import cli
-from backfill_assets.operations import doctor
+from backfill_assets.operations.doctor import evidence
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication.publisher import accept, publish, rollback
 from backfill_assets.review.diff import diff_here, diff_run, recorded_diff
 from backfill_assets.review.kept_diffs import after_publication, due, keep_diff, sealed_changes
@@ -169,14 +171,14 @@ def test_a_process_that_dies_before_the_diff_is_made_up_for(world: World, monkey
         after_publication(world.platform, "died")
     assert recorded_diff(world.platform, "died") is None
     assert "Its rows are not compared by key yet" in report(world.platform, "died")
-    found = [one for one in doctor.examine(world.platform) if one.where == "died"]
+    found = [one for one in examine(world.platform) if one.where == "died"]
     assert found == []  # a process may be at it
-    monkeypatch.setattr(doctor, "COMPARING", timedelta(0))
-    found = [one for one in doctor.examine(world.platform) if one.where == "died"]
+    monkeypatch.setattr(evidence, "COMPARING", timedelta(0))
+    found = [one for one in examine(world.platform) if one.where == "died"]
     assert [one.kind for one in found] == ["diff-missing"]
-    doctor.mend(world.platform)
+    mend(world.platform)
     assert recorded_diff(world.platform, "died") is not None
-    assert [one for one in doctor.examine(world.platform) if one.where == "died"] == []
+    assert [one for one in examine(world.platform) if one.where == "died"] == []
     assert problems(world, "died") == []
     rollback(world.platform, "died")
 

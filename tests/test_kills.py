@@ -18,7 +18,8 @@ from servers import Postgres
 from backfill_assets import decisions, faults
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.planning import resolve as planning
 from backfill_assets.publication import announcements, conflicts, requirements
 from backfill_assets.publication import publisher as publication

@@ -22,7 +22,7 @@ from backfill_assets import faults
 from backfill_assets.cli.command import cli
 from backfill_assets.installation import Platform
 from backfill_assets.live import tick
-from backfill_assets.operations.doctor import mend
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.operations.garbage import collect, find
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import cancel, publish, rollback

@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from table_model import File, Killed, Launch, Model, Row, Run
 from table_world import DAYS, MONTHS, NAMES, NOBODY, Installation, day_of, only_this_table
 
-from backfill_assets.operations import doctor
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import publisher as publication
 from manifests.errors import LeaseHeld, PlanRefused, PublicationRefused, Refused
 from manifests.lifecycle import RunState
@@ -360,7 +360,7 @@ class TableUnderChange(RuleBasedStateMachine):
         self._mend()
 
     def _mend(self) -> None:
-        doctor.mend(self.it.platform)
+        mend(self.it.platform)
         self.model.mend()
 
     @precondition(lambda self: self.runs(RunState.VALIDATED, RunState.PUBLISHED, RunState.ROLLED_BACK))

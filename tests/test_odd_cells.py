@@ -19,7 +19,8 @@ from support import put_back, set_aside
 from backfill_assets.audit.verification import verify
 from backfill_assets.defs.untold import dagster_disagreements
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication.publisher import publish, rollback
 from benchmarks import odd_cells
 from benchmarks.odd_cells import ODD, Cell, World

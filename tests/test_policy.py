@@ -29,7 +29,8 @@ from backfill_assets.defs.launched_by import USER_TAG, actor_of, sensor
 from backfill_assets.defs.publish import publication_requests
 from backfill_assets.evidence.records import bundle_files
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.publisher import publish as publish_body

@@ -23,7 +23,7 @@ from backfill_assets.audit import unknown_files
 from backfill_assets.audit.verification import verify
 from backfill_assets.evidence import records, seals
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor import mend
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication.modes import change_of
 from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
 from benchmarks import forged_snapshots, small_table

@@ -28,7 +28,8 @@ from backfill_assets import decisions, faults
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
-from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import publisher
 from backfill_assets.publication.publisher import accept, cancel, prepare, publish, reinstate, rollback
 from backfill_assets.publication.requirements import waits_for

@@ -21,7 +21,8 @@ from backfill_assets.cli.command import cli
 from backfill_assets.evidence import records
 from backfill_assets.evidence.events import GC
 from backfill_assets.evidence.records import bundle_files
-from backfill_assets.operations.doctor import examine, mend
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import announcements
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.publisher import publish, reinstate, rollback

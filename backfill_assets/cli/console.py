@@ -25,7 +25,7 @@ from resources.ledger.launches import STOPPED
 if TYPE_CHECKING:  # a refusal is shown also where a product, which these import, cannot be imported
     from backfill_assets.audit.first_difference import RowDifference
     from backfill_assets.audit.reproduce import ChunkComparison, Reproduction
-    from backfill_assets.operations.doctor import Disagreement, Repaired
+    from backfill_assets.operations.doctor.disagreements import Disagreement, Repaired
     from backfill_assets.operations.garbage import TableGarbage
     from backfill_assets.operations.runbook import Step
     from backfill_assets.publication.announcements import Published

@@ -34,7 +34,8 @@ def doctor(repair: bool, as_json: bool) -> None:
     """
     from backfill_assets.cli import console
     from backfill_assets.defs.untold import dagster_disagreements
-    from backfill_assets.operations.doctor import examine, mend
+    from backfill_assets.operations.doctor.examination import examine
+    from backfill_assets.operations.doctor.repairing import mend
 
     with opened_platform() as platform:
         more = partial(dagster_disagreements, platform)

@@ -11,7 +11,7 @@ from functools import partial
 from backfill_assets.defs.changes import ReaderChange, is_told, recorded, summary, tell_changes, untold
 from backfill_assets.defs.launch import instance_at
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor import Disagreement, Sure, not_checked
+from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, not_checked
 from manifests.errors import EnvironmentRefused
 from resources.ledger.cells import IllegibleRow
 

@@ -1,0 +1,120 @@
+"""Looks at the chunks of a table: whether their files are those of the run that the ledger holds as accepted.
+
+Put here files that are too many or missing in a chunk, and delete files. Whether a file is whole is `damaged_files`'.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import date, timedelta
+from typing import Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.types import DateType
+
+from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, some
+from backfill_assets.operations.doctor.views import TableView
+from manifests.chunks import Chunking, first_day, last_day
+from manifests.errors import InputRefused
+from resources.lakehouse.metadata import column_of, readable_bounds, readable_metadata, wrong_type
+from resources.lakehouse.storage import place_of
+
+
+def accepted_files_that_differ(view: TableView) -> Iterator[Disagreement]:
+    """Find chunks whose files in the table are not those of the run that the ledger holds as accepted."""
+    holders = view.platform.ledger.accepted(view.target.name)
+    accepted = set(holders.values())
+    merges = {record.run_id: record.plan.merge is not None for record in view.runs if record.run_id in accepted}
+    expected: dict[str, set[str]] = {}
+    for run_id in sorted(accepted):
+        for chunk in view.platform.ledger.chunks(run_id):
+            if holders.get(chunk.chunk) == run_id:
+                files = chunk.derived if merges.get(run_id) else chunk.files
+                expected[chunk.chunk] = {place_of(file.path) for file in files}
+    present, deleted_from = _files_by_chunk(view, holders)
+    if deleted_from:
+        yield Disagreement(
+            "rows-deleted",
+            view.target.name,
+            f"delete files take rows out of {len(deleted_from)} data file(s): {some(deleted_from)}",
+            Sure.CERTAIN,
+            "no run writes delete files: find out who does, compact the table, and restate the chunks",
+        )
+    changing = {chunk.key for one in view.runs if one.run_id in view.at_it for chunk in one.plan.chunks}
+    for key, run_id in sorted(holders.items()):
+        if run_id not in merges or key in changing:
+            continue  # of a run that is not there, the history is reported; whose chunks they are is being changed
+        here = present.get(key, set())
+        missing = sorted(expected.get(key, set()) - here)
+        extra = (
+            sorted(here - expected.get(key, set())) if not merges[run_id] else []
+        )  # a merge leaves the files it does not touch
+        if missing or extra:
+            changes = [f"- {path}" for path in missing] + [f"+ {path}" for path in extra]
+            yield Disagreement(
+                "accepted-files-differ",
+                f"{view.target.name} chunk {key}",
+                f"the ledger has it accepted from run {run_id}; the table lacks {len(missing)} of the run's files and "
+                f"holds {len(extra)} others: {some(changes)}",
+                Sure.CERTAIN,
+                "see who wrote the table's snapshots since, and restate the chunk with a new run",
+            )
+
+
+def _files_by_chunk(view: TableView, keys: Iterable[str]) -> tuple[dict[str, set[str]], list[str]]:
+    """Return the places of the current data files by those of `keys` whose days they may hold, and those with deletes."""
+    chunks = ChunksByDay(view.target.chunking, keys)
+    column = column_of(view.table, view.target.day_column)
+    if not isinstance(column.field_type, DateType):
+        raise wrong_type(view.table, column, "a date")
+    present: dict[str, set[str]] = defaultdict(set)
+    deleted_from = []
+    for task in _current_files(view.table):
+        path = place_of(task.file.file_path)
+        if task.delete_files:
+            deleted_from.append(path)
+        days = _days_of(view, task.file, column.field_id, column.field_type)
+        for chunk in () if days is None else chunks.between(*days):
+            present[chunk].add(path)
+    return present, sorted(deleted_from)
+
+
+def _current_files(table: Table) -> list[FileScanTask]:
+    current = table.current_snapshot()
+    if current is None:
+        return []
+    with readable_metadata(table, current):
+        return list(table.scan().plan_files())
+
+
+class ChunksByDay:
+    """Chunks in the order of their days, to be asked which of them a span of days touches."""
+
+    def __init__(self, chunking: Chunking, keys: Iterable[str]) -> None:
+        found = {}
+        for key in sorted(keys):
+            with suppress(
+                InputRefused
+            ):  # no chunk: somebody has written it into the ledger, and the journal names the cell
+                found[key] = first_day(chunking, key)
+        self._keys, self._first = list(found), list(found.values())
+        self._last = [last_day(chunking, first) for first in self._first]
+
+    def between(self, first: date, last: date) -> list[str]:
+        """Return the keys of those that have one of these days."""
+        return self._keys[bisect_left(self._last, first) : bisect_right(self._first, last)]
+
+
+def _days_of(view: TableView, file: DataFile, field_id: int, kind: Any) -> tuple[date, date] | None:
+    """Return the first and the last day that a file may hold; None where its manifest does not say."""
+    low, high = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
+    if low is None or high is None:
+        return None
+    with readable_bounds(view.table):
+        first, last = (date(1970, 1, 1) + timedelta(days=int(from_bytes(kind, bound))) for bound in (low, high))
+    return first, last

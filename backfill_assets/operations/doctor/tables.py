@@ -1,0 +1,59 @@
+"""Looks at a table's metadata: whose snapshots it has, its columns, and how others open its files.
+
+Put here what can be said of a table without a run. What a run has changed in it is `publications`', its files are
+`damaged_files`' and `accepted_files`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from backfill_assets.declarations.schema import iceberg_schema
+from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
+from backfill_assets.operations.doctor.views import TableView, properties_of
+from manifests.text import visible
+from resources.lakehouse.declared_tables import column_problems
+from resources.lakehouse.facade import RUN_PROPERTY
+from resources.lakehouse.metadata import committed_at
+from resources.lakehouse.snapshots import redirected_access
+
+
+def columns_that_differ(view: TableView) -> Iterator[Disagreement]:
+    """Hold the columns of a table against the model that declares them: no run can be planned where they differ."""
+    corrections = view.target.corrections
+    model = corrections.model if corrections is not None and view.name == corrections.name else view.target.model
+    if problems := column_problems(view.table, iceberg_schema(model)):
+        what, way_out = ("; ".join(said) for said in zip(*((one.what, one.fix) for one in problems), strict=True))
+        yield Disagreement("columns-differ", view.name, what, Sure.CERTAIN, way_out)
+
+
+def redirected_file_access(view: TableView) -> Iterator[Disagreement]:
+    """Find properties by which others open a table's files otherwise than this project: they may read something else."""
+    if found := redirected_access(view.table):
+        yield Disagreement(
+            "file-access-redirected",
+            view.name,
+            f"its metadata says how its files are opened ({', '.join(map(visible, found))}): other programs that go by it may "
+            "read other bytes, or run other code; this project goes by the catalog's properties alone",
+            Sure.CERTAIN,
+            "find out who has set them, put what is meant into the properties of the catalog, and remove them from the table",
+        )
+
+
+def foreign_snapshots(view: TableView) -> Iterator[Disagreement]:
+    """Find snapshots that no run of this ledger made."""
+    for snapshot in view.history:
+        run_id = properties_of(snapshot).get(RUN_PROPERTY)
+        if run_id in view.known:
+            continue
+        when = committed_at(view.table, snapshot).isoformat(timespec="seconds")
+        what = "by nobody's run" if run_id is None else f"by run '{run_id}', which the ledger does not know"
+        yield Disagreement(
+            "foreign-write" if run_id is None else "unknown-run",
+            f"{view.name} snapshot {snapshot.snapshot_id}",
+            f"written at {when} {what}",
+            Sure.CERTAIN,
+            "find out who writes past this project; a restatement of what it touched makes the table a run's again"
+            if run_id is None
+            else "restore the ledger that knows the run, or find out whose installation shares this table",
+        )
