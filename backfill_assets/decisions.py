@@ -17,6 +17,7 @@ from backfill_assets.evidence.records import catch_up
 from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
 from backfill_assets.planning.live_names import name_problems
+from backfill_assets.publication import accepting, ending, undoing
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.announcements import Published, changes_on_record
 from backfill_assets.publication.heads import keep
@@ -155,7 +156,7 @@ def _reject(platform: Platform, run_id: str, *, by: str, comment: str = "", plan
             token=token,
         )
 
-    publication.end_unpublished(platform, run_id, end)
+    ending.end_unpublished(platform, run_id, end)
     return platform.ledger.run(run_id)
 
 
@@ -171,7 +172,7 @@ def cancel(platform: Platform, run_id: str, *, by: str, comment: str = "") -> Ru
     """
     with _in_the_name_of(platform, run_id, by, comment) as person:
         _raise(name_problems(platform, person))
-        publication.cancel(platform, run_id, person, comment)
+        ending.cancel(platform, run_id, person, comment)
         return platform.ledger.run(run_id)
 
 
@@ -270,10 +271,10 @@ def rollback(
 
 def _rollback(platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = "") -> Published:
     # what an interrupted reinstatement has shown to everybody is what is decided about
-    published = publication.up_to_date(platform, run_id, ROLLBACK).state is RunState.PUBLISHED
+    published = undoing.up_to_date(platform, run_id, ROLLBACK).state is RunState.PUBLISHED
     after = changes_on_record(platform, run_id)
     with _decided(platform, run_id, approvals.ROLLBACK, by, comment, break_glass, wanted=published):
-        return publication.rollback(platform, run_id, after=after)
+        return undoing.rollback(platform, run_id, after=after)
 
 
 def reinstate(
@@ -289,10 +290,10 @@ def reinstate(
 
 
 def _reinstate(platform: Platform, run_id: str, *, by: str, comment: str = "", break_glass: str = "") -> Published:
-    rolled_back = publication.up_to_date(platform, run_id, REINSTATE).state is RunState.ROLLED_BACK
+    rolled_back = undoing.up_to_date(platform, run_id, REINSTATE).state is RunState.ROLLED_BACK
     after = changes_on_record(platform, run_id)
     with _decided(platform, run_id, approvals.REINSTATE, by, comment, break_glass, wanted=rolled_back):
-        return publication.reinstate(platform, run_id, after=after)
+        return undoing.reinstate(platform, run_id, after=after)
 
 
 def accept(
@@ -315,9 +316,9 @@ def _accept(platform: Platform, run_id: str, *, by: str, comment: str = "", brea
         by,
         comment,
         break_glass,
-        wanted=publication.may_be_accepted(platform, run_id),
+        wanted=accepting.may_be_accepted(platform, run_id),
     ):
-        return publication.accept(platform, run_id)
+        return accepting.accept(platform, run_id)
 
 
 @contextmanager

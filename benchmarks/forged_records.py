@@ -20,7 +20,7 @@ from pathlib import Path
 from backfill_assets.evidence.records import records_of
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.repairing import mend
-from backfill_assets.publication.publisher import rollback
+from backfill_assets.publication.undoing import rollback
 from benchmarks.forgeries import Forged
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import Refused

@@ -26,7 +26,9 @@ from backfill_assets import faults
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.operations.garbage import collect, find
-from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
+from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks import small_table
 from manifests.errors import Refused
 from manifests.lifecycle import RunState

@@ -64,6 +64,7 @@ from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor import evidence as doctor_of_evidence
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
+from backfill_assets.publication import accepting, ending, undoing
 from backfill_assets.publication import publisher as publication
 from backfill_assets.staging import executor
 from benchmarks import kills, small_table
@@ -306,10 +307,10 @@ ACTS: dict[str, Act] = {
     "publish beside": _of(publication.publish, "beside"),
     "publish next": _of(publication.publish, "next"),
     "prepare": _of(publication.prepare, "run"),
-    "rollback": _of(publication.rollback, "run"),
-    "reinstate": _of(publication.reinstate, "run"),
-    "accept": _of(publication.accept, "run"),
-    "cancel": lambda world, platform: publication.cancel(platform, world.run, "grace", "not wanted"),
+    "rollback": _of(undoing.rollback, "run"),
+    "reinstate": _of(undoing.reinstate, "run"),
+    "accept": _of(accepting.accept, "run"),
+    "cancel": lambda world, platform: ending.cancel(platform, world.run, "grace", "not wanted"),
     "reject": lambda world, platform: decisions.reject(platform, world.run, by="grace", comment="no"),
     "judge": _judge,
     "judge, and stage again": _judged_published_in_vain_and_staged_again,
@@ -334,14 +335,14 @@ ACTS: dict[str, Act] = {
     "publish fresh": _publish_fresh,
     "unwind": _then("rollback", "rollback empty", "reinstate", "rollback", "publish fresh"),
     "unwind empty": _then("rollback empty", "rollback", "reinstate empty", "rollback empty", "publish fresh"),
-    "rollback over": _of(publication.rollback, "over"),
+    "rollback over": _of(undoing.rollback, "over"),
     "rollback both": _then("rollback over", "rollback"),
     "expire": _expire,
     "expire, rollback": _then("expire", "rollback"),
 }
-ACTS["rollback next"] = _of(publication.rollback, "next")
-ACTS["rollback empty"] = _of(publication.rollback, "empty")
-ACTS["reinstate empty"] = _of(publication.reinstate, "empty")
+ACTS["rollback next"] = _of(undoing.rollback, "next")
+ACTS["rollback empty"] = _of(undoing.rollback, "empty")
+ACTS["reinstate empty"] = _of(undoing.reinstate, "empty")
 
 _WHILE_VALIDATED = (
     ("publish", "prepare", "cancel", "reject", "doctor", "collect later", "publish other", "live", "load"),
@@ -1042,7 +1043,7 @@ def _ends(world: World, run_id: str) -> list[str]:
     refusals = []
     for act in (
         lambda: publication.publish(platform, run_id),
-        lambda: publication.cancel(platform, run_id, "grace", "over"),
+        lambda: ending.cancel(platform, run_id, "grace", "over"),
     ):
         try:
             act()

@@ -41,7 +41,9 @@ from backfill_assets import faults
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
-from backfill_assets.publication.publisher import accept, prepare, publish, reinstate, rollback
+from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.publisher import prepare, publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.small_table import (
     CORRECTIONS,
     EMPTY,

@@ -20,7 +20,7 @@ from rich.table import Table
 from backfill_assets.cli import demo
 from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import chunk_scopes
-from backfill_assets.publication.publisher import rollback
+from backfill_assets.publication.undoing import rollback
 from resources.ledger.facade import RunRecord
 
 

@@ -18,7 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from backfill_assets.cli import demo
-from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
+from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 
 LIMIT_SECONDS = 1.0
 

@@ -81,14 +81,21 @@ class NotFoundOnce(Exception):  # noqa: N818 - what was found, not what went wro
 
 DERIVE = "backfill_assets/worker/chunk_merge.py"
 DERIVATION, COMPUTE, ROWS = (f"backfill_assets/staging/{name}.py" for name in ("derivation", "compute", "rows"))
-CHANGE, COMMITS, REFERENCES, LEASING = (
-    f"backfill_assets/publication/{name}.py" for name in ("change", "table_by_table", "move_references", "leasing")
+CHANGE, COMMITS, REFERENCES, LEASING, ACCEPTING = (
+    f"backfill_assets/publication/{name}.py"
+    for name in ("change", "table_by_table", "move_references", "leasing", "accepting")
 )
-PUBLISHER = "backfill_assets/publication/publisher.py"
 DOCTOR_OF_PUBLICATIONS, DOCTOR_OF_EVIDENCE = (
     f"backfill_assets/operations/doctor/{name}.py" for name in ("publications", "evidence")
 )
 GARBAGE = "backfill_assets/operations/garbage.py"
+COMMANDS = (
+    "from backfill_assets.publication.accepting import accept\n"
+    "from backfill_assets.publication.publisher import publish\n"
+    "from backfill_assets.publication.undoing import reinstate, rollback\n"
+    '_COMMANDS = {"publish": publish, "accept": accept, "rollback": rollback, "reinstate": reinstate}\n'
+)
+"""What gives the doctor the commands back, by the action that each one makes."""
 REPLACEMENTS, LOADS = (f"resources/lakehouse/{name}.py" for name in ("replacements", "load_commits"))
 RUNS, APPROVALS, ACCEPTED, PUBLICATIONS = (
     f"resources/ledger/{name}.py" for name in ("runs", "approvals", "accepted_versions", "publications")
@@ -151,29 +158,27 @@ MENDS = (
             Edit(
                 DOCTOR_OF_PUBLICATIONS,
                 "from backfill_assets.publication.modes import change_of\n",
-                "from backfill_assets.publication import publisher as publication\n"
-                "from backfill_assets.publication.modes import change_of\n",
+                f"{COMMANDS}from backfill_assets.publication.modes import change_of\n",
             ),
             Edit(
                 DOCTOR_OF_PUBLICATIONS,
                 "recorded = record_landed(view.platform, record.run_id, action, landed.number)",
-                "recorded = getattr(publication, action)(view.platform, record.run_id).snapshot_id",
+                "recorded = _COMMANDS[action](view.platform, record.run_id).snapshot_id",
             ),
             Edit(
                 DOCTOR_OF_EVIDENCE,
                 "from backfill_assets.publication.recording import tell_again\n",
-                "from backfill_assets.publication import publisher as publication\n"
-                "from backfill_assets.publication.recording import tell_again\n",
+                f"{COMMANDS}from backfill_assets.publication.recording import tell_again\n",
             ),
             Edit(
                 DOCTOR_OF_EVIDENCE,
                 "tell_again(platform, run_id, done[-1].action, len(done))",
-                "getattr(publication, done[-1].action)(platform, run_id)",
+                "_COMMANDS[done[-1].action](platform, run_id)",
             ),
             Edit(
                 DOCTOR_OF_EVIDENCE,
                 "told = tell_again(platform, run_id, action, number)",
-                "told = getattr(publication, action)(platform, run_id)",
+                "told = _COMMANDS[action](platform, run_id)",
             ),
         ),
     ),
@@ -363,7 +368,7 @@ MENDS = (
         60,
         (
             Edit(
-                PUBLISHER,
+                ACCEPTING,
                 "            is_done = last_committed(platform, run_id, {ACCEPT}) is not None\n",
                 "            is_done = False\n",
             ),

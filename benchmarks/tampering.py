@@ -33,7 +33,8 @@ from backfill_assets import decisions
 from backfill_assets.audit.verification import Problem, verify
 from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import plan_run
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from benchmarks import small_table
 from benchmarks.changed_bytes import Tamperer, problems_of
 from benchmarks.forged_records import FORGED_RECORDS, Hand

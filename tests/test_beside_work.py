@@ -21,8 +21,9 @@ from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor import examination
 from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
 from backfill_assets.planning.resolve import plan_run
-from backfill_assets.publication import publisher as publication
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication import ending
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.review.kept_diffs import keep_diff
 from benchmarks import small_table
 from benchmarks.small_table import closed, declared, manifest, planned, staged
@@ -150,7 +151,7 @@ def stop(platform: Platform) -> None:
 
 
 def cancel(platform: Platform) -> None:
-    publication.cancel(platform, "march", "ada", "not wanted")
+    ending.cancel(platform, "march", "ada", "not wanted")
 
 
 def compute(platform: Platform) -> None:

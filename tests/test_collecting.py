@@ -26,7 +26,8 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations import clock
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.garbage import collect, find
-from backfill_assets.publication.publisher import publish, reinstate, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.publishers import DAYS, initialise, opened, validated
 from benchmarks.small_table import serves
 from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, PublicationRefused

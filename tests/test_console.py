@@ -18,7 +18,7 @@ from backfill_assets.cli import console, explain_view
 from backfill_assets.cli.command import cli
 from backfill_assets.defs.checks import _rows_table as check_rows
 from backfill_assets.gates.exception_words import worded
-from backfill_assets.publication.publisher import Published
+from backfill_assets.publication.announcements import Published
 from backfill_assets.ui.gate_parts import _rows_table as page_rows
 from resources.ledger.facade import ChunkRecord, ChunkState, Verdict
 

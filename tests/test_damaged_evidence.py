@@ -24,7 +24,8 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.cli.base import EXIT_FAILED
 from backfill_assets.cli.command import cli
 from backfill_assets.operations.doctor.examination import examine
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.review.diff import diff_here, put_diff
 from benchmarks.changed_bytes import overwrite
 from manifests.canonical import plain

@@ -28,7 +28,8 @@ from backfill_assets.operations.clock import recorded_instants
 from backfill_assets.operations.doctor.accepted_files import ChunksByDay
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.resolve import plan_run
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from benchmarks import small_table
 from benchmarks.changed_bytes import overwrite
 from benchmarks.small_table import (

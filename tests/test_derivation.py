@@ -15,7 +15,8 @@ from pyiceberg.manifest import DataFile
 from backfill_assets.audit.explain import explain
 from backfill_assets.audit.report import report
 from backfill_assets.installation import Platform
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.staging import executor
 from backfill_assets.worker.violations import READ_RULE
 from benchmarks.small_table import (

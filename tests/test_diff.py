@@ -29,7 +29,9 @@ from backfill_assets.cli import diff_view
 from backfill_assets.cli.command import cli
 from backfill_assets.evidence.diff_records import ChunkDiff, RunDiff
 from backfill_assets.operations.garbage import find
-from backfill_assets.publication.publisher import cancel, publish, rollback
+from backfill_assets.publication.ending import cancel
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.review.diff import Made, diff_run, diff_summary, recorded_diff, stale_chunks
 from backfill_assets.worker import chunk_diff as compare_module
 from backfill_assets.worker.chunk_diff import CompareSpec, CompareTask, Concealed, compare, spread

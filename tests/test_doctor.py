@@ -27,7 +27,8 @@ from backfill_assets.gates.judging import gate_chunks, gate_run
 from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
-from backfill_assets.publication.publisher import publish, reinstate, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from backfill_assets.staging.executor import stage_chunks
 from benchmarks.changed_bytes import overwrite
 from manifests.errors import PublicationRefused, Refused, TransitionRefused

@@ -15,6 +15,8 @@ from support import put_in_force
 from table_model import File, Row, Run
 from table_world import MONTHS, SOURCE, Installation, day_of, only_this_table
 
+from backfill_assets.planning.old_data import require_nobody_erased
+from backfill_assets.publication import accepting, requirements, undoing
 from backfill_assets.publication import publisher as publication
 from manifests.errors import PublicationRefused, Refused
 from manifests.lifecycle import RunState
@@ -28,6 +30,12 @@ MODES = {
     "version": Run("", PublishMode.VERSIONED, (MONTH,), version="v1"),
     "merge": Run("", PublishMode.MERGE_BY_KEY, (MONTH,), entities=frozenset({"ann"}), older=OlderVersion.OVERWRITE),
     "beside": Run("", PublishMode.CORRECTION_EVENTS, (MONTH,), corrections=Corrections.BESIDE),
+}
+ACTIONS = {
+    "publish": publication.publish,
+    "reinstate": undoing.reinstate,
+    "accept": accepting.accept,
+    "rollback": undoing.rollback,
 }
 
 
@@ -121,7 +129,7 @@ def test_a_rollback_puts_nobody_erased_back(it: Installation, way: str):
     snapshot = it.platform.lakehouse.snapshot_of("silver.days", MAIN_BRANCH)
     forget(it, "ann")
     with pytest.raises(PublicationRefused, match="the rollback of 'without-ann' would show 1 erased subject"):
-        publication.rollback(it.platform, "without-ann")
+        undoing.rollback(it.platform, "without-ann")
     assert state(it, "without-ann") is RunState.PUBLISHED
     assert it.platform.lakehouse.snapshot_of("silver.days", MAIN_BRANCH) == snapshot
 
@@ -131,10 +139,10 @@ def test_a_reinstatement_puts_nobody_erased_back(it: Installation, way: str):
     published(it, "first", MODES["replace"], "bob")
     others = () if way == "merge" else ("bob",)
     published(it, "with-ann", MODES[way], "ann", *others)
-    publication.rollback(it.platform, "with-ann")
+    undoing.rollback(it.platform, "with-ann")
     forget(it, "ann")
     with pytest.raises(PublicationRefused, match="the reinstate of 'with-ann' would show 1 erased subject"):
-        publication.reinstate(it.platform, "with-ann")
+        undoing.reinstate(it.platform, "with-ann")
     assert state(it, "with-ann") is RunState.ROLLED_BACK
     assert names_of(it) == {"bob"}
 
@@ -145,11 +153,11 @@ def test_a_version_with_somebody_erased_is_not_accepted_nor_reinstated(it: Insta
     published(it, "candidate", later, "ann", "bob")
     forget(it, "ann")
     with pytest.raises(PublicationRefused, match="erased"):
-        publication.accept(it.platform, "candidate")
+        accepting.accept(it.platform, "candidate")
     assert names_of(it) == {"bob"}
-    publication.rollback(it.platform, "candidate")  # it takes her away: nothing stands against it
+    undoing.rollback(it.platform, "candidate")  # it takes her away: nothing stands against it
     with pytest.raises(PublicationRefused, match="erased"):
-        publication.reinstate(it.platform, "candidate")
+        undoing.reinstate(it.platform, "candidate")
 
 
 def test_where_rows_do_not_say_whose_they_are_a_longer_list_stops_the_run(it: Installation):
@@ -162,7 +170,7 @@ def test_where_rows_do_not_say_whose_they_are_a_longer_list_stops_the_run(it: In
     with pytest.raises(PublicationRefused, match="does not say whose a row is"):
         publication.publish(it.platform, longer)
     with pytest.raises(PublicationRefused, match="does not say whose a row is"):
-        publication.rollback(it.platform, same)
+        undoing.rollback(it.platform, same)
     assert names_of(it) == {"bob"}
 
 
@@ -189,7 +197,7 @@ def test_a_publication_that_has_landed_is_put_on_record_whatever_the_policy_says
     assert state(it, run_id) is RunState.PUBLISHED
 
 
-@pytest.mark.parametrize("action", ["publish", "reinstate", "accept", "rollback"])
+@pytest.mark.parametrize("action", list(ACTIONS))
 def test_a_policy_that_is_adopted_while_an_action_looks_counts_for_it(
     it: Installation, monkeypatch: pytest.MonkeyPatch, action: str
 ):
@@ -200,14 +208,14 @@ def test_a_policy_that_is_adopted_while_an_action_looks_counts_for_it(
         published(it, "run", MODES["replace"], "bob", value=2)
     elif action == "reinstate":
         published(it, "run", MODES["replace"], "ann", value=2)
-        publication.rollback(it.platform, "run")
+        undoing.rollback(it.platform, "run")
     else:
         a_run(it, "run", later if action == "accept" else MODES["replace"], "ann", value=2)
     if action == "accept":
         publication.publish(it.platform, "run")
     adopted_after_the_look(it, monkeypatch)
     with pytest.raises(Refused):
-        getattr(publication, action)(it.platform, "run")
+        ACTIONS[action](it.platform, "run")
     assert names_of(it) == {"bob"}
 
 
@@ -217,17 +225,19 @@ def test_a_rollback_that_shows_nobody_erased_is_not_held_up_by_a_policy_that_is_
     published(it, "first", MODES["replace"], "bob")
     published(it, "run", MODES["replace"], "ann", value=2)
     adopted_after_the_look(it, monkeypatch)
-    publication.rollback(it.platform, "run")
+    undoing.rollback(it.platform, "run")
     assert (names_of(it), state(it, "run")) == ({"bob"}, RunState.ROLLED_BACK)
 
 
 def adopted_after_the_look(it: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a policy that erases ann put in force right after the next look for erased subjects."""
-    real = publication.require_nobody_erased
+    real, asking = require_nobody_erased, (requirements, undoing)
 
     def look(*arguments: Any) -> None:
         real(*arguments)
-        monkeypatch.setattr(publication, "require_nobody_erased", real)
+        for module in asking:
+            monkeypatch.setattr(module, "require_nobody_erased", real)
         forget(it, "ann")
 
-    monkeypatch.setattr(publication, "require_nobody_erased", look)
+    for module in asking:
+        monkeypatch.setattr(module, "require_nobody_erased", look)

@@ -14,7 +14,8 @@ from worlds import FEW_GATES, KEY, TARGET, VALUES, World, make_world
 from backfill_assets.audit.explain import Explanation, explain, parse_key
 from backfill_assets.cli.command import cli
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from manifests.errors import InputRefused
 
 

@@ -36,9 +36,10 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.planning.resolve import plan_run
-from backfill_assets.publication import announcements
+from backfill_assets.publication import announcements, ending, undoing
 from backfill_assets.publication import publisher as publication
-from backfill_assets.publication.publisher import prepare, publish, rollback
+from backfill_assets.publication.publisher import prepare, publish
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.review import diff
 from backfill_assets.review.diff import diff_here, diff_run, recorded_diff
 from backfill_assets.review.kept_diffs import keep_diff
@@ -1387,7 +1388,7 @@ def test_a_kept_link_vouches_for_no_record_that_changes_rows_and_nothing_honest_
     rollback(platform, "waiting")
     assert sorted(places(platform)) == forged
     rollback(platform, "history")
-    publication.reinstate(platform, "history")
+    undoing.reinstate(platform, "history")
     assert platform.ledger.run("history").state is RunState.PUBLISHED
     assert sorted(places(platform)) == forged
 
@@ -1423,7 +1424,7 @@ def test_a_change_of_a_run_that_is_not_published_refuses_its_publication_whateve
     file.unlink()
     with pytest.raises(EnvironmentRefused, match=r"publish\.json is missing"):
         publish(platform, "waiting")
-    publication.cancel(platform, "waiting", "grace", "somebody has put a record beside it")
+    ending.cancel(platform, "waiting", "grace", "somebody has put a record beside it")
     planned(platform, manifest("again", "REPLACE_PARTITIONS", SCOPE))
     staged(platform, "again")
     publish(platform, "again")

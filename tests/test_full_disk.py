@@ -22,7 +22,8 @@ import sqlalchemy as sa
 from test_bad_inputs import APPROVER, base_manifest, own_environment, run_command, squeezed
 
 from backfill_assets.installation import Platform
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.staging import executor
 from benchmarks import small_table
 from benchmarks.small_table import HISTORY, READINGS, SCOPE

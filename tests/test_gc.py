@@ -28,7 +28,9 @@ from backfill_assets.operations import garbage as garbage_module
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.operations.garbage import MANIFEST, OUTLINE, STAGED, TableGarbage, collect, find
-from backfill_assets.publication.publisher import accept, prepare, publish, reinstate, rollback
+from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.publisher import prepare, publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from manifests.errors import EnvironmentRefused, PublicationRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse import history

@@ -28,6 +28,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Disagreement
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
+from backfill_assets.publication import accepting, ending, undoing
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.leasing import collecting_lease, leases_of
@@ -88,7 +89,7 @@ def publish(it: Installation, run: Run) -> None:
 
 
 def cancel(it: Installation, run: Run) -> None:
-    publication.cancel(it.platform, run.run_id, "ada", "not wanted")
+    ending.cancel(it.platform, run.run_id, "ada", "not wanted")
 
 
 def reject(it: Installation, run: Run) -> None:
@@ -226,14 +227,14 @@ def test_a_publisher_that_slept_before_it_sealed_seals_nothing_of_the_plan_made_
 ) -> None:
     publish(it, staged(it, "earlier"))
     run = staged(it, "run", on_conflict=OnConflict.REPLAN, value=2)
-    real = publication._require_nobody_erased
+    real = publication.require_no_staged_row_erased
 
     def is_computed_anew() -> None:
         row = Row("run", day_of(MONTHS[0], 4), 7, 1, "run")
         it.stage(run, {MONTHS[0]: [File(frozenset({row}))]}, passes=True)
 
     def slow(*arguments: Any) -> None:
-        monkeypatch.setattr(publication, "_require_nobody_erased", real)
+        monkeypatch.setattr(publication, "require_no_staged_row_erased", real)
         sleeps_beyond_its_lease(it)
         publish(it, staged(it, "another", value=5))
         with pytest.raises(PublicationDeferred):
@@ -241,7 +242,7 @@ def test_a_publisher_that_slept_before_it_sealed_seals_nothing_of_the_plan_made_
         if computed:
             is_computed_anew()
 
-    monkeypatch.setattr(publication, "_require_nobody_erased", slow)
+    monkeypatch.setattr(publication, "require_no_staged_row_erased", slow)
     with pytest.raises(LeaseLost):
         publish(it, run)
     assert it.platform.evidence.bundles("run") == []
@@ -282,9 +283,9 @@ def test_a_publication_on_record_is_not_made_a_refused_one(it: Installation) -> 
     with at("publishing.prepared", is_superseded), pytest.raises(LeaseLost):
         publish(it, run)
     assert entries(it, run) == ["ABANDONED", "COMMITTED"]
-    publication.rollback(it.platform, later)
+    undoing.rollback(it.platform, later)
     assert publication.publish(it.platform, run.run_id).new is False
-    publication.rollback(it.platform, run.run_id)
+    undoing.rollback(it.platform, run.run_id)
     assert (names(it), state(it, run)) == ([], RunState.ROLLED_BACK)
 
 
@@ -297,7 +298,7 @@ def test_an_acceptance_on_record_takes_nothing_back_from_the_run_that_followed(i
         publish(it, staged(it, "later"))
 
     with at("accepting.committed", is_superseded):
-        publication.accept(it.platform, run.run_id)
+        accepting.accept(it.platform, run.run_id)
     assert it.platform.ledger.accepted(DAYS)[MONTHS[0]] == "later"
     assert (names(it), state(it, run)) == (["later"], RunState.SUPERSEDED)
 
@@ -329,9 +330,9 @@ def test_a_rollback_that_arrives_after_others_were_at_it_does_not_land(it: Insta
     run = staged(it, "run")
     publish(it, run)
     with it.answer_lost() as late, pytest.raises(EnvironmentRefused):
-        publication.rollback(it.platform, run.run_id)
+        undoing.rollback(it.platform, run.run_id)
     publish(it, staged(it, "later"))
-    publication.rollback(it.platform, "later")
+    undoing.rollback(it.platform, "later")
     assert [arrives() for arrives in late] == [False]
     assert (names(it), state(it, run)) == (["run"], RunState.PUBLISHED)
 
@@ -411,14 +412,14 @@ def test_corrections_do_not_come_back_for_rows_that_others_have_replaced(it: Ins
     publish(it, staged(it, "earlier"))
     run = staged(it, "run", mode=PublishMode.CORRECTION_EVENTS, corrections=Corrections.INSTEAD)
     publish(it, run)
-    publication.rollback(it.platform, run.run_id)
+    undoing.rollback(it.platform, run.run_id)
     another = staged(it, "another", value=2)
     publish(it, another)
     with pytest.raises(PublicationRefused, match="no longer holds"):
-        publication.reinstate(it.platform, run.run_id)
+        undoing.reinstate(it.platform, run.run_id)
     assert (state(it, run), issued(it)) == (RunState.ROLLED_BACK, [])
-    publication.rollback(it.platform, another.run_id)
-    publication.reinstate(it.platform, run.run_id)
+    undoing.rollback(it.platform, another.run_id)
+    undoing.reinstate(it.platform, run.run_id)
     assert (state(it, run), set(issued(it))) == (RunState.PUBLISHED, {"run"})
 
 
@@ -427,13 +428,13 @@ def test_corrections_whose_base_has_expired_do_not_come_back_and_leave_nothing_o
     run = staged(it, "run", mode=PublishMode.CORRECTION_EVENTS, corrections=Corrections.INSTEAD)
     base = it.platform.lakehouse.snapshot_id(DAYS)
     publish(it, run)
-    publication.rollback(it.platform, run.run_id)
+    undoing.rollback(it.platform, run.run_id)
     publish(it, staged(it, "another", value=2))
-    publication.rollback(it.platform, "another")
+    undoing.rollback(it.platform, "another")
     assert base is not None
     forget(it.platform.lakehouse.table(DAYS), refs=["before-run", "before-another"], snapshot_ids=[base])
     with pytest.raises(InputRefused, match=f"has no snapshot {base}"):
-        publication.reinstate(it.platform, run.run_id)
+        undoing.reinstate(it.platform, run.run_id)
     assert (state(it, run), issued(it)) == (RunState.ROLLED_BACK, [])
     assert entries(it, run) == ["COMMITTED", "COMMITTED", "REFUSED"]
 
@@ -455,11 +456,11 @@ def test_a_change_of_two_tables_is_undone_in_both_or_in_none(it: Installation) -
     run = beside(it, "run", value=2)
     publish(it, run)
     announced = it.platform.lakehouse.snapshot_id(EVENTS)
-    publication.rollback(it.platform, run.run_id)
+    undoing.rollback(it.platform, run.run_id)
     assert announced is not None
     forget(it.platform.lakehouse.table(EVENTS), refs=[], snapshot_ids=[announced])
     with pytest.raises(PublicationRefused, match="has expired"):
-        publication.reinstate(it.platform, run.run_id)
+        undoing.reinstate(it.platform, run.run_id)
     assert (state(it, run), issued(it), names(it)) == (RunState.ROLLED_BACK, [], ["earlier"])
     assert entries(it, run) == ["COMMITTED", "COMMITTED", "REFUSED"]
 
@@ -503,7 +504,7 @@ def others_correct(it: Installation) -> None:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-@pytest.mark.parametrize("action", [publication.rollback, publication.reinstate])
+@pytest.mark.parametrize("action", [undoing.rollback, undoing.reinstate])
 def test_a_change_that_is_undone_halfway_is_completed_whatever_others_have_added(
     it: Installation, action: Any, dies: bool
 ) -> None:
@@ -511,9 +512,9 @@ def test_a_change_that_is_undone_halfway_is_completed_whatever_others_have_added
     run = beside(it, "run", value=2)
     publish(it, run)
     told = issued(it)
-    back = action is publication.rollback
+    back = action is undoing.rollback
     if not back:
-        publication.rollback(it.platform, run.run_id)
+        undoing.rollback(it.platform, run.run_id)
     if dies:
         with killed_at(it, "undoing.halfway"):
             action(it.platform, run.run_id)
@@ -528,13 +529,13 @@ def test_a_change_that_is_undone_halfway_is_completed_whatever_others_have_added
     publish(it, staged(it, "another", value=3))
 
 
-@pytest.mark.parametrize("action", [publication.rollback, publication.reinstate])
+@pytest.mark.parametrize("action", [undoing.rollback, undoing.reinstate])
 def test_a_change_that_was_undone_halfway_is_completed_before_another_one(it: Installation, action: Any) -> None:
     run = beside(it, "run")
     publish(it, run)
-    back = action is publication.rollback
+    back = action is undoing.rollback
     if not back:
-        publication.rollback(it.platform, run.run_id)
+        undoing.rollback(it.platform, run.run_id)
     with killed_at(it, "undoing.halfway"):
         action(it.platform, run.run_id)
     cancel(it, staged(it, "another"))
@@ -546,16 +547,16 @@ def test_each_renaming_of_a_version_has_a_record_of_its_own(it: Installation) ->
     """None of them commits anything: each entry has the snapshot of the candidate."""
     run = staged(it, "version", mode=PublishMode.VERSIONED, version="v2", later=True)
     publish(it, run)
-    for act in (publication.rollback, publication.reinstate) * 2:
+    for act in (undoing.rollback, undoing.reinstate) * 2:
         act(it.platform, run.run_id)
         assert not act(it.platform, run.run_id).new
         assert [one for one in examine(it.platform) if one.where == run.run_id] == []
         assert verify(it.platform).everything == []
     told = [one.name for one in records_of(it.platform, run.run_id)]
     assert told == ["publish", "rollback", "reinstate-3", "rollback-4", "reinstate-5"]
-    untold = mock.patch.object(publication, "tell_the_world", side_effect=Killed)
+    untold = mock.patch.object(undoing, "tell_the_world", side_effect=Killed)
     with untold, pytest.raises(Killed):
-        publication.rollback(it.platform, run.run_id)
+        undoing.rollback(it.platform, run.run_id)
     assert [one.kind for one in examine(it.platform)] == ["evidence-not-told"]
     mend(it.platform)
     assert examine(it.platform) == []
@@ -566,7 +567,7 @@ def test_a_publication_that_nobody_told_of_is_recorded_before_its_acceptance(it:
     run = staged(it, "version", mode=PublishMode.VERSIONED, version="v2", later=True)
     with killed_at(it, "publishing.recorded"):
         publish(it, run)
-    publication.accept(it.platform, run.run_id)
+    accepting.accept(it.platform, run.run_id)
     assert [one.name for one in records_of(it.platform, run.run_id)] == ["publish", "accept"]
     assert verify(it.platform).everything == []
 
@@ -574,17 +575,17 @@ def test_a_publication_that_nobody_told_of_is_recorded_before_its_acceptance(it:
 def test_corrections_come_back_though_what_they_were_in_has_expired(it: Installation) -> None:
     run = beside(it, "run")
     publish(it, run)
-    publication.rollback(it.platform, run.run_id)
+    undoing.rollback(it.platform, run.run_id)
     with killed_at(it, "undoing.halfway"):
-        publication.reinstate(it.platform, run.run_id)
+        undoing.reinstate(it.platform, run.run_id)
     table = it.platform.lakehouse.table(EVENTS)
     kept = {table.current_snapshot().snapshot_id, *(one.snapshot_id for one in table.refs().values())}
     gone = [one.snapshot_id for one in table.snapshots() if one.snapshot_id not in kept]
     assert gone
     table.maintenance.expire_snapshots().by_ids(gone).commit()  # another program: gc keeps them
-    publication.reinstate(it.platform, run.run_id)
+    undoing.reinstate(it.platform, run.run_id)
     assert (state(it, run), names(it), issued(it)) == (RunState.PUBLISHED, ["run"], ["run"])
-    publication.rollback(it.platform, run.run_id)
+    undoing.rollback(it.platform, run.run_id)
     assert (state(it, run), names(it), issued(it)) == (RunState.ROLLED_BACK, [], [])
 
 
@@ -598,7 +599,7 @@ def test_corrections_that_others_add_while_those_of_a_change_are_committed_are_n
     if act != "publish":
         publish(it, run)
     if act == "reinstate":
-        publication.rollback(it.platform, run.run_id)
+        undoing.rollback(it.platform, run.run_id)
     real, added = commits.commit_replacement, list[int]()
 
     def whose() -> list[str]:
@@ -630,7 +631,7 @@ def test_a_change_of_two_tables_is_refused_before_the_first_if_its_corrections_c
     run = beside(it, "run", value=2)
     if act == "reinstate":
         publish(it, run)
-        publication.rollback(it.platform, run.run_id)
+        undoing.rollback(it.platform, run.run_id)
     seen, was = names(it), state(it, run)
     derived = [file for chunk in it.platform.ledger.chunks(run.run_id) for file in chunk.derived]
     path = Path(local_path(derived[0].path))
@@ -693,7 +694,7 @@ def test_corrections_that_an_earlier_version_announced_are_issued_with_their_cha
             publish(it, run)
     publish(it, run)
     assert (names(it), issued(it), state(it, run)) == (["run"], ["run"], RunState.PUBLISHED)
-    publication.rollback(it.platform, run.run_id)
+    undoing.rollback(it.platform, run.run_id)
     assert (names(it), issued(it)) == ([], [])
 
 
@@ -704,10 +705,10 @@ def test_a_repair_that_was_decided_before_a_reinstatement_rolls_nothing_back(it:
     run = staged(it, "run")
     publish(it, run)
     with killed_at(it, "undoing.committed"):
-        publication.rollback(it.platform, run.run_id)
+        undoing.rollback(it.platform, run.run_id)
     # what an examination has found here is repaired after people have gone on
-    publication.rollback(it.platform, run.run_id)
-    publication.reinstate(it.platform, run.run_id)
+    undoing.rollback(it.platform, run.run_id)
+    undoing.reinstate(it.platform, run.run_id)
     assert record_landed(it.platform, run.run_id, "rollback", 2) is None
     assert tell_again(it.platform, run.run_id, "rollback", 2) is None
     assert (names(it), state(it, run)) == (["run"], RunState.PUBLISHED)
@@ -717,7 +718,7 @@ def test_a_repair_records_a_rollback_that_landed(it: Installation) -> None:
     run = staged(it, "run")
     publish(it, run)
     with killed_at(it, "undoing.committed"):
-        publication.rollback(it.platform, run.run_id)
+        undoing.rollback(it.platform, run.run_id)
     assert record_landed(it.platform, run.run_id, "rollback", 2) == it.platform.lakehouse.snapshot_id(DAYS)
     assert (names(it), state(it, run)) == ([], RunState.ROLLED_BACK)
 
@@ -733,7 +734,7 @@ def untagged(it: Installation) -> Disagreement:
 
 def test_a_base_is_not_tagged_for_a_run_that_was_rolled_back_since_it_was_looked_at(it: Installation) -> None:
     found = untagged(it)
-    publication.rollback(it.platform, "run")
+    undoing.rollback(it.platform, "run")
     assert found.repair is not None
     assert "nothing was done" in found.repair()
     assert "before-run" not in it.platform.lakehouse.refs(DAYS)
@@ -771,7 +772,7 @@ def test_a_record_that_comes_while_damaged_files_are_looked_for_is_none(
     def slowly(chain: Chain) -> Any:
         found = read(chain)
         monkeypatch.setattr(Chain, "read", read)
-        publication.rollback(it.platform, "run")
+        undoing.rollback(it.platform, "run")
         return found
 
     monkeypatch.setattr(Chain, "read", slowly)
@@ -785,7 +786,7 @@ def test_the_record_of_another_run_is_not_that_of_the_run_in_whose_folder_it_lie
     shutil.copy(records("one") / "publish.json", records("two") / "publish.json")
     assert "two/records/publish.json" in {one.where for one in verify(it.platform).everything}
     with pytest.raises(EnvironmentRefused, match="publish"):
-        publication.rollback(it.platform, "two")
+        undoing.rollback(it.platform, "two")
     assert names(it) == ["two"]
 
 
@@ -825,7 +826,7 @@ def test_a_session_that_the_server_ends_puts_no_record_in_the_place_of_others(
                 with engine.connect() as connection:
                     ended.append(connection.execute(sa.text(idle)).scalar_one())
                 engine.dispose()
-                publication.rollback(other, "two")
+                undoing.rollback(other, "two")
             return real(store, run_id, *said)
 
         monkeypatch.setattr(EvidenceStore, "append", append)
@@ -838,7 +839,7 @@ def test_a_session_that_the_server_ends_puts_no_record_in_the_place_of_others(
         ]
         assert verify(it.platform).everything == []
         assert examine(it.platform) == []
-        publication.rollback(it.platform, "one")
+        undoing.rollback(it.platform, "one")
         assert names(it) == []
         for platform in (it.platform, other):
             platform.ledger.engine.dispose()

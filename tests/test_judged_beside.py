@@ -28,7 +28,9 @@ from backfill_assets.ingestion import table_loads
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor.examination import examine
-from backfill_assets.publication.publisher import cancel, publish, reinstate, rollback
+from backfill_assets.publication.ending import cancel
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from backfill_assets.reconciliation import reconcile as reconciliation
 from benchmarks import small_table
 from benchmarks.interleavings import Died, _no_lease_ends, bury

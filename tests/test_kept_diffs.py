@@ -22,7 +22,9 @@ from backfill_assets.cli.command import cli
 from backfill_assets.operations.doctor import evidence
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
-from backfill_assets.publication.publisher import accept, publish, rollback
+from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.review.diff import diff_here, diff_run, recorded_diff
 from backfill_assets.review.kept_diffs import after_publication, due, keep_diff, sealed_changes
 from manifests.canonical import plain

@@ -21,9 +21,10 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.planning import resolve as planning
-from backfill_assets.publication import announcements, conflicts, requirements
-from backfill_assets.publication import publisher as publication
-from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
+from backfill_assets.publication import announcements, conflicts, ending, requirements
+from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from backfill_assets.staging import executor
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES, RUN, STEPS, Case
@@ -471,7 +472,7 @@ def test_an_owner_accepts_numbers_of_the_files_that_are_staged_and_of_no_others(
 @pytest.mark.parametrize(
     "end",
     [
-        lambda platform, _: publication.cancel(platform, REPLACE.run_id, "grace", "not wanted"),
+        lambda platform, _: ending.cancel(platform, REPLACE.run_id, "grace", "not wanted"),
         lambda platform, plan_hash: decisions.reject(
             platform, REPLACE.run_id, by="grace", comment="no", plan_hash=plan_hash
         ),

@@ -27,12 +27,13 @@ from backfill_assets.declarations import finding
 from backfill_assets.installation import Platform
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.leasing import leases_of, publishing_lease
-from backfill_assets.publication.publisher import PUBLISH, ROLLBACK, publish, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from benchmarks import publishers
 from benchmarks.publishers import DAYS, initialise, opened, validated
 from benchmarks.small_table import serves
 from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, PublicationRefused
-from manifests.lifecycle import RunState
+from manifests.lifecycle import PUBLISH, ROLLBACK, RunState
 from resources import processes as processes_module
 from resources.lakehouse import commits
 from resources.lakehouse.facade import Lakehouse

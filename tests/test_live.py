@@ -41,8 +41,9 @@ from backfill_assets.planning import live_names
 from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, PRODUCT, generator, raw
 from backfill_assets.products.enforcement.loading import EVENTS, RawLoad
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.requirements import policy_problems
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.staging.executor import require_computable
 from manifests.errors import (
     InputRefused,

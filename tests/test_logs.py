@@ -25,7 +25,9 @@ from backfill_assets.live import tick
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.operations.garbage import collect, find
 from backfill_assets.planning.resolve import plan_run
-from backfill_assets.publication.publisher import cancel, publish, rollback
+from backfill_assets.publication.ending import cancel
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.staging import executor
 from benchmarks.small_table import (
     HISTORY,

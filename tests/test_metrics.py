@@ -36,7 +36,8 @@ from backfill_assets.operations.metrics import (
     write,
 )
 from backfill_assets.planning.resolve import plan_run
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.staging import executor
 from backfill_assets.worker.chunk_rules import rule_name
 from benchmarks import small_table

@@ -27,6 +27,7 @@ from table_model import File, Killed, Launch, Model, Row, Run
 from table_world import DAYS, MONTHS, NAMES, NOBODY, Installation, day_of, only_this_table
 
 from backfill_assets.operations.doctor.repairing import mend
+from backfill_assets.publication import accepting, ending, undoing
 from backfill_assets.publication import publisher as publication
 from manifests.errors import LeaseHeld, PlanRefused, PublicationRefused, Refused
 from manifests.lifecycle import RunState
@@ -91,9 +92,9 @@ class TableUnderChange(RuleBasedStateMachine):
 
         doing = {
             "publish": publication.publish,
-            "rollback": publication.rollback,
-            "reinstate": publication.reinstate,
-            "accept": publication.accept,
+            "rollback": undoing.rollback,
+            "reinstate": undoing.reinstate,
+            "accept": accepting.accept,
         }[action]
         same = getattr(self.model, action)
         end = Leases._end
@@ -125,7 +126,7 @@ class TableUnderChange(RuleBasedStateMachine):
 
     def cancel(self, run: Run) -> None:
         self.both(
-            lambda: publication.cancel(self.it.platform, run.run_id, "ada", "not wanted"),
+            lambda: ending.cancel(self.it.platform, run.run_id, "ada", "not wanted"),
             lambda: self.model.cancel(run),
         )
 

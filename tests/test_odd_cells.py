@@ -21,7 +21,8 @@ from backfill_assets.defs.untold import dagster_disagreements
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from benchmarks import odd_cells
 from benchmarks.odd_cells import ODD, Cell, World
 from manifests.errors import LeaseHeld

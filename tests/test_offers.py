@@ -13,6 +13,7 @@ from backfill_assets.defs import build as definitions
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, run_chunks
 from backfill_assets.defs.launched_by import RUN_TAG
 from backfill_assets.defs.staging import asset_key, backfill_partitions
+from backfill_assets.publication import ending, undoing
 from backfill_assets.publication import publisher as publication
 from benchmarks import small_table
 from manifests.lifecycle import RunState
@@ -41,7 +42,7 @@ def test_runs_that_are_over_are_offered_no_more_and_lose_no_record(
             publication.publish(platform, "published")
             assert offered() == {"approved", "rejected", "cancelled", "published"}
             reject(platform, "rejected", by="grace")
-            publication.cancel(platform, "cancelled", "ada", "not needed")
+            ending.cancel(platform, "cancelled", "ada", "not needed")
             busy = instance.create_run_for_job(
                 dg.GraphDefinition("computing").to_job(),
                 status=dg.DagsterRunStatus.STARTED,
@@ -58,17 +59,17 @@ def test_runs_that_are_over_are_offered_no_more_and_lose_no_record(
             publication.publish(platform, "next")
             assert platform.ledger.run("published").state is RunState.SUPERSEDED
             assert offered() == {"approved", "next"}
-            publication.rollback(platform, "next")
+            undoing.rollback(platform, "next")
             assert offered() == {"approved", "published"}  # which readers see again
-            publication.reinstate(platform, "next")
+            undoing.reinstate(platform, "next")
             assert offered() == {"approved", "next"}
             version = {"version": "v2", "acceptance": "LATER"}
             small_table.planned(platform, small_table.manifest("version", "VERSIONED", small_table.SCOPE, **version))
             announce_approval(platform, instance, platform.ledger.run("version"))
             small_table.staged(platform, "version")
-            for act in (publication.publish, publication.rollback):
+            for act in (publication.publish, undoing.rollback):
                 act(platform, "version")
             assert offered() == {"approved", "next"}
-            publication.reinstate(platform, "version")
+            undoing.reinstate(platform, "version")
             assert offered() == {"approved", "next", "version"}  # which readers see by its name
         small_table.closed(platform)

@@ -22,7 +22,8 @@ from backfill_assets.defs.launch import run_chunks
 from backfill_assets.evidence.records import bundle_files
 from backfill_assets.gates.judging import gate_run
 from backfill_assets.products.enforcement.transforms import case_sla_daily
-from backfill_assets.publication.publisher import publish, reinstate, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from backfill_assets.review.diff import diff_run
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused

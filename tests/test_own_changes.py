@@ -21,7 +21,9 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
-from backfill_assets.publication.publisher import accept, prepare, publish, reinstate, rollback
+from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.publisher import prepare, publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks import small_table
 from benchmarks.small_table import CORRECTIONS, HISTORY, READINGS, SCOPE, manifest, planned, rows, staged
 from manifests.errors import PublicationRefused, Refused

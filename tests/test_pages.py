@@ -27,6 +27,7 @@ from backfill_assets.defs.starting import Starting, starting
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import PRODUCT
+from backfill_assets.publication import accepting, undoing
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.review.kept_diffs import keep_diff
@@ -326,9 +327,9 @@ def test_what_waits_for_a_launch_is_named_with_its_gaps_and_gates_are_in_order(p
 @pytest.mark.parametrize(
     ("act", "headline"),
     [
-        (publication.rollback, "the rollback is refused"),
-        (publication.reinstate, "the reinstatement is refused"),
-        (publication.accept, "the acceptance is refused"),
+        (undoing.rollback, "the rollback is refused"),
+        (undoing.reinstate, "the reinstatement is refused"),
+        (accepting.accept, "the acceptance is refused"),
         (publication.publish, "the publication is refused"),
     ],
 )

@@ -29,7 +29,8 @@ from backfill_assets.evidence.events import GC
 from backfill_assets.gates.exception_table import EXCEPTIONS_TABLE
 from backfill_assets.installation import Platform
 from backfill_assets.operations.garbage import collect, find
-from backfill_assets.publication.publisher import publish, reinstate, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from backfill_assets.ui.pages import make_pages
 from benchmarks import small_table
 from benchmarks.small_table import HISTORY, SOURCE, manifest_data, planned, staged

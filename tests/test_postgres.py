@@ -20,7 +20,8 @@ from worlds import TARGET, World, make_world
 from backfill_assets.cli.launching import execute
 from backfill_assets.defs.launch import initialise_instance, instance_at
 from backfill_assets.defs.staging import asset_key
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import RunState
 from resources.settings import DAGSTER_STORAGE_VARIABLE, load_settings

@@ -15,7 +15,9 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.planning.resolve import plan_run, plan_series, preview
 from backfill_assets.products.enforcement.loading import EVENTS
-from backfill_assets.publication.publisher import accept, prepare, publish, reinstate, rollback
+from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.publisher import prepare, publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from manifests.errors import PlanRefused, PublicationDeferred, PublicationRefused
 from manifests.kinds import FIRST_OUTPUT
 from manifests.lifecycle import RunState

@@ -24,8 +24,10 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.evidence import records, seals
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.repairing import mend
+from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.modes import change_of
-from backfill_assets.publication.publisher import accept, publish, reinstate, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks import forged_snapshots, small_table
 from benchmarks.forgeries import Forged, Forger
 from benchmarks.histories import History

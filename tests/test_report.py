@@ -23,7 +23,8 @@ from backfill_assets.audit import report as report_module
 from backfill_assets.audit.report import report, report_beside
 from backfill_assets.cli.base import EXIT_FAILED
 from backfill_assets.cli.command import cli
-from backfill_assets.publication.publisher import publish, reinstate, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from backfill_assets.review.diff import diff_here, recorded_diff
 from backfill_assets.review.kept_diffs import after_publication
 from benchmarks.changed_bytes import overwrite

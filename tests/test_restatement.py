@@ -33,7 +33,8 @@ from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, reference, transforms
 from backfill_assets.products.enforcement.loading import EVENTS
 from backfill_assets.products.enforcement.schemas import CaseSlaDaily
-from backfill_assets.publication.publisher import publish, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from manifests.errors import InputRefused, PlanRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Mode

@@ -26,7 +26,9 @@ from backfill_assets.operations.garbage import collect, find
 from backfill_assets.operations.run_on_record import StepState
 from backfill_assets.operations.runbook import TITLES, Step, markdown, steps
 from backfill_assets.planning.resolve import plan_run
-from backfill_assets.publication.publisher import cancel, publish, rollback
+from backfill_assets.publication.ending import cancel
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.staging import executor
 from backfill_assets.staging.executor import stage_chunks
 from benchmarks import small_table

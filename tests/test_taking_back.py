@@ -30,9 +30,12 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
-from backfill_assets.publication import publisher
-from backfill_assets.publication.publisher import accept, cancel, prepare, publish, reinstate, rollback
+from backfill_assets.publication import undoing
+from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.ending import cancel
+from backfill_assets.publication.publisher import prepare, publish
 from backfill_assets.publication.requirements import waits_for
+from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks import small_table
 from benchmarks.interleavings import Died, _no_lease_ends, bury, expire
 from benchmarks.small_table import (
@@ -755,16 +758,16 @@ def test_a_decision_does_not_undo_a_newer_one(history: Platform, action: str) ->
 
 def test_a_decision_that_was_overtaken_before_the_publisher_looked_is_no_newer(history: Platform) -> None:
     published(history, "run")
-    real = publisher.rollback
+    real = undoing.rollback
 
     def late(*arguments: Any, **named: Any) -> Any:
-        with mock.patch.object(publisher, "rollback", real):
+        with mock.patch.object(undoing, "rollback", real):
             decisions.rollback(history, "run", by="bob")
         decisions.reinstate(history, "run", by="cem")
         return real(*arguments, **named)
 
     with (
-        mock.patch.object(publisher, "rollback", late),
+        mock.patch.object(undoing, "rollback", late),
         pytest.raises(StateMoved, match="since the rollback was decided"),
     ):
         decisions.rollback(history, "run", by="ann")

@@ -26,6 +26,7 @@ from backfill_assets.defs.staging import asset_key, backfill_partitions
 from backfill_assets.defs.untold import dagster_disagreements
 from backfill_assets.installation import Platform
 from backfill_assets.publication import publisher as publication
+from backfill_assets.publication import undoing
 from benchmarks import small_table
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import RunState
@@ -125,8 +126,8 @@ def test_a_dagster_that_cannot_be_reached_hinders_no_publication_and_is_told_lat
 def test_the_sensor_tells_what_is_missing_in_order_and_several_at_once_tell_it_once(platform: Platform) -> None:
     validated(platform, "spring", SPRING, "1")
     publication.publish(platform, "spring")
-    publication.rollback(platform, "spring")
-    publication.reinstate(platform, "spring")
+    undoing.rollback(platform, "spring")
+    undoing.reinstate(platform, "spring")
 
     def tell(_: int) -> None:
         with instance_at(platform.settings) as instance:
@@ -157,7 +158,7 @@ def test_what_the_publish_asset_tells_by_itself_is_told_by_nobody_else(platform:
         (done,) = tell_changes(platform, instance)
         assert (done.run_id, done.action) == ("spring", "publish")
         validated(platform, "march", MARCH)
-        publication.rollback(platform, "spring")
+        undoing.rollback(platform, "spring")
         record = platform.ledger.run("march")
         announce_approval(platform, instance, record)
         assert run_publication(platform, instance, record) is False  # its base is gone
@@ -311,7 +312,7 @@ def test_a_change_that_is_told_after_a_later_one_of_another_run_materialises_its
     validated(platform, "march", MARCH)
     for run_id in ("april", "march"):
         publication.publish(platform, run_id)
-    publication.rollback(platform, "march")
+    undoing.rollback(platform, "march")
     *_, back = changes.recorded(platform, small_table.READINGS)
     with instance_at(platform.settings) as instance:
         event = changes._event(back, changes.metadata(platform, back, is_newest=True), [], set())
@@ -369,7 +370,7 @@ def test_no_publication_waits_for_a_dagster_that_hangs(platform: Platform, monke
 def test_the_doctor_leaves_what_waits_for_a_publication_that_tells_by_itself(platform: Platform) -> None:
     validated(platform, "spring", SPRING, "1")
     publication.publish(platform, "spring")
-    publication.rollback(platform, "spring")
+    undoing.rollback(platform, "spring")
     (first, second) = dagster_disagreements(platform)
     with instance_at(platform.settings) as instance:
         under_way = instance.create_run_for_job(

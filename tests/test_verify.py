@@ -25,7 +25,8 @@ from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import announcements
 from backfill_assets.publication import publisher as publication
-from backfill_assets.publication.publisher import publish, reinstate, rollback
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.changed_bytes import missed, overwrite
 from manifests.canonical import canonical_json
 from manifests.errors import InputRefused, Problem, PublicationRefused

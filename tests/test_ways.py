@@ -16,7 +16,8 @@ from pyiceberg.transforms import MonthTransform
 
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.installation import Platform
-from backfill_assets.publication.publisher import prepare, publish, rollback
+from backfill_assets.publication.publisher import prepare, publish
+from backfill_assets.publication.undoing import rollback
 from benchmarks import small_table
 from benchmarks.small_table import (
     READINGS,

@@ -1,6 +1,7 @@
 """The commands that change what readers see: `publish`, `rollback`, `reinstate`, `accept`.
 
-Put here arguments and output; who may is `decisions`', what is done `publication.publisher`'s.
+Put here arguments and output; who may is `decisions`', what is done `publication.publisher`'s, `publication.undoing`'s and
+`publication.accepting`'s.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is said of a publication: in the log, in the evidence, and to the sinks that its manifest grants.
 
 Put here who is told that something was asked for, refused or done, and how what a crash left untold is told later. What is
-done is `publisher`'s.
+done is `publisher`'s, `undoing`'s, `accepting`'s and `ending`'s.
 """
 
 from __future__ import annotations

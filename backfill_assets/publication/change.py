@@ -58,9 +58,9 @@ class Options:
 class PublishStrategy(Protocol):
     """How the publish modes of one family change their tables, and take the change back.
 
-    A strategy decides nothing: what must precede a publication, and what is recorded of it, is `publisher`'s. Everything
-    that commits does so under the lease whose token the change carries, finds what has landed before, and is safe to
-    repeat.
+    A strategy decides nothing: what must precede an action, and what is recorded of it, is said by the action (`publisher`,
+    `undoing`, `accepting`). Everything that commits does so under the lease whose token the change carries, finds what has
+    landed before, and is safe to repeat.
     """
 
     @property

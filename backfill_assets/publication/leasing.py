@@ -1,7 +1,8 @@
 """The lease of a publication: taken before anything is looked at for good, given back when all is on record.
 
 Put here what a publisher does because others publish, too: it takes its scope, fences those it took it over from, and
-first puts on record what they published and could not say. What is published is `publisher`'s.
+first puts on record what they published and could not say. What is done under the lease is `publisher`'s, `undoing`'s,
+`accepting`'s and `ending`'s.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
+from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of
 from backfill_assets.staging.executor import require_young
@@ -191,6 +192,16 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
             )
         )
     return problems
+
+
+def require_no_staged_row_erased(platform: Platform, change: Change) -> None:
+    """Refuse to show what a run has staged if it holds a subject who is erased by today.
+
+    Raises:
+        PublicationRefused: saying how many, and the way out.
+    """
+    files = [file.path for table in change.tables for file in change.strategy.files(change, table)]
+    require_nobody_erased(platform, change.target, change.plan, files, PUBLISHING)
 
 
 def require_thawed(platform: Platform, record: RunRecord) -> None:
