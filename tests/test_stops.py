@@ -35,7 +35,7 @@ from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations.runbook import steps
 from backfill_assets.publication.publisher import publish
-from backfill_assets.staging import executor, stopping
+from backfill_assets.staging import executor, stopping, watched_launch
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES
 from benchmarks.small_table import closed, declared, manifest, planned, staged
@@ -196,8 +196,8 @@ def test_signals_are_whose_they_were_before_and_are_not_lost_between_two_parts(p
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_jvm(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "_in_py4j", lambda _: True)
-    monkeypatch.setattr(stopping, "_JVM_SECONDS", FOR_EVER)
+    monkeypatch.setattr(watched_launch, "_in_py4j", lambda _: True)
+    monkeypatch.setattr(watched_launch, "_JVM_SECONDS", FOR_EVER)
 
     def twice(_: Platform) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -273,17 +273,17 @@ def test_a_command_whose_run_is_stopped_before_its_publication_does_not_say_that
             return publication_requests(*arguments)
         return []
 
-    ending = stopping.Launch.ending
+    ending = watched_launch.Launch.ending
 
     @contextmanager
-    def ended(its: stopping.Launch) -> Iterator[None]:
+    def ended(its: watched_launch.Launch) -> Iterator[None]:
         with ending(its):
             yield
         elsewhere(platform)
 
     monkeypatch.setattr("backfill_assets.defs.publish.publication_requests", requests)
     if not is_seen:
-        monkeypatch.setattr(stopping.Launch, "ending", ended)
+        monkeypatch.setattr(watched_launch.Launch, "ending", ended)
     done = CliRunner().invoke(cli, ["run", RUN])
     assert done.exit_code != 0
     assert "the cluster is needed" in done.output
@@ -556,7 +556,9 @@ def test_the_end_of_a_process_that_computes_a_live_run_is_no_stop_of_it(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "compute_batch", disturbed(platform, by_signal(signal.SIGTERM), for_ever))
-    monkeypatch.setattr(stopping, "Mode", SimpleNamespace(LIVE=platform.ledger.run(RUN).mode))  # it counts as LIVE
+    monkeypatch.setattr(
+        watched_launch, "Mode", SimpleNamespace(LIVE=platform.ledger.run(RUN).mode)
+    )  # it counts as LIVE
 
     def compute(context: Any) -> None:
         with launched_by_dagster(context, platform, RUN):
@@ -647,7 +649,7 @@ def test_a_launch_that_waits_in_the_queue_while_the_terminate_before_it_is_noted
 def test_a_command_that_only_looks_is_ended_by_ctrl_c_and_stops_no_run(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "_in_py4j", lambda _: True)
+    monkeypatch.setattr(watched_launch, "_in_py4j", lambda _: True)
     cancelled: list[float] = []
     monkeypatch.setattr(type(platform.spark), "interrupt", lambda _: cancelled.append(time.monotonic()))
 

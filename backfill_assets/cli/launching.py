@@ -71,7 +71,7 @@ def resume(run_id: str, as_json: bool) -> None:
 
 def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
     """Launch a run, and show what came of it; why it did not succeed goes to stderr."""
-    from backfill_assets.staging.stopping import is_being_published
+    from backfill_assets.staging.watched_launch import is_being_published
     from resources.ledger import stops
 
     failures: list[str] = []

@@ -1,7 +1,7 @@
 """`backfill stop`: end what is being computed of a run, from wherever the ledger is reached.
 
 Put here arguments and output; what a stop is, is `resources.ledger.stops`', and what a computing process does,
-`staging.stopping`'s.
+`staging.watched_launch`'s.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Staged, require_computable
 from backfill_assets.staging.progress import Progress
+from backfill_assets.staging.watched_launch import Launch, cancel_dagster_run
 from manifests.chunks import KEY_FORMAT, Chunking, first_day, following, in_words
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
@@ -180,7 +181,7 @@ def staging_job(target: TargetTable) -> UnresolvedAssetJobDefinition:
 @contextmanager
 def launched_by_dagster(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, platform: Platform, run_id: str, *, resumes: bool = True
-) -> Iterator[stopping.Launch]:
+) -> Iterator[Launch]:
     """Watch for stops of a backfill run during the body, which works for it in a Dagster run.
 
     The Dagster run ends CANCELED if the backfill run was stopped, whoever has stopped it, and FAILURE if only its process
@@ -205,7 +206,7 @@ def launched_by_dagster(
     except RunStopped as stop:
         why = stop.problems[0].what
         if not stop.only_the_process:
-            stopping.cancel_dagster_run(instance, dagster_run_id, why)
+            cancel_dagster_run(instance, dagster_run_id, why)
         context.log.warning(str(stop))
         raise dg.DagsterExecutionInterruptedError(why) from stop
 

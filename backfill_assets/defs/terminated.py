@@ -1,7 +1,7 @@
 """Launches that were terminated in Dagster when their process could not note it: stopped all the same.
 
-A process that computes notes itself that its Dagster run is being cancelled (`staging.stopping`). One that is killed, cannot be
-reached, or gets the signal between two steps does not. Put here how such a launch is found afterwards.
+A process that computes notes itself that its Dagster run is being cancelled (`staging.watched_launch`). One that is killed,
+cannot be reached, or gets the signal between two steps does not. Put here how such a launch is found afterwards.
 """
 
 from datetime import UTC, datetime

@@ -2,7 +2,7 @@
 
 Put here the SQL of them. A stop is of a run, not of a process: it ends every attempt at the run that is under way, and
 holds until somebody launches the run again; nothing is staged or published before. What a process does when it finds
-that its run was stopped is `backfill_assets.staging.stopping`'s.
+that its run was stopped is `backfill_assets.staging.watched_launch`'s.
 """
 
 from __future__ import annotations
