@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from backfill_assets.evidence.events import REFUSED
-from backfill_assets.evidence.records import catch_up
+from backfill_assets.evidence.record_writing import catch_up
 from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
 from backfill_assets.planning.live_names import name_problems

@@ -15,7 +15,7 @@ from support import put_back, set_aside
 from backfill_assets import faults
 from backfill_assets.audit import verification
 from backfill_assets.audit.verification import verify
-from backfill_assets.evidence.records import damaged_files
+from backfill_assets.evidence.record_damage import damaged_files
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor import examination

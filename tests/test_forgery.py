@@ -30,8 +30,9 @@ from backfill_assets.audit.report import report
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.command import cli
 from backfill_assets.evidence import records
+from backfill_assets.evidence.bundle_contents import bundle_files
 from backfill_assets.evidence.events import MOVED
-from backfill_assets.evidence.records import bundle_files, catch_up
+from backfill_assets.evidence.record_writing import catch_up
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend

@@ -23,7 +23,8 @@ from table_world import DAYS, EVENTS, MONTHS, NOBODY, Installation, day_of, only
 from backfill_assets import decisions, faults
 from backfill_assets.audit.verification import verify
 from backfill_assets.evidence.links import strange_links
-from backfill_assets.evidence.records import damaged_files, records_of
+from backfill_assets.evidence.record_damage import damaged_files
+from backfill_assets.evidence.records import records_of
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Disagreement
 from backfill_assets.operations.doctor.examination import examine

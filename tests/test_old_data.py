@@ -19,7 +19,7 @@ from worlds import World, make_world, with_version
 from backfill_assets import decisions
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.defs.launch import run_chunks
-from backfill_assets.evidence.records import bundle_files
+from backfill_assets.evidence.bundle_contents import bundle_files
 from backfill_assets.gates.judging import gate_run
 from backfill_assets.products.enforcement.transforms import case_sla_daily
 from backfill_assets.publication.publisher import publish

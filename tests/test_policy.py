@@ -27,7 +27,7 @@ from backfill_assets.defs.decision_jobs import BREAK_GLASS_TAG, approve_run, rev
 from backfill_assets.defs.launch import initialise_instance, instance_at
 from backfill_assets.defs.launched_by import USER_TAG, actor_of, sensor
 from backfill_assets.defs.publish import publication_requests
-from backfill_assets.evidence.records import bundle_files
+from backfill_assets.evidence.bundle_contents import bundle_files
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend

@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 from backfill_assets import faults
 from backfill_assets.audit import unknown_files
 from backfill_assets.audit.verification import verify
-from backfill_assets.evidence import records, seals
+from backfill_assets.evidence import bundle_contents, record_writing, records, seals
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication.accepting import accept
@@ -61,9 +61,9 @@ def unsealed(tmp_path: Path) -> Iterator[Platform]:
     """A run that was sealed and recorded without its tables' columns and metadata files, as by earlier versions."""
 
     def files(*arguments: Any) -> dict[str, Any]:
-        return {name: said for name, said in bundle(*arguments).items() if name != records.SCHEMA_FILE}
+        return {name: said for name, said in bundle(*arguments).items() if name != seals.SCHEMA_FILE}
 
-    bundle = records.bundle_files
+    bundle = bundle_contents.bundle_files
     with small_table.declared():
         found = small_table.opened(tmp_path / "home")
         small_table.initialise(found)
@@ -71,7 +71,7 @@ def unsealed(tmp_path: Path) -> Iterator[Platform]:
         staged(found, "old")
         with (
             mock.patch("backfill_assets.publication.publisher.bundle_files", files),
-            mock.patch.object(records, "commits_of", return_value=[]),
+            mock.patch.object(record_writing, "commits_of", return_value=[]),
         ):
             publish(found, "old")
         yield found

@@ -18,9 +18,9 @@ from backfill_assets import decisions
 from backfill_assets.audit.verification import Verification, verify
 from backfill_assets.cli.base import EXIT_FAILED, EXIT_REFUSED
 from backfill_assets.cli.command import cli
-from backfill_assets.evidence import records
+from backfill_assets.evidence import record_writing
+from backfill_assets.evidence.bundle_contents import bundle_files
 from backfill_assets.evidence.events import GC
-from backfill_assets.evidence.records import bundle_files
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import announcements
@@ -295,7 +295,7 @@ def test_a_refusal_that_an_earlier_version_recorded_over_damaged_evidence_is_not
     raw = file.read_bytes()
     overwrite(file, raw.replace(b'"decided_by": "bob"', b'"decided_by": "boB"'))
     with monkeypatch.context() as patch:
-        patch.setattr(records, "_damaged_tables", lambda *_: frozenset())  # as it was recorded before
+        patch.setattr(record_writing, "damaged_tables", lambda *_: frozenset())  # as it was recorded before
         with pytest.raises(PublicationRefused):
             decisions.rollback(world.platform, "fixed", by="bob", comment="", break_glass="")
     assert verify(world.platform, ["fixed"]).everything != []

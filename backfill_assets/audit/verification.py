@@ -27,19 +27,12 @@ from backfill_assets.audit.pins import Inputs
 from backfill_assets.audit.proof import FileProblem, check_rows
 from backfill_assets.audit.readers import Looked, check_files, check_metadata, read_chunk, read_corrections
 from backfill_assets.audit.unknown_files import UnknownFiles
+from backfill_assets.evidence.bundles import RUN_FILE, files_of, sealed_rows
 from backfill_assets.evidence.collected import collected_files, collected_snapshots, collections
 from backfill_assets.evidence.diff_records import no_diff
 from backfill_assets.evidence.events import ADOPTED, GC, REFUSED
 from backfill_assets.evidence.links import misnamed, strange_links
-from backfill_assets.evidence.records import (
-    RUN_FILE,
-    Record,
-    files_of,
-    kept_rows,
-    records_of,
-    sealed_rows,
-    wrong_as_linked,
-)
+from backfill_assets.evidence.records import Record, kept_rows, records_of, wrong_as_linked
 from backfill_assets.evidence.seals import COMMITTED, Sealed, sealed_of
 from backfill_assets.gates.chunk_changes import CHANGES_FILE
 from backfill_assets.installation import Platform

@@ -139,7 +139,7 @@ def report(run_id: str, output: Path | None, as_json: bool) -> None:
     Exit codes: 0 written, 1 written, and the evidence is not what was sealed (page and terminal name the files), 2 refused.
     """
     from backfill_assets.audit.report import write_report
-    from backfill_assets.evidence.records import damaged_files
+    from backfill_assets.evidence.record_damage import damaged_files
 
     with opened_platform() as platform:
         file = write_report(platform, run_id, output)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import starmap
 
-from backfill_assets.evidence.records import harmed_of
+from backfill_assets.evidence.record_damage import harmed_of
 from backfill_assets.installation import Platform
 from backfill_assets.operations.garbage import lapsed
 from backfill_assets.operations.run_on_record import (

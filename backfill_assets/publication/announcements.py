@@ -14,7 +14,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from backfill_assets import faults
 from backfill_assets.evidence.events import TOLD
-from backfill_assets.evidence.records import catch_up, name_of, tell
+from backfill_assets.evidence.record_order import name_of
+from backfill_assets.evidence.record_writing import catch_up, tell
 from backfill_assets.installation import Platform
 from backfill_assets.publication.heads import keep
 from backfill_assets.staging import stopping

@@ -14,9 +14,9 @@ import time
 from functools import partial
 
 from backfill_assets import faults
-from backfill_assets.evidence.records import (
-    AMENDMENTS_FILE,
-    bundle_files,
+from backfill_assets.evidence.bundle_contents import bundle_files
+from backfill_assets.evidence.bundles import AMENDMENTS_FILE
+from backfill_assets.evidence.preconditions import (
     require_explained,
     require_no_later,
     require_of_the_run,

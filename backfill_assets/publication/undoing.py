@@ -7,8 +7,10 @@ Put here the order of things of an undoing. What is committed is the strategies'
 from __future__ import annotations
 
 from backfill_assets import faults
+from backfill_assets.evidence.bundles import bundle_in_use
 from backfill_assets.evidence.events import REFUSED
-from backfill_assets.evidence.records import bundle_in_use, catch_up, require_own_rows, require_unharmed
+from backfill_assets.evidence.preconditions import require_own_rows, require_unharmed
+from backfill_assets.evidence.record_writing import catch_up
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import require_nobody_erased
 from backfill_assets.publication.announcements import (

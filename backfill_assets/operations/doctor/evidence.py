@@ -11,7 +11,9 @@ from datetime import timedelta
 from functools import partial
 
 from backfill_assets.evidence.events import MOVED
-from backfill_assets.evidence.records import catch_up, harmed, harmed_of, is_behind, name_of, planted, untold
+from backfill_assets.evidence.record_damage import harmed, harmed_of
+from backfill_assets.evidence.record_order import name_of, planted
+from backfill_assets.evidence.record_writing import catch_up, is_behind, untold
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, outcome
 from backfill_assets.operations.doctor.views import legible_runs
