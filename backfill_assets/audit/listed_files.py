@@ -1,7 +1,7 @@
 """How a file is listed: what a manifest, and the list that names it, say of a file, beside its bounds and its partition.
 
 Put here what has readers take a file for something else than it is, or not open it: among which files it is listed, where, in
-which format, and how many values of each column it is said to have. Bounds and partitions are `readers`'s.
+which format, and how many values of each column it is said to have. Bounds and partitions are `rows_by_schema`'s.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from pyiceberg.types import PrimitiveType
 
 from resources.lakehouse.snapshots import Entry
 from resources.lakehouse.storage import store_of
+
+MISLED = "is not that of a file of rows that readers find there"
+"""What is said of each thing that `not_as_rows` yields."""
 
 
 def not_as_rows(entry: Entry, stores: Container[str]) -> Iterator[tuple[str, str, str]]:

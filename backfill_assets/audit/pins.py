@@ -1,7 +1,7 @@
 """What a run has read, and what it left beside its tables, held against the hashes in its evidence.
 
 Put here sources, references, outlines, rows of the exception and audit tables, and the text of the policy. What readers get of
-the published tables is `readers`'s. Nothing is changed.
+the published tables is said by `sealed_metadata`, `accepted_files` and `published_rows`. Nothing is changed.
 """
 
 from __future__ import annotations

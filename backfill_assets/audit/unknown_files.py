@@ -1,7 +1,7 @@
 """Live files that no published run has written, opened: what they hold, whatever their bounds and partitions say.
 
 Put here what is read of files of other programs with `--data`: the days and the runs of their rows, or the files whose rows
-they delete. What follows from it is `readers`'s. Each file is read once, by its own columns; memory is one file's.
+they delete. What follows from it is `accepted_files`' and `issued_corrections`'. Each file is read once, by its own columns; memory is one file's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pyiceberg.manifest import DataFileContent, FileFormat
 from resources.lakehouse.snapshots import Days, Entry, Seen
 from resources.lakehouse.storage import Storage, place_of, store_of
 
+UNPROVABLE = "is of nobody's run, and cannot be opened: what readers get by it of accepted days cannot be proved"
+"""What is said of a file about which there is trouble."""
 _PATH_FIELD = 2147483546
 """Field id of the column of a file of deleted positions that names the file in which they are."""
 _UNREADABLE = (OSError, arrow.ArrowException, ValueError, KeyError, TypeError)

@@ -21,11 +21,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from backfill_assets.audit.accepted_files import Looked, check_files
 from backfill_assets.audit.findings import World
 from backfill_assets.audit.foreign_files import begun_bundles, interrupted, strange_files, strange_folders
+from backfill_assets.audit.issued_corrections import read_corrections
 from backfill_assets.audit.pins import Inputs
 from backfill_assets.audit.proof import FileProblem, check_rows
-from backfill_assets.audit.readers import Looked, check_files, check_metadata, read_chunk, read_corrections
+from backfill_assets.audit.published_rows import read_chunk
+from backfill_assets.audit.sealed_metadata import check_metadata
 from backfill_assets.audit.unknown_files import UnknownFiles
 from backfill_assets.evidence.bundles import RUN_FILE, files_of, sealed_rows
 from backfill_assets.evidence.collected import collected_files, collected_snapshots, collections

@@ -2,7 +2,7 @@
 
 Put here what is taken from tables into a bundle (known before the commit: columns by field id, partition specs, what the
 digests are made of) and into a record (known after it: the snapshot, its manifest list, its manifests, the metadata file),
-and how both are found again. What is held against them is `audit.readers`'s.
+and how both are found again. What is held against them is `audit.sealed_metadata`'s.
 """
 
 from __future__ import annotations

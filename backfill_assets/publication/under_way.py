@@ -2,7 +2,7 @@
 
 Put here which snapshots of main an open intent of the ledger explains, and which files of which chunks by that. It explains one
 that its action would have made: made after it, with what the action says of itself, the run's own files coming and those of the
-run's own days going, no more and no less. What is held against what is `audit.readers`'s.
+run's own days going, no more and no less. What is held against what is `audit.accepted_files`'.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A snapshot of a table, file by file: what its metadata says, the hashes of its metadata files, and what readers find by it.
 
 Put here what is read from Iceberg's metadata to be kept as evidence, or to be held against it: past every cache, so that what
-lies in the warehouse now is what is looked at. What must agree with what is `backfill_assets.audit.readers`'s; commits are
-`commits`'s.
+lies in the warehouse now is what is looked at. What must agree with what is `backfill_assets.audit.sealed_metadata`'s;
+commits are `commits`'s.
 """
 
 from __future__ import annotations

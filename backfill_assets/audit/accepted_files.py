@@ -1,0 +1,233 @@
+"""Which files readers get of a run's accepted chunks: those that were accepted, others, or more, from metadata alone.
+
+Put here what follows from the entries of manifests that main shows. How an entry misleads readers about its own file is
+`listed_files`', the target's corrections are `issued_corrections`', rows `published_rows`'s.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from pyiceberg.types import DateType
+
+from backfill_assets.audit.findings import Report, World
+from backfill_assets.audit.issued_corrections import check_corrections
+from backfill_assets.audit.listed_files import MISLED, not_as_rows
+from backfill_assets.audit.run_in_table import (
+    came_with,
+    days_of_chunks,
+    effects_on,
+    field_of,
+    files_as_left,
+    shown_days,
+    unknown_in,
+)
+from backfill_assets.audit.unknown_files import UNPROVABLE, Holds
+from backfill_assets.evidence.seals import Sealed
+from backfill_assets.publication.under_way import Effect
+from resources.lakehouse.snapshots import Days, Entry, Seen, day_bounds, days_of
+from resources.lakehouse.storage import place_of, store_of
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN_FILES = 3
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A chunk whose rows readers get from other files than those accepted, as many of them."""
+
+    chunk: str
+    files: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was found of the files of accepted chunks that is not wrong by itself.
+
+    Attributes:
+        rewritten: chunks that somebody has rewritten: whether the rows are the same is for `read_chunk` to say.
+        moving: chunks of which readers get what an action brought that is not on record yet.
+    """
+
+    rewritten: frozenset[str] = frozenset()
+    moving: frozenset[str] = frozenset()
+
+
+def check_files(world: World, sealed: Sealed, report: Report) -> Looked:
+    """Hold the files that main's metadata lists for the run's accepted chunks against those accepted; from metadata alone."""
+    seen = world.seen(sealed.target.name)
+    chunks = sealed.accepted
+    if seen is not None:
+        check_corrections(world, sealed, report)
+    if seen is None or not chunks:
+        return Looked()
+    day = field_of(seen, sealed, sealed.target.day_column)
+    days = days_of_chunks(sealed)
+    own = {str(chunk["chunk"]): _own(seen, sealed, chunk, days[str(chunk["chunk"])]) for chunk in chunks}
+    missing = _missing(seen, own, day, days, report)
+    expected = {place_of(file["path"]): key for key, files in own.items() for file in files}
+    strays = _strays(world, seen, sealed, {key: days[key] for key in own}, expected, report)
+    if sealed.plan.get("merge") and sealed.changes[-1]["snapshot_id"] not in seen.by_id:
+        strays = {}  # an expiry has taken what says which files the merge left alone
+    rewritten: list[Rewritten] = []
+    moving: set[str] = set()
+    known = effects_on(world, seen, sealed) if missing or strays else []
+    for key in sorted(missing.keys() | strays.keys()):
+        lost, new = _unexplained(known, key, missing.get(key, []), strays.get(key, []))
+        if lost or new:
+            rewritten += _judged(seen, key, own[key], lost, new, report)
+        else:
+            moving.add(key)
+    if moving:
+        whose = sorted({f"{one.intent.action} of '{one.intent.run_id}'" for one in known if one.keys & moving})
+        report.notes.append(
+            f"readers get {len(moving)} of its chunks from what is not on record yet: the {', '.join(whose)} is under way, or "
+            "was interrupted (`backfill doctor`)"
+        )
+    return Looked(frozenset(one.chunk for one in rewritten), frozenset(moving))
+
+
+def _unexplained(
+    known: Sequence[Effect], key: str, missing: Sequence[Mapping[str, Any]], strays: Sequence[Entry]
+) -> tuple[list[Mapping[str, Any]], list[Entry]]:
+    """Return the missing and the stray files of a chunk that no action has taken or brought that is not on record yet."""
+    lost = [file for file in missing if not any(one.has_taken(key, place_of(file["path"])) for one in known)]
+    return lost, [entry for entry in strays if not any(one.has_brought(key, entry.place) for one in known)]
+
+
+def _own(seen: Seen, sealed: Sealed, chunk: Mapping[str, Any], days: Days) -> list[Mapping[str, Any]]:
+    """Return the files that were accepted of a chunk: those of the run, and beside a merge those that it left alone."""
+    if not sealed.plan.get("merge"):
+        return list(chunk["files"])
+    derived = {place_of(file["path"]): file for file in chunk["derived"]}
+    left = files_as_left(seen, sealed, days) or {}
+    beside = [
+        {"path": one.file.file_path, "rows": one.file.record_count, "bytes": one.file.file_size_in_bytes}
+        for place, one in left.items()
+        if place not in derived
+    ]
+    return [*derived.values(), *beside]
+
+
+def _missing(
+    seen: Seen,
+    own: Mapping[str, Sequence[Mapping[str, Any]]],
+    day: int | None,
+    days: Mapping[str, Days],
+    report: Report,
+) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the accepted files that readers do not get, by chunk; hold what is said of the others against what is known."""
+    missing: dict[str, list[Mapping[str, Any]]] = {}
+    for key, files in own.items():
+        for file in files:
+            place = place_of(file["path"])
+            listed = seen.entries.get(place, [])
+            if not listed:
+                missing.setdefault(key, []).append(file)
+                continue
+            where = f"{seen.name} chunk {key} {place}"
+            if len(listed) > 1:
+                report.add(where, "is listed more than once: readers get its rows twice", "once", len(listed))
+            _entry(seen, where, listed[0], file, day, days[key], report)
+    return missing
+
+
+def _judged(
+    seen: Seen,
+    key: str,
+    own: Sequence[Mapping[str, Any]],
+    missing: Sequence[Mapping[str, Any]],
+    strays: Sequence[Entry],
+    report: Report,
+) -> list[Rewritten]:
+    """Name a chunk whose files are others than those accepted, or return it if as many rows came in their place."""
+    came = sum(entry.file.record_count for entry in strays)
+    if all(entry.is_data for entry in strays) and came == sum(file["rows"] for file in missing):
+        stores = {store_of(file["path"]) for file in own}
+        for entry in strays:
+            for name, expected, found in not_as_rows(entry, stores):
+                report.add(f"{seen.name} chunk {key} {entry.place} {name}", MISLED, expected, found)
+        return [Rewritten(key, tuple(strays))]
+    had = sum(file["rows"] for file in own)
+    names = [f"- {place_of(file['path'])}" for file in missing]
+    names += [f"+ {entry.place}{came_with(seen, entry)}" for entry in strays]
+    more = f" and {len(names) - _SHOWN_FILES} more" if len(names) > _SHOWN_FILES else ""
+    has = had - sum(file["rows"] for file in missing) + came
+    deletes = sum(not entry.is_data for entry in strays)
+    report.add(
+        f"{seen.name} chunk {key}",
+        f"readers get other files than those accepted: {'; '.join(names[:_SHOWN_FILES])}{more}",
+        f"{had:,} rows in {len(own)} file(s)",
+        f"{has:,} rows in {len(own) - len(missing) + len(strays) - deletes} file(s)"
+        + (f", with {deletes} file(s) of deleted rows" if deletes else ""),
+    )
+    return []
+
+
+def _entry(
+    seen: Seen, where: str, entry: Entry, file: Mapping[str, Any], day: int | None, days: Days, report: Report
+) -> None:
+    """Hold what a manifest says of an accepted file against what is known of it without opening it."""
+    for name, listed, known in (
+        ("record_count", entry.file.record_count, file["rows"]),
+        ("file_size_in_bytes", entry.file.file_size_in_bytes, file["bytes"]),
+    ):
+        if listed != known:
+            report.add(f"{where} {name}", "is not that of the file that was accepted", known, listed)
+    for name, expected, found in not_as_rows(entry, {store_of(file["path"])}):
+        report.add(f"{where} {name}", MISLED, expected, found)
+    bounds = day_bounds(entry, day)
+    if bounds is not None and not (days[0] <= bounds[0] and bounds[1] <= days[1]):
+        report.add(f"{where} bounds", "lie outside of the chunk", shown_days(days), shown_days(bounds))
+    spec = seen.table.specs()[entry.file.spec_id]
+    for place, field in enumerate(spec.fields):
+        if field.source_id != day:
+            continue
+        transform = field.transform.transform(DateType())
+        low, high = (transform((one - _EPOCH.date()).days) for one in days)
+        value = entry.file.partition[place]
+        if value is None or not low <= value <= high:
+            what = "is not that of the chunk's days: filters do not find the rows"
+            report.add(f"{where} partition {field.name}", what, low if low == high else f"{low} to {high}", value)
+
+
+def _strays(
+    world: World,
+    seen: Seen,
+    sealed: Sealed,
+    days: Mapping[str, Days],
+    known: Mapping[str, str],
+    report: Report,
+) -> dict[str, list[Entry]]:
+    """Return the files in which readers may find rows of chunks, or that delete such, and are not `known` to be theirs, by chunk.
+
+    A file is where its bounds and partition say; where it may be opened, also where its rows are.
+    """
+    day, unknown = field_of(seen, sealed, sealed.target.day_column), unknown_in(world, seen, sealed)
+    by_start = sorted(days.items(), key=lambda item: item[1])
+    starts = [span[0] for _, span in by_start]
+
+    def within(low: date, high: date) -> Iterator[str]:
+        for number in range(bisect_right(starts, high) - 1, -1, -1):
+            key, span = by_start[number]
+            if span[1] < low:
+                break
+            yield key
+
+    found: dict[str, list[Entry]] = {}
+    for place, entries in seen.entries.items():
+        for entry in entries if place not in known else ():
+            keys = set(within(*days_of(seen, entry, day)))
+            gated = unknown.gated_for(place) if entry.is_data else None
+            held = Holds() if gated is not None and not any(within(*gated)) else unknown.holds(entry)
+            keys |= {key for one in held.days for key in within(one, one)}
+            keys |= {known[file] for file in held.deletes if file in known}
+            if held.trouble and not keys:
+                report.add(f"{seen.name} {place}", UNPROVABLE, "a file that can be opened", held.trouble)
+            for key in sorted(keys):
+                found.setdefault(key, []).append(entry)
+    return found

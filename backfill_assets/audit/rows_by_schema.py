@@ -1,0 +1,163 @@
+"""A file's rows, read as the current schema of its table gives them, and what its manifest says of them held against them.
+
+Put here how one file is opened: its columns are found by their field ids, under the names that the schema gives. What a manifest
+says beside bounds and partitions is `listed_files`'. Memory is one file's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from io import BytesIO
+from typing import Any
+
+import polars as pl
+import pyarrow as arrow
+import pyarrow.parquet as pq
+from pyiceberg.conversions import from_bytes
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import Transform
+from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, TimestamptzType
+
+from backfill_assets.audit.findings import Report
+from backfill_assets.audit.listed_files import counts_in
+from resources.lakehouse.snapshots import Days, Entry, Seen
+from resources.lakehouse.storage import Storage
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNREADABLE_ROWS = (OSError, arrow.ArrowException, pl.exceptions.PolarsError, ValueError, KeyError, TypeError)
+
+
+def rows_of_days(
+    seen: Seen,
+    storage: Storage,
+    opened: Sequence[Entry],
+    own: Mapping[str, Mapping[str, Any]],
+    where: str,
+    column: str,
+    days: Days,
+    report: Report,
+) -> tuple[list[pl.DataFrame] | None, bool]:
+    """Read files by the current schema; return their rows of days (None if one cannot be read), and whether all is right."""
+    frames, whole = [], True
+    for entry in opened:
+        frame, is_right = read_by_schema(seen, storage, entry, own.get(entry.place), seen.table.schema(), where, report)
+        whole &= is_right
+        if frame is None:
+            return None, False
+        frames.append(frame.filter(pl.col(column).is_between(*days)))
+    return frames, whole
+
+
+def read_by_schema(
+    seen: Seen,
+    storage: Storage,
+    entry: Entry,
+    file: Mapping[str, Any] | None,
+    schema: Schema,
+    where: str,
+    report: Report,
+) -> tuple[pl.DataFrame | None, bool]:
+    """Read a file by the current schema; return its rows, and whether its columns and its manifest say what is so.
+
+    A file of the run that is missing or damaged is named by whoever reads it as it was gated (`proof`).
+    """
+    at = f"{where} {entry.place}"
+    try:
+        raw = storage.content(entry.place)
+    except OSError as error:
+        if file is None:
+            report.add(at, f"cannot be read: {error}")
+        return None, False
+    if file is not None and file.get("sha256") and hashlib.sha256(raw).hexdigest() != file["sha256"]:
+        return None, False
+    is_right = True
+    try:
+        frame, renamed = by_field_id(raw, schema)
+        for field_id, own, name in renamed:
+            report.add(f"{at} column {own} (field {field_id})", "readers find it under another name", own, name)
+            is_right = False
+        for name, expected, shown in (*counts_in(entry, raw, frame, schema), *_lies(seen, entry, frame, schema)):
+            report.add(f"{at} {name}", "its manifest says otherwise than its rows", expected, shown)
+            is_right = False
+    except UNREADABLE_ROWS as error:
+        report.add(at, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
+        return None, False
+    return frame, is_right
+
+
+def by_field_id(raw: bytes, schema: Schema) -> tuple[pl.DataFrame, list[tuple[int, str, str]]]:
+    """Return a Parquet file's rows as a schema reads them, and each column that has another name there than in the file.
+
+    Columns are found by their field ids; one that the file lacks is NULL. A file without ids is read by names.
+    """
+    found = pq.read_table(BytesIO(raw))
+    ids: dict[int, int] = {}
+    for position, column in enumerate(found.schema):
+        number = (column.metadata or {}).get(b"PARQUET:field_id")
+        if number is not None:
+            ids[int(number)] = position
+    columns, renamed = {}, []
+    place: int | None
+    for field in schema.fields:
+        place = ids.get(field.field_id) if ids else found.schema.get_field_index(field.name)
+        if place is None or place < 0:
+            columns[field.name] = arrow.nulls(found.num_rows, _arrow_type(field.field_type))
+            continue
+        columns[field.name] = found.column(place)
+        if (own := found.schema.field(place).name) != field.name:
+            renamed.append((field.field_id, own, field.name))
+    frame = pl.from_arrow(arrow.table(columns))
+    assert isinstance(frame, pl.DataFrame)
+    return frame, renamed
+
+
+def _arrow_type(kind: IcebergType) -> arrow.DataType:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415 - of the few files that lack a column
+
+    return schema_to_pyarrow(kind)
+
+
+def _lies(seen: Seen, entry: Entry, frame: pl.DataFrame, schema: Schema) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what a manifest says of a file and its rows do not: name, what is true, and what it says."""
+    file = entry.file
+    for field in schema.fields:
+        if not isinstance(field.field_type, PrimitiveType):
+            continue
+        values = frame[field.name]
+        for side, bounds, real in (
+            ("lower", file.lower_bounds, values.min()),
+            ("upper", file.upper_bounds, values.max()),
+        ):
+            raw = (bounds or {}).get(field.field_id)
+            if raw is None or real is None:
+                continue
+            says, is_ = _comparable(from_bytes(field.field_type, raw), field.field_type), _internal(real)
+            if says > is_ if side == "lower" else says < is_:
+                yield f"{side} bound of {field.name}", real, says
+    for place, part in enumerate(seen.table.specs()[file.spec_id].fields):
+        found = schema.find_field(part.source_id)
+        wrong = _partitions(part.transform, found.field_type, frame[found.name]) - {file.partition[place]}
+        if wrong:
+            yield f"partition {part.name}", sorted(wrong, key=str), file.partition[place]
+
+
+def _partitions(transform: Transform[Any, Any], kind: IcebergType, values: pl.Series) -> set[Any]:
+    """Return the partitions that values belong to: of ordered ones the ends decide."""
+    few = [values.min(), values.max()] if isinstance(kind, (DateType, TimestamptzType)) else values.unique().to_list()
+    apply = transform.transform(kind)
+    return {apply(_internal(value)) for value in few}
+
+
+def _internal(value: Any) -> Any:
+    """Return a value as Iceberg's transforms take it."""
+    if isinstance(value, datetime):
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    return (value - _EPOCH.date()).days if isinstance(value, date) else value
+
+
+def _comparable(bound: Any, kind: IcebergType) -> Any:
+    """Return a bound as its column's values compare with it."""
+    return Decimal(bound) if isinstance(kind, DecimalType) else bound
