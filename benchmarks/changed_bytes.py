@@ -13,7 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from backfill_assets.audit.verification import Problem, verify
+from backfill_assets.audit.findings import Problem
+from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from resources.evidence.chain import Chain
 from resources.ledger.rows import tables_of_runs

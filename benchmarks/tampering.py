@@ -30,7 +30,8 @@ from typing import Any
 from pyiceberg.manifest import clear_manifest_cache
 
 from backfill_assets import decisions
-from backfill_assets.audit.verification import Problem, verify
+from backfill_assets.audit.findings import Problem
+from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish

@@ -1,7 +1,7 @@
 """What lies in the evidence folder: which of its files this project puts there, and which an interrupted write has left.
 
-Put here which names there may be. What bundles and records say is held against index and links by `verification`, the chain's
-own folder by `resources.evidence.chain`. Nothing is opened here, and no link is followed: a planted file may be anything.
+Put here which names there may be. What bundles and records say is held against index and links by `sealed_bundles`
+and `linked_records`, the chain's own folder by `resources.evidence.chain`. Nothing is opened here, and no link is followed: a planted file may be anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Published rows, read again: are a chunk's files the ones that were gated, and do their rows have the digest on record.
 
 Put here what is done for one chunk, file by file, in this process: memory is one file's. What is made of a problem is
-`verification`'s; how the rows came about anew is `reproduce`'s.
+`published_tables`'; how the rows came about anew is `reproduce`'s.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What happens to a run after its bundle was sealed, as records and links name it.
 
-Put here the events, and the names that their records have. What a record says is `records`'s.
+Put here the events, and the names that their records have. What a record says is `records`' to read.
 """
 
 from __future__ import annotations

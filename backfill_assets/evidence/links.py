@@ -1,6 +1,7 @@
 """What each link of the chain may be about, and the links that are about nothing this project appends.
 
-Put here what is known of a link's form. What it vouches for is held against it by `audit.verification`.
+Put here what is known of a link's form. What it vouches for is held against it by `audit.sealed_bundles` and
+`audit.linked_records`.
 """
 
 from __future__ import annotations

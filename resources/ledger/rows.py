@@ -1,7 +1,7 @@
 """The ledger's rows of one run, cell by cell: what the evidence seals, and what it is held against later.
 
 Put here how rows are read and written down so that one changed byte shows, and which of their cells may move on after
-they were sealed. What is done about a difference is `backfill_assets.audit.verification`'s. Cells are read as the database
+they were sealed. What is done about a difference is `backfill_assets.audit.ledger_rows`' to say. Cells are read as the database
 holds them, past every conversion that could forgive a change; a text that is canonical JSON is kept as the data it says.
 """
 
