@@ -1,4 +1,4 @@
-"""The chain and the ledger as `backfill verify` has read them: once, for all runs, and whether somebody has written to them since.
+"""The chain and the ledger as `backfill verify` reads them, once for all runs, and whether anybody has written to them since.
 
 Put here what is read and looked up, and nothing that is held against it. What lies in tables is read by `published_tables`.
 """

@@ -1,6 +1,6 @@
 """The ledger's rows of a run, held cell by cell against what its bundle and records say they are to be today, and the journal.
 
-Put here what is compared of rows. What a lawful change of one is, is `resources.ledger.rows`' to say; rows of no run are
+Put here what is compared of rows. `resources.ledger.rows` says which changes are lawful; rows of no run are
 `verification`'s.
 """
 

@@ -1,7 +1,7 @@
 """A run's records and their links: is each record as its link says, and has each link its record.
 
-Put here what is compared between the two. What a record may say is `evidence.records`' to say, what the rows in it add up to
-is held against the ledger by `ledger_rows`.
+Put here what is compared between the two. `evidence.records` says what a record may say; what its rows add up to is held
+against the ledger by `ledger_rows`.
 """
 
 from __future__ import annotations

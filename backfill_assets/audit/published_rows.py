@@ -1,4 +1,4 @@
-"""The rows that readers of main get who ask for the days of a chunk: do they have the digest on record.
+"""The rows that a reader of main gets for the days of a chunk: do they have the digest on record.
 
 Put here how a chunk is found and read as a reader does, with no code of the engine that wrote it. How one file is read is
 `rows_by_schema`'s; files that readers do not get any more are read as they were gated, by `proof`.

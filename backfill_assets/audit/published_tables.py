@@ -1,7 +1,7 @@
 """The tables that a run has published to, held against its evidence: every check of metadata, files and rows, one after another.
 
-Put here the order of the checks of tables, and what is looked up once for all runs. What is compared is said by the modules
-that are called: `sealed_metadata`, `accepted_files`, `published_rows`, `proof`, `pins`.
+Put here the order of the checks of tables, and what is looked up once for all runs. What is compared is for the modules that
+are called: `sealed_metadata`, `accepted_files`, `published_rows`, `proof`, `pins`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a run's bundle says: a file for each of the ledger's tables, and what people look for.
+"""What a run's bundle contains when it is sealed: a file for each of the ledger's tables, and what people look for.
 
-Put here another file of a bundle, or what one of them says. How tables and inputs are read is `seals`'s to say; how a bundle is
-read again, and which counts, `bundles`'s.
+Put here another file of a bundle, or what one of them says. What it keeps of tables and inputs is up to `seals`; how a bundle is
+read, and which of several counts, to `bundles`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A run's sealed bundle: which files it is made of, where the ledger's rows lie in them, and which of several bundles counts.
 
-Put here how a bundle is read. What is put into one is `bundle_contents`'s to say; that nothing in it is rewritten, and which of
-its files were, `resources.evidence.store`'s.
+Put here how a bundle is read. `bundle_contents` says what is put into one, `resources.evidence.store` which of its files
+were changed since.
 """
 
 from __future__ import annotations

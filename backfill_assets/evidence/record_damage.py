@@ -1,7 +1,7 @@
-"""Which records and bundles are not as they were written, by the links of the chain that vouch for them.
+"""Records and bundles that are no longer as they were written, by the links of the chain that vouch for them.
 
-Put here what counts as damage, and what stands in for it. What is refused because of it before a publication is `preconditions`'
-to say; what else an auditor is told of it, `audit.verification`'s.
+Put here what counts as damage, and what stands in for it. `preconditions` refuses to publish because of it; an auditor hears of
+it from `audit.linked_records` and `audit.sealed_bundles`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which records that change rows follow one another: those with a link, and those whose process ended before it could append it.
+"""The order of the records that change a run's rows: which have a link, which are due without one, and which were planted.
 
-Put here what is known of the next record of a run without a link of its own: what it has to follow from, and what it may say.
-What is neither linked nor due was planted. How a record is written and linked is `record_writing`'s.
+Put here what a record has to follow from, and what it may say, where its process ended before it could append the link. How a
+record is written and linked is `record_writing`'s.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Putting on record what happens to a published run: a record of what has changed of its rows, and the link that vouches for it.
+"""Putting on record what happens to a published run: a record of the rows that changed, and the link that vouches for it.
 
 Put here when a record is due, and how it is written. Every record brings the kept rows of the ledger up to date: what a run's
 rows are to be today is its bundle's rows, changed by its records, one after the other. Everything is safe to repeat: what is
