@@ -22,7 +22,7 @@ from resources.settings import Settings
 if TYPE_CHECKING:
     from backfill_assets.declarations.products import Products
     from backfill_assets.declarations.target import Product
-    from manifests.planner import CodeIdentity
+    from manifests.code_identity import CodeIdentity
     from resources.chunk_work import Workers
     from resources.code.sources import Sources
     from resources.lakehouse.facade import Lakehouse

@@ -18,9 +18,9 @@ from backfill_assets.planning.live_names import ATTEMPTS, is_live_id, prefix_of
 from backfill_assets.planning.resolve import plan_run
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
+from manifests.facts import SourceState
 from manifests.lifecycle import PUBLISH, PublicationState, RunState
 from manifests.model import Kind, Mode, RunManifest
-from manifests.planner import SourceState
 from manifests.reading import manifest_from
 from resources import logs
 from resources.ledger import ticks

@@ -48,8 +48,8 @@ from benchmarks.small_table import serves
 from manifests.chunks import Chunking, cut
 from manifests.errors import LeaseHeld, PublicationRefused
 from manifests.lifecycle import RunState
-from manifests.planner import StagedFile
 from manifests.reading import manifest_from
+from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import LOAD_PROPERTY, RUN_PROPERTY, local_path
 from resources.ledger.facade import GatedChunk, RunRecord, Verdict
 from resources.ledger.tables import leases, publications

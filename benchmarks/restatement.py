@@ -31,7 +31,7 @@ from backfill_assets.publication import publisher as publication
 from backfill_assets.staging import executor
 from backfill_assets.staging.compute import pinned_inputs, transform_context
 from backfill_assets.staging.rows import lineage
-from manifests.planner import Plan
+from manifests.plan import Plan
 from resources.ledger.facade import now
 
 

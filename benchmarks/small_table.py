@@ -38,8 +38,9 @@ from backfill_assets.staging.compute import entities_folder, staged_files
 from backfill_assets.staging.rows import CHUNK_FOLDER, lineage
 from manifests.chunks import Chunking
 from manifests.lifecycle import RunState
-from manifests.planner import Plan, PlannedChunk, StagedFile
+from manifests.plan import Plan, PlannedChunk
 from manifests.reading import manifest_from
+from manifests.staged_file import StagedFile
 from resources.chunk_work import ThisProcess
 from resources.code.identity import code_identity
 from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse, local_path

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from manifests.errors import Problem, Refused
     from manifests.lifecycle import RunState
     from manifests.model import Kind, Mode, RunManifest
-    from manifests.planner import Plan, make_plan, plan_from_json
+    from manifests.plan import Plan, plan_from_json
+    from manifests.planner import make_plan
     from manifests.reading import load_manifest, parse_manifest
 
 __all__ = [
@@ -31,7 +32,8 @@ _MODULES = {
     "manifests.errors": ("Problem", "Refused"),
     "manifests.lifecycle": ("RunState",),
     "manifests.model": ("Kind", "Mode", "RunManifest"),
-    "manifests.planner": ("Plan", "make_plan", "plan_from_json"),
+    "manifests.plan": ("Plan", "plan_from_json"),
+    "manifests.planner": ("make_plan",),
     "manifests.reading": ("load_manifest", "parse_manifest"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from manifests.chunks import in_words
 from manifests.model import Mode, PublishMode
-from manifests.planner import Plan
+from manifests.plan import Plan
 
 
 class Step(StrEnum):

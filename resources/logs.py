@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.planner import Plan, PlannedChunk
+from manifests.plan import Plan, PlannedChunk
 from resources.settings import REDACTED, Settings
 
 ROOT = "backfill_assets"

@@ -18,7 +18,7 @@ from support import REQUESTER, a_manifest, a_plan, moved, publishing, staged_fil
 
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
-from manifests.planner import StagedFile
+from manifests.staged_file import StagedFile
 from resources.ledger.facade import Ledger
 
 _barrier: Any = None

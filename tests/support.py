@@ -31,20 +31,15 @@ from pyiceberg.types import DateType, LongType, NestedField, StringType
 from backfill_assets.installation import Platform
 from benchmarks import small_table
 from manifests.chunks import Chunking
+from manifests.code_identity import CodeIdentity
+from manifests.facts import ReferenceState, SourceFile, SourceState, TargetContract
 from manifests.lifecycle import RunState
 from manifests.model import Kind, RunManifest
-from manifests.planner import (
-    CodeIdentity,
-    Plan,
-    ReferenceState,
-    SourceFile,
-    SourceState,
-    StagedFile,
-    TargetContract,
-    make_plan,
-)
+from manifests.plan import Plan
+from manifests.planner import make_plan
 from manifests.policy import parse_policy
 from manifests.reading import manifest_from
+from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, Lakehouse, Scope
 from resources.ledger.facade import GatedChunk, Ledger, RunRecord, Verdict, now
 

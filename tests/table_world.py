@@ -44,8 +44,9 @@ from backfill_assets.staging.rows import lineage
 from benchmarks.small_table import here, serves
 from manifests.chunks import Chunking
 from manifests.model import Acceptance, PublishMode
-from manifests.planner import PlannedChunk, StagedFile
+from manifests.plan import PlannedChunk
 from manifests.reading import manifest_from
+from manifests.staged_file import StagedFile
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.facade import LOAD_PROPERTY, Scope, local_path
 from resources.ledger import judged

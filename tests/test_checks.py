@@ -20,7 +20,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.staging import executor
 from benchmarks import small_table
 from manifests.errors import Problem, RunStopped, TransformRefused
-from manifests.planner import PlannedChunk
+from manifests.plan import PlannedChunk
 from manifests.reading import manifest_from
 
 KEY = asset_key(small_table.READINGS)

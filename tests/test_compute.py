@@ -30,7 +30,9 @@ from backfill_assets.staging.rows import slots_of
 from benchmarks.small_table import TARGET
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, TransformRefused
-from manifests.planner import Estimate, PlannedChunk, StagedFile
+from manifests.estimates import Estimate
+from manifests.plan import PlannedChunk
+from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.storage import place_of
 from resources.spark.sessions import OPEN_FILES

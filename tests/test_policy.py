@@ -48,7 +48,7 @@ from manifests.errors import (
 )
 from manifests.lifecycle import RunState
 from manifests.model import Kind, OnConflict
-from manifests.planner import plan_from_json
+from manifests.plan import plan_from_json
 from manifests.policy import Role
 from resources.actors import SOMEBODY, Actor, Channel, Proof, acting
 from resources.lakehouse.facade import LOAD_PROPERTY

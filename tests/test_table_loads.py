@@ -31,7 +31,7 @@ from backfill_assets.operations.initialise import initialise
 from benchmarks.small_table import serves
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.model import ReferenceData
-from manifests.planner import pin_reference
+from manifests.reference_pins import pin_reference
 from resources import actors
 from resources.actors import Actor, Channel, Proof
 from resources.settings import load_settings

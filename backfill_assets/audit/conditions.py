@@ -13,8 +13,9 @@ from functools import partial
 
 from backfill_assets.installation import Platform
 from backfill_assets.worker.digest import ALGORITHM
+from manifests.code_identity import CodeIdentity, ProductCode
 from manifests.errors import InputRefused, Refused
-from manifests.planner import CodeIdentity, Plan, ProductCode
+from manifests.plan import Plan
 from resources.lakehouse.facade import before
 from resources.lakehouse.metadata import UnreadableMetadata
 from resources.ledger.facade import ChunkRecord

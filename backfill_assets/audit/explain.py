@@ -29,7 +29,7 @@ from manifests.canonical import plain
 from manifests.chunks import key_of
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import PUBLISH
-from manifests.planner import Plan
+from manifests.plan import Plan
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, before, between
 from resources.lakehouse.lineage import lineage_of
 from resources.lakehouse.metadata import committed_at, count_said, readable_metadata, readable_rows

@@ -30,7 +30,8 @@ from backfill_assets.staging.executor import by_plan, ignore_progress
 from backfill_assets.worker.chunk_gate import digest_columns
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.model import Mode
-from manifests.planner import Plan, PlannedChunk, StagedFile
+from manifests.plan import Plan, PlannedChunk
+from manifests.staged_file import StagedFile
 from resources.lakehouse.storage import filesystem_of
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord
 from resources.spark.sessions import ModeSpark

@@ -17,7 +17,7 @@ from backfill_assets.gates.exception_words import worded
 from backfill_assets.review.wording import failed_chunks, of_kind
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
-from manifests.planner import Plan
+from manifests.plan import Plan
 from manifests.stages import Publish, Stage
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, Verdict
 from resources.ledger.launches import STOPPED

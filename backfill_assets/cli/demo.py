@@ -28,9 +28,9 @@ from backfill_assets.publication.modes import stages_of
 from manifests.canonical import plain
 from manifests.chunks import Chunking, aligned
 from manifests.errors import InputRefused, Problem, Refused
+from manifests.estimates import ZONE_MARGIN
 from manifests.lifecycle import RunState
 from manifests.model import RunManifest
-from manifests.planner import ZONE_MARGIN
 from manifests.reading import load_manifest, manifest_from
 from resources.ledger.facade import RunRecord
 from resources.settings import Settings, load_settings

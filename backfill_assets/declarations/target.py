@@ -18,8 +18,8 @@ import polars as pl
 from backfill_assets.declarations.arguments import said_at_once
 from manifests.chunks import Chunk, Chunking
 from manifests.errors import Problem
+from manifests.facts import TargetContract
 from manifests.model import DayRange, Mode, PublishMode
-from manifests.planner import TargetContract
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

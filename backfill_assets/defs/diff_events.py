@@ -16,7 +16,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.review.diff import diff_summary
 from backfill_assets.review.markdown import table
 from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown
-from manifests.planner import Plan
+from manifests.plan import Plan
 
 
 def metadata(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import chunk_scopes
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused
-from manifests.planner import Plan
+from manifests.plan import Plan
 from resources.ledger.facade import STAGED, ChunkRecord, RunRecord
 
 CHANGES_FILE = "changes.json"

@@ -48,7 +48,7 @@ from manifests.canonical import plain
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.lifecycle import RunState
 from manifests.model import DayRange
-from manifests.planner import Plan
+from manifests.plan import Plan
 from resources import logs
 from resources.lakehouse.facade import local_path
 from resources.ledger import judged

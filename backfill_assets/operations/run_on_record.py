@@ -13,7 +13,7 @@ from functools import cached_property
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from manifests.lifecycle import AttemptState, RunState
-from manifests.planner import Plan
+from manifests.plan import Plan
 from resources.ledger import launches, stops
 from resources.ledger.facade import (
     AttemptRecord,

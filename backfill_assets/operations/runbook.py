@@ -33,7 +33,7 @@ from backfill_assets.review.markdown import block, escaped
 from manifests.errors import Refused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
 from manifests.model import OnConflict
-from manifests.planner import step_id
+from manifests.series import step_id
 from resources.actors import Proof
 from resources.lakehouse.storage import Storage, place_of
 from resources.ledger import launches

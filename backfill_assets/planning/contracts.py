@@ -15,7 +15,7 @@ from typing import Any
 from backfill_assets.declarations.schema import false_row_rules
 from backfill_assets.declarations.target import TargetTable
 from manifests.errors import PlanRefused, Problem, Refused
-from manifests.planner import TargetContract
+from manifests.facts import TargetContract
 
 _HERE = Path(__file__).parent
 

@@ -21,7 +21,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_diff import Concealed
 from manifests.data_terms import DataTerms, ErasedList, MaskedColumn, SourceColumn, SourceFacts, hash_of_subjects
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused
-from manifests.planner import Plan
+from manifests.plan import Plan
 from manifests.policy import Erasure, Mask, Policy
 from resources.lakehouse.facade import local_path
 from resources.policies import erased_in_file, erased_keys, hashes_of

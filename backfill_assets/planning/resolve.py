@@ -21,21 +21,16 @@ from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
 from manifests.chunks import aligned, cut, first_day, key_of, last_day
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
+from manifests.facts import BaseState, ReferenceState, SourceState
 from manifests.kinds import Holder, Present
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Kind, Mode, ReferenceData, RunManifest, mode_of
-from manifests.planner import (
-    BaseState,
-    Plan,
-    ReferenceState,
-    SourceState,
-    draft_problems,
-    make_plan,
-    pin_reference,
-    series_of,
-)
+from manifests.plan import Plan
+from manifests.planner import draft_problems, make_plan
 from manifests.policy import same_name, shown
 from manifests.reading import valid_part
+from manifests.reference_pins import pin_reference
+from manifests.series import series_of
 from resources import actors, logs, sinks
 from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import Scope

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backfill_assets.declarations.target import TargetTable
-from manifests.planner import PlannedChunk
+from manifests.plan import PlannedChunk
 from resources.lakehouse.facade import Scope
 
 

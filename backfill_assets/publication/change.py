@@ -16,7 +16,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from manifests.planner import Plan, PlannedChunk, StagedFile
+from manifests.plan import Plan, PlannedChunk
+from manifests.staged_file import StagedFile
 from manifests.stages import PrepareCandidate, TableCommit
 from resources.lakehouse.facade import (
     ACTION_PROPERTY,

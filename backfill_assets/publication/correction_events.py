@@ -14,7 +14,7 @@ from backfill_assets.publication.change import Change, Options
 from backfill_assets.publication.table_by_table import TableByTable
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
 from manifests.model import Corrections
-from manifests.planner import Plan
+from manifests.plan import Plan
 from manifests.stages import TableCommit
 from resources.lakehouse.facade import Commit, Scope, ScopeChanged
 

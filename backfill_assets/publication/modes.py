@@ -16,7 +16,7 @@ from backfill_assets.publication.move_references import NameVersion, SwapMain
 from backfill_assets.publication.replace_files import AddFirstRows, MergeByKey, ReplaceFiles
 from manifests import stages
 from manifests.model import PublishMode
-from manifests.planner import Plan
+from manifests.plan import Plan
 from manifests.stages import Stage, in_commits
 from resources.ledger.facade import ChunkRecord, RunRecord
 

@@ -16,7 +16,7 @@ from backfill_assets.publication.table_by_table import TableByTable
 from manifests.errors import Problem, PublicationRefused
 from manifests.lifecycle import ACCEPT, PREPARE, PUBLISH, REINSTATE, ROLLBACK, undone_by
 from manifests.model import Acceptance
-from manifests.planner import Plan
+from manifests.plan import Plan
 from manifests.stages import PrepareCandidate, TableCommit
 from resources.lakehouse.facade import Commit
 from resources.lakehouse.lineage import withdrawn

@@ -18,8 +18,9 @@ from manifests.chunks import in_words
 from manifests.errors import Problem, PublicationDeferred, PublicationRefused, Refused
 from manifests.lifecycle import PUBLISH, DecisionKind, RunState
 from manifests.model import OnConflict
-from manifests.planner import Plan, step_id
+from manifests.plan import Plan
 from manifests.policy import Role
+from manifests.series import step_id
 from resources.lakehouse.facade import Commit
 from resources.ledger import judged, launches, stops
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, now

@@ -18,7 +18,8 @@ from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.publication.change import Change, Options
 from manifests.errors import Problem, PublicationRefused
 from manifests.lifecycle import PUBLISH
-from manifests.planner import Plan, StagedFile
+from manifests.plan import Plan
+from manifests.staged_file import StagedFile
 from manifests.stages import PrepareCandidate, TableCommit
 from resources.lakehouse.facade import Commit, Scope
 

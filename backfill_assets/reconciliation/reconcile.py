@@ -56,7 +56,7 @@ from manifests.data_terms import OLD_DATA_GATE
 from manifests.errors import InputRefused, Problem, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest
-from manifests.planner import Plan
+from manifests.plan import Plan
 from manifests.reading import manifest_from
 from manifests.stages import Reconcile, Step
 from resources.files.kept_files import read_json

@@ -46,7 +46,7 @@ from backfill_assets.worker.sums import value_columns
 from manifests.canonical import plain
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
-from manifests.planner import StagedFile
+from manifests.staged_file import StagedFile
 from resources.chunk_work import ThisProcess, Weighed
 from resources.lakehouse.facade import DIFF_PROPERTY, RUN_PROPERTY, local_path
 from resources.lakehouse.storage import Storage, place_of

@@ -28,7 +28,8 @@ from backfill_assets.staging.rows import (
 )
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.planner import MergeTerms, Plan, PlannedChunk, StagedFile
+from manifests.plan import MergeTerms, Plan, PlannedChunk
+from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import PinnedRead, before, between
 from resources.lakehouse.storage import filesystem_of
 from resources.ledger.facade import ChunkRecord

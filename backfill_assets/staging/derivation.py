@@ -30,7 +30,8 @@ from backfill_assets.worker.references import reference_to
 from backfill_assets.worker.sums import value_columns
 from backfill_assets.worker.violations import Violation, require_read
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.planner import Plan, PlannedChunk, StagedFile
+from manifests.plan import Plan, PlannedChunk
+from manifests.staged_file import StagedFile
 from resources.files.fingerprints import Fingerprint
 from resources.lakehouse.facade import local_path
 from resources.ledger.facade import ChunkRecord, DerivedFiles

@@ -26,7 +26,8 @@ from backfill_assets.staging.raised import words
 from manifests.errors import InputRefused, Problem, Refused, RunStopped, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import Mode
-from manifests.planner import Plan, PlannedChunk, StagedFile
+from manifests.plan import Plan, PlannedChunk
+from manifests.staged_file import StagedFile
 from manifests.stages import batches_of
 from manifests.who_may import age_problems
 from resources import logs

@@ -27,7 +27,8 @@ from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, spark_s
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
 from manifests.chunks import Chunk, Chunking, key_of
 from manifests.errors import Problem, Refused, TransformRefused
-from manifests.planner import Plan, PlannedChunk, StagedFile
+from manifests.plan import Plan, PlannedChunk
+from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import PinnedRead
 from resources.spark.sessions import OPEN_FILES
 

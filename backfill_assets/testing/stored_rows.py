@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import InputTable
 from backfill_assets.testing.sessions import new_folder
-from manifests.planner import SourceFile
+from manifests.facts import SourceFile
 from resources.lakehouse.facade import PinnedRead
 
 SNAPSHOT = 1

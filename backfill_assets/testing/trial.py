@@ -43,9 +43,13 @@ from backfill_assets.testing.stored_rows import SNAPSHOT, StoredRows
 from backfill_assets.worker.chunk_gate import gate_chunks
 from backfill_assets.worker.gate_tasks import GateTask, spec_of
 from backfill_assets.worker.violations import Violation, require_read
+from manifests.code_identity import CodeIdentity
 from manifests.errors import DeclarationRefused, InputRefused, Problem
-from manifests.planner import CodeIdentity, Plan, PlannedChunk, ReferenceState, SourceState, StagedFile, make_plan
+from manifests.facts import ReferenceState, SourceState
+from manifests.plan import Plan, PlannedChunk
+from manifests.planner import make_plan
 from manifests.reading import manifest_from
+from manifests.staged_file import StagedFile
 
 RUN_CLOCK = datetime(2030, 1, 1, tzinfo=UTC)
 """The "now" of a trial unless it is given another."""

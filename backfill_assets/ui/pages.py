@@ -23,7 +23,7 @@ from backfill_assets.ui.html_parts import page
 from backfill_assets.ui.run_page import run_page
 from backfill_assets.ui.runs_page import index_page
 from manifests.model import MAX_RUN_ID
-from manifests.planner import Plan
+from manifests.plan import Plan
 from manifests.stages import Stage
 from resources.evidence.store import EvidenceStore
 from resources.ledger.facade import Ledger, RunRecord

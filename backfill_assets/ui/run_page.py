@@ -21,7 +21,7 @@ from backfill_assets.ui.html_parts import asset_address, evidence_link, page, st
 from backfill_assets.ui.next_step import is_under_way, launched_html, next_step
 from manifests.errors import Refused
 from manifests.lifecycle import COMPUTABLE, RunState
-from manifests.planner import Plan
+from manifests.plan import Plan
 from manifests.stages import Stage
 from resources.evidence.store import EvidenceStore
 from resources.ledger.facade import AttemptRecord, ChunkState, Ledger, RunRecord, Verdict, chunks_of

@@ -55,7 +55,7 @@ from backfill_assets.ui.mutations import FORBIDDEN_MUTATIONS
 from backfill_assets.ui.orphans import STOP_SECONDS, Adopted, die_with_parent, ends_what_it_started
 from backfill_assets.ui.pages import make_pages
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.planner import Plan
+from manifests.plan import Plan
 from manifests.stages import Stage
 from resources import logs
 from resources.evidence.store import EvidenceStore

@@ -15,8 +15,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from manifests.code_identity import CodeIdentity, ProductCode
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.planner import CodeIdentity, ProductCode
 from resources.code.bytecode import altered
 from resources.code.sources import LOCK_FILES, Sources, is_code
 

@@ -24,7 +24,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
-from manifests.planner import StagedFile
+from manifests.staged_file import StagedFile
 from resources.files.fingerprints import read_footer
 from resources.lakehouse.gated_contents import require_gated_contents
 from resources.lakehouse.storage import ask_each

@@ -17,7 +17,8 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
-from manifests.planner import ReferenceState, SourceState, StagedFile
+from manifests.facts import ReferenceState, SourceState
+from manifests.staged_file import StagedFile
 from resources.lakehouse import data_files, load_commits, lookups, reads, refs, replacements
 from resources.lakehouse.catalog import Tables
 from resources.lakehouse.commits import Commit

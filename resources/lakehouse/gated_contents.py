@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pyiceberg.table import Table
 
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
-from manifests.planner import StagedFile
+from manifests.staged_file import StagedFile
 
 _PIECE = 1 << 20
 _RULE = "what is published is what was gated"

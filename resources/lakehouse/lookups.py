@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import DateType, StringType, TimestamptzType
 
 from manifests.errors import InputRefused, Problem
-from manifests.planner import ReferenceState, SourceFile, SourceState
+from manifests.facts import ReferenceState, SourceFile, SourceState
 from resources.lakehouse.containment import days_of, in_words, reaching_beyond
 from resources.lakehouse.live_files import all_files, files_at, files_in, live_files, pinned_snapshot
 from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDOES_PROPERTY

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from manifests.errors import Problem, PublicationRefused
-from manifests.planner import StagedFile
+from manifests.staged_file import StagedFile
 from resources.lakehouse.catalog import Tables
 from resources.lakehouse.commits import (
     Commit,

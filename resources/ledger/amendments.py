@@ -14,7 +14,7 @@ from typing import ClassVar
 import sqlalchemy as sa
 
 from manifests.lifecycle import AttemptState, ChunkState, RunState
-from manifests.planner import Plan
+from manifests.plan import Plan
 from resources.ledger import instants, plans
 from resources.ledger.cells import parsed
 from resources.ledger.locks import lock_run, require_lease

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from manifests.canonical import canonical_json
 from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, AttemptState, ChunkState, RunState, check_transition
-from manifests.planner import StagedFile
+from manifests.staged_file import StagedFile
 from resources.ledger import instants, plans, stops
 from resources.ledger.amendments import OBSOLETE, require_same_plan
 from resources.ledger.cells import parsed

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from manifests.lifecycle import ChunkState
-from manifests.planner import StagedFile
+from manifests.staged_file import StagedFile
 from resources.ledger.cells import legible, parsed
 from resources.ledger.part import Part
 from resources.ledger.tables import chunks

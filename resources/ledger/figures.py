@@ -14,8 +14,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from manifests.estimates import Estimate
 from manifests.lifecycle import AttemptState, PublicationState, RunState
-from manifests.planner import Estimate
 from resources.ledger.cells import legible, parsed
 from resources.ledger.chunks import STAGED
 from resources.ledger.leases import RELEASED

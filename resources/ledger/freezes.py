@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode, RunManifest
-from manifests.planner import Plan
+from manifests.plan import Plan
 from manifests.reading import stored_manifest
 from resources.ledger.part import Part, Stored
 from resources.ledger.tables import freezes, runs, waits

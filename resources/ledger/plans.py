@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
 from manifests.errors import Problem, StateMoved
-from manifests.planner import Plan, plan_from_json
+from manifests.plan import Plan, plan_from_json
 from resources.ledger.cells import Text, legible
 from resources.ledger.tables import runs
 

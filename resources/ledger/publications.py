@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import sqlalchemy as sa
 
 from manifests.lifecycle import ACCEPT, PublicationState, RunState
-from manifests.planner import Plan
+from manifests.plan import Plan
 from resources import actors
 from resources.ledger import accepted_versions, instants, policy_in_force, stops, watermarks
 from resources.ledger.accepted_versions import AcceptedVersion

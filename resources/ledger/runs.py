@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from manifests.errors import DecisionRefused, InputRefused, Problem, StateMoved, TransitionRefused
 from manifests.lifecycle import APPROVED_OR_LATER, ChunkState, RunState, check_transition
 from manifests.model import MAX_RUN_ID, Kind, Mode, RunManifest
-from manifests.planner import Plan
+from manifests.plan import Plan
 from manifests.reading import stored_manifest
 from resources import actors
 from resources.ledger import freezes, instants, plans, ticks

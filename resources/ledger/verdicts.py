@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from manifests.canonical import LATER, canonical_json
 from manifests.lifecycle import ChunkState, RunState
-from manifests.planner import StagedFile
+from manifests.staged_file import StagedFile
 from resources.ledger import instants, judged
 from resources.ledger.cells import parsed
 from resources.ledger.locks import lock_run

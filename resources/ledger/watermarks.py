@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from manifests.chunks import first_day
 from manifests.model import Corrections
-from manifests.planner import Plan
+from manifests.plan import Plan
 from resources.ledger.part import Part, Stored
 from resources.ledger.plans import said
 from resources.ledger.tables import accepted_versions, runs, watermarks

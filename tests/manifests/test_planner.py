@@ -28,16 +28,11 @@ from support import (
 
 from manifests.chunks import Chunking, aligned
 from manifests.errors import PlanRefused
+from manifests.estimates import Estimate
+from manifests.facts import BaseState, SourceFile
 from manifests.model import Mode, PublishMode, RunManifest, Semantics
-from manifests.planner import (
-    BaseState,
-    Estimate,
-    PinnedReference,
-    Plan,
-    SourceFile,
-    plan_from_json,
-    series_of,
-)
+from manifests.plan import PinnedReference, Plan, plan_from_json
+from manifests.series import series_of
 from manifests.stages import (
     ComputeBatch,
     GateChunks,

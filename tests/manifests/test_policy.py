@@ -15,7 +15,7 @@ from support import RUN_CLOCK, a_contract, a_manifest, a_plan, a_source, monthly
 from manifests.data_terms import OLD_DATA_GATE, ErasedList, SourceColumn, SourceFacts
 from manifests.errors import EnvironmentRefused, PlanRefused
 from manifests.model import Kind
-from manifests.planner import Plan, plan_from_json
+from manifests.plan import Plan, plan_from_json
 from manifests.policy import Mask, Policy, Role, Rule, parse_policy, same_name
 from manifests.who_may import age_problems, break_glass_problems, role_problems
 from resources.policies import SHIPPED

@@ -10,8 +10,8 @@ from py_compile import PycInvalidationMode
 import pytest
 from checkouts import COMPUTE, TRANSFORMS, commit, compiled, forge, git, make_checkout, write
 
+from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused
-from manifests.planner import CodeIdentity
 from resources.code import identity as module
 from resources.code.identity import code_identity
 

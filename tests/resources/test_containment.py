@@ -14,7 +14,7 @@ from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform
 from support import BY_MONTH, DAYS, DAYS_SCHEMA, a_lakehouse, day_rows, of_run, scope, stage_file
 
 from manifests.errors import EnvironmentRefused, PublicationRefused
-from manifests.planner import StagedFile
+from manifests.staged_file import StagedFile
 from resources.lakehouse.containment import reaching_beyond
 from resources.lakehouse.facade import DIFF_PROPERTY, LOAD_PROPERTY, Commit, Lakehouse
 

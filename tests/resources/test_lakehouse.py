@@ -24,7 +24,8 @@ from pyiceberg.types import NestedField, StringType, TimestamptzType
 from support import BY_MONTH, DAYS, DAYS_SCHEMA, a_lakehouse, catalog_properties, day_rows, of_run, scope, stage_file
 
 from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefused
-from manifests.planner import SourceFile, StagedFile
+from manifests.facts import SourceFile
+from manifests.staged_file import StagedFile
 from resources.lakehouse import data_files as data_files_module
 from resources.lakehouse.commits import commit_in_scopes
 from resources.lakehouse.data_files import data_files

@@ -34,7 +34,8 @@ from support import (
 
 from manifests.errors import EnvironmentRefused, InputRefused, Refused, StateMoved, TransitionRefused
 from manifests.lifecycle import RunState
-from manifests.planner import Plan, StagedFile
+from manifests.plan import Plan
+from manifests.staged_file import StagedFile
 from resources.ledger import instants
 from resources.ledger.facade import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
 from resources.ledger.tables import chunks, metadata, publications

@@ -32,7 +32,7 @@ from support import (
     staged_files,
 )
 
-from manifests import planner
+from manifests import plan as plans
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, StateMoved
 from manifests.lifecycle import RunState
@@ -84,8 +84,8 @@ def another_program(ledger: Ledger) -> sqlite3.Connection:
 
 @pytest.fixture
 def parser(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Parser:
-    counting = Parser(planner._PLAN, ledger)
-    monkeypatch.setattr(planner, "_PLAN", counting)
+    counting = Parser(plans._PLAN, ledger)
+    monkeypatch.setattr(plans, "_PLAN", counting)
     return counting
 
 

@@ -22,8 +22,8 @@ from support import (
     stage_all,
 )
 
+from manifests.facts import SourceFile
 from manifests.lifecycle import RunState
-from manifests.planner import SourceFile
 from resources.ledger.facade import Ledger
 
 OLDER, NEWER = datetime(2024, 4, 29, tzinfo=UTC), datetime(2024, 4, 30, tzinfo=UTC)

@@ -16,7 +16,7 @@ from pyarrow import ArrowException
 from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, data_loss, outcome, some
 from backfill_assets.operations.doctor.views import TableView
 from manifests.lifecycle import RunState
-from manifests.planner import StagedFile
+from manifests.staged_file import StagedFile
 from resources.lakehouse.history import referenced
 from resources.lakehouse.metadata import UnreadableMetadata
 from resources.lakehouse.storage import Storage, place_of

@@ -1,0 +1,118 @@
+"""What the planner is told of a target, its source and its references: facts, as plain data.
+
+Put here what is looked up before a plan is made, so that a plan can be made and tested without a catalog. What looks it up is
+`backfill_assets.planning.resolve`; the policy's own facts are in `manifests.data_terms`, those of the kinds in `manifests.kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from manifests.chunks import Chunking
+from manifests.kinds import Present
+
+
+@dataclass(frozen=True)
+class TargetContract:
+    """What the planner must know of a declared target.
+
+    Attributes:
+        table: the target's name.
+        chunking: how its partitions are cut.
+        transform: the name of its transform; `versions` are those that can be run.
+        source: the one table it is computed from; `references` are those read beside it.
+        warm_up_days: days before the publish range that the transform needs, with the pinned references.
+        reads_look_back: whether rows before the warm-up are read as well (few columns of them).
+        gates: the run-level gates it declares; `tolerances` are their names and default values.
+        required_gates: those of the gates that no manifest can leave out.
+        entity: the source and target column whose values a merge recomputes whole; None where it cannot be merged into.
+        version_column: the target column that says which of two rows of a key is newer.
+        has_corrections: whether it has a corrections table.
+        published_gates: those that a reconciliation can hold published rows against.
+        first_chunk: key of the first chunk it can have, and `last_chunk` of the last; None for no limit.
+    """
+
+    table: str
+    chunking: Chunking
+    transform: str
+    versions: tuple[str, ...]
+    source: str
+    references: tuple[str, ...]
+    warm_up_days: int
+    reads_look_back: bool
+    gates: tuple[str, ...]
+    tolerances: Mapping[str, float]
+    first_chunk: str | None = None
+    last_chunk: str | None = None
+    required_gates: tuple[str, ...] = ()
+    entity: str | None = None
+    version_column: str = "produced_at"
+    has_corrections: bool = False
+    published_gates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One data file of the pinned source, from its metadata; days are UTC, and inclusive."""
+
+    rows: int
+    bytes: int
+    first_day: date
+    last_day: date
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """The source at the snapshot that the run will read."""
+
+    table: str
+    snapshot_id: int
+    committed_at: datetime
+    files: tuple[SourceFile, ...]
+
+
+@dataclass(frozen=True)
+class ReferenceState:
+    """What is known of one reference table: its newest snapshot, its named versions, and the accepted runs' pins."""
+
+    table: str
+    current: int | None
+    snapshots: frozenset[int]
+    versions: Mapping[str, int]
+    recorded: frozenset[int] = frozenset()
+    """Snapshots with which the runs accepted today in the publish range were made."""
+    taken_back: frozenset[str] = frozenset()
+    """Versions whose load was undone."""
+
+
+@dataclass(frozen=True)
+class BaseState:
+    """What a publish mode must know of the tables at the plan's base, and what lies beside live.
+
+    Attributes:
+        rows_in_scope: rows in files of the publish range.
+        files_beyond: files, in words, that hold rows of the publish range and of other days; or of more than one of its
+            chunks, where chunks are compared with what the target holds of them.
+        refs: names of its tags and branches.
+        source_snapshots: the snapshots in the history of its source.
+        corrections_snapshot_id: the current snapshot of its corrections table.
+        complete_until: the day of its watermark, and `complete_at` the commit of the source snapshot that it was complete
+            with; None where there is none.
+        accepted: keys of the chunks that an accepted run holds.
+        live_at: commit of the newest source snapshot that the runs accepted in the publish range were made from, if LIVE has
+            ever published there; else None.
+        present: what the kinds of runs are held against; None where nothing was looked up.
+    """
+
+    rows_in_scope: int = 0
+    files_beyond: tuple[str, ...] = ()
+    refs: frozenset[str] = frozenset()
+    source_snapshots: frozenset[int] = frozenset()
+    corrections_snapshot_id: int | None = None
+    complete_until: date | None = None
+    complete_at: datetime | None = None
+    accepted: frozenset[str] = frozenset()
+    live_at: datetime | None = None
+    present: Present | None = None

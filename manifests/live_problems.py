@@ -1,0 +1,90 @@
+"""What keeps history and LIVE from meeting: a crossed cut line, days that no run would cover, older knowledge.
+
+Put here rules about runs beside LIVE. What a run of kind LIVE must be is `manifests.model`'s; when the next one is due,
+`backfill_assets.live`'s.
+"""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+from manifests.chunks import Chunking, aligned, cut, first_day, last_day
+from manifests.errors import Problem
+from manifests.facts import BaseState, SourceState, TargetContract
+from manifests.model import Mode, RunManifest
+
+
+def live_problems(
+    manifest: RunManifest, contract: TargetContract, source: SourceState, base: BaseState
+) -> list[Problem]:
+    """Return what keeps history and LIVE from meeting: a crossed cut line, days between them, older knowledge."""
+    problems = _gap_problems(manifest, contract, base)
+    publish, cut_line = manifest.target.publish_range, manifest.cut_line
+    if cut_line is not None and publish.end >= cut_line + timedelta(days=manifest.overlap_days):
+        days = (publish.end - cut_line).days + 1
+        problems.append(
+            Problem(
+                f"target.publishRange ends on {publish.end}, {days} day(s) beyond the cut line {cut_line}",
+                f"LIVE owns the days from the cut line on; overlapDays is {manifest.overlap_days}",
+                f"end it before {cut_line}, or declare overlapDays: {days} if the overlap is meant",
+            )
+        )
+    is_live = manifest.execution_mode is Mode.LIVE
+    newest = base.complete_at if is_live else base.live_at
+    if manifest.execution_mode is Mode.RECONCILIATION:
+        newest = None  # nothing is replaced
+    if newest is not None and source.committed_at < newest:
+        held = (
+            f"complete with {contract.source}" if is_live else f"published by LIVE in this range from {contract.source}"
+        )
+        problems.append(
+            Problem(
+                f"the source snapshot {source.snapshot_id} is of {source.committed_at.isoformat()}",
+                f"{contract.table} is {held} as of {newest.isoformat()}: older knowledge never replaces newer",
+                "leave source.snapshotId out, so that the current snapshot is read, or narrow the publish range",
+            )
+        )
+    return problems
+
+
+def _gap_problems(manifest: RunManifest, contract: TargetContract, base: BaseState) -> list[Problem]:
+    """Return the days between what is complete and the run, and between the run and its cut line, that nobody covers.
+
+    Only LIVE and runs with a cut line promise to leave none. A step of a series meets the steps before and after it.
+    """
+    is_live, cut_line, series = manifest.execution_mode is Mode.LIVE, manifest.cut_line, manifest.series
+    if not is_live and cut_line is None:
+        return []
+    publish, one_day = manifest.target.publish_range, timedelta(days=1)
+    stretches = []
+    if series is None or series.step == 1:
+        complete = [last_day(contract.chunking, first_day(contract.chunking, key)) for key in base.accepted]
+        since = max((day for day in complete if day < publish.start), default=None)
+        if is_live and base.complete_until is not None:
+            since = base.complete_until
+        if since is not None:
+            stretches.append((since + one_day, publish.start - one_day))
+    if cut_line is not None and (series is None or series.step == series.steps):
+        stretches.append((publish.end + one_day, cut_line - one_day))
+    gaps = [gap for first, last in stretches if (gap := _uncovered(contract.chunking, first, last, base.accepted))]
+    return [
+        Problem(
+            f"the days {start} to {end} would be covered by nobody",
+            f"{'LIVE' if is_live else 'a run with a cut line'} leaves no days out between it and what is complete in "
+            f"{contract.table}, or its cut line",
+            "widen target.publishRange over them, or publish them first",
+        )
+        for start, end in gaps
+    ]
+
+
+def _uncovered(chunking: Chunking, start: date, end: date, accepted: frozenset[str]) -> tuple[date, date] | None:
+    """Return the first and last day from `start` to `end` that no accepted chunk holds; None if each is held.
+
+    A chunk that begins before `start` is complete up to there only: its other days are not covered.
+    """
+    if start > end:
+        return None
+    chunks = cut(chunking, *aligned(chunking, start, end))
+    missing = [chunk for chunk in chunks if chunk.start < start or chunk.key not in accepted]
+    return (max(missing[0].start, start), min(missing[-1].end, end)) if missing else None

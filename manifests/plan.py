@@ -1,0 +1,163 @@
+"""A plan: a manifest resolved, as the record that is hashed, approved, stored and executed.
+
+Put here what a plan says, and what can be asked of it alone. How it is made is `manifests.planner`'s; what it is executed by,
+`manifests.stages`'. A field that is added gets a default and `LATER`: the hashes of plans on record stay what they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from functools import cached_property
+from itertools import islice
+
+from pydantic import TypeAdapter
+
+from manifests.canonical import LATER, canonical_json, sha256_of
+from manifests.chunks import Chunking
+from manifests.code_identity import CodeIdentity
+from manifests.data_terms import DataTerms
+from manifests.estimates import Estimate
+from manifests.model import Acceptance, Corrections, DayRange, Mode, OlderVersion, OnConflict, PublishMode, Semantics
+
+
+@dataclass(frozen=True)
+class PlannedChunk:
+    """A chunk, and what computing it alone would read."""
+
+    key: str
+    index: int
+    start: date
+    end: date
+    reads: Estimate
+
+
+@dataclass(frozen=True)
+class PinnedReference:
+    """A reference table at one snapshot, and why that one."""
+
+    table: str
+    snapshot_id: int
+    semantics: Semantics
+    version: str | None
+
+
+@dataclass(frozen=True)
+class MergeTerms:
+    """What a merge recomputes: the entities with source rows that came after a snapshot, or the named ones."""
+
+    entity: str
+    changed_since: int | None
+    entities: tuple[str, ...] | None
+    version_column: str
+    on_older_version: OlderVersion
+
+
+@dataclass(frozen=True)
+class ConflictTerms:
+    """What becomes of the run when part of its scope has changed since the plan; None in a plan means: it is refused."""
+
+    on_conflict: OnConflict
+    max_replans: int
+    wait_minutes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A manifest resolved: everything that decides the output of the run, and nothing else.
+
+    `publish_range` is what may change; `input_range` is read; both are days, inclusive. `read_from` (inclusive) and
+    `read_until` (exclusive) are the instants of the pinned read. `base_snapshot_id` is the target's snapshot that the
+    publication replaces part of; None for a table that has none.
+    """
+
+    run_id: str
+    manifest_hash: str
+    mode: Mode
+    target: str
+    chunking: Chunking
+    publish_mode: PublishMode
+    publish_range: DayRange
+    base_snapshot_id: int | None
+    source: str
+    source_snapshot_id: int
+    source_committed_at: datetime
+    input_range: DayRange
+    warm_up_days: int
+    read_from: datetime
+    read_until: datetime
+    reads: Estimate
+    look_back: Estimate | None
+    references: tuple[PinnedReference, ...]
+    transform: str
+    transform_version: str
+    chunks: tuple[PlannedChunk, ...]
+    gates: tuple[str, ...]
+    tolerances: dict[str, float]
+    max_chunks_per_job: int
+    max_runs_in_parallel: int
+    max_rows_expected: int | None
+    manual_publish: bool
+    code: CodeIdentity
+    configuration_hash: str
+    run_clock: datetime
+    merge: MergeTerms | None = field(default=None, metadata=LATER)
+    version: str | None = field(default=None, metadata=LATER)
+    acceptance: Acceptance | None = field(default=None, metadata=LATER)
+    corrections: Corrections | None = field(default=None, metadata=LATER)
+    corrections_base_snapshot_id: int | None = field(default=None, metadata=LATER)
+    conflict: ConflictTerms | None = field(default=None, metadata=LATER)
+    source_ends: date | None = field(default=None, metadata=LATER)
+    """The last day the source knows, where that is before the end of the publish range."""
+    policy: str | None = field(default=None, metadata=LATER)
+    """Hash of the policy that was in force."""
+    data: DataTerms | None = field(default=None, metadata=LATER)
+    """What the run may not see of its source; None: it may see everything."""
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 (hex) of the plan's canonical JSON."""
+        return sha256_of(self)
+
+    def to_json(self) -> str:
+        """Return the plan as canonical JSON; `plan_from_json` reads it back."""
+        return canonical_json(self)
+
+    @property
+    def derives(self) -> bool:
+        """Whether what is published is derived from the computed rows, not those themselves."""
+        return self.merge is not None or self.corrections is not None
+
+    @property
+    def complete_until(self) -> date:
+        """The last day of the publish range that the source knows."""
+        return self.source_ends or self.publish_range.end
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the run may ever be published."""
+        return self.mode.publishes
+
+    def chunk(self, key: str) -> PlannedChunk:
+        """Return the chunk named `key`; KeyError where the plan has none."""
+        return self._by_key[key]
+
+    @cached_property
+    def _by_key(self) -> dict[str, PlannedChunk]:
+        return {chunk.key: chunk for chunk in self.chunks}
+
+    def batches(self, keys: frozenset[str] | None = None) -> list[tuple[PlannedChunk, ...]]:
+        """Return the chunks (only those of `keys`, if given) as batches of one Spark job each, in order."""
+        wanted = iter([chunk for chunk in self.chunks if keys is None or chunk.key in keys])
+        batches = []
+        while batch := tuple(islice(wanted, self.max_chunks_per_job)):
+            batches.append(batch)
+        return batches
+
+
+_PLAN = TypeAdapter(Plan)
+
+
+def plan_from_json(text: str) -> Plan:
+    """Read back a plan that `Plan.to_json` wrote."""
+    return _PLAN.validate_json(text)

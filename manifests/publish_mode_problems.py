@@ -1,0 +1,77 @@
+"""What a publish mode refuses already when a run is planned.
+
+Put here what a mode asks of its target, and files that cannot be replaced whole. What it refuses when it publishes is
+`backfill_assets.publication`'s.
+"""
+
+from __future__ import annotations
+
+from manifests.errors import Problem
+from manifests.facts import BaseState, TargetContract
+from manifests.model import DayRange, RunManifest
+
+_SHOWN_FILES = 10
+
+
+def publish_mode_problems(manifest: RunManifest, contract: TargetContract, base: BaseState) -> list[Problem]:
+    """Return what a publish mode must refuse already when it is planned."""
+    target, problems = manifest.target, []
+    publish = target.publish_range
+    if target.first_rows_only and base.rows_in_scope:
+        problems.append(
+            Problem(
+                f"{contract.table} holds {base.rows_in_scope:,} rows in files of {publish.start} to {publish.end}",
+                f"{target.publish_mode} writes first rows only: never beside those of another run",
+                "narrow the publish range to empty chunks, or choose REPLACE_PARTITIONS",
+            )
+        )
+    if target.version is not None and {target.version, f"withdrawn-{target.version}"} & base.refs:
+        problems.append(
+            Problem(
+                f"{contract.table} has a version {target.version} already",
+                "a version is never overwritten",
+                "give target.version the next name",
+            )
+        )
+    if target.merge is not None:
+        since = target.merge.changed_since
+        if contract.entity is None:
+            problems.append(
+                Problem(
+                    f"{contract.table} declares no entity",
+                    "MERGE_BY_KEY recomputes whole entities",
+                    "declare `entity` in the product, or choose REPLACE_PARTITIONS",
+                )
+            )
+        if since is not None and since not in base.source_snapshots:
+            problems.append(
+                Problem(
+                    f"merge.changedSince names snapshot {since}",
+                    f"it is a snapshot in the history of {contract.source}",
+                    "see the table's snapshots",
+                )
+            )
+    if target.correction_events is not None and not contract.has_corrections:
+        problems.append(
+            Problem(
+                f"{contract.table} declares no corrections table",
+                f"{target.publish_mode} are appended to the table that the product declares for them",
+                "declare `corrections` in the product, or choose another publishMode",
+            )
+        )
+    return problems
+
+
+def whole_file_problems(publish: DayRange, contract: TargetContract, base: BaseState) -> list[Problem]:
+    """Return what keeps files of the target from being replaced whole."""
+    if not base.files_beyond or base.rows_in_scope:
+        return []
+    shown = "; ".join(base.files_beyond[:_SHOWN_FILES]) + ("; …" if len(base.files_beyond) > _SHOWN_FILES else "")
+    return [
+        Problem(
+            f"{len(base.files_beyond)} file(s) of {contract.table} may hold days of {publish.start} to {publish.end} and "
+            f"others, or of several of its chunks: {shown}",
+            "a publication replaces whole files, and nothing outside its publish range may change",
+            "rewrite these files by the table's partitions; or widen the publish range to all of their days",
+        )
+    ]

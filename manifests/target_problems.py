@@ -1,0 +1,150 @@
+"""What in a manifest contradicts the target that it names: names, days, warm-up.
+
+Put here what follows from the declaration (`facts.TargetContract`) and from the days that the source holds. What a publish mode
+asks of the target is in `manifests.publish_mode_problems`, what a kind of run means in `manifests.kinds`.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+
+from manifests.chunks import aligned, key_of
+from manifests.errors import Problem
+from manifests.estimates import ZONE_MARGIN
+from manifests.facts import SourceState, TargetContract
+from manifests.model import DayRange, Mode, RunManifest
+
+
+def name_problems(manifest: RunManifest, contract: TargetContract) -> list[Problem]:
+    """Return the names in a manifest that its target does not declare."""
+    problems = []
+    if manifest.source.table != contract.source:
+        problems.append(
+            Problem(
+                f"source.table is {manifest.source.table}",
+                f"{contract.table} is computed from {contract.source}",
+                "correct source.table",
+            )
+        )
+    if manifest.transform.name != contract.transform:
+        problems.append(
+            Problem(
+                f"transform.name is {manifest.transform.name}",
+                f"{contract.table} is computed by {contract.transform}",
+                "correct transform.name",
+            )
+        )
+    elif manifest.transform.version not in contract.versions:
+        problems.append(
+            Problem(
+                f"transform.version is {manifest.transform.version}",
+                f"{contract.transform} can be run in {', '.join(contract.versions)}",
+                "choose one of them, or add the version to the product",
+            )
+        )
+    gates = contract.published_gates if manifest.execution_mode is Mode.RECONCILIATION else contract.gates
+    problems += [
+        Problem(
+            f"validation.gates names {gate}",
+            f"{contract.table} declares {', '.join(gates)}",
+            "correct the gate's name",
+        )
+        for gate in manifest.validation.gates or ()
+        if gate not in gates
+    ]
+    problems += [
+        Problem(
+            f"validation.tolerances names {name}",
+            f"{contract.table} declares {', '.join(contract.tolerances) or 'none'}",
+            "correct the tolerance's name",
+        )
+        for name in manifest.validation.tolerances
+        if name not in contract.tolerances
+    ]
+    problems += [
+        Problem(
+            f"referenceData names {reference.name}",
+            f"{contract.table} reads {', '.join(contract.references) or 'none'}",
+            "remove it or correct the name",
+        )
+        for reference in manifest.reference_data
+        if reference.name not in contract.references
+    ]
+    return problems
+
+
+def scope_problems(publish: DayRange, contract: TargetContract, source: SourceState) -> list[Problem]:
+    """Return why a publish range is none of the target's: parts of chunks, chunks not declared, days the source has not."""
+    problems = []
+    whole = aligned(contract.chunking, publish.start, publish.end)
+    if whole != (publish.start, publish.end):
+        problems.append(
+            Problem(
+                f"target.publishRange is {publish.start} to {publish.end}",
+                f"{contract.table} is published in whole {contract.chunking.lower()}s",
+                f"use {whole[0]} to {whole[1]}",
+            )
+        )
+    begins, ends = key_of(contract.chunking, publish.start), key_of(contract.chunking, publish.end)
+    if begins < (contract.first_chunk or begins) or ends > (contract.last_chunk or ends):
+        problems.append(
+            Problem(
+                f"target.publishRange is {publish.start} to {publish.end}",
+                f"{contract.table} is declared with chunks {contract.first_chunk} to {contract.last_chunk}",
+                "narrow the range, or widen chunks_from and chunks_until in the product",
+            )
+        )
+    if not source.files:
+        problems.append(
+            Problem(
+                f"{source.table} holds no rows at snapshot {source.snapshot_id}",
+                "a run reads existing input",
+                "load the source first",
+            )
+        )
+        return problems
+    first = min(file.first_day for file in source.files)
+    last = max(file.last_day for file in source.files)
+    # a source may hold days at the ends of the calendar, which have no margin
+    earliest, latest = max(first, date.min + ZONE_MARGIN), min(last, date.max - ZONE_MARGIN)
+    covered = (key_of(contract.chunking, earliest - ZONE_MARGIN), key_of(contract.chunking, latest + ZONE_MARGIN))
+    if begins < covered[0] or ends > covered[1]:
+        problems.append(
+            Problem(
+                f"target.publishRange is {publish.start} to {publish.end}",
+                f"{source.table} holds {first} to {last}; a {contract.chunking.lower()} of which it holds no day cannot be "
+                "published (a day before and after is allowed for time zones)",
+                "narrow the range, or load the missing input",
+            )
+        )
+    return problems
+
+
+def warm_up_problems(manifest: RunManifest, contract: TargetContract) -> list[Problem]:
+    """Return why the warm-up that a manifest asks for is too short."""
+    if manifest.warm_up is None or manifest.warm_up.days >= contract.warm_up_days:
+        return []
+    return [
+        Problem(
+            f"warmUp.days is {manifest.warm_up.days}",
+            f"{contract.table} needs at least {contract.warm_up_days} days (its longest clock) to be right at the range's edge",
+            "leave warmUp out, or raise it",
+        )
+    ]
+
+
+def source_range_problems(manifest: RunManifest, inputs: DayRange, source: SourceState) -> list[Problem]:
+    """Return why the source range that a manifest names leaves out days that the run needs."""
+    given = manifest.source.range
+    if given is None or not source.files:
+        return []
+    first = min(file.first_day for file in source.files)
+    if given.start <= max(inputs.start, first) and given.end >= inputs.end:
+        return []
+    return [
+        Problem(
+            f"source.range is {given.start} to {given.end}",
+            f"the publish range with its warm-up needs {max(inputs.start, first)} to {inputs.end}",
+            "leave source.range out, or widen it",
+        )
+    ]
