@@ -27,11 +27,11 @@ from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.ingestion import table_loads
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
-from backfill_assets.operations.doctor.examination import examine
-from backfill_assets.publication.ending import cancel
-from backfill_assets.publication.publisher import publish
-from backfill_assets.publication.undoing import reinstate, rollback
-from backfill_assets.reconciliation import reconcile as reconciliation
+from backfill_assets.operations.doctor import examine
+from backfill_assets.publication.publisher import cancel, publish, reinstate, rollback
+from backfill_assets.reconciliation import verdicts
+from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
+from backfill_assets.reconciliation.reconcile import reconcile
 from benchmarks import small_table
 from benchmarks.interleavings import Died, _no_lease_ends, bury
 from benchmarks.small_table import (
@@ -84,7 +84,7 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platfo
     for name in ("history_until_end", "staged_frame"):
         monkeypatch.setattr(judging, name, lambda *_, **__: None)
     monkeypatch.setattr(judging, "transform_context", lambda *_, **__: _NoTransform())
-    monkeypatch.setattr(reconciliation, "keep", lambda *_, **__: {})
+    monkeypatch.setattr(verdicts, "keep", lambda *_, **__: {})
     with declared(GATED):
         opened_here = opened(tmp_path / "home")
         monkeypatch.setattr(type(opened_here.spark), "session", lambda *_, **__: None)
@@ -206,14 +206,14 @@ def foreign_write(platform: Platform) -> None:
 
 
 def reconciled(platform: Platform, run_id: str) -> tuple[RunState, str]:
-    verdicts = {one.gate: one for one in reconciliation.reconcile(platform, run_id)}
+    verdicts = {one.gate: one for one in reconcile(platform, run_id)}
     return state(platform, run_id), verdicts["published_rows_are_accepted"].summary
 
 
 def asked(platform: Platform) -> str:
     gates = ["published_rows_pass_rules", "published_rows_are_accepted"]
-    manifest = reconciliation.manifest_of(platform, GATED, gates=gates, requested_by="ada")
-    return reconciliation.plan_reconciliation(platform, manifest).run_id
+    manifest = manifest_of(platform, GATED, gates=gates, requested_by="ada")
+    return plan_reconciliation(platform, manifest).run_id
 
 
 def test_a_publication_beside_a_reconciliation_is_no_difference(platform: Platform) -> None:

@@ -23,7 +23,8 @@ from backfill_assets.gates import exception_table
 from backfill_assets.operations.run_on_record import StepState
 from backfill_assets.operations.runbook import steps
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
-from backfill_assets.reconciliation.reconcile import manifest_of, plan_reconciliation, reconcile
+from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
+from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.staging import executor
 from benchmarks import small_table
 from manifests.errors import Problem, TransformRefused

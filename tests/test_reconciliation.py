@@ -45,7 +45,8 @@ from backfill_assets.products.enforcement.reconciliations import CLOCKS
 from backfill_assets.products.enforcement.transforms import case_sla_daily
 from backfill_assets.publication.publisher import publish
 from backfill_assets.reconciliation.drift import readings, series
-from backfill_assets.reconciliation.reconcile import manifest_of, plan_reconciliation, reconcile
+from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
+from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.worker.chunk_diff import Concealed
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState

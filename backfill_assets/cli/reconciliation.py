@@ -59,6 +59,7 @@ def reconcile(
       backfill drift silver.case_sla_daily    how it was before
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.reconciliation import reconcile as reconciling
+    from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
     from manifests.lifecycle import RunState
     from manifests.reading import load_manifest
 
@@ -75,14 +76,14 @@ def reconcile(
             if manifest is not None:
                 contract = load_manifest(manifest)
             else:
-                contract = reconciling.manifest_of(
+                contract = manifest_of(
                     platform,
                     target_of(platform, table),
                     days=None if days is None else range_of(days),
                     source_snapshot_id=source_snapshot,
                     gates=gates,
                 )
-            run_id = reconciling.plan_reconciliation(platform, contract).run_id
+            run_id = plan_reconciliation(platform, contract).run_id
         verdicts = reconciling.reconcile(platform, run_id)
         record = platform.ledger.run(run_id)
     if as_json:

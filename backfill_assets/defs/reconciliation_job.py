@@ -18,13 +18,9 @@ from backfill_assets.defs.spark_by_mode import SparkByMode
 from backfill_assets.defs.staging import asset_key, launched_by_dagster
 from backfill_assets.installation import Platform
 from backfill_assets.reconciliation.drift import reading
-from backfill_assets.reconciliation.reconcile import (
-    described_gates,
-    manifest_of,
-    plan_reconciliation,
-    policy_of,
-    reconcile,
-)
+from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation, policy_of
+from backfill_assets.reconciliation.platform_gates import described_gates
+from backfill_assets.reconciliation.reconcile import reconcile
 from manifests.errors import Refused
 from manifests.model import Mode
 from resources.ledger.facade import RunRecord, Verdict

@@ -1,7 +1,7 @@
 """What readers of a target see, looked at chunk by chunk in Spark's workers: judged, measured, outlined. Writes nothing.
 
-Put here what a worker does with published files; what becomes of it is `reconciliation.reconcile`'s. Imports neither Dagster nor
-PySpark's SQL.
+Put here what a worker does with published files; what becomes of it is `reconciliation.published_chunks`'. Imports neither
+Dagster nor PySpark's SQL.
 """
 
 from __future__ import annotations

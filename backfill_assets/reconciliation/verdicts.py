@@ -1,0 +1,141 @@
+"""The verdicts of a reconciliation: what every gate of its plan finds of the published chunks, and the exceptions it keeps.
+
+Put here which gate is asked what. Products' reconciliations are judged as for a run of their own, by the rules (transform
+version, reference data) that the rows were made by. The two gates that every target has are in `reconciliation.platform_gates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import date, timedelta
+from functools import cache, partial
+
+from backfill_assets.declarations.target import (
+    ACCEPTED_ROWS_GATE,
+    PUBLISHED_RULES_GATE,
+    Finding,
+    Level,
+    Reconciliation,
+    ReconciliationContext,
+    TargetTable,
+)
+from backfill_assets.gates.exception_table import Judged, keep
+from backfill_assets.gates.judging import everywhere, reconciliation_context, run_verdict
+from backfill_assets.installation import Platform
+from backfill_assets.planning import old_data
+from backfill_assets.reconciliation.platform_gates import accepted_finding, rules_finding
+from backfill_assets.reconciliation.published_chunks import Published, outlines_of
+from backfill_assets.staging.compute import history_until_end
+from backfill_assets.staging.raised import found_or_raised
+from backfill_assets.worker.gate_tasks import GateResult
+from manifests.canonical import sha256_of
+from manifests.data_terms import OLD_DATA_GATE
+from manifests.plan import Plan
+from resources.ledger.facade import RunRecord, Verdict
+
+_EXCEPTIONS_LIMIT = 10_000
+
+
+def verdicts_of(
+    platform: Platform,
+    target: TargetTable,
+    record: RunRecord,
+    published: Mapping[str, Published],
+    results: Mapping[str, GateResult],
+) -> list[Verdict]:
+    """Ask every gate of the plan, in its order; the exceptions that they name are kept once, however often it is judged."""
+    plan = record.plan
+    found = {
+        judged.gate: judged
+        for judged in (
+            *_of_every_target(platform, target, plan, published, results),
+            *_of_the_product(platform, target, record, published),
+            *_of_the_policy(platform, target, plan, published),
+        )
+    }
+    judgement = sha256_of([[key, result.digest, result.rows] for key, result in results.items()])
+    kept = keep(
+        platform,
+        record.run_id,
+        judgement,
+        mode=plan.mode,
+        target=target.name,
+        judged=list(found.values()),
+        concealed=old_data.concealed(platform, target, plan),
+    )
+    return [run_verdict(gate, found[gate].finding, kept.get(gate, {})) for gate in plan.gates]
+
+
+def _of_every_target(
+    platform: Platform,
+    target: TargetTable,
+    plan: Plan,
+    published: Mapping[str, Published],
+    results: Mapping[str, GateResult],
+) -> Iterator[Judged]:
+    if PUBLISHED_RULES_GATE in plan.gates:
+        yield _recorded(PUBLISHED_RULES_GATE, rules_finding(platform, plan, results))
+    if ACCEPTED_ROWS_GATE in plan.gates:
+        yield _recorded(ACCEPTED_ROWS_GATE, accepted_finding(platform, target, plan, published, results))
+
+
+def _of_the_product(
+    platform: Platform, target: TargetTable, record: RunRecord, published: Mapping[str, Published]
+) -> Iterator[Judged]:
+    """Judge what the product declares, stretch by stretch of chunks that were made by the same rules."""
+    plan = record.plan
+    chunks = {chunk.chunk: chunk for chunk in platform.ledger.chunks(record.run_id)}
+
+    @cache
+    def contexts() -> dict[str, ReconciliationContext]:
+        return {
+            f"{stretch[0]} to {stretch[-1]}, {own.transform_version}": reconciliation_context(
+                platform,
+                target,
+                own,
+                [chunks[key] for key in stretch],
+                published=outlines_of(platform, target, own, [published[key] for key in stretch]),
+            )
+            for own, stretch in _stretches(plan, published)
+        }
+
+    def reconciled(item: Reconciliation) -> Finding:
+        return everywhere(item, contexts()) if contexts() else Finding(True, "nothing is published in these days")
+
+    for item in target.reconciliations:
+        if item.name in plan.gates:
+            finding = found_or_raised(platform, record.run_id, item.name, partial(reconciled, item))
+            yield Judged(item.name, item.level.value, finding, item.exceptions_limit)
+
+
+def _of_the_policy(
+    platform: Platform, target: TargetTable, plan: Plan, published: Mapping[str, Published]
+) -> Iterator[Judged]:
+    if OLD_DATA_GATE in plan.gates:
+        source = history_until_end(platform, target, plan, whole=True)
+        paths = [path for one in published.values() for path in one.files]
+        yield _recorded(OLD_DATA_GATE, old_data.finding(platform, target, plan, source, paths))
+
+
+def _recorded(gate: str, finding: Finding) -> Judged:
+    return Judged(gate, Level.RECORD.value, finding, _EXCEPTIONS_LIMIT)
+
+
+def _stretches(plan: Plan, published: Mapping[str, Published]) -> list[tuple[Plan, list[str]]]:
+    """Return accepted chunks that follow one another and were made by the same rules, each with a plan that has those."""
+    stretches: list[tuple[Plan, list[str]]] = []
+    follows: date | None = None
+    for chunk in plan.chunks:
+        accepted = published[chunk.key].accepted
+        if accepted is None:
+            follows = None
+            continue
+        made_by = accepted[2]
+        own = replace(plan, transform_version=made_by.transform_version, references=made_by.references)
+        if stretches and follows == chunk.start and stretches[-1][0].hash == own.hash:
+            stretches[-1][1].append(chunk.key)
+        else:
+            stretches.append((own, [chunk.key]))
+        follows = chunk.end + timedelta(days=1)
+    return stretches
