@@ -269,7 +269,7 @@ def test_values_of_a_table_that_the_policy_protects_are_in_no_message_and_no_lis
 def test_rows_that_share_a_unique_key_are_all_quarantined_wherever_in_the_file_they_are(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backfill_assets.ingestion.table_loads._KEYS_AT_ONCE", 3)
+    monkeypatch.setattr("backfill_assets.ingestion.repeated_keys._KEYS_AT_ONCE", 3)
     file = parquet(tmp_path / "a.parquet", [*rows(number=6), *rows(meter="m2"), *rows(number=1)])
     monkeypatch.setattr(InputFile.batches, "__defaults__", (2,))
     done = load_file(platform, READINGS, file)

@@ -3,7 +3,7 @@
 The sensor requests, the publisher decides: the body verifies everything from the ledger again, whoever asked.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +30,7 @@ from backfill_assets.defs.staging import (
 )
 from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
+from backfill_assets.publication.announcements import Published
 from backfill_assets.publication.requirements import waits_for
 from backfill_assets.review.kept_diffs import after_publication
 from manifests.errors import LeaseHeld
@@ -81,47 +82,68 @@ def publish_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
         platform = spark.confine(platform, platform.ledger.run(run_id).plan.mode)
         broken = tell_of_broken_glass(context, platform, run_id)
         before = accepted_chunks(platform, target.name, run_id)
-        with in_plain_words(), launched(context):
-            try:
-                with also_to(context.log), launched_by_dagster(context, platform, run_id, resumes=False) as launch:
-                    done = execute_publication(platform, run_id)
-            except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
-                retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
-                raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
-        if launch.stop is not None:
-            context.log.warning("'%s' is published all the same: %s", run_id, launch.stop)
+        done = _publish(context, platform, run_id)
         chunks = platform.ledger.chunks(run_id)
         more: dict[str, Any] = {"break-glass": dg.MetadataValue.text(broken)} if broken else {}
         more |= {"chunks": len(chunks), "what changed": dg.MetadataValue.md(change_charts(before, chunks))}
-        is_told = False
-        with also_to(context.log), changes.tolerant(target.name):  # at once: rows are compared for minutes
-            changes.tell_changes(platform, context.instance, target.name)  # what comes before: this one is told below
-            change, is_newest = changes.change_of_run(platform, target.name, run_id)
-            shown = changes.metadata(platform, change, is_newest=is_newest)
-            with changes.telling_of(platform, context.instance, change) as is_mine:
-                if is_mine:
-                    data_version = dg.DataVersion(change.data_version)
-                    yield dg.MaterializeResult(data_version=data_version, metadata=shown | more)
-                    is_told = True
-            # and what waited for this one
-            changes.tell_changes(platform, context.instance, target.name, own=context.run_id)
+        is_told = yield from _materialization(context, platform, target, run_id, more)
         page = after_publication(platform, run_id)
         if page is not None:
             more["report"] = dg.MetadataValue.url(f"{run_path(run_id)}/evidence/{page.name}")
         if not is_told:
             why = "its publication is an event of its own" if done.new else "it was published before"
             more["change"] = f"none: {why}"
-        change, is_newest = changes.change_of_run(platform, target.name, run_id)  # it may be rolled back by now
-        shown = changes.metadata(platform, change, is_newest=is_newest)
-        yield dg.AssetObservation(
-            context.asset_key,
-            partition=run_id,
-            description=f"what the publication of {run_id} changed, row by row",
-            metadata=shown | more | diff_events.of_run(platform, run_id),
-            tags={RUN_TAG: run_id},
-        )
+        yield _observation(context, platform, target, run_id, more)
 
     return published
+
+
+def _publish(context: AssetExecutionContext, platform: Platform, run_id: str) -> Published:
+    """Have the publisher publish a run, or ask Dagster for another try while another publisher holds the scope."""
+    with in_plain_words(), launched(context):
+        try:
+            with also_to(context.log), launched_by_dagster(context, platform, run_id, resumes=False) as launch:
+                done = execute_publication(platform, run_id)
+        except LeaseHeld as held:  # it is the next one's turn, and the sensor asks only once
+            retries = platform.settings.lease_seconds // _LEASE_WAIT_SECONDS + 2
+            raise dg.RetryRequested(max_retries=retries, seconds_to_wait=_LEASE_WAIT_SECONDS) from held
+    if launch.stop is not None:
+        context.log.warning("'%s' is published all the same: %s", run_id, launch.stop)
+    return done
+
+
+def _materialization(
+    context: AssetExecutionContext, platform: Platform, target: TargetTable, run_id: str, more: dict[str, Any]
+) -> Generator[dg.MaterializeResult[None], None, bool]:
+    """Yield the event of a publication, unless another process tells of it; return whether it was told here."""
+    is_told = False
+    with also_to(context.log), changes.tolerant(target.name):  # at once: rows are compared for minutes
+        changes.tell_changes(platform, context.instance, target.name)  # what comes before: this one is told below
+        change, is_newest = changes.change_of_run(platform, target.name, run_id)
+        shown = changes.metadata(platform, change, is_newest=is_newest)
+        with changes.telling_of(platform, context.instance, change) as is_mine:
+            if is_mine:
+                data_version = dg.DataVersion(change.data_version)
+                yield dg.MaterializeResult(data_version=data_version, metadata=shown | more)
+                is_told = True
+        # and what waited for this one
+        changes.tell_changes(platform, context.instance, target.name, own=context.run_id)
+    return is_told
+
+
+def _observation(
+    context: AssetExecutionContext, platform: Platform, target: TargetTable, run_id: str, more: dict[str, Any]
+) -> dg.AssetObservation:
+    """Return what a publication changed, row by row, once its diff is kept."""
+    change, is_newest = changes.change_of_run(platform, target.name, run_id)  # it may be rolled back by now
+    shown = changes.metadata(platform, change, is_newest=is_newest)
+    return dg.AssetObservation(
+        context.asset_key,
+        partition=run_id,
+        description=f"what the publication of {run_id} changed, row by row",
+        metadata=shown | more | diff_events.of_run(platform, run_id),
+        tags={RUN_TAG: run_id},
+    )
 
 
 def accepted_chunks(platform: Platform, target: str, run_id: str) -> list[ChunkRecord]:

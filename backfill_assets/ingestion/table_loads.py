@@ -1,45 +1,35 @@
 """Loading a file into a declared input table, and taking a load back.
 
 Put here the order of things: every row is checked before anything is written, the quarantine is written before the table,
-and what was loaded is found by the file's content. What is wrong with a row is `input_files`'s to say; what a product's own
-loader makes of its files is the product's.
+and what was loaded is found by the file's content. What is wrong with a row is `input_files`'s to say, which rows repeat a key
+`repeated_keys`'; which load somebody names is `load_names`'; what a product's own loader makes of its files is the product's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
 import pyarrow as arrow
-import pyarrow.parquet as pq
 
 from backfill_assets.decisions import decider
 from backfill_assets.declarations.quarantine import WITHHELD, FirstRow, Quarantine, Rejections
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import InputTable
-from backfill_assets.ingestion.input_files import (
-    DETAIL,
-    REASON,
-    RECORD,
-    ROW,
-    Checked,
-    InputFile,
-    as_json,
-    unique_columns,
-)
+from backfill_assets.ingestion.input_files import DETAIL, REASON, RECORD, ROW, Checked, InputFile
+from backfill_assets.ingestion.load_names import load_meant, short_name
+from backfill_assets.ingestion.repeated_keys import RepeatedRows, repeated_rows
 from backfill_assets.installation import Platform
 from backfill_assets.planning.pinned_loads import SHOWN, publishing_with
 from manifests.errors import InputRefused, Problem
 from manifests.fields import VERSION_PATTERN
 from resources import actors
-from resources.lakehouse.facade import VersionTaken
+from resources.lakehouse.facade import Commit, VersionTaken
 from resources.lakehouse.loads import (
     ACTOR_PROPERTY,
     DATA_VERSION_PROPERTY,
@@ -51,14 +41,6 @@ from resources.lakehouse.loads import (
     load_to_make,
 )
 from resources.ledger.facade import now, operator
-
-_CANDIDATES = 10
-_LEAST_OF_HASH = 4
-"""So many characters of a content's hash name a load without its table."""
-_OF_HASH = 12
-"""So many are shown where a load is named in a command."""
-_KEYS_AT_ONCE = 2_000_000
-"""Keys whose repetitions are looked for in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -138,33 +120,60 @@ def load_file(
         raise _loaded_before(declared, path, loads, before, to_make.replaced_by)
     if version is not None:
         _require_new_version(platform, declared, version)
-    with _repeated_rows(opened, declared) as repeated:
+    with repeated_rows(opened, declared) as repeated:
         withheld = platform.policy.protects(declared.name)
         reasons, rows = _reasons(opened, repeated)
         _require_few(path, declared, reasons, rows, limit, withheld=withheld)
-        rejected = reasons.total
         properties = {
             LOAD_PROPERTY: load_id,
             FILE_PROPERTY: path.name,
             ACTOR_PROPERTY: operator(),
-            REJECTED_PROPERTY: str(rejected),
+            REJECTED_PROPERTY: str(reasons.total),
         }
-        at = now().replace(microsecond=0)
         if declared.is_reference:
-            properties[DATA_VERSION_PROPERTY] = version or content.partition(":")[2][:12]
+            named = {DATA_VERSION_PROPERTY: version or content.partition(":")[2][:12]}
             whole = arrow.concat_tables(_loaded(opened, declared, repeated))
-            try:
-                commit = platform.lakehouse.overwrite_rows(
-                    declared.name, whole, properties, new_version=version is not None
-                )
-            except VersionTaken:  # another process was faster with other content
-                raise _version_taken(declared, properties[DATA_VERSION_PROPERTY]) from None
+            commit = _replace_rows(platform, declared, whole, properties | named, new_version=version is not None)
         else:
-            # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
-            if rejected:
-                quarantine = _quarantined(opened, path.name, at, repeated)
-                platform.lakehouse.append(platform.products.quarantine_of(declared).name, quarantine, properties)
-            commit = platform.lakehouse.append(declared.name, _loaded(opened, declared, repeated), properties)
+            commit = _append_rows(platform, declared, opened, repeated, properties, reasons.total)
+    made = _load_made(platform, declared, load_id)
+    shown = {
+        reason: replace(one, detail=WITHHELD) if withheld else one for reason, one in sorted(reasons.first.items())
+    }
+    return FileLoaded(made, dict(sorted(reasons.counts.items())), new=commit is not None, first=shown)
+
+
+def _replace_rows(
+    platform: Platform, declared: InputTable, whole: arrow.Table, properties: Mapping[str, str], *, new_version: bool
+) -> Commit | None:
+    """Make rows the whole content of a reference table, as a version; return no commit if the load was there already."""
+    try:
+        return platform.lakehouse.overwrite_rows(declared.name, whole, properties, new_version=new_version)
+    except VersionTaken:  # another process was faster with other content
+        raise _version_taken(declared, properties[DATA_VERSION_PROPERTY]) from None
+
+
+def _append_rows(
+    platform: Platform,
+    declared: InputTable,
+    opened: InputFile,
+    repeated: RepeatedRows,
+    properties: Mapping[str, str],
+    rejected: int,
+) -> Commit | None:
+    """Append a file's rows, and those that are none of the table's to its quarantine; return no commit if they were there.
+
+    The quarantine comes first: if this stops between the two, the repetition appends what is missing, and nothing twice.
+    """
+    at = now().replace(microsecond=0)
+    if rejected:
+        quarantine = _quarantined(opened, properties[FILE_PROPERTY], at, repeated)
+        platform.lakehouse.append(platform.products.quarantine_of(declared).name, quarantine, properties)
+    return platform.lakehouse.append(declared.name, _loaded(opened, declared, repeated), properties)
+
+
+def _load_made(platform: Platform, declared: InputTable, load_id: str) -> Load:
+    """Return a load as the table's history has it now, unless it was taken back meanwhile."""
     made = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == load_id)
     if made.undone_by is not None:  # another process had loaded it first
         raise InputRefused(
@@ -174,10 +183,7 @@ def load_file(
                 "if it is to be there all the same, load it again",
             )
         )
-    shown = {
-        reason: replace(one, detail=WITHHELD) if withheld else one for reason, one in sorted(reasons.first.items())
-    }
-    return FileLoaded(made, dict(sorted(reasons.counts.items())), new=commit is not None, first=shown)
+    return made
 
 
 def _loaded_before(
@@ -201,7 +207,7 @@ def _loaded_before(
             f"the content of {path} is in {declared.name} already: {which}",
             "the same content is loaded once",
             f"nothing is to be done; a script asks with --if-new; to take it back: `backfill unload {declared.name} "
-            f"'{_short(loads, before.load_id)}' --by NAME --reason TEXT`",
+            f"'{short_name(loads, before.load_id)}' --by NAME --reason TEXT`",
         )
     )
 
@@ -248,7 +254,7 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
     if problems := actors.no_reason(reason):
         raise InputRefused(problems)
     who = decider(platform, by, f"the loads of {table}")
-    found = _load_meant(platform.lakehouse.loads(declared.name), declared.name, load_id)
+    found = load_meant(platform.lakehouse.loads(declared.name), declared.name, load_id)
     properties = {ACTOR_PROPERTY: who.name, REASON_PROPERTY: reason}
     is_new = found.undone_by is None
     snapshot = platform.lakehouse.undo_load(declared.name, found.load_id, properties)
@@ -267,54 +273,6 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
         is_new,
         tuple(run_id for run_id, state in with_it.items() if state not in SHOWN),
     )
-
-
-def _load_meant(loads: Sequence[Load], table: str, text: str) -> Load:
-    """Return the load that a text names: by its id, by the hash in it, or by a beginning of one of them.
-
-    Raises:
-        InputRefused: if it names none of the table's loads, or several.
-    """
-    rule = (
-        f"a load is named by its id, or by a beginning that no other load of the table has: of the id, or of the hash in it "
-        f"from {_LEAST_OF_HASH} characters on"
-    )
-    exact = [load for load in loads if text in {load.load_id, _of_hash(load.load_id)}]
-    found = exact or [load for load in loads if _begins(load.load_id, text)]
-    if len(found) == 1:
-        return found[0]
-    shown = "; ".join(
-        f"{load.load_id} ({load.file or 'a file'}, {load.at:%Y-%m-%d %H:%M}{', taken back' if load.undone_at else ''})"
-        for load in (found or loads[::-1])[:_CANDIDATES]
-    )
-    number = len(found) or len(loads)
-    more = f"; and {number - _CANDIDATES} more" if number > _CANDIDATES else ""
-    if found:
-        raise InputRefused(Problem(f"'{text}' names {number} loads of {table}: {shown}{more}", rule, "give more of it"))
-    raise InputRefused(
-        Problem(
-            f"{table} has no load '{text}'; it has {f'{shown}{more}' if loads else 'none at all'}",
-            rule,
-            f"correct the id: `backfill loads {table}` lists all of them",
-        )
-    )
-
-
-def _of_hash(load_id: str) -> str:
-    """Return a load's id without the table that most of them begin with."""
-    return load_id.partition(":")[2]
-
-
-def _begins(load_id: str, text: str) -> bool:
-    if not text:
-        return False
-    return load_id.startswith(text) or (len(text) >= _LEAST_OF_HASH and _of_hash(load_id).startswith(text))
-
-
-def _short(loads: Sequence[Load], load_id: str) -> str:
-    """Return the beginning of a load's hash, or its whole id where another load begins so."""
-    short = _of_hash(load_id)[:_OF_HASH]
-    return short if sum(_begins(load.load_id, short) for load in loads) == 1 else load_id
 
 
 def quarantined_rows(platform: Platform, table: str, limit: int) -> QuarantinedRows:
@@ -357,68 +315,11 @@ def _loadable(platform: Platform, name: str, version: str | None) -> InputTable:
     return table
 
 
-class _Repeated:
-    """The rows of a file whose key another row of it has, by the columns that the model says are unique."""
-
-    def __init__(self, rows: dict[tuple[str, ...], pl.Series]) -> None:
-        self._rows = rows
-
-    def split(self, checked: Checked) -> Checked:
-        """Reject the rows of a batch that repeat a key."""
-        passed, rejected = checked.passed, checked.rejected
-        for columns, numbers in self._rows.items():
-            again = passed.filter(pl.col(ROW).is_in(numbers.implode()))
-            if again.height:
-                names, kinds = ", ".join(columns), again.schema
-                shown = again.select(
-                    ROW,
-                    pl.lit(f"{names}: not unique").alias(REASON),
-                    as_json({name: kinds[name] for name in columns}).alias(DETAIL),
-                    as_json({name: kind for name, kind in kinds.items() if name != ROW}).alias(RECORD),
-                )
-                passed, rejected = passed.join(again, on=ROW, how="anti"), pl.concat([rejected, shown])
-        return Checked(passed, rejected)
-
-
-@contextmanager
-def _repeated_rows(opened: InputFile, table: InputTable) -> Iterator[_Repeated]:
-    """Find the rows that repeat a key; memory is that of some keys at once, whatever the file's length."""
-    unique = unique_columns(table.model)
-    found: dict[tuple[str, ...], pl.Series] = {}
-    if unique:
-        with TemporaryDirectory(prefix="backfill-load-") as folder:
-            wanted = sorted({name for columns in unique for name in columns})
-            keys, rows = Path(folder, "keys.parquet"), 0
-            writer: pq.ParquetWriter | None = None
-            for checked in opened.batches():
-                part = checked.passed.select(ROW, *wanted).to_arrow()
-                writer = writer or pq.ParquetWriter(keys, part.schema)
-                writer.write_table(part)
-                rows += part.num_rows
-            if writer is not None:
-                writer.close()
-                found = {columns: _repetitions(keys, columns, rows) for columns in unique}
-    yield _Repeated(found)
-
-
-def _repetitions(keys: Path, columns: tuple[str, ...], rows: int) -> pl.Series:
-    parts = max(1, -(-rows // _KEYS_AT_ONCE))
-    found = [
-        pl.scan_parquet(keys)
-        .filter(pl.struct(columns).hash(0) % parts == part)
-        .filter(pl.len().over(columns) > 1)
-        .select(ROW)
-        .collect()[ROW]
-        for part in range(parts)
-    ]
-    return pl.concat(found)
-
-
-def _checked(opened: InputFile, repeated: _Repeated) -> Iterator[Checked]:
+def _checked(opened: InputFile, repeated: RepeatedRows) -> Iterator[Checked]:
     return (repeated.split(checked) for checked in opened.batches())
 
 
-def _reasons(opened: InputFile, repeated: _Repeated) -> tuple[Rejections, int]:
+def _reasons(opened: InputFile, repeated: RepeatedRows) -> tuple[Rejections, int]:
     """Return the rows that would be quarantined, by reason, and how many rows there are."""
     reasons = Rejections()
     rows = 0
@@ -454,14 +355,14 @@ def _require_few(
     )
 
 
-def _loaded(opened: InputFile, table: InputTable, repeated: _Repeated) -> Iterator[Any]:
+def _loaded(opened: InputFile, table: InputTable, repeated: RepeatedRows) -> Iterator[Any]:
     schema = iceberg_schema(table.model).as_arrow()
     for checked in _checked(opened, repeated):
         if checked.passed.height:
             yield checked.passed.drop(ROW).to_arrow().cast(schema)
 
 
-def _quarantined(opened: InputFile, file: str, at: datetime, repeated: _Repeated) -> Iterator[Any]:
+def _quarantined(opened: InputFile, file: str, at: datetime, repeated: RepeatedRows) -> Iterator[Any]:
     schema = iceberg_schema(Quarantine).as_arrow()
     for checked in _checked(opened, repeated):
         if checked.rejected.height:

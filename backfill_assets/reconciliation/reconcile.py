@@ -8,9 +8,7 @@ is asked for is in `reconciliation.manifest`, what is judged in `reconciliation.
 from __future__ import annotations
 
 from backfill_assets import faults
-from backfill_assets.declarations.target import (
-    TargetTable,
-)
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.execution import Execution, Handler
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform

@@ -15,9 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from backfill_assets import faults
-from backfill_assets.declarations.target import (
-    TargetTable,
-)
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import compute_batch
@@ -267,28 +265,15 @@ def _stage_batch(
     attempt, prefix = opened
     tell("attempt", keys, prefix)
     _say_attempt(plan, batch, attempt, "started", logging.INFO, folder=prefix)
-    reads: dict[str, int] = {}
-
-    def count(part: str, read: PinnedRead) -> None:
-        reads.update({f"{part}_files": len(read.paths), f"{part}_rows": read.rows, f"{part}_bytes": read.bytes})
-
     try:
         with stopping.ending(plan.run_id):
-            files = compute_batch(platform, target, plan, batch, prefix, count)
-            faults.reach("staging.written")
-            derived = derive_batch(platform, target, plan, batch, prefix, files)
-            faults.reach("staging.derived")
-            platform.ledger.stage(plan.run_id, attempt, files, derived, reads)
-            faults.reach("staging.recorded")
+            files = _compute_and_stage(platform, target, plan, batch, attempt, prefix)
     except RunStopped as stop:  # nothing has failed, and nothing is tried again
         platform.ledger.fail_attempt(plan.run_id, attempt, stop.problems[0].what)
         _say_attempt(plan, batch, attempt, "stopped", logging.WARNING, why=stop.problems[0].what)
         raise
     except TransitionRefused as refusal:  # the run has moved on meanwhile: that is nothing it failed at
-        platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
-        _say_attempt(plan, batch, attempt, "not used", logging.WARNING, why=refusal.problems[0].what)
-        by_others = [one.chunk for one in platform.ledger.chunks(plan.run_id) if one.state in STAGED]
-        if not set(keys) <= set(by_others):
+        if not _staged_by_others(platform, plan, batch, attempt, refusal):
             raise
         outcome.skipped += keys  # another launch has staged them first
         return
@@ -308,6 +293,34 @@ def _stage_batch(
     outcome.computed += keys
     tell("staged", keys, prefix)
     _say_staged(plan, batch, attempt, files)
+
+
+def _compute_and_stage(
+    platform: Platform, target: TargetTable, plan: Plan, batch: Sequence[PlannedChunk], attempt: int, prefix: str
+) -> dict[str, list[StagedFile]]:
+    """Compute and derive a batch in a folder; its chunks are staged once the ledger has all of its files, in one transaction."""
+    reads: dict[str, int] = {}
+
+    def count(part: str, read: PinnedRead) -> None:
+        reads.update({f"{part}_files": len(read.paths), f"{part}_rows": read.rows, f"{part}_bytes": read.bytes})
+
+    files = compute_batch(platform, target, plan, batch, prefix, count)
+    faults.reach("staging.written")
+    derived = derive_batch(platform, target, plan, batch, prefix, files)
+    faults.reach("staging.derived")
+    platform.ledger.stage(plan.run_id, attempt, files, derived, reads)
+    faults.reach("staging.recorded")
+    return files
+
+
+def _staged_by_others(
+    platform: Platform, plan: Plan, batch: Sequence[PlannedChunk], attempt: int, refusal: TransitionRefused
+) -> bool:
+    """Record that an attempt's files are not used; return whether other launches have staged each of its chunks."""
+    platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
+    _say_attempt(plan, batch, attempt, "not used", logging.WARNING, why=refusal.problems[0].what)
+    by_others = {one.chunk for one in platform.ledger.chunks(plan.run_id) if one.state in STAGED}
+    return {chunk.key for chunk in batch} <= by_others
 
 
 def _failed(
