@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from backfill_assets.declarations.products import Products
     from backfill_assets.declarations.target import Product
     from manifests.code_identity import CodeIdentity
-    from resources.chunk_work import Workers
     from resources.code.sources import Sources
     from resources.lakehouse.facade import Lakehouse
     from resources.sinks import Sinks
+    from resources.spark.chunk_work import Workers
     from resources.spark.sessions import ModeSpark
 
 

@@ -41,11 +41,11 @@ from manifests.lifecycle import RunState
 from manifests.plan import Plan, PlannedChunk
 from manifests.reading import manifest_from
 from manifests.staged_file import StagedFile
-from resources.chunk_work import ThisProcess
 from resources.code.identity import code_identity
 from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse, local_path
 from resources.ledger.facade import RunRecord
 from resources.settings import load_settings
+from resources.spark.chunk_work import ThisProcess
 
 READINGS = "silver.readings"
 CORRECTIONS = "silver.readings_corrections"

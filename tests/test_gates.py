@@ -34,7 +34,7 @@ from backfill_assets.worker.references import named, reference_to
 from backfill_assets.worker.violations import READ_RULE, SAMPLE_ROWS, require_read
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused
-from resources.chunk_work import task_text, tasks_of
+from resources.spark.chunk_work import task_text, tasks_of
 
 unhurried = settings(deadline=None)
 SPEC = GateSpec(

@@ -44,9 +44,9 @@ from benchmarks.small_table import (
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
-from resources.chunk_work import ThisProcess
 from resources.ledger.facade import RunRecord, Verdict
 from resources.settings import load_settings
+from resources.spark.chunk_work import ThisProcess
 
 OWNER = "olga@example.org"
 CHANGE, RECORDS, TWICE = "change_within_tolerance", "every_entity_is_present", "no_source_row_is_there_twice"

@@ -47,10 +47,10 @@ from manifests.canonical import plain
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.staged_file import StagedFile
-from resources.chunk_work import ThisProcess, Weighed
 from resources.lakehouse.facade import DIFF_PROPERTY, RUN_PROPERTY, local_path
 from resources.lakehouse.storage import Storage, place_of
 from resources.ledger.facade import STAGED, ChunkRecord, RunRecord, now, operator
+from resources.spark.chunk_work import ThisProcess, Weighed
 
 LARGEST, SAMPLE = 5, 1
 """How many rows are kept unless somebody asks for more; see `CompareSpec`."""

@@ -31,7 +31,7 @@ from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED, rows_bet
 from backfill_assets.worker.columns import scan_file
 from backfill_assets.worker.sums import numeric, sum_of, sums_of
 from backfill_assets.worker.violations import shown_row
-from resources.chunk_work import ChunkWork
+from resources.spark.chunk_work import ChunkWork
 
 KINDS = (ADDED, REMOVED, CHANGED)
 SLICE_ROWS = 8_000_000

@@ -37,8 +37,8 @@ from backfill_assets.worker.references import named
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.violations import Violation, add_unreadable, add_violation
 from manifests.canonical import plain
-from resources.chunk_work import ChunkWork
 from resources.files.fingerprints import Fingerprint, fingerprint
+from resources.spark.chunk_work import ChunkWork
 
 BUNDLE_ROWS = 1_000_000
 """Rows of small chunks that are judged together: some 120 MB."""

@@ -34,8 +34,8 @@ from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.violations import Violation, shown_row, unreadable
 from manifests.canonical import plain
 from manifests.model import OlderVersion
-from resources.chunk_work import ChunkWork
 from resources.files.fingerprints import Fingerprint, fingerprint
+from resources.spark.chunk_work import ChunkWork
 
 ADDED, CHANGED, REMOVED = "ADDED", "CHANGED", "REMOVED"
 OLDER_RULE = "no version goes backwards"

@@ -19,7 +19,7 @@ from backfill_assets.worker.columns import scan_file
 from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask
 from backfill_assets.worker.references import named
 from manifests.canonical import plain
-from resources.chunk_work import ChunkWork, in_memory, tasks_of
+from resources.spark.chunk_work import ChunkWork, in_memory, tasks_of
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the gate of a chunk gets, and what it says: plain data, which travels as `resources.chunk_work` has it.
+"""What the gate of a chunk gets, and what it says: plain data, which travels as `resources.spark.chunk_work` has it.
 
 Put here a field that goes to a worker or comes back. What is done with it is `chunk_gate`'s.
 """

@@ -1,1 +1,1 @@
-"""Spark sessions by execution mode, the daemon of Python workers, and the archive of classes that makes a JVM start sooner."""
+"""Spark sessions by execution mode, work on chunks by Python workers, their daemon, and the archive of classes that makes a JVM start sooner."""

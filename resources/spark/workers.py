@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from manifests.model import Mode
-from resources.chunk_work import ChunkTask, ChunkWork, Result, Task, Weighed, in_worker, task_text
+from resources.spark.chunk_work import ChunkTask, ChunkWork, Result, Task, Weighed, in_worker, task_text
 from resources.spark.sessions import ModeSpark
 
 _TASKS_A_CORE = 2

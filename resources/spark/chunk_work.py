@@ -1,7 +1,7 @@
 """What is to be done with chunks, each on its own: of which type its task and its result are, how they travel, who does it.
 
 Put here what is true of any such work. What is done with a chunk is the worker modules' of the package; how Spark has it done
-is `spark.workers`'. Spark's Python workers import this module: nothing of PySpark or Dagster.
+is `workers`'. Spark's Python workers import this module: nothing of PySpark or Dagster.
 """
 
 from __future__ import annotations
