@@ -28,9 +28,10 @@ def altered(folders: Iterable[Path]) -> list[str]:
     has not changed since it was looked into is not looked into again.
     """
     found = []
+    listed: dict[Path, list[str]] = {}
     for folder in folders:
         for source in [folder] if folder.is_file() else sorted(folder.rglob("*.py")):
-            found += [str(cached) for cached in _cached_of(source) if not _says_the_same(source, cached)]
+            found += [str(cached) for cached in _cached_of(source, listed) if not _says_the_same(source, cached)]
         before = tuple(EXTENSION_SUFFIXES) + tuple(BYTECODE_SUFFIXES)
         found += [
             str(one) for one in sorted(folder.rglob("*")) if one.name.endswith(before) and one.parent.name != _FOLDER
@@ -38,10 +39,16 @@ def altered(folders: Iterable[Path]) -> list[str]:
     return found
 
 
-def _cached_of(source: Path) -> list[Path]:
-    """Return the cached files of a source that this Python may use, at whatever level of optimisation."""
-    usual = Path(importlib.util.cache_from_source(source, optimization=""))
-    return sorted(usual.parent.glob(f"{source.stem}.{sys.implementation.cache_tag}*.pyc"))
+def _cached_of(source: Path, listed: dict[Path, list[str]]) -> list[Path]:
+    """Return the cached files of a source that this Python may use, at whatever level of optimisation.
+
+    `listed` has the names in each folder of cached files that was looked into so far.
+    """
+    folder = Path(importlib.util.cache_from_source(source, optimization="")).parent
+    if folder not in listed:
+        listed[folder] = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208 - names are enough
+    begins = f"{source.stem}.{sys.implementation.cache_tag}"
+    return [folder / name for name in listed[folder] if name.startswith(begins) and name.endswith(".pyc")]
 
 
 def _says_the_same(source: Path, cached: Path) -> bool:
