@@ -24,7 +24,7 @@ from manifests.model import Kind, Mode, RunManifest
 from manifests.reading import manifest_from
 from resources import logs
 from resources.ledger import ticks
-from resources.ledger.facade import RunRecord, now
+from resources.ledger.facade import RunRecord
 from resources.ledger.watermarks import Watermark
 
 _log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def _tick(platform: Platform, target: TargetTable) -> Tick:
     manifest, why = _next(platform, target)
     if manifest is None:
         return Tick(target.name, None, why)
-    platform.ledger.ticks.record(manifest, now())
+    platform.ledger.ticks.record(manifest, platform.ledger.now())
     record = approve_by_policy(platform, target, plan_run(platform, manifest))
     return Tick(target.name, record, why)
 
@@ -134,7 +134,7 @@ def _take_over(platform: Platform, target: TargetTable, record: RunRecord) -> No
                 f"`backfill cancel {record.run_id} --by NAME`: LIVE goes on with the next snapshot of {target.source}",
             )
         )
-    platform.ledger.ticks.record(manifest, now())
+    platform.ledger.ticks.record(manifest, platform.ledger.now())
 
 
 def live_manifest(platform: Platform, target: TargetTable) -> RunManifest | None:
@@ -186,7 +186,7 @@ def _next(platform: Platform, target: TargetTable, *, again: RunRecord | None = 
     if not source.files:
         return None, f"{target.source} holds no rows at snapshot {source.snapshot_id}"
     # a day after today is a mistake of the source: it must not open chunks of the future
-    known = min(max(file.last_day for file in source.files), now().date())
+    known = min(max(file.last_day for file in source.files), platform.ledger.now().date())
     watermark = platform.ledger.watermarks.current(target.name)
     if (
         watermark is not None

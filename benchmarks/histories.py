@@ -35,7 +35,7 @@ from manifests.lifecycle import RunState
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.snapshots import Seen
-from resources.ledger.facade import now
+from resources.ledger.transactions import system_clock as now
 
 MONTHS = [(date(2020, month, 1), date(2020, month + 1, 1) - timedelta(days=1)) for month in range(1, 9)]
 FOREIGN = "2020-12-03"

@@ -32,7 +32,7 @@ from backfill_assets.staging import executor
 from backfill_assets.staging.compute import pinned_inputs, transform_context
 from backfill_assets.staging.rows import lineage
 from manifests.plan import Plan
-from resources.ledger.facade import now
+from resources.ledger.transactions import system_clock as now
 
 
 def bare(platform: Platform, plan: Plan) -> None:

@@ -41,7 +41,8 @@ from manifests.policy import parse_policy
 from manifests.reading import manifest_from
 from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, Lakehouse, Scope
-from resources.ledger.facade import GatedChunk, Ledger, RunRecord, Verdict, now
+from resources.ledger.facade import GatedChunk, Ledger, RunRecord, Verdict
+from resources.ledger.transactions import system_clock as now
 
 TARGET = "silver.case_sla_daily"
 SOURCE = "bronze.case_events"

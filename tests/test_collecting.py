@@ -38,10 +38,9 @@ from resources.lakehouse.fences import fence_of, require_unfenced
 from resources.lakehouse.history import forget
 from resources.lakehouse.lineage import is_past, lineage_of
 from resources.lakehouse.storage import place_of
-from resources.ledger import facade as ledger_module
-from resources.ledger import instants
-from resources.ledger.facade import now
 from resources.ledger.tables import leases as leases_table
+from resources.ledger.transactions import LedgerEngine
+from resources.ledger.transactions import system_clock as now
 
 JANUARY, FEBRUARY = ("2020-01-01", "2020-01-31"), ("2020-02-01", "2020-02-29")
 YEAR = ("2020-01-01", "2020-12-31")
@@ -336,8 +335,7 @@ def run_gc(platform: Platform, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
     """Remove what there is by the command, on a machine whose clock is ahead."""
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
     with monkeypatch.context() as patch:
-        for module in (ledger_module, instants):
-            patch.setattr(module, "now", lambda: now() + ahead)
+        patch.setattr(LedgerEngine, "clock", staticmethod(lambda: now() + ahead))
         return CliRunner().invoke(cli, ["gc", "--delete", "--yes", *options])
 
 

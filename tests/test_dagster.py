@@ -35,7 +35,7 @@ from backfill_assets.defs.staging import (
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
-from resources.ledger.facade import now
+from resources.ledger.transactions import system_clock as now
 from resources.processes import this_process
 
 MONTHS = ("2010-01", "2011-12")

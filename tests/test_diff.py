@@ -38,7 +38,7 @@ from backfill_assets.worker.chunk_diff import CompareSpec, CompareTask, Conceale
 from manifests.errors import InputRefused
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.data_files import data_files
-from resources.ledger.facade import now
+from resources.ledger.transactions import system_clock as now
 
 SCOPE = (date(2010, 3, 1), date(2010, 5, 31))
 

@@ -35,8 +35,9 @@ from manifests.errors import PublicationRefused, Refused, TransitionRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse.facade import RUN_PROPERTY, local_path
 from resources.lakehouse.storage import Storage, place_of
-from resources.ledger.facade import ChunkState, now
+from resources.ledger.facade import ChunkState
 from resources.ledger.tables import attempts, freezes, leases, publications, runs
+from resources.ledger.transactions import system_clock as now
 from resources.processes import name_of
 
 YEAR = (date(2010, 1, 1), date(2010, 12, 31))

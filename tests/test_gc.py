@@ -36,8 +36,8 @@ from manifests.lifecycle import RunState
 from resources.lakehouse import history
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.storage import Storage, place_of
-from resources.ledger.facade import now
 from resources.ledger.tables import attempts, chunks, runs
+from resources.ledger.transactions import system_clock as now
 
 YEAR = (date(2010, 1, 1), date(2010, 12, 31))
 SPRING = (date(2010, 3, 1), date(2010, 5, 31))

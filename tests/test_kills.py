@@ -20,8 +20,7 @@ from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
-from backfill_assets.planning import resolve as planning
-from backfill_assets.publication import announcements, conflicts, ending, requirements
+from backfill_assets.publication import ending
 from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
@@ -34,9 +33,9 @@ from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
 from resources.lakehouse import data_files as data_files_module
 from resources.lakehouse.facade import local_path
-from resources.ledger import facade as ledger_module
-from resources.ledger import instants, judged
+from resources.ledger import judged
 from resources.ledger.facade import ChunkState, Verdict
+from resources.ledger.transactions import LedgerEngine, system_clock
 
 BY_NAME = {case.name: case for case in CASES}
 REPLACE = BY_NAME["REPLACE_PARTITIONS"]
@@ -536,11 +535,8 @@ def test_a_clock_that_is_set_back_between_attempts_changes_nothing(
     closed(platform)
     kills.restore(kept)
     assert kills._launch(kept, REPLACE, point, None) == -signal.SIGKILL
-    right = instants.now
-
     with monkeypatch.context() as patch:
-        for module in (ledger_module, instants, announcements, conflicts, requirements, planning):
-            patch.setattr(module, "now", lambda: right() - timedelta(days=1))
+        patch.setattr(LedgerEngine, "clock", staticmethod(lambda: system_clock() - timedelta(days=1)))
         for step in REPLACE.steps[len(kills._noted(kept)) :]:
             STEPS[step](platform, REPLACE)
         # a command makes the diff after what is done here; a day later by the doctor's clock it is missing

@@ -38,10 +38,10 @@ from resources import processes as processes_module
 from resources.lakehouse import commits
 from resources.lakehouse.facade import Lakehouse
 from resources.lakehouse.fences import fence_of
-from resources.ledger import instants
 from resources.ledger.facade import Ledger
 from resources.ledger.leases import Lease, Leases
 from resources.ledger.tables import leases as leases_table
+from resources.ledger.transactions import LedgerEngine
 
 TARGET = "silver.table"
 JANUARY = (date(2020, 1, 1), date(2020, 1, 31))
@@ -176,9 +176,9 @@ def test_a_clock_that_was_set_back_brings_no_lease_to_life(
 ) -> None:
     first = take(leases)
     later = datetime.now(UTC) + timedelta(hours=2)
-    monkeypatch.setattr(instants, "now", lambda: later)
+    monkeypatch.setattr(LedgerEngine, "clock", staticmethod(lambda: later))
     second = take(leases, FEBRUARY, "later")
-    monkeypatch.setattr(instants, "now", lambda: later - timedelta(hours=2, seconds=1))
+    monkeypatch.setattr(LedgerEngine, "clock", staticmethod(lambda: later - timedelta(hours=2, seconds=1)))
     third = take(leases, run_id="two")
     assert third.lost == (first.token,)  # it had expired before, and has
     with pytest.raises(LeaseHeld):

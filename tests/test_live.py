@@ -57,8 +57,9 @@ from manifests.errors import (
 from manifests.lifecycle import RunState
 from manifests.model import Mode
 from resources.ledger import ticks
-from resources.ledger.facade import RunRecord, now
+from resources.ledger.facade import RunRecord
 from resources.ledger.tables import waits
+from resources.ledger.transactions import system_clock as now
 from resources.settings import load_settings
 
 FIRST, LAST = date(2011, 1, 1), date(2011, 6, 30)

@@ -44,7 +44,7 @@ from benchmarks.small_table import (
 )
 from manifests.errors import EnvironmentRefused, InputRefused, PlanRefused, PublicationRefused
 from resources import logs
-from resources.ledger.facade import now
+from resources.ledger.transactions import system_clock as now
 from resources.logs import FIELDS, ROOT, bound, configure, event, without_passwords
 from resources.settings import load_settings
 

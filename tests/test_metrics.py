@@ -60,8 +60,8 @@ from benchmarks.small_table import (
 )
 from manifests.errors import EnvironmentRefused, InputRefused
 from resources.lakehouse.facade import Lakehouse, PinnedRead
-from resources.ledger.facade import now
 from resources.ledger.tables import attempts, leases, publications, verdicts, watermarks
+from resources.ledger.transactions import system_clock as now
 
 ROOT = Path(__file__).resolve().parent.parent
 MONITORING = ROOT / "docs" / "monitoring"

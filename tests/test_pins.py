@@ -37,7 +37,7 @@ from benchmarks.small_table import HISTORY, SOURCE, manifest_data, planned, stag
 from manifests.reading import manifest_from
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.snapshots import Seen
-from resources.ledger.facade import now
+from resources.ledger.transactions import system_clock as now
 
 
 @pytest.fixture

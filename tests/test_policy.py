@@ -52,9 +52,10 @@ from manifests.plan import plan_from_json
 from manifests.policy import Role
 from resources.actors import SOMEBODY, Actor, Channel, Proof, acting
 from resources.lakehouse.facade import LOAD_PROPERTY
-from resources.ledger import approvals, instants
+from resources.ledger import approvals
 from resources.ledger.facade import Ledger, RunRecord
 from resources.ledger.tables import policy_decisions, runs
+from resources.ledger.transactions import LedgerEngine, system_clock
 from resources.policies import hashes_of
 from resources.settings import load_settings
 
@@ -327,7 +328,7 @@ def test_glass_that_is_broken_in_vain_is_loud_and_what_is_done_already_breaks_no
 def test_live_is_held_to_a_rule_only_where_that_names_it(world: World):
     def approve(run_id: str) -> RunRecord:
         manifest = world.manifest(run_id, kind="LIVE", requestedBy="live schedule", safety={})
-        world.platform.ledger.ticks.record(manifest, instants.now())
+        world.platform.ledger.ticks.record(manifest, system_clock())
         record = plan_run(world.platform, manifest)
         return decisions.approve_by_policy(world.platform, record.run_id, by="policy:live-daily", comment="")
 
@@ -423,8 +424,7 @@ def test_a_publisher_who_decides_by_a_clock_that_is_ahead_has_not_decided_about_
         small_table.staged(platform, "run")
         record = platform.ledger.run("run")
         with monkeypatch.context() as ahead:
-            present = instants.now
-            ahead.setattr(instants, "now", lambda: present() + timedelta(minutes=5))
+            ahead.setattr(LedgerEngine, "clock", staticmethod(lambda: system_clock() + timedelta(minutes=5)))
             platform.ledger.record_decision(
                 "run",
                 approvals.PUBLISH,
@@ -555,9 +555,9 @@ def test_a_run_that_is_too_old_is_neither_computed_nor_published_whatever_the_cl
     target, ledger = world.platform.products.target(TABLE), world.platform.ledger
     require_computable(world.platform, record.run_id, [], target=target)
 
-    real = instants.now()
+    real = system_clock()
     with monkeypatch.context() as later:
-        later.setattr(instants, "now", lambda: real + timedelta(days=1.5))
+        later.setattr(LedgerEngine, "clock", staticmethod(lambda: real + timedelta(days=1.5)))
         with pytest.raises(TransitionRefused, match=r"was approved 1\.5 days ago") as refusal:
             require_computable(world.platform, record.run_id, [], target=target)
         assert "plan the change again under a new run id" in str(refusal.value)
@@ -567,7 +567,7 @@ def test_a_run_that_is_too_old_is_neither_computed_nor_published_whatever_the_cl
         with ledger.engine.begin() as connection:
             of_run = runs.c.run_id == record.run_id
             connection.execute(sa.update(runs).where(of_run).values(updated_at=real + timedelta(days=3)))
-        back.setattr(instants, "now", lambda: real)
+        back.setattr(LedgerEngine, "clock", staticmethod(lambda: real))
         with pytest.raises(TransitionRefused, match=r"was planned 3\.0 days ago"):
             require_computable(world.platform, record.run_id, [], target=target)
         with ledger.engine.begin() as connection:
@@ -607,8 +607,8 @@ def test_broken_glass_skips_no_age_and_no_other_plan(world: World, monkeypatch: 
     run_id = planned(world).run_id
     with pytest.raises(TransitionRefused, match="looked at"):
         decisions.approve(world.platform, run_id, by="eve", break_glass="the house is on fire", plan_hash="0" * 64)
-    at = instants.now() + timedelta(days=2)
-    monkeypatch.setattr(instants, "now", lambda: at)
+    at = system_clock() + timedelta(days=2)
+    monkeypatch.setattr(LedgerEngine, "clock", staticmethod(lambda: at))
     with pytest.raises(TransitionRefused, match="days ago"):
         decisions.approve(world.platform, run_id, by="eve", break_glass="the house is on fire")
 

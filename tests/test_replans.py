@@ -19,7 +19,6 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
-from backfill_assets.planning import resolve as planning
 from backfill_assets.publication import publisher as publication
 from backfill_assets.staging import executor
 from benchmarks import small_table
@@ -29,7 +28,9 @@ from manifests.errors import EnvironmentRefused, Problem, PublicationDeferred, S
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
 from resources.lakehouse.facade import LOAD_PROPERTY
-from resources.ledger.facade import OBSOLETE, ChunkState, now
+from resources.ledger.facade import OBSOLETE, ChunkState
+from resources.ledger.transactions import LedgerEngine
+from resources.ledger.transactions import system_clock as now
 
 SCOPE, MARCH = ("2020-02-01", "2020-03-31"), ("2020-03-01", "2020-03-31")
 KEYS = ["2020-02", "2020-03"]
@@ -205,7 +206,7 @@ def test_runs_that_are_planned_within_one_second_are_two_versions_of_a_row(
 ) -> None:
     micros = count(1)
     second = now().replace(microsecond=0) + timedelta(seconds=1)  # after the history was planned
-    monkeypatch.setattr(planning, "now", lambda: second + timedelta(microseconds=next(micros)))
+    monkeypatch.setattr(LedgerEngine, "clock", staticmethod(lambda: second + timedelta(microseconds=next(micros))))
     for version in ("2", "1", "2"):
         contract = small_table.manifest(
             f"merge-{next(micros)}", MERGE, SCOPE, computed_by=version, merge={"entities": ["m0", "m1"]}

@@ -27,17 +27,15 @@ from backfill_assets.audit.first_difference import first_differing_row
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.installation import Platform
-from backfill_assets.planning import resolve as planning
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.enforcement import transforms
 from manifests.canonical import plain
 from manifests.errors import InputRefused
 from manifests.model import Mode
 from resources.lakehouse.facade import DATA_VERSION_PROPERTY, LOAD_PROPERTY, local_path
-from resources.ledger import facade as ledger_module
-from resources.ledger import instants
 from resources.ledger.facade import ChunkState, RunRecord
 from resources.ledger.tables import metadata
+from resources.ledger.transactions import LedgerEngine, system_clock
 from resources.spark.sessions import WEBHOOK_VARIABLE, ModeSpark
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,8 +131,7 @@ def test_it_reads_no_clock_but_the_plan_s(
     def another_day() -> datetime:
         return datetime(2061, 7, 28, tzinfo=UTC)
 
-    for somebody in (ledger_module, instants, planning):
-        monkeypatch.setattr(somebody, "now", another_day)
+    monkeypatch.setattr(LedgerEngine, "clock", staticmethod(another_day))
     done = reproduce(unchanged.platform, "restated", keep=True)
     try:
         assert done.outcome is Outcome.EQUAL
@@ -314,7 +311,7 @@ def test_a_live_run_is_reproduced_without_what_live_holds(shared_world: World, m
     monkeypatch.setattr("resources.spark.sessions._require_one_reach", lambda *_: None)  # the tests have one process
     monkeypatch.setenv(WEBHOOK_VARIABLE, "https://example.invalid/hook")
     manifest = shared_world.manifest("live", kind="LIVE", target=shared_world.scope(*SPRING))
-    shared_world.platform.ledger.ticks.record(manifest, instants.now())
+    shared_world.platform.ledger.ticks.record(manifest, system_clock())
     shared_world.ran(manifest)
     assert WEBHOOK_VARIABLE in os.environ
     sessions = []

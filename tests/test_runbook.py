@@ -47,8 +47,9 @@ from benchmarks.small_table import (
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, Freeze, Mode, OnConflict, RunManifest, Safety, Series
 from resources.ledger import judged
-from resources.ledger.facade import Verdict, now
+from resources.ledger.facade import Verdict
 from resources.ledger.tables import waits
+from resources.ledger.transactions import system_clock as now
 
 DONE, NOW, LATER, NEVER = StepState.DONE, StepState.NOW, StepState.LATER, StepState.NEVER
 MAY, JUNE, JULY, AUGUST, SEPTEMBER = [

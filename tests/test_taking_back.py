@@ -57,9 +57,9 @@ from manifests.model import Conflict, OnConflict
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.lineage import withdrawn
 from resources.ledger.accepted_versions import take
-from resources.ledger.facade import now
 from resources.ledger.leases import Leases
 from resources.ledger.tables import accepted_versions
+from resources.ledger.transactions import system_clock as now
 
 FEBRUARY, APRIL = ("2020-02-01", "2020-02-29"), ("2020-04-01", "2020-04-30")
 MAY, TO_JUNE = ("2020-05-01", "2020-05-31"), ("2020-05-01", "2020-06-30")

@@ -34,7 +34,7 @@ from benchmarks.small_table import (
 from manifests.errors import PlanRefused, PublicationRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse, local_path
-from resources.ledger.facade import now
+from resources.ledger.transactions import system_clock as now
 
 FEBRUARY = ("2020-02-01", "2020-02-29")
 QUARTER = ("2020-01-01", "2020-03-31")

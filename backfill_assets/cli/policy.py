@@ -59,14 +59,13 @@ def policy(context: click.Context, as_json: bool) -> None:
 def propose(file: Path | None, by: str | None, comment: str, as_json: bool) -> None:
     """Propose the policy of FILE (by default the file that the settings name). Nothing changes before it is adopted."""
     from backfill_assets.decisions import decider
-    from resources.ledger.facade import now
     from resources.policies import policy_path
 
     with opened_platform() as platform:
         settings, policies = platform.settings, platform.ledger.policies
         path, who = file or policy_path(settings), decider(platform, by)
         by = who.name
-        found = policies.propose(settings, path, by=by, comment=comment, at=now(), who=_columns(who))
+        found = policies.propose(settings, path, by=by, comment=comment, at=platform.ledger.now(), who=_columns(who))
         before = platform.policy_in_force.hash
     if as_json:
         say({"hash": found, "file": str(path), "inForce": before})
@@ -93,13 +92,14 @@ def adopt(policy_hash: str, by: str | None, comment: str, origin: str, as_json: 
     The lists of erased subjects that it names are read beside the file that it was proposed from.
     """
     from backfill_assets.decisions import decider
-    from resources.ledger.facade import now
 
     with opened_platform() as platform:
         who = decider(platform, by)
         by = who.name
         columns = _columns(who)
-        platform.ledger.policies.adopt(policy_hash, by=by, comment=comment, at=now(), who=columns, origin=origin)
+        platform.ledger.policies.adopt(
+            policy_hash, by=by, comment=comment, at=platform.ledger.now(), who=columns, origin=origin
+        )
         found = platform.policy_in_force
     if as_json:
         say({"hash": found.hash, "name": found.policy.name, "file": found.origin})

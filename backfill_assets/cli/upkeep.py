@@ -80,13 +80,13 @@ def gc(dry_run: bool, delete: bool, yes: bool, today: datetime | None, as_json: 
     from backfill_assets.cli import console
     from backfill_assets.operations import clock
     from backfill_assets.operations.garbage import collect, find, tables
-    from resources.ledger.facade import now, operator
+    from resources.ledger.facade import operator
 
     if dry_run and delete:
         raise InputRefused(Problem("--dry-run and --delete", "one looks, the other removes", "give one of them"))
-    at = now()
     confirmed = None if today is None else today.date()
     with opened_platform() as platform:
+        at = platform.ledger.now()
         if delete:
             recorded = clock.recorded_instants(platform, tables(platform))
             clock.require_believable(at, clock.present_instants(platform), recorded, confirmed)

@@ -35,7 +35,7 @@ from backfill_assets.publication.requirements import waits_for
 from backfill_assets.review.kept_diffs import after_publication
 from manifests.errors import LeaseHeld
 from manifests.lifecycle import PUBLISH, RunState
-from resources.ledger.facade import ChunkRecord, ChunkState, now
+from resources.ledger.facade import ChunkRecord, ChunkState
 from resources.logs import also_to
 
 SENSOR_SECONDS = 10
@@ -200,7 +200,7 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
             continue
         if waits_for(platform, record):
             continue
-        if platform.ledger.freezes.ask(record.plan, now()):
+        if platform.ledger.freezes.ask(record.plan, platform.ledger.now()):
             continue
         waited = platform.ledger.freezes.waits_of(record.run_id)
         tried = sum(entry.action == PUBLISH for entry in platform.ledger.publications(record.run_id))

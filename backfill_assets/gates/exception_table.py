@@ -35,7 +35,6 @@ from manifests.model import Mode
 from resources.lakehouse.loads import LOAD_PROPERTY
 from resources.lakehouse.metadata import readable_rows
 from resources.lakehouse.storage import filesystem_of
-from resources.ledger.facade import now
 
 EXCEPTIONS_TABLE = "audit.reconciliation_exceptions"
 COUNTS_PROPERTY = "backfill.exceptions"
@@ -150,7 +149,7 @@ def _write(
     """Have Spark write the first exceptions of a gate; return the files, how many they hold, and how many there are."""
     assert judged.finding.exceptions is not None
     frame = _without_erased(judged.finding.exceptions().select(*EXCEPTION_COLUMNS), concealed)
-    constants = {**origin, "gate": judged.gate, "level": judged.level, "at": now()}
+    constants = {**origin, "gate": judged.gate, "level": judged.level, "at": platform.ledger.now()}
     columns = []
     for field in spark_schema(SCHEMA).fields:
         value = F.lit(constants[field.name]) if field.name in constants else F.col(field.name)

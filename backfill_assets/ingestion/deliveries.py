@@ -21,7 +21,7 @@ from resources.lakehouse.loads import (
     REJECTED_PROPERTY,
     load_to_make,
 )
-from resources.ledger.facade import now, operator
+from resources.ledger.facade import operator
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: flo
     Raises:
         InputRefused: if the load is damaged or too much of it cannot be classified; nothing is written then.
     """
-    at = now().replace(microsecond=0)
+    at = platform.ledger.now().replace(microsecond=0)
     counted = delivery.count(at)
     withheld = platform.policy.protects(table)
     if withheld:

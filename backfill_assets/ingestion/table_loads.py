@@ -40,7 +40,7 @@ from resources.lakehouse.loads import (
     Load,
     load_to_make,
 )
-from resources.ledger.facade import now, operator
+from resources.ledger.facade import operator
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _append_rows(
 
     The quarantine comes first: if this stops between the two, the repetition appends what is missing, and nothing twice.
     """
-    at = now().replace(microsecond=0)
+    at = platform.ledger.now().replace(microsecond=0)
     if rejected:
         quarantine = _quarantined(opened, properties[FILE_PROPERTY], at, repeated)
         platform.lakehouse.append(platform.products.quarantine_of(declared).name, quarantine, properties)

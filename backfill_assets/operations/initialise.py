@@ -22,7 +22,7 @@ from resources.lakehouse.loads import (
     LOAD_PROPERTY,
 )
 from resources.ledger import policy_in_force
-from resources.ledger.facade import now, operator
+from resources.ledger.facade import operator
 
 _FIRST_PARTITION_FIELD = 1000
 
@@ -74,7 +74,9 @@ def make_ledger(platform: Platform) -> None:
         if adopted:
             platform.evidence.adopt([*adopted, GC])
         faults.reach("upgrading.adopted")
-        policy_in_force.install(connection, platform.settings, upgraded=had is not None, by=operator(), at=now())
+        policy_in_force.install(
+            connection, platform.settings, upgraded=had is not None, by=operator(), at=platform.ledger.now()
+        )
 
     platform.ledger.migrate(complete)
     faults.reach("upgrading.migrated")

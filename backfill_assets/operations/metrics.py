@@ -28,7 +28,7 @@ from backfill_assets.worker.chunk_rules import rule_name
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
 from resources import logs
 from resources.files.whole_files import write_whole
-from resources.ledger.facade import ChunkState, now
+from resources.ledger.facade import ChunkState
 from resources.ledger.figures import RunFigures
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class LedgerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric that has a value."""
-        at = now()
+        at = self._platform.ledger.now()
         found = self._platform.ledger.figures(at=at, days=self._days, most=self._most)
         made = families()
         for (table, mode, state), number in sorted(found.counts.items()):

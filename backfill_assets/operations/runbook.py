@@ -44,7 +44,6 @@ from resources.ledger.facade import (
     PublicationRecord,
     RunRecord,
     chunks_of,
-    now,
 )
 
 TITLES = (
@@ -361,7 +360,7 @@ class _Book(RunOnRecord):
         policy = OnConflict.REFUSE if terms is None else terms.on_conflict
         if terms is not None and policy is OnConflict.WAIT:
             until = self._record.updated_at + timedelta(minutes=terms.wait_minutes)
-            if now() < until:
+            if self._platform.ledger.now() < until:
                 facts.append(
                     f"onConflict WAIT: until {instant_text(until)} for the other change to be undone, then it is rejected"
                 )
@@ -462,7 +461,7 @@ class _Book(RunOnRecord):
             return StepState.LATER, ["once the run is over"], []
         superseded = self._state is RunState.SUPERSEDED
         days = settings.keep_superseded_days if superseded else settings.keep_dead_runs_days
-        if not lapsed(record, settings, now()):
+        if not lapsed(record, settings, self._platform.ledger.now()):
             until = record.updated_at + timedelta(days=days)
             return (
                 StepState.LATER,

@@ -34,7 +34,7 @@ from manifests.series import series_of
 from resources import actors, logs, sinks
 from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import Scope
-from resources.ledger.facade import RunRecord, now, operator
+from resources.ledger.facade import RunRecord, operator
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     with refused.kept():
         pinned = _PinnedRows(platform, target, manifest, references)
         contract = contract_of(target, pinned, lambda error: error is pinned.unreadable)
-    policy, run_clock = platform.policy, now()
+    policy, run_clock = platform.policy, platform.ledger.now()
     keep = keep and not refused.number
     if keep:
         platform.ledger.policies.keep(policy.hash, shown(policy))
@@ -260,7 +260,7 @@ def replanned(platform: Platform, target: TargetTable, plan: Plan) -> Plan:
         corrections_base_snapshot_id=_corrections_snapshot(platform, target) if plan.corrections is not None else None,
         source_snapshot_id=source.snapshot_id,
         source_committed_at=source.committed_at,
-        run_clock=now(),
+        run_clock=platform.ledger.now(),
     )
 
 
@@ -283,7 +283,7 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
         with refused.kept():
             platform.products.target(table)
     if target is not None:
-        today = now().date()
+        today = platform.ledger.now().date()
         draft = RunManifest.model_validate(
             {
                 "runId": "draft",

@@ -23,7 +23,7 @@ from manifests.canonical import plain
 from manifests.errors import LeaseHeld, Problem, PublicationDeferred, PublicationRefused, Refused
 from manifests.lifecycle import ACCEPT, REINSTATE, ROLLBACK
 from resources import logs
-from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord, now, operator
+from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord, operator
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -156,7 +156,10 @@ def tell_the_world(platform: Platform, record: RunRecord, done: Published, actio
         try:
             sink = platform.sinks.open(name, mode=record.plan.mode, manifest=record.manifest, action=action)
             sink.send(
-                record.run_id, action, now(), facts | {"measured": _totals(platform.ledger.chunks(record.run_id))}
+                record.run_id,
+                action,
+                platform.ledger.now(),
+                facts | {"measured": _totals(platform.ledger.chunks(record.run_id))},
             )
         except Refused as refusal:
             platform.sinks.record_outcome(record.manifest, name, action, "FAILED", str(refusal))

@@ -17,7 +17,7 @@ from manifests.errors import Problem, PublicationDeferred, PublicationRefused
 from manifests.kinds import FIRST_OUTPUT
 from manifests.lifecycle import PUBLISH, RunState
 from manifests.model import OnConflict
-from resources.ledger.facade import now, operator
+from resources.ledger.facade import operator
 from resources.ledger.leases import Lease
 
 
@@ -37,7 +37,7 @@ def settle_conflict(platform: Platform, change: Change, conflicts: list[str], le
     if terms is not None and policy is OnConflict.WAIT:
         since = change.record.updated_at
         until = since + timedelta(minutes=terms.wait_minutes)
-        if now() < until:
+        if platform.ledger.now() < until:
             raise PublicationDeferred(
                 Problem(what, f"it waits until {until:%Y-%m-%d %H:%M} UTC for the other change to be undone", again)
             )

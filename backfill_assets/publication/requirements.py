@@ -23,7 +23,7 @@ from manifests.policy import Role
 from manifests.series import step_id
 from resources.lakehouse.facade import Commit
 from resources.ledger import judged, launches, stops
-from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, now
+from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord
 
 
 def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, list[ChunkRecord]]:
@@ -211,7 +211,7 @@ def require_thawed(platform: Platform, record: RunRecord) -> None:
     Raises:
         PublicationDeferred: naming each freeze, until the last of them has ended.
     """
-    frozen = platform.ledger.freezes.ask(record.plan, now())
+    frozen = platform.ledger.freezes.ask(record.plan, platform.ledger.now())
     if frozen:
         raise PublicationDeferred(
             Problem(
@@ -260,7 +260,7 @@ def waits_for(platform: Platform, record: RunRecord) -> str | None:
     terms = record.plan.conflict
     if terms is None or terms.on_conflict is not OnConflict.WAIT:
         return None
-    if now() >= record.updated_at + timedelta(minutes=terms.wait_minutes):
+    if platform.ledger.now() >= record.updated_at + timedelta(minutes=terms.wait_minutes):
         return None
     conflicts = [] if change.expired_bases else change.strategy.conflicts(change)
     return f"{len(conflicts)} chunk(s) have changed: {in_words(conflicts)}" if conflicts else None

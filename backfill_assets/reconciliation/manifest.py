@@ -22,7 +22,7 @@ from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest
 from manifests.reading import manifest_from
-from resources.ledger.facade import RunRecord, now, operator
+from resources.ledger.facade import RunRecord, operator
 
 
 def policy_of(target: TargetTable) -> ReconciliationPolicy:
@@ -61,7 +61,7 @@ def manifest_of(
     else:
         start, end = aligned(target.chunking, days.start, days.end)
     chosen = list(gates) or policy.gates
-    at = now()
+    at = platform.ledger.now()
     source = "its current snapshot" if source_snapshot_id is None else f"snapshot {source_snapshot_id}"
     return manifest_from(
         {

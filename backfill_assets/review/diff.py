@@ -49,7 +49,7 @@ from manifests.lifecycle import RunState
 from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import DIFF_PROPERTY, RUN_PROPERTY, local_path
 from resources.lakehouse.storage import Storage, place_of
-from resources.ledger.facade import STAGED, ChunkRecord, RunRecord, now, operator
+from resources.ledger.facade import STAGED, ChunkRecord, RunRecord, operator
 from resources.spark.chunk_work import ThisProcess, Weighed
 
 LARGEST, SAMPLE = 5, 1
@@ -229,7 +229,7 @@ def _compared(
         largest=[row for name in values for kind in reversed(KINDS) for row in kept.largest.get(f"{name}|{kind}", [])],
         sample=[_without_place(row) for row in sorted(kept.sample, key=_by_chunk)],
         kept={"largest": keep[0], "sample": keep[1]},
-        made_at=plain(now()),
+        made_at=plain(platform.ledger.now()),
         made_by=operator(),
         concealed=sum(result.concealed for result in by_chunk.values()),
     )

@@ -32,7 +32,6 @@ from manifests.model import Mode
 from resources import actors, logs
 from resources.actors import Channel
 from resources.ledger import stops
-from resources.ledger.facade import now
 from resources.ledger.stops import Stop
 
 if TYPE_CHECKING:
@@ -281,7 +280,19 @@ class Launch:
             elif number is signal.SIGTERM and self._platform.ledger.run(self.run_id).mode == Mode.LIVE:
                 # a service that is restarted: LIVE is launched by its schedule, and nobody has decided against that
                 self.ended = True
-                self._note(Stop(0, self.run_id, by, through, "its process was ended", "", now(), None, None))
+                self._note(
+                    Stop(
+                        0,
+                        self.run_id,
+                        by,
+                        through,
+                        "its process was ended",
+                        "",
+                        self._platform.ledger.now(),
+                        None,
+                        None,
+                    )
+                )
             else:
                 self._note(self._recorded(by, through))
 
@@ -291,7 +302,9 @@ class Launch:
             return self._platform.ledger.stops.stop(self.run_id, by=by, through=through)
         except (Refused, SQLAlchemyError) as error:
             why = error.problems[0].what if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
-            return Stop(0, self.run_id, by, through, f"not put on record: {why}", "", now(), None, None)
+            return Stop(
+                0, self.run_id, by, through, f"not put on record: {why}", "", self._platform.ledger.now(), None, None
+            )
 
     def _look(self) -> None:
         """Ask the ledger and Dagster."""
@@ -333,7 +346,7 @@ class WatchedCommand(Launch):
         """Ask nobody: what a command looks at may be stopped, which is no matter of its own."""
 
     def _recorded(self, by: str, through: str) -> Stop:
-        return Stop(0, self.run_id, by, through, "", "", now(), None, None)
+        return Stop(0, self.run_id, by, through, "", "", self._platform.ledger.now(), None, None)
 
     def _signalled(self, number: signal.Signals) -> None:
         self.signalled = True

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ from manifests.plan import Plan
 from manifests.stages import Stage
 from resources import logs
 from resources.evidence.store import EvidenceStore
-from resources.ledger.facade import Ledger, now
+from resources.ledger.facade import Ledger
 from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings
 
 _log = logging.getLogger(__name__)
@@ -285,7 +286,7 @@ def noted_in(file: Path) -> Callable[[Asked], None]:
     """Return what appends each mutation that was let through to a file: when, who, as what, which."""
 
     def note(asked: Asked) -> None:
-        line = {"at": now(), "user": asked.user, "role": asked.role, "mutations": asked.mutations}
+        line = {"at": datetime.now(UTC), "user": asked.user, "role": asked.role, "mutations": asked.mutations}
         with file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line, default=str) + "\n")
 

@@ -115,7 +115,7 @@ class Acceptances(Part):
             require_plan(found, plan_hash)
             wanted = set(gates)
             _require_waiting_for(connection, found, verdict, wanted)
-            at = instants.now()
+            at = instants.now(connection)
             instants.require_after_run(connection, run_id, at)
             connection.execute(
                 acceptances.insert().values(
@@ -161,7 +161,7 @@ class Acceptances(Part):
             connection.execute(
                 runs.update()
                 .where(runs.c.run_id == run_id, runs.c.state == RunState.STAGED.value)
-                .values(state_reason=why, updated_at=instants.now())
+                .values(state_reason=why, updated_at=instants.now(connection))
             )
 
 

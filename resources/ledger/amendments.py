@@ -60,7 +60,7 @@ class Amendments(Part):
             if token is not None:
                 require_lease(connection, token)
             lock_run(connection, run_id)
-            at = instants.after_decisions(connection, run_id, instants.now())
+            at = instants.after_decisions(connection, run_id, instants.now(connection))
             move_run(connection, run_id, RunState.VALIDATED, RunState.RUNNING, actor, reason)
             last = connection.execute(
                 sa.select(sa.func.max(amendments.c.number)).where(amendments.c.run_id == run_id)

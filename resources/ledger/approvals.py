@@ -157,7 +157,7 @@ class Approvals(Part):
             if approve and own and not self_approval and not break_glass:
                 raise _own_run(run_id, by)
             require_plan(record, plan_hash)
-            at = instants.now()
+            at = instants.now(connection)
             instants.require_after_run(connection, run_id, at)
             decided = DecisionKind.APPROVED if approve else DecisionKind.REJECTED
             beside = {"comment": comment, "break_glass": break_glass, "policy_hash": policy_hash}
@@ -204,7 +204,7 @@ class Approvals(Part):
                     )
                 )
             require_plan(found, plan_hash)
-            at = instants.now()
+            at = instants.now(connection)
             instants.require_after_run(connection, run_id, at)
             _insert(
                 connection,

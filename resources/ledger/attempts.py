@@ -129,7 +129,7 @@ class Attempts(Part):
                     host=socket.gethostname(),
                     pid=os.getpid(),
                     process=this_process(),
-                    started_at=instants.now(),
+                    started_at=instants.now(connection),
                 )
             )
         return number, prefix
@@ -152,7 +152,7 @@ class Attempts(Part):
             StateMoved: if chunks of the attempt were planned anew since it was opened.
             TransitionRefused: if the attempt has ended for another reason, or the run has moved on.
         """
-        at = instants.now()
+        at = instants.now(self.engine)
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
             stops.refuse_held(connection, run_id)
@@ -193,7 +193,7 @@ class Attempts(Part):
                 .where(
                     attempts.c.run_id == run_id, attempts.c.attempt.in_(gone), attempts.c.state == AttemptState.RUNNING
                 )
-                .values(state=AttemptState.FAILED, ended_at=instants.now(), error="its process ended")
+                .values(state=AttemptState.FAILED, ended_at=instants.now(connection), error="its process ended")
             )
 
     def fail_attempt(
@@ -212,7 +212,7 @@ class Attempts(Part):
         RUNNING to FAILED; where another launch has moved it on meanwhile, that is what it is. An attempt that has ended
         stays as it ended, and its chunk and its run as well: another attempt may be at it by now.
         """
-        at = instants.now()
+        at = instants.now(self.engine)
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
             failed = connection.execute(

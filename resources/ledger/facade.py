@@ -27,7 +27,6 @@ from resources.ledger.chunks import STAGED, ChunkRecord, Chunks, DerivedFiles
 from resources.ledger.erasure_lists import ErasureLists
 from resources.ledger.figures import Figures
 from resources.ledger.freezes import Freezes
-from resources.ledger.instants import now
 from resources.ledger.journaling import Journal
 from resources.ledger.launches import Launches
 from resources.ledger.leases import Leases
@@ -40,7 +39,7 @@ from resources.ledger.runs import RunRecord, Runs, TransitionRecord
 from resources.ledger.sink_requests import SinkRequests
 from resources.ledger.stops import Stops
 from resources.ledger.ticks import Ticks
-from resources.ledger.transactions import make_engine
+from resources.ledger.transactions import Clock, make_engine
 from resources.ledger.verdicts import RAISED, GatedChunk, Verdict, Verdicts
 from resources.ledger.watermarks import Watermarks
 
@@ -63,7 +62,6 @@ __all__ = [
     "TransitionRecord",
     "Verdict",
     "chunks_of",
-    "now",
     "open_ledger",
     "operator",
 ]
@@ -81,9 +79,9 @@ class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdict
     package.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
         self.url = url
-        super().__init__(_engine(url))
+        super().__init__(_engine(url, clock))
         self.journal = Journal(self.engine)
         self.stops = Stops(self.engine)
         self.launches = Launches(self.engine)
@@ -134,6 +132,10 @@ class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdict
                 require_lease(connection, token)
             yield Moment(connection)
 
+    def now(self) -> datetime:
+        """Return the present instant (UTC) by the ledger's clock."""
+        return instants.now(self.engine)
+
     def latest(self) -> datetime:
         """Return now, or the newest instant on record where the clock stands before it."""
         with self.engine.connect() as connection:
@@ -172,9 +174,9 @@ class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdict
         schema.require_current(self.engine)
 
 
-def _engine(url: str) -> sa.Engine:
+def _engine(url: str, clock: Clock | None) -> sa.Engine:
     try:
-        return make_engine(url)
+        return make_engine(url, clock)
     except (ValueError, TypeError) as error:
         raise EnvironmentRefused(
             Problem(

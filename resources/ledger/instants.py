@@ -6,7 +6,7 @@ before what it is about, and no change of a target before the one that it follow
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
@@ -24,6 +24,7 @@ from resources.ledger.tables import (
     transitions,
     verdicts,
 )
+from resources.ledger.transactions import LedgerEngine
 
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far the clocks of two machines may be apart before it is said."""
@@ -41,9 +42,11 @@ _MOMENT = timedelta(microseconds=1)
 """What instants of a ledger differ by at least."""
 
 
-def now() -> datetime:
-    """The present instant, UTC."""
-    return datetime.now(UTC)
+def now(of: sa.Connection | sa.Engine) -> datetime:
+    """Return the present instant (UTC) by the clock that a ledger was opened with."""
+    engine = of.engine
+    assert isinstance(engine, LedgerEngine)
+    return engine.clock()
 
 
 def of_server(connection: sa.Connection) -> datetime:
@@ -54,7 +57,7 @@ def of_server(connection: sa.Connection) -> datetime:
 
 def latest(connection: sa.Connection) -> datetime:
     """Return now, or the newest instant on record where the clock stands before it."""
-    newest = now()
+    newest = now(connection)
     for column in _OF_ALL:
         recorded: datetime | None = connection.execute(sa.select(sa.func.max(column))).scalar()
         newest = newest if recorded is None else max(newest, recorded)
@@ -72,7 +75,7 @@ def after_changes_of(connection: sa.Connection, target: str) -> datetime:
         .join(runs, runs.c.run_id == publications.c.run_id)
         .where(runs.c.target == target, publications.c.state == PublicationState.COMMITTED)
     ).scalar()
-    present = now()
+    present = now(connection)
     with legible("ledger publications of " + target):  # the calendar's last instant has none after it
         return present if newest is None else max(present, newest + _MOMENT)
 

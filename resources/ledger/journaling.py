@@ -10,7 +10,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,6 +20,7 @@ from sqlalchemy.sql.dml import Delete, Insert, Update
 from manifests.canonical import canonical_json_of_plain
 from manifests.errors import EnvironmentRefused, Problem
 from resources.evidence.chain import Chain, Link
+from resources.ledger import instants
 from resources.ledger.journal import CHAIN, EVENT, NOTHING, chain_of, newest, newest_link, said_by, wrong_in
 from resources.ledger.journaled_rows import (
     INSTALLATION,
@@ -233,7 +233,7 @@ def _write(
 ) -> Link:
     last = _last(connection)
     number, previous = (1, NOTHING) if last is None else (last.number + 1, last.hash)
-    at = datetime.now(UTC)
+    at = instants.now(connection)
     said: dict[str, Any] = {
         "number": number,
         "previous": previous,

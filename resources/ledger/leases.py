@@ -172,7 +172,7 @@ class Leases:
         asked for its clock, which all hosts share; SQLite has this machine's.
         """
         server = connection.dialect.name == "postgresql"
-        present = instants.of_server(connection) if server else instants.now()
+        present = instants.of_server(connection) if server else instants.now(connection)
         newest = [one for one in _newest(connection, target) if one < _LAST - self._lasts]
         return max(present, *newest) if newest else present
 

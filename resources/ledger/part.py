@@ -59,6 +59,6 @@ class Part:
         try:
             with self.engine.begin() as connection:
                 if connection.execute(sa.select(table.c.hash).where(table.c.hash == key)).scalar() is None:
-                    connection.execute(table.insert().values(hash=key, at=instants.now(), **values))
+                    connection.execute(table.insert().values(hash=key, at=instants.now(connection), **values))
         except sa.exc.IntegrityError:
             return  # somebody else kept the same at the same moment

@@ -148,7 +148,7 @@ class Publications(Part):
                     token=token,
                     actor=actor,
                     **actors.columns(actor),
-                    started_at=instants.now(),
+                    started_at=instants.now(connection),
                 )
             )
             assert result.inserted_primary_key is not None
@@ -160,7 +160,7 @@ class Publications(Part):
             connection.execute(
                 publications.update()
                 .where(publications.c.id == publication, publications.c.state == PublicationState.INTENT)
-                .values(state=PublicationState.REFUSED, note=note, ended_at=instants.now())
+                .values(state=PublicationState.REFUSED, note=note, ended_at=instants.now(connection))
             )
 
     def _before_locking(self, run_id: str) -> tuple[Plan, str]:
@@ -305,7 +305,11 @@ def _abandon(connection: sa.Connection, run_id: str, action: str) -> None:
     connection.execute(
         publications.update()
         .where(publications.c.run_id == run_id, publications.c.action == action, is_open)
-        .values(state=ABANDONED, note="it did not say what came of it; a later entry does", ended_at=instants.now())
+        .values(
+            state=ABANDONED,
+            note="it did not say what came of it; a later entry does",
+            ended_at=instants.now(connection),
+        )
     )
 
 

@@ -98,7 +98,7 @@ class Repairs(Part):
             changed = connection.execute(
                 leases.update()
                 .where(leases.c.id == token, leases.c.ended_at.is_(None))
-                .values(ended_at=instants.now(), ended_how=LOST)
+                .values(ended_at=instants.now(connection), ended_how=LOST)
             )
             return changed.rowcount == 1
 
@@ -142,7 +142,7 @@ class Repairs(Part):
                 .where(
                     attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == AttemptState.RUNNING
                 )
-                .values(state=AttemptState.FAILED, ended_at=instants.now(), error=error)
+                .values(state=AttemptState.FAILED, ended_at=instants.now(connection), error=error)
             )
             return changed.rowcount == 1
 
@@ -152,7 +152,7 @@ class Repairs(Part):
             changed = connection.execute(
                 publications.update()
                 .where(publications.c.id == publication, publications.c.state == PublicationState.INTENT)
-                .values(state=state, note=note, ended_at=instants.now())
+                .values(state=state, note=note, ended_at=instants.now(connection))
             )
             return changed.rowcount == 1
 
@@ -180,7 +180,7 @@ class Repairs(Part):
                     digest=None,
                     measures="{}",
                     error=why,
-                    updated_at=instants.now(),
+                    updated_at=instants.now(connection),
                 )
             )
             if changed.rowcount != 1:

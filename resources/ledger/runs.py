@@ -111,7 +111,7 @@ class Runs(Part):
             return self._record_plan(manifest, plan, actor)
 
     def _record_plan(self, manifest: RunManifest, plan: Plan, actor: str) -> RunRecord:
-        at = instants.now()
+        at = instants.now(self.engine)
         values = {
             "kind": manifest.kind.value,
             "mode": plan.mode.value,
@@ -319,7 +319,7 @@ def move_run(
         TransitionRefused: if the lifecycle does not allow it.
     """
     check_transition(run_id, current, wanted)
-    at = instants.now()
+    at = instants.now(connection)
     changed = connection.execute(
         runs.update()
         .where(runs.c.run_id == run_id, runs.c.state == current.value)

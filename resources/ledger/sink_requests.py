@@ -50,7 +50,7 @@ class SinkRequests(Part):
                     action=action,
                     decision=decision,
                     reason=reason,
-                    at=instants.now(),
+                    at=instants.now(connection),
                 )
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
@@ -17,6 +17,7 @@ from manifests.errors import Problem, RunStopped, TransitionRefused
 from manifests.lifecycle import AttemptState, PublicationState, RunState
 from manifests.text import visible
 from resources import actors
+from resources.ledger import instants
 from resources.ledger.locks import lock_run
 from resources.ledger.part import Part
 from resources.ledger.tables import attempts, launches, publications, runs, stops
@@ -62,7 +63,7 @@ class Stops(Part):
         """
         if problems := actors.no_name(by) + actors.no_reason(reason):
             raise TransitionRefused(problems)
-        at = datetime.now(UTC)
+        at = instants.now(self.engine)
         with self.engine.begin() as connection:
             lock_run(connection, run_id)
             state = connection.execute(sa.select(runs.c.state).where(runs.c.run_id == run_id)).scalar()
@@ -127,8 +128,8 @@ class Stops(Part):
                 for found in reversed(holding):
                     _refuse_earlier(found, asked_at, tolerance, knows)
                 open_ones = stops.update().where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None))
-                connection.execute(open_ones.values(resumed_at=datetime.now(UTC), resumed_by=by))
-            connection.execute(launches.insert().values(run_id=run_id, launched_by=by, at=datetime.now(UTC)))
+                connection.execute(open_ones.values(resumed_at=instants.now(connection), resumed_by=by))
+            connection.execute(launches.insert().values(run_id=run_id, launched_by=by, at=instants.now(connection)))
             return _newest(connection, run_id)
 
     def newest_launch(self, run_id: str) -> datetime | None:

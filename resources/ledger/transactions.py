@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,19 @@ _POSIX_LOCK = 8
 """Columns of a line in /proc/locks."""
 
 
+Clock = Callable[[], datetime]
+"""Tells the present instant, UTC."""
+
+
+def system_clock() -> datetime:
+    """Return the present instant by the clock of this machine."""
+    return datetime.now(UTC)
+
+
 class LedgerEngine(sa.Engine):
-    """An engine whose `begin()` writes; see the module."""
+    """An engine whose `begin()` writes, and whose rows are dated by one clock; see the module."""
+
+    clock: Clock = staticmethod(system_clock)
 
     @contextmanager
     def begin(self) -> Iterator[sa.Connection]:
@@ -52,8 +64,8 @@ class LedgerEngine(sa.Engine):
                 yield connection
 
 
-def make_engine(url: str) -> LedgerEngine:
-    """Return the engine of a ledger, whose transactions begin as the module says.
+def make_engine(url: str, clock: Clock | None = None) -> LedgerEngine:
+    """Return the engine of a ledger, whose transactions begin as the module says; by this machine's clock, if none is given.
 
     Raises:
         ModuleNotFoundError, sqlalchemy.exc.NoSuchModuleError: if the driver that the URL names is not installed.
@@ -64,6 +76,8 @@ def make_engine(url: str) -> LedgerEngine:
     options: dict[str, Any] = {"connect_args": {"timeout": READ_WAIT}} if is_sqlite else server
     made = sa.create_engine(url, **options)
     engine = LedgerEngine(made.pool, made.dialect, made.url)
+    if clock is not None:
+        engine.clock = clock
     if is_sqlite:
         sa.event.listen(engine, "do_connect", requiring_files(url, "the ledger"))
         sa.event.listen(engine, "connect", _sqlite_connect)

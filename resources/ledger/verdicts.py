@@ -63,7 +63,7 @@ class Verdicts(Part):
 
     def record_gated(self, run_id: str, gated: Sequence[GatedChunk]) -> None:
         """Record what the gates measured, and their verdicts, for chunks of one pass."""
-        at = instants.now()
+        at = instants.now(self.engine)
         with self.engine.begin() as connection:
             lock_run(connection, run_id)  # or two passes over the same chunks could wait for each other's rows
             for item in gated:
@@ -97,7 +97,7 @@ class Verdicts(Part):
 
     def record_verdicts(self, run_id: str, found: Sequence[Verdict]) -> None:
         """Record run-level verdicts."""
-        at = instants.now()
+        at = instants.now(self.engine)
         with self.engine.begin() as connection:
             for verdict in found:
                 insert_verdict(connection, run_id, verdict, at)
@@ -111,7 +111,7 @@ class Verdicts(Part):
         Returns False, having recorded nothing, if the run is STAGED no more, or other files are staged: another launch has
         judged it meanwhile, or chunks of it were computed again.
         """
-        at = instants.now()
+        at = instants.now(self.engine)
         failed = [verdict.gate for verdict in found if not verdict.passed and not verdict.asks]
         with self.engine.begin() as connection:
             staged = locked_run(connection, run_id).state is RunState.STAGED

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from support import APPROVER, REQUESTER, a_manifest, a_plan, moved, pass_all, planned, stage_all
 
 from manifests.lifecycle import RunState
-from resources.ledger.facade import Ledger, RunRecord, now
+from resources.ledger.facade import Ledger, RunRecord
 from resources.ledger.tables import freezes as freezes_table
+from resources.ledger.transactions import system_clock as now
 
 YEAR = ("2012-01-01", "2012-12-31")
 

@@ -11,8 +11,9 @@ from support import APPROVER, approved, planned
 from manifests.errors import TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import Role
-from resources.ledger import approvals, instants
+from resources.ledger import approvals
 from resources.ledger.facade import Ledger
+from resources.ledger.transactions import LedgerEngine, system_clock
 
 RUN = "restate-2012"
 Clock = Callable[[timedelta], None]
@@ -21,10 +22,9 @@ Clock = Callable[[timedelta], None]
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Set the clock of whoever decides, from what it is."""
-    real = instants.now
 
     def move(by: timedelta) -> None:
-        monkeypatch.setattr(instants, "now", lambda: real() + by)
+        monkeypatch.setattr(LedgerEngine, "clock", staticmethod(lambda: system_clock() + by))
 
     return move
 

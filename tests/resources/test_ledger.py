@@ -36,10 +36,10 @@ from manifests.errors import EnvironmentRefused, InputRefused, Refused, StateMov
 from manifests.lifecycle import RunState
 from manifests.plan import Plan
 from manifests.staged_file import StagedFile
-from resources.ledger import instants
 from resources.ledger.facade import ChunkState, Ledger, RunRecord, Verdict, open_ledger, operator
 from resources.ledger.tables import chunks, metadata, publications
 from resources.ledger.tables import runs as runs_table
+from resources.ledger.transactions import LedgerEngine
 
 RUN = "restate-2012"
 CHUNKS = ["2012-01", "2012-02", "2012-03"]
@@ -872,7 +872,7 @@ def test_changes_are_on_record_in_their_order_though_the_clock_is_set_back(
         published(ledger, run_id)
     rolled_back(ledger, "run-two")
     published(ledger, "run-three")
-    monkeypatch.setattr(instants, "now", lambda: datetime.now(UTC) - timedelta(hours=1))
+    monkeypatch.setattr(LedgerEngine, "clock", staticmethod(lambda: datetime.now(UTC) - timedelta(hours=1)))
     again = ledger.open_publication("run-two", "reinstate", 101, "root", REQUESTER)
     ledger.accept("run-two", again, snapshot_id=102, added=3, removed=2, actor=REQUESTER)
     assert states(ledger, "run-one", "run-two", "run-three") == ["SUPERSEDED", "PUBLISHED", "SUPERSEDED"]

@@ -36,8 +36,9 @@ from manifests import plan as plans
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, StateMoved
 from manifests.lifecycle import RunState
-from resources.ledger.facade import Ledger, now
+from resources.ledger.facade import Ledger
 from resources.ledger.tables import runs
+from resources.ledger.transactions import system_clock as now
 
 RUN = "restate-2012"
 SOON = 2.0

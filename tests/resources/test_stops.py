@@ -11,8 +11,9 @@ from support import REQUESTER, approved, pass_all, planned, stage_all, staged_fi
 from manifests.errors import RunStopped, TransitionRefused
 from manifests.lifecycle import RunState
 from resources.ledger import stops
-from resources.ledger.facade import Ledger, RunRecord, now
+from resources.ledger.facade import Ledger, RunRecord
 from resources.ledger.instants import CLOCK_TOLERANCE
+from resources.ledger.transactions import system_clock as now
 
 
 def stop(ledger: Ledger, run_id: str = "run", by: str = "olga") -> stops.Stop:

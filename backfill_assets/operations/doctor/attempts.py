@@ -13,7 +13,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, outcome
 from backfill_assets.operations.doctor.views import legible_runs
 from backfill_assets.publication.recording import PROCESS_ENDED
-from resources.ledger.facade import RunRecord, now
+from resources.ledger.facade import RunRecord
 from resources.processes import has_ended, is_busy
 
 SILENT_AFTER = timedelta(days=1)
@@ -41,7 +41,7 @@ def _attempts_of(platform: Platform, record: RunRecord) -> Iterator[Disagreement
                 f"record that it ended; `backfill run {record.run_id}` goes on from what is staged",
                 partial(_end_attempt, platform, record.run_id, number),
             )
-        elif not is_busy(attempt) and attempt.started_at < now() - SILENT_AFTER:
+        elif not is_busy(attempt) and attempt.started_at < platform.ledger.now() - SILENT_AFTER:
             yield Disagreement(
                 "attempt-elsewhere",
                 where,

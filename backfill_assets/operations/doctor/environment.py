@@ -10,13 +10,12 @@ from collections.abc import Iterator
 
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
-from resources.ledger.facade import now
 from resources.ledger.instants import CLOCK_TOLERANCE
 
 
 def clock_behind(platform: Platform) -> Iterator[Disagreement]:
     """Find that the ledger has records of a time that has not come yet by this machine's clock."""
-    here = now()
+    here = platform.ledger.now()
     ahead = {name: at for name, at in platform.ledger.repairs.newest_instants().items() if at > here + CLOCK_TOLERANCE}
     if ahead:
         name, at = max(ahead.items(), key=lambda item: item[1])

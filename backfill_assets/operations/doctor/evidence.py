@@ -25,7 +25,7 @@ from manifests.text import visible
 from resources.files.kept_files import open_kept
 from resources.lakehouse.facade import EVIDENCE_PROPERTY
 from resources.lakehouse.metadata import UnreadableMetadata
-from resources.ledger.facade import BEFORE, RunRecord, now
+from resources.ledger.facade import BEFORE, RunRecord
 
 COMPARING = timedelta(minutes=15)
 """How long after a publication its diff is not missed: a process may be at it."""
@@ -187,7 +187,7 @@ def missing_diffs(platform: Platform) -> Iterator[Disagreement]:
 def _just_published(platform: Platform, run_id: str) -> bool:
     """Whether the process that has published a run may be comparing its rows."""
     done = [one.landed_at for one in platform.ledger.landed(run_id)]
-    return bool(done) and now() - max(done) < COMPARING
+    return bool(done) and platform.ledger.now() - max(done) < COMPARING
 
 
 def _keep_diff(platform: Platform, run_id: str) -> str:

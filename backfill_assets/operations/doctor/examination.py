@@ -118,7 +118,8 @@ def _look_at_target(platform: Platform, name: str, target: TargetTable | None) -
 def _examine_target(
     platform: Platform, target: TargetTable, runs: Sequence[RunRecord], known: frozenset[str]
 ) -> Iterator[Disagreement]:
-    at_it = {held.run_id: held for held in platform.ledger.repairs.open_leases() if is_at_it(held, target)}
+    at = platform.ledger.now()
+    at_it = {held.run_id: held for held in platform.ledger.repairs.open_leases() if is_at_it(held, target, at)}
     views = {}
     for name in target.changed_tables:
         try:

@@ -11,7 +11,6 @@ from functools import partial
 
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, outcome
-from resources.ledger.facade import now
 from resources.processes import is_busy
 
 _CLOCKS_APART = timedelta(days=1)
@@ -31,7 +30,7 @@ def wrong_leases(platform: Platform) -> Iterator[Disagreement]:
             else "find out who has changed it, and put back what was there; it has ended, and holds nobody up",
             partial(_lose_lease, platform, number) if is_open else None,
         )
-    longest = now() + timedelta(seconds=platform.settings.lease_seconds) + _CLOCKS_APART
+    longest = platform.ledger.now() + timedelta(seconds=platform.settings.lease_seconds) + _CLOCKS_APART
     for held in platform.ledger.repairs.open_leases():
         if held.expires_at > longest:
             yield Disagreement(
@@ -46,7 +45,7 @@ def wrong_leases(platform: Platform) -> Iterator[Disagreement]:
                 else f"find out who has written it, and that no such process lives; {_END_LEASE}",
                 None if is_busy(held) else partial(_lose_lease, platform, held.id),
             )
-        if held.expires_at < now():
+        if held.expires_at < platform.ledger.now():
             yield Disagreement(
                 "lease-expired",
                 f"{held.target} lease {held.id}",
@@ -68,7 +67,7 @@ def _lose_lease(platform: Platform, token: int) -> str:
 def freezes_over(platform: Platform) -> Iterator[Disagreement]:
     """Find freezes whose time is over and that nobody has ended."""
     for freeze in platform.ledger.repairs.open_freezes():
-        if freeze.until_at < now():
+        if freeze.until_at < platform.ledger.now():
             yield Disagreement(
                 "freeze-over",
                 f"{freeze.target} freeze {freeze.id}",
@@ -81,4 +80,4 @@ def freezes_over(platform: Platform) -> Iterator[Disagreement]:
 
 
 def _end_freeze(platform: Platform, freeze: int) -> str:
-    return outcome(platform.ledger.repairs.end_freeze(freeze, now()), "ended")
+    return outcome(platform.ledger.repairs.end_freeze(freeze, platform.ledger.now()), "ended")

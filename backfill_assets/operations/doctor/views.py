@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -16,7 +17,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from resources.lakehouse.storage import Storage
 from resources.ledger.cells import IllegibleRow
-from resources.ledger.facade import RunRecord, now
+from resources.ledger.facade import RunRecord
 from resources.ledger.leases import LeaseRecord
 from resources.processes import has_ended
 
@@ -57,6 +58,6 @@ def legible_runs(platform: Platform) -> list[RunRecord]:
     return found
 
 
-def is_at_it(held: LeaseRecord, target: TargetTable) -> bool:
+def is_at_it(held: LeaseRecord, target: TargetTable, at: datetime) -> bool:
     """Whether a lease that nobody has ended is one of a target that holds, and of a process that may live."""
-    return held.target == target.name and held.expires_at >= now() and not has_ended(held)
+    return held.target == target.name and held.expires_at >= at and not has_ended(held)
