@@ -13,6 +13,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import replanned
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.publication.change import Change
+from manifests.chunks import in_words
 from manifests.errors import Problem, PublicationDeferred, PublicationRefused
 from manifests.kinds import FIRST_OUTPUT
 from manifests.lifecycle import PUBLISH, RunState
@@ -30,8 +31,7 @@ def settle_conflict(platform: Platform, change: Change, conflicts: list[str], le
         PublicationDeferred: the run waits, or must be computed again where it was planned anew.
     """
     run_id, terms = change.record.run_id, change.plan.conflict
-    shown = ", ".join(conflicts[:10]) + (" …" if len(conflicts) > 10 else "")  # noqa: PLR2004
-    what = f"{len(conflicts)} chunk(s) of {change.target.name} have changed since '{run_id}' was planned: {shown}"
+    what = f"{len(conflicts)} chunk(s) of {change.target.name} have changed since '{run_id}' was planned: {in_words(conflicts)}"
     again = "plan the change again, under a new run id, on the table as it is now"
     policy = OnConflict.REFUSE if terms is None else terms.on_conflict
     if terms is not None and policy is OnConflict.WAIT:

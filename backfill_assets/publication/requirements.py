@@ -156,10 +156,9 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
         or verdict.attempt != chunk.attempt
     ]
     if open_chunks or len(chunks) != len(plan.chunks):
-        shown = ", ".join(open_chunks[:10]) + (" …" if len(open_chunks) > 10 else "")  # noqa: PLR2004
         problems.append(
             Problem(
-                f"{len(open_chunks)} chunk(s) have not passed their gate: {shown}",
+                f"{len(open_chunks)} chunk(s) have not passed their gate: {in_words(open_chunks)}",
                 "every planned chunk is staged and has passed",
                 "run or repair them",
             )

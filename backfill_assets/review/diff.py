@@ -44,6 +44,7 @@ from backfill_assets.worker.chunk_diff import (
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED
 from backfill_assets.worker.sums import value_columns
 from manifests.canonical import plain
+from manifests.chunks import in_words
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.staged_file import StagedFile
@@ -156,10 +157,9 @@ def _require_staged(platform: Platform, run_id: str) -> tuple[RunRecord, list[Ch
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
     open_chunks = [chunk.chunk for chunk in chunks if chunk.state not in STAGED]
     if open_chunks or len(chunks) != len(record.plan.chunks):
-        shown = ", ".join(open_chunks[:10]) + (" …" if len(open_chunks) > 10 else "")  # noqa: PLR2004
         raise InputRefused(
             Problem(
-                f"run '{run_id}' is {record.state}; {len(open_chunks)} of {len(chunks)} chunks are not staged: {shown}",
+                f"run '{run_id}' is {record.state}; {len(open_chunks)} of {len(chunks)} chunks are not staged: {in_words(open_chunks)}",
                 "a run is compared once all of it is staged",
                 _what_helps(record),
             )
@@ -260,7 +260,7 @@ def _require_unique(target: TargetTable, by_chunk: Mapping[str, ChunkCompared]) 
     if doubled:
         raise InputRefused(
             Problem(
-                f"{len(doubled)} chunk(s) of {target.name} have a key more than once: {', '.join(sorted(doubled)[:10])}",
+                f"{len(doubled)} chunk(s) of {target.name} have a key more than once: {in_words(doubled)}",
                 f"rows are compared by their key ({', '.join(target.key)}), which is unique",
                 "find out who wrote them: publications of this project are gated for it",
             )

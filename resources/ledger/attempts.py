@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 import sqlalchemy as sa
 
 from manifests.canonical import canonical_json
+from manifests.chunks import in_words
 from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, AttemptState, ChunkState, RunState, check_transition
 from manifests.staged_file import StagedFile
@@ -259,7 +260,7 @@ class Attempts(Part):
             found = connection.execute(sa.select(chunks.c.chunk, chunks.c.state).where(chunks.c.run_id == run_id)).all()
             failed = sorted(row.chunk for row in found if row.state == ChunkState.FAILED)
             if failed and record.state in {RunState.RUNNING, RunState.STAGED}:
-                reason = f"{len(failed)} chunk(s) failed: {', '.join(failed[:10])}"
+                reason = f"{len(failed)} chunk(s) failed: {in_words(failed)}"
                 move_run(connection, run_id, record.state, RunState.FAILED, actor, reason)
                 return RunState.FAILED
             all_staged = all(row.state in STAGED for row in found)

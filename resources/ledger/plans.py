@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
+from manifests.chunks import in_words
 from manifests.errors import Problem, StateMoved
 from manifests.plan import Plan, plan_from_json
 from resources.ledger.cells import Text, legible
@@ -72,10 +73,9 @@ def planned_anew(run_id: str, plan_hash: str) -> StateMoved:
 
 def computed_in_vain(run_id: str, keys: Sequence[str]) -> StateMoved:
     """Return what a launch is told that computes chunks by a plan which they have no longer."""
-    shown = ", ".join(keys[:10]) + (" …" if len(keys) > 10 else "")  # noqa: PLR2004
     return StateMoved(
         Problem(
-            f"chunk(s) of run '{run_id}' were planned anew while this launch computed them by their earlier plan: {shown}",
+            f"chunk(s) of run '{run_id}' were planned anew while this launch computed them by their earlier plan: {in_words(keys)}",
             "what is staged of a chunk was computed by the plan that it has",
             f"nothing has failed, and nothing of this attempt is used; `backfill run {run_id}` computes them by the new plan",
         )
