@@ -104,7 +104,10 @@ def in_words(keys: Iterable[str]) -> str:
     if not ordered:
         return "none"
     chunking = Chunking.MONTH if _KEY[Chunking.MONTH].fullmatch(ordered[0]) else Chunking.DAY
-    first, last = first_day(chunking, ordered[0]), first_day(chunking, ordered[-1])
+    try:
+        first, *_, last = [first_day(chunking, key) for key in (ordered[0], *ordered)]
+    except InputRefused:  # a row that was changed by hand names no chunk
+        return ", ".join(ordered[:_STRETCHES_NAMED])
     stretches: list[list[str]] = []
     missing: list[str] = []
     there, follows = set(ordered), 0

@@ -151,3 +151,8 @@ def test_what_is_no_key_of_the_chunking_is_refused_with_an_example(chunking: Chu
 )  # fmt: skip
 def test_chunks_with_gaps_are_not_said_as_if_they_had_none(keys: list[str], said: str) -> None:
     assert in_words(keys) == said
+
+
+@pytest.mark.parametrize("odd", ["2010-13", "zzz", "", "2010-02-01"])
+def test_what_is_no_chunk_is_named_as_it_is(odd: str) -> None:
+    assert in_words(["2010-01", odd]) == ", ".join(sorted(["2010-01", odd]))
