@@ -84,6 +84,7 @@ def test_the_same_command_after_a_kill_at_every_point_ends_as_if_nothing_had_hap
     assert disturbed.plan_hash == ledger.run("disturbed").plan_hash
 
 
+@pytest.mark.check
 def test_a_kill_while_planning_leaves_a_plan_or_none(world: World, tmp_path: Path) -> None:
     file = tmp_path / "planned.json"
     contract = world.manifest("planned", target=world.scope(*CHUNKS))

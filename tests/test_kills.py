@@ -527,6 +527,7 @@ def test_corrections_that_are_planned_anew_stand_on_the_corrections_as_they_are_
     assert by_month == {(2, "faster"), (3, "patient")}  # February was right when it was computed anew
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("point", ["staging.written", "publishing.tagged", "publishing.committed", "undoing.committed"])
 def test_a_clock_that_is_set_back_between_attempts_changes_nothing(
     platform: Platform, twin: Callable[[Case], dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kept: Path, point: str

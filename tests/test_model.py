@@ -624,7 +624,7 @@ def _kind(outcome: BaseException | None) -> type | None:
 
 
 _LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
-TestTableUnderChange = TableUnderChange.TestCase
+TestTableUnderChange = pytest.mark.check(TableUnderChange.TestCase)
 TestTableUnderChange.settings = settings(
     max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "1000" if _LONG else "25")),
     stateful_step_count=30 if _LONG else 12,

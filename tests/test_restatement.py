@@ -83,6 +83,7 @@ def as_rows(frame: pl.DataFrame) -> set[tuple[object, ...]]:
     return set(frame.select("case_id", "clock", "business_date", "started_on", "breach_on", "sla_state").rows())
 
 
+@pytest.mark.check
 def test_history_and_restatement_are_published_as_one_snapshot_each_and_equal_the_oracle(world: World) -> None:
     history = world.published(world.manifest("history", version="2.4.1"))
     assert as_rows(world.rows()) == oracle(world, local=False)
