@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +19,11 @@ from backfill_assets.installation import Platform
 from backfill_assets.staging import executor
 
 os.environ.setdefault("TZ", "UTC")
+_MEMORY = Path("/dev/shm")
+_NEEDED = 4 * 2**30
+"""Bytes: the folders of all tests take some 0.7 GB, whose thousands of small files a disk would be waited for."""
+if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _NEEDED:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 # pytest's processes hand on a width of 80; no test is about the terminal that started it
 os.environ.pop("COLUMNS", None)
 # there is one server in a test process that others are forked from, whoever asks for it first: what it has imported
