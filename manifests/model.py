@@ -271,6 +271,10 @@ class Freeze(Part):
 
     hours: Annotated[int, whole_number(1, 168, "how many hours LIVE waits")]
 
+    def describe(self) -> str:
+        """Say in words what LIVE does."""
+        return f"those to the publish range wait from the approval until the run has ended, at most {self.hours} hours (freeze)"
+
 
 class Progressive(Part):
     """Publish range by range: the manifest is planned as a series of runs, each gated, each after the one before it."""

@@ -42,6 +42,9 @@ class PinnedReference:
     version: str | None
 
 
+_ENTITIES_SHOWN = 5
+
+
 @dataclass(frozen=True)
 class MergeTerms:
     """What a merge recomputes: the entities with source rows that came after a snapshot, or the named ones."""
@@ -52,6 +55,22 @@ class MergeTerms:
     version_column: str
     on_older_version: OlderVersion
 
+    def describe(self) -> list[tuple[str, str]]:
+        """Say in words what is merged, and what becomes of newer rows."""
+        if self.entities is None:
+            which = f"each {self.entity} with source rows that came after snapshot {self.changed_since}"
+        else:
+            shown = ", ".join(self.entities[:_ENTITIES_SHOWN])
+            more = f" and {len(self.entities) - _ENTITIES_SHOWN:,} more" if len(self.entities) > _ENTITIES_SHOWN else ""
+            which = f"{len(self.entities):,} of {self.entity}: {shown}{more}"
+        older = {
+            OlderVersion.REFUSE: "the run fails",
+            OlderVersion.KEEP: "that row stays",
+            OlderVersion.OVERWRITE: "that row is overwritten",
+        }
+        newer = f"{older[self.on_older_version]} ({self.on_older_version})"
+        return [("merges", which), (f"where a row has a newer {self.version_column}", newer)]
+
 
 @dataclass(frozen=True)
 class ConflictTerms:
@@ -60,6 +79,15 @@ class ConflictTerms:
     on_conflict: OnConflict
     max_replans: int
     wait_minutes: int
+
+    def describe(self) -> str:
+        """Say in words what becomes of the run."""
+        match self.on_conflict:
+            case OnConflict.REPLAN:
+                return f"those chunks are planned anew, at most {self.max_replans} time(s) (REPLAN)"
+            case OnConflict.WAIT:
+                return f"the run waits for up to {self.wait_minutes:,} minutes for the other change to be undone (WAIT)"
+        return "the run is refused (REFUSE)"
 
 
 @dataclass(frozen=True)

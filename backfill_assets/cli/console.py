@@ -17,6 +17,7 @@ from backfill_assets.gates.exception_words import worded
 from backfill_assets.review.wording import failed_chunks, of_kind
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
+from manifests.model import Freeze
 from manifests.plan import Plan
 from manifests.stages import Publish, Stage
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, Verdict
@@ -99,7 +100,7 @@ def _may_change(planned: Plan, program: Sequence[Stage]) -> str:
     return f"{tables}, {planned.publish_range.start} to {planned.publish_range.end} ({planned.publish_mode})"
 
 
-def plan(planned: Plan, state: str, program: Sequence[Stage]) -> RenderableType:
+def plan(planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | None = None) -> RenderableType:
     """Show a plan: what it reads, with which code, what it may change, and the stages that it is executed by."""
     references = [
         (
@@ -130,6 +131,9 @@ def plan(planned: Plan, state: str, program: Sequence[Stage]) -> RenderableType:
         *references,
         ("transform", f"{planned.transform} {planned.transform_version}, mode {planned.mode}"),
         ("code", f"backfill-assets {planned.code.package_version}, content {planned.code}"),
+        *(planned.merge.describe() if planned.merge is not None else []),
+        *([("if chunks change meanwhile", planned.conflict.describe())] if planned.conflict is not None else []),
+        *([("live writes", freeze.describe())] if freeze is not None else []),
         ("run clock", planned.run_clock.isoformat()),
         ("run gates", ", ".join(planned.gates)),
         *(planned.data.describe() if planned.data is not None else []),

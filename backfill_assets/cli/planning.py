@@ -65,7 +65,8 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
         ]
         say(told if contract.progressive is not None else told[0])
     else:
-        show(*(show_plan(one, state, program) for (one, state), program in zip(found, programs, strict=True)))
+        of_each = zip(found, programs, strict=True)
+        show(*(show_plan(one, state, program, contract.freeze) for (one, state), program in of_each))
 
 
 def _valid(manifest: Path) -> RunManifest:
