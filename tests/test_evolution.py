@@ -34,7 +34,7 @@ from backfill_assets.declarations.target import (
     TransformVersion,
 )
 from backfill_assets.installation import Platform
-from backfill_assets.operations import doctor
+from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.publication.publisher import publish
 from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
 from backfill_assets.reconciliation.reconcile import reconcile
@@ -142,7 +142,7 @@ def test_a_plan_is_refused_where_table_and_model_differ_and_names_the_column(
         planned(platform, contract)
     said = [problem.what for problem in refused.value.problems]
     assert [text.partition("column ")[2].split()[0].rstrip(",") for text in said] == ["quality", "status"]
-    assert [(one.kind, one.where, one.what) for one in doctor.examine(platform)] == [
+    assert [(one.kind, one.where, one.what) for one in examine(platform)] == [
         ("columns-differ", READINGS, "; ".join(said))
     ]
     other = replace(TARGET, model=ReadingWithAnotherType)

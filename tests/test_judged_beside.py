@@ -27,8 +27,10 @@ from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.ingestion import table_loads
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
-from backfill_assets.operations.doctor import examine
-from backfill_assets.publication.publisher import cancel, publish, reinstate, rollback
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.publication.ending import cancel
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
 from backfill_assets.reconciliation import verdicts
 from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
 from backfill_assets.reconciliation.reconcile import reconcile
