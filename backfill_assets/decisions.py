@@ -253,10 +253,11 @@ def publish(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
+    edition = platform.ledger.edition(run_id)  # before the run is looked at: what is planned anew later is other rows
     with in_the_name_of(platform, run_id, by, comment, break_glass) as person:
         record, policy, rule = run_and_rule(platform, run_id)
         if record.state is RunState.VALIDATED and record.plan.publishes:
-            _decide_publication(platform, record, policy, rule, person, comment, break_glass)
+            _decide_publication(platform, record, policy, rule, person, comment, break_glass, edition)
         return execute_publication(platform, run_id)
 
 
@@ -301,19 +302,11 @@ def accept(
     Raises:
         Refused: if the policy or the publisher does not allow it.
     """
-    with (
-        in_the_name_of(platform, run_id, by, comment, break_glass) as person,
-        _decided(
-            platform,
-            run_id,
-            approvals.ACCEPT,
-            person,
-            comment,
-            break_glass,
-            wanted=accepting.may_be_accepted(platform, run_id),
-        ),
-    ):
-        return accepting.accept(platform, run_id)
+    with in_the_name_of(platform, run_id, by, comment, break_glass) as person:
+        after = changes_on_record(platform, run_id)
+        wanted = accepting.may_be_accepted(platform, run_id)
+        with _decided(platform, run_id, approvals.ACCEPT, person, comment, break_glass, wanted=wanted):
+            return accepting.accept(platform, run_id, after=after)
 
 
 @contextmanager
@@ -415,15 +408,29 @@ def decider(platform: Platform, by: str | None, about: str = "the policy") -> Ac
 
 
 def _decide_publication(
-    platform: Platform, record: RunRecord, policy: Policy, rule: Rule, by: str, comment: str, break_glass: str
+    platform: Platform,
+    record: RunRecord,
+    policy: Policy,
+    rule: Rule,
+    by: str,
+    comment: str,
+    break_glass: str,
+    edition: int,
 ) -> None:
     alone = rule.publisher_differs_from_approver
     require_none(publisher_problems(platform, record, policy, rule, by, break_glass, not_the_approver=alone))
-    _record_publisher(platform, record, policy, approvals.PUBLISH, by, comment, break_glass)
+    _record_publisher(platform, record, policy, approvals.PUBLISH, by, comment, break_glass, edition)
 
 
 def _record_publisher(
-    platform: Platform, record: RunRecord, policy: Policy, decision: str, by: str, comment: str, break_glass: str
+    platform: Platform,
+    record: RunRecord,
+    policy: Policy,
+    decision: str,
+    by: str,
+    comment: str,
+    break_glass: str,
+    edition: int | None = None,
 ) -> None:
     """Record what a publisher decides, unless it is what was decided last: the same command again decides nothing new."""
     newest = next(iter(reversed(platform.ledger.approvals(record.run_id))), None)
@@ -442,4 +449,5 @@ def _record_publisher(
         states={record.state},
         break_glass=break_glass,
         policy_hash=policy.hash,
+        edition=edition,
     )

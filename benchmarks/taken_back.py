@@ -274,8 +274,8 @@ MENDS = (
         (
             Edit(
                 DERIVATION,
-                'tuple(named[path] for path in data["replaced"]),',
-                'tuple(f"{scheme}{path}" for path in data["replaced"]),',
+                "tuple(named[path] for path in result.replaced),",
+                'tuple(f"{scheme}{path}" for path in result.replaced),',
             ),
             Edit(REPLACEMENTS, "    require_present(name, replaced or (), old)\n", ""),
         ),

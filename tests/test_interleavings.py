@@ -55,6 +55,12 @@ from resources.ledger.leases import Leases
 from resources.processes import name_of
 from resources.settings import load_settings
 
+ACTS: dict[str, Any] = {
+    "publish": publication.publish,
+    "rollback": undoing.rollback,
+    "reinstate": undoing.reinstate,
+}
+
 
 @pytest.fixture
 def it(tmp_path: Path) -> Iterator[Installation]:
@@ -616,7 +622,7 @@ def test_corrections_that_others_add_while_those_of_a_change_are_committed_are_n
         return real(table, *args, **values)
 
     with mock.patch.object(commits, "commit_replacement", overtaken):
-        getattr(publication, act)(it.platform, run.run_id)
+        ACTS[act](it.platform, run.run_id)
     assert added
     assert state(it, run) is (RunState.ROLLED_BACK if act == "rollback" else RunState.PUBLISHED)
     assert whose().count("run0") == of_others + 1
@@ -647,7 +653,7 @@ def test_a_change_of_two_tables_is_refused_before_the_first_if_its_corrections_c
     else:
         with table.update_spec() as spec:
             spec.add_identity("name")
-    again = getattr(publication, act)
+    again = ACTS[act]
     if act == "reinstate" and harm in {"renamed column", "other partitions"}:  # the files come back as they were
         again(it.platform, run.run_id)
         assert state(it, run) is RunState.PUBLISHED

@@ -398,7 +398,8 @@ def test_archives_that_are_all_there_is_of_pyspark_stay_on_the_path(tmp_path: Pa
     assert without_own_archives(path) == (path[1:] if installed else path)
 
 
-def test_a_product_that_computes_while_it_is_imported_leaves_no_worker_waiting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", ["", "backfill_assets.worker.chunk_gate,"])
+def test_a_product_that_computes_while_it_is_imported_leaves_no_worker_waiting(tmp_path: Path, own: str) -> None:
     """A worker is forked without the threads of Polars, and would wait for them: it imports the product itself."""
     (tmp_path / "computing.py").write_text(
         "import polars as pl\nTOTAL = pl.LazyFrame({'a': [1, 2]}).select(pl.col('a').sum()).collect()\n"
@@ -406,7 +407,7 @@ def test_a_product_that_computes_while_it_is_imported_leaves_no_worker_waiting(t
     paths = os.pathsep.join([str(Path(__file__).resolve().parent.parent), str(tmp_path)])
     daemon = subprocess.Popen(
         [sys.executable, "-m", "resources.spark.worker_daemon", "pyspark.worker"],
-        env=os.environ | {MODULES_VARIABLE: "computing", "PYTHONPATH": paths},
+        env=os.environ | {MODULES_VARIABLE: f"{own}computing", "PYTHONPATH": paths},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -414,7 +415,7 @@ def test_a_product_that_computes_while_it_is_imported_leaves_no_worker_waiting(t
     try:
         assert daemon.stdout is not None
         assert int.from_bytes(daemon.stdout.read(4), "big") > 0  # its port: it serves
-        assert b"polars" not in Path(f"/proc/{daemon.pid}/maps").read_bytes()
+        assert (b"polars" in Path(f"/proc/{daemon.pid}/maps").read_bytes()) is bool(own)
     finally:
         daemon.kill()
         _, told = daemon.communicate(timeout=60)

@@ -22,7 +22,11 @@ from backfill_assets.publication.announcements import (
 )
 from backfill_assets.publication.leasing import leases_of, publishing_lease
 from backfill_assets.publication.modes import change_of, strategy_of
-from backfill_assets.publication.requirements import require_newest, require_no_staged_row_erased
+from backfill_assets.publication.requirements import (
+    require_newest,
+    require_no_staged_row_erased,
+    require_unchanged_since,
+)
 from manifests.errors import LeaseLost, Problem, PublicationRefused
 from manifests.lifecycle import ACCEPT, RunState
 from resources.ledger.facade import RunRecord, operator
@@ -30,28 +34,36 @@ from resources.ledger.leases import Lease
 
 
 @logged(ACCEPT)
-def accept(platform: Platform, run_id: str) -> Published:
+def accept(platform: Platform, run_id: str, *, after: int | None = None) -> Published:
     """Make a version that was published under its name what main shows.
+
+    Args:
+        platform: the installation.
+        run_id: the run.
+        after: how often the run had changed its tables when it was decided; None: it is decided now.
 
     Raises:
         PublicationRefused: if the run has no such version, or main has moved since it was planned.
+        StateMoved: if others have changed the run since it was decided.
     """
     record, done = _with_version(platform, run_id), None
+    after = changes_on_record(platform, run_id) if after is None else after
     if last_committed(platform, run_id, {ACCEPT}) is None:
         with publishing_lease(platform, record, ACCEPT) as lease:
             record = _with_version(platform, run_id)  # its interrupted rollback may just have been recorded
             # another process may have accepted it just before this one got the lease
             is_done = last_committed(platform, run_id, {ACCEPT}) is not None
-            done = None if is_done else _accept(platform, record, lease)
+            done = None if is_done else _accept(platform, record, lease, after)
     if done is None:
         return already_done(platform, record, {ACCEPT})
     tell_the_world(platform, record, done, ACCEPT, changes_on_record(platform, run_id))
     return done
 
 
-def _accept(platform: Platform, record: RunRecord, lease: Lease) -> Published:
+def _accept(platform: Platform, record: RunRecord, lease: Lease, after: int) -> Published:
     run_id = record.run_id
     change = change_of(platform, record, platform.ledger.chunks(run_id), lease.token)
+    require_unchanged_since(change, ACCEPT, after)
     root = platform.evidence.verify(run_id, bundle_in_use(platform, run_id))
     require_unharmed(platform, run_id)
     number = len(change.committed) + 1

@@ -15,7 +15,7 @@ from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of
 from backfill_assets.staging.executor import require_young
 from manifests.chunks import in_words
-from manifests.errors import Problem, PublicationDeferred, PublicationRefused, Refused
+from manifests.errors import Problem, PublicationDeferred, PublicationRefused, Refused, StateMoved
 from manifests.lifecycle import PUBLISH, DecisionKind, RunState
 from manifests.model import OnConflict
 from manifests.plan import Plan
@@ -94,6 +94,24 @@ def shown_by_others(change: Change) -> Problem | None:
         f"have the table's references put back to what they were, and publish; or `backfill cancel {run_id}`, and restate the "
         "scope with a new run; where the ledger came from a backup, restore a newer one",
     )
+
+
+def require_unchanged_since(change: Change, action: str, after: int) -> None:
+    """Refuse an action that was decided when the run had changed its tables `after` times, if it has done so since.
+
+    Raises:
+        StateMoved: naming what was done since.
+    """
+    done = change.committed
+    if len(done) != after:
+        since = ", ".join(one.action for one in done[after:])
+        raise StateMoved(
+            Problem(
+                f"run '{change.record.run_id}' was changed {len(done) - after} time(s) since the {action} was decided: {since}",
+                "a decision is about what a run was when it was decided, and undoes no newer one",
+                "see `backfill status`, and decide again",
+            )
+        )
 
 
 def require_newest(change: Change, landed: Commit) -> None:

@@ -25,8 +25,9 @@ from backfill_assets.publication.announcements import (
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.leasing import held, leases_of, publishing_lease, put_on_record
 from backfill_assets.publication.modes import change_of
+from backfill_assets.publication.requirements import require_unchanged_since
 from manifests.chunks import in_words
-from manifests.errors import InputRefused, LeaseLost, Problem, PublicationRefused, StateMoved, TransitionRefused
+from manifests.errors import InputRefused, LeaseLost, Problem, PublicationRefused, TransitionRefused
 from manifests.lifecycle import REINSTATE, ROLLBACK, RunState, undone_by
 from resources.ledger.facade import RunRecord, operator
 from resources.ledger.leases import Lease
@@ -147,15 +148,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease, after: 
     done_before = change.committed
     if not done_before:
         raise not_on_record(change.record)
-    if len(done_before) != after:
-        since = ", ".join(one.action for one in done_before[after:])
-        raise StateMoved(
-            Problem(
-                f"run '{run_id}' was changed {len(done_before) - after} time(s) since the {action} was decided: {since}",
-                "a decision is about what a run was when it was decided, and undoes no newer one",
-                "see `backfill status`, and decide again",
-            )
-        )
+    require_unchanged_since(change, action, after)
     last = done_before[-1]
     undone = undone_by([one.change for one in done_before])
     entry = _set_out_to_undo(platform, change, action, lease, root)

@@ -184,11 +184,14 @@ class Approvals(Part):
         states: Collection[RunState],
         break_glass: str = "",
         policy_hash: str = "",
+        edition: int | None = None,
     ) -> None:
         """Record a decision about the plan that was looked at, held against a policy.
 
+        With `edition`, it is about rows as well: those of the run when it had been planned anew so often (`edition`).
+
         Raises:
-            TransitionRefused: if the run is in none of `states`, or the plan is another one by now.
+            TransitionRefused: if the run is in none of `states`, or the plan, or what was computed, is another one by now.
         """
         require_name(by)
         with self.engine.begin() as connection:
@@ -204,6 +207,8 @@ class Approvals(Part):
                     )
                 )
             require_plan(found, plan_hash)
+            if edition is not None:
+                _require_edition(connection, run_id, edition)
             at = instants.now(connection)
             instants.require_after_run(connection, run_id, at)
             _insert(
@@ -300,6 +305,21 @@ def _own_run(run_id: str, by: str) -> DecisionRefused:
             "ask somebody else; a policy with fourEyes: false allows it, on record",
         )
     )
+
+
+def _require_edition(connection: sa.Connection, run_id: str, edition: int) -> None:
+    """Refuse a decision about rows of which some were computed after they were looked at."""
+    anew = connection.execute(
+        sa.select(sa.func.count()).where(amendments.c.run_id == run_id, amendments.c.number > edition)
+    ).scalar_one()
+    if anew:
+        raise TransitionRefused(
+            Problem(
+                f"chunks of run '{run_id}' were planned anew and computed since you have looked at it",
+                "a publisher decides about rows that could be looked at",
+                f"look at `backfill diff {run_id}`, and decide again",
+            )
+        )
 
 
 def _insert(

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 
+from manifests.errors import LeaseLost, Problem
 from manifests.lifecycle import ACCEPT, PublicationState, RunState
 from manifests.plan import Plan
 from resources import actors
@@ -21,7 +22,7 @@ from resources.ledger.accepted_versions import AcceptedVersion
 from resources.ledger.cells import illegible
 from resources.ledger.locks import lock_run, require_lease
 from resources.ledger.part import Part, Stored
-from resources.ledger.runs import holding_target, move_run, moved, require_state, run_of
+from resources.ledger.runs import RunRecord, holding_target, move_run, moved, require_state, run_of
 from resources.ledger.tables import publications, runs
 
 ABANDONED = PublicationState.ABANDONED
@@ -183,6 +184,9 @@ class Publications(Part):
         """Record a publication that landed: accepted versions, supersession and state, in one transaction.
 
         `keys` are the chunks of the target that are the run's from now on; None: all of its plan.
+
+        Raises:
+            LeaseLost: if another process has taken the action over and not recorded it, or has gone on from it.
         """
         plan, plan_hash = self._before_locking(run_id)
         with self.engine.begin() as connection:
@@ -190,7 +194,7 @@ class Publications(Part):
             at = instants.after_changes_of(connection, record.target)
             recorded = record.state in {RunState.PUBLISHED, RunState.SUPERSEDED}
             if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
-                _close_recorded(connection, publication, at)
+                _close_recorded(connection, record, publication, at, recorded=recorded)
                 return
             if keys is None:
                 keys = [chunk.key for chunk in plan.chunks]
@@ -202,14 +206,14 @@ class Publications(Part):
             _supersede(connection, set(before.values()), run_id, actor)
 
     def undo(self, run_id: str, publication: int, *, snapshot_id: int, added: int, removed: int, actor: str) -> None:
-        """Record a rollback that landed: the runs accepted before are accepted again."""
+        """Record a rollback that landed: the runs accepted before are accepted again; LeaseLost as of `accept`."""
         plan, plan_hash = self._before_locking(run_id)
         with self.engine.begin() as connection:
             record = holding_target(connection, run_id, plan_hash)
             at = instants.after_changes_of(connection, record.target)
             recorded = record.state is RunState.ROLLED_BACK
             if recorded or not _close_publication(connection, publication, snapshot_id, added, removed, at):
-                _close_recorded(connection, publication, at)
+                _close_recorded(connection, record, publication, at, recorded=recorded)
                 return
             keys = [chunk.key for chunk in plan.chunks]
             earlier = accepted_versions.held_before(connection, record.target, run_id, publication)
@@ -225,14 +229,14 @@ class Publications(Part):
                     )
 
     def accept_version(self, run_id: str, publication: int, *, snapshot_id: int, actor: str) -> None:
-        """Record that a version published under its name is what main shows from now on."""
+        """Record that a version published under its name is what main shows from now on; LeaseLost as of `accept`."""
         plan, plan_hash = self._before_locking(run_id)
         with self.engine.begin() as connection:
             record = holding_target(connection, run_id, plan_hash)
             at = instants.after_changes_of(connection, record.target)
             recorded = _is_accepted(connection, run_id)
             if recorded or not _close_publication(connection, publication, snapshot_id, 0, 0, at):
-                _close_recorded(connection, publication, at)
+                _close_recorded(connection, record, publication, at, recorded=recorded)
                 return
             if record.state is not RunState.PUBLISHED:
                 raise moved(run_id, RunState.PUBLISHED, record.state)
@@ -357,8 +361,24 @@ def _is_accepted(connection: sa.Connection, run_id: str) -> bool:
     return bool(connection.execute(accepted).scalar_one())
 
 
-def _close_recorded(connection: sa.Connection, publication: int, at: datetime) -> None:
-    """Close an intent whose outcome another process has put on record, perhaps with what came after it."""
+def _close_recorded(
+    connection: sa.Connection, record: RunRecord, publication: int, at: datetime, *, recorded: bool
+) -> None:
+    """Close an intent whose outcome another process has put on record, perhaps with what came after it.
+
+    Raises:
+        LeaseLost: if it is not `recorded` that the run is what the intent makes it: somebody has closed the intent, and whoever
+            takes what landed for what is now would be wrong.
+    """
+    if not recorded:
+        raise LeaseLost(
+            Problem(
+                f"another process has taken over what entry {publication} of run '{record.run_id}' set out to do, while this "
+                f"one was paused; the run is {record.state}",
+                "a change is recorded by who holds its scope, and reported by nobody else",
+                f"`backfill status {record.run_id}` says what is on record; the same command again goes on from there",
+            )
+        )
     connection.execute(
         publications.update()
         .where(publications.c.id == publication, publications.c.state == PublicationState.INTENT)

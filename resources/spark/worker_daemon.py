@@ -2,8 +2,8 @@
 
 Each worker would import it anew, for more than a second, and Spark ends a worker that was idle for a minute. Only
 imported here, nothing is run: threads do not survive a fork, and a worker without those of Polars would wait for them for
-ever. Where a product's module has had Polars compute something while it was imported, the daemon begins anew without it,
-and each worker imports what it needs. Which modules, MODULES_VARIABLE says.
+ever. Where a product's module has had Polars compute something while it was imported, the daemon begins anew with this
+package's own modules alone, and each worker imports what else it needs. Which modules, MODULES_VARIABLE says.
 
 Before each task PySpark drops what Python remembers of its search path, so that archives on it are read again (0.2 s),
 and after each it collects garbage, through all that was ever imported (0.1 s). Neither is needed: the archives that the
@@ -24,6 +24,7 @@ from resources.spark.pyspark_private import daemon_of_workers
 
 MODULES_VARIABLE = "BACKFILL_WORKER_MODULES"
 """Environment variable that names the modules, with commas between them."""
+_OWN = "backfill_assets."
 _ARCHIVES = (".zip", ".jar")
 _THREADS = Path("/proc/self/task")
 _OF_POLARS = re.compile(r"polars-\d+\s*")
@@ -54,14 +55,17 @@ if __name__ == "__main__":
 
     manager = daemon_of_workers()  # now not from an archive
 
-    for module in filter(None, os.environ.get(MODULES_VARIABLE, "").split(",")):
+    modules = [module for module in os.environ.get(MODULES_VARIABLE, "").split(",") if module]
+    for module in modules:
         with suppress(ImportError):  # of a folder that only the driver searches: a worker that needs it says so
             import_module(module)
     if has_threads_of_polars():
+        own = [module for module in modules if module.startswith(_OWN)]
+        left = own if own != modules else []
         sys.stderr.write(
-            f"{os.environ[MODULES_VARIABLE]}: something is computed while they are imported, so that each worker of Spark "
-            "imports them anew (a second each); let a module only declare\n"
+            f"{', '.join(module for module in modules if module not in left)}: something is computed while they are imported, "
+            "so that each worker of Spark imports them anew (a second each); let a module only declare\n"
         )
-        os.execve(sys.executable, sys.orig_argv, os.environ | {MODULES_VARIABLE: ""})  # noqa: S606 - the same once more
+        os.execve(sys.executable, sys.orig_argv, os.environ | {MODULES_VARIABLE: ",".join(left)})  # noqa: S606 - the same
     gc.freeze()
     manager()
