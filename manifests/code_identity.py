@@ -63,7 +63,8 @@ class CodeIdentity:
 
 
 def _code_in_words(code: CodeIdentity | ProductCode) -> str:
-    git = f"git {code.git_commit[:_SHORT_HASH]}" if code.git_commit else "no git"
+    commits = [one[:_SHORT_HASH] for one in code.git_commit.split("+")] if code.git_commit else []
+    git = f"git {' and '.join(commits)}" if commits else "no git"
     return f"{code.content_hash[:_SHORT_HASH]} ({git}{', with uncommitted changes' if code.dirty else ''})"
 
 

@@ -58,11 +58,19 @@ def _is_own(name: str) -> bool:
     return name.endswith(".py") and not (name.startswith(f"{PRODUCTS}/") and name.count("/") > PRODUCTS.count("/") + 1)
 
 
-def _tree_of(product: Sources) -> _Tree:
-    checkout = product.checkout
-    paths = () if checkout is None else tuple(str(root.relative_to(checkout)) for root in product.roots)
-    locks = () if checkout is None else LOCK_FILES
-    return _Tree(product.files(), checkout, paths, is_code, (), locks)
+def _trees_of(product: Sources) -> list[_Tree]:
+    """Return the code of a product that git keeps, a tree a checkout."""
+    return [
+        _Tree(
+            files={name: file for name, file in product.files().items() if any(map(file.is_relative_to, roots))},
+            checkout=checkout,
+            paths=tuple(str(root.relative_to(checkout)) for root in roots),
+            is_code=is_code,
+            beside=(),
+            locks=LOCK_FILES,
+        )
+        for checkout, roots in product.checkouts.items()
+    ]
 
 
 @cache
@@ -90,16 +98,18 @@ def code_identity(product: Sources | None = None) -> CodeIdentity:
 
 
 def _identity_of(product: Sources) -> ProductCode:
-    tree = _tree_of(product)
-    commit, dirty = _commit(tree)
+    """Return the identity of a product's code; where it comes from several checkouts, it has the commit of each, with `+` between."""
+    trees = _trees_of(product)
+    found = [_commit(tree) for tree in trees]
+    locks = (_lock_hash(tree.checkout, tree.locks) for tree in trees)
     return ProductCode(
         name=product.name,
         packages=product.packages,
         distribution=product.version,
-        content_hash=_content_hash(tree.files),
-        lock_hash=_lock_hash(tree.checkout, tree.locks),
-        git_commit=commit,
-        dirty=dirty,
+        content_hash=_content_hash(product.files()),
+        lock_hash=next(filter(None, locks), None),
+        git_commit="+".join(commit for commit, _ in found if commit is not None) or None,
+        dirty=any(dirty for _, dirty in found),
     )
 
 
@@ -126,8 +136,8 @@ def require_own_bytecode(product: Sources | None = None) -> None:
 def changed_on_disk(product: Sources | None = None) -> bool:
     """Whether the sources are other ones by now than when this process looked at its own: workers would import those."""
     known = code_identity(product)
-    trees = [_own_tree(), *([] if product is None else [_tree_of(product)])]
-    return [part.content_hash for part in known.parts] != [_content_hash(tree.files) for tree in trees]
+    present = [_own_tree().files, *([] if product is None else [product.files()])]
+    return [part.content_hash for part in known.parts] != [_content_hash(files) for files in present]
 
 
 def _commit(tree: _Tree) -> tuple[str | None, bool]:

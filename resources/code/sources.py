@@ -46,11 +46,13 @@ class Sources:
         }
 
     @cached_property
-    def checkout(self) -> Path | None:
-        """The root of the git checkout that the code runs from; None where it is installed, or in no checkout."""
-        if not self.roots or any(not _INSTALLED.isdisjoint(root.parts) for root in self.roots):
-            return None  # an environment may lie below somebody's checkout
-        return next((folder for folder in self.roots[0].parents if (folder / ".git").exists()), None)
+    def checkouts(self) -> dict[Path, tuple[Path, ...]]:
+        """The root of each git checkout that code runs from, with the roots that lie in it; of what is installed there is none."""
+        found: dict[Path, tuple[Path, ...]] = {}
+        for root in self.roots:
+            if (checkout := _checkout_of(root)) is not None:
+                found[checkout] = (*found.get(checkout, ()), root)
+        return found
 
     @cached_property
     def version(self) -> str | None:
@@ -80,6 +82,12 @@ def _roots(package: str) -> Iterator[Path]:
     file = getattr(sys.modules.get(package), "__file__", None) if spec is None else spec.origin
     if file is not None and Path(file).is_file():
         yield Path(file).resolve()
+
+
+def _checkout_of(root: Path) -> Path | None:
+    if not _INSTALLED.isdisjoint(root.parts):
+        return None  # an environment may lie below somebody's checkout
+    return next((folder for folder in root.parents if (folder / ".git").exists()), None)
 
 
 def _below(root: Path) -> Iterator[Path]:

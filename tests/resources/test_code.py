@@ -14,6 +14,7 @@ from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused
 from resources.code import identity as module
 from resources.code.identity import code_identity
+from resources.code.sources import Sources
 
 
 @pytest.fixture
@@ -183,3 +184,32 @@ def test_sources_that_change_while_a_process_runs_are_noticed(root: Path, monkey
 def test_the_running_code_has_an_identity() -> None:
     assert len(code_identity().content_hash) == 64
     assert code_identity() is code_identity()
+
+
+# --- of a product -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("second_is_kept", [True, False], ids=["both in checkouts", "one in none"])
+@pytest.mark.parametrize("changed", [None, "of_functions", "of_models"])
+def test_a_product_in_two_distributions_is_clean_where_both_are(
+    root: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    second_is_kept: bool,
+    changed: str | None,
+) -> None:
+    """What git says of the code that it keeps counts, wherever the rest comes from."""
+    commits = []
+    for name in ("of_functions", "of_models"):
+        folder = tmp_path_factory.mktemp(name)
+        write(folder, f"{name}.py", "VERSION = 1\n")
+        monkeypatch.syspath_prepend(str(folder))
+        if name == "of_functions" or second_is_kept:
+            git(folder, "init", "--quiet")
+            commits.append(commit(folder, "first"))
+        if changed == name:
+            write(folder, f"{name}.py", "VERSION = 2\n")
+    found = code_identity.__wrapped__(Sources("both", ("of_functions", "of_models"))).product
+    assert found.git_commit == "+".join(commits)
+    assert found.dirty is (changed == "of_functions" or (changed is not None and second_is_kept))
+    assert all(one[:12] in str(found) for one in commits)
