@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -14,9 +16,12 @@ from worlds import FEW_GATES, KEY, TARGET, VALUES, World, make_world
 from backfill_assets.audit.explain import Explanation, explain, parse_key
 from backfill_assets.cli.command import cli
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
-from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.publisher import prepare, publish
 from backfill_assets.publication.undoing import rollback
+from benchmarks import small_table
 from manifests.errors import InputRefused
+from manifests.lifecycle import RunState
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +218,31 @@ def test_after_a_rollback_and_corrections_all_of_it_is_told(
     (event,) = found.corrections
     assert (event["event_type"], event["run_id"], event["corrects_run_id"]) == ("CHANGED", "corrects", "history")
     assert json.loads(event["new_values"])["started_on"] == str(row["started_on"])
+
+
+@pytest.mark.parametrize("mode", ["VERSIONED", "SHADOW_SWAP"])
+def test_what_waited_on_a_branch_is_said_since_main_shows_it(tmp_path: Path, mode: str) -> None:
+    with small_table.declared():
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        options = {"version": "v2", "acceptance": "LATER"} if mode == "VERSIONED" else {}
+        for run_id, how, version in (("history", "REPLACE_PARTITIONS", "1"), ("run", mode, "2")):
+            contract = small_table.manifest(
+                run_id, how, small_table.SCOPE, computed_by=version, **(options if how == mode else {})
+            )
+            small_table.planned(platform, contract)
+            assert small_table.staged(platform, run_id).state is RunState.VALIDATED
+            if run_id == "history":
+                publish(platform, run_id)
+        prepare(platform, "run")
+        if options:
+            publish(platform, "run")
+        shown_from = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+        while datetime.now(UTC) < shown_from:
+            time.sleep(0.01)
+        (accept if options else publish)(platform, "run")
+        meter, day = next(row[:2] for row in small_table.rows(platform) if row[3] == "run")
+        newest, before = explain(platform, small_table.READINGS, [f"meter={meter},day={day}"]).versions
+        assert (newest.run_id, before.run_id) == ("run", "history")
+        assert before.at < shown_from <= newest.at
+        small_table.closed(platform)

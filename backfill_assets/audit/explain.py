@@ -32,7 +32,7 @@ from manifests.lifecycle import PUBLISH
 from manifests.plan import Plan
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, before, between
 from resources.lakehouse.lineage import lineage_of
-from resources.lakehouse.metadata import committed_at, count_said, readable_metadata, readable_rows
+from resources.lakehouse.metadata import count_said, readable_metadata, readable_rows, shown_since
 from resources.ledger.facade import RunRecord
 
 SHOWN_ROWS = 50
@@ -44,7 +44,7 @@ class Version:
     """What a key said from one snapshot of the table on, until the next newer version.
 
     Attributes:
-        snapshot_id: the first snapshot that says so; `at` is when it was committed.
+        snapshot_id: the first snapshot that says so; `at` is since when main shows it.
         action: what of which run it was (`publish`, `rollback`, ...); empty where it was no run of this project.
         run_id: that run.
         row: the row, ready for JSON; None: the key was not there.
@@ -312,7 +312,7 @@ def _versions(
         versions.append(
             Version(
                 snapshot.snapshot_id,
-                committed_at(table, snapshot),
+                shown_since(table, snapshot),
                 action,
                 run_id,
                 None if row is None else shown_row(row),

@@ -213,6 +213,20 @@ def committed_at(table: Table, snapshot: Snapshot) -> datetime:
     )
 
 
+def shown_since(table: Table, snapshot: Snapshot) -> datetime:
+    """Return when main began to show a snapshot: later than its commit, where it waited on a branch.
+
+    Main's log says it; of a snapshot that main came to show with another one, its commit does.
+
+    Raises:
+        UnreadableMetadata: if there is no such instant.
+    """
+    shown = [one.timestamp_ms for one in table.metadata.snapshot_log if one.snapshot_id == snapshot.snapshot_id]
+    if not shown:
+        return committed_at(table, snapshot)
+    return _instant(f"{_name(table)} says that snapshot {snapshot.snapshot_id} was shown", max(shown))
+
+
 def updated_at(table: Table) -> datetime:
     """Return when a table's metadata was last changed, as it says.
 
