@@ -514,7 +514,8 @@ def test_live_waits_for_a_freeze_and_takes_its_data_in_afterwards(
     assert command(world, monkeypatch, "status", live.run_id)["waitsFor"] == shown[live.run_id]
     done = command(world, monkeypatch, "live", TARGET, "--once")
     assert (done["state"], done["waitsFor"]) == ("VALIDATED", shown[live.run_id])
-    (skipped,) = publish_sensor(world.target, publish_job(world.target))(platform=world.platform)
+    sensor = publish_sensor(world.target, publish_job(world.target))
+    (skipped,) = sensor(dg.build_sensor_context(), platform=world.platform)
     assert skipped.skip_message == f"{live.run_id} waits: {shown[live.run_id]}"
 
     # the frozen run is published: the wait is over, but the live run's base is no more, so another stands in for it

@@ -13,7 +13,7 @@ from dagster import AssetExecutionContext
 from backfill_assets.declarations.target import LivePolicy, TargetTable
 from backfill_assets.defs import changes, diff_events
 from backfill_assets.defs.addresses import run_path
-from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
+from backfill_assets.defs.dagster_private import RUN_KEY_TAG, UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, launched
 from backfill_assets.defs.spark_by_mode import SparkByMode
 from backfill_assets.defs.staging import (
@@ -35,12 +35,13 @@ from backfill_assets.publication.requirements import waits_for
 from backfill_assets.review.kept_diffs import after_publication
 from manifests.errors import LeaseHeld
 from manifests.lifecycle import PUBLISH, RunState
-from resources.ledger.facade import ChunkRecord, ChunkState
+from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord
+from resources.ledger.policy_in_force import ADOPTED
 from resources.logs import also_to
 
 SENSOR_SECONDS = 10
 _ATTEMPTS = 5
-"""Publications of one run that a sensor asks for before it leaves a failing one to people."""
+"""Publications of one run that a sensor asks for before it leaves a failing one to people, and tries of each that fail before."""
 _LEASE_WAIT_SECONDS = 15
 
 
@@ -191,8 +192,8 @@ def publish_job(target: TargetTable) -> UnresolvedAssetJobDefinition:
 def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg.RunRequest]:
     """Yield a request for each validated run that may be published without anybody saying so, and need not wait.
 
-    A run key fires once: it carries the number of publications tried and of waits, so that one that failed, or that met a
-    freeze after all, is asked for again.
+    A run key fires once: it carries the number of publications tried, and of what else a request meets that leaves no
+    publication on record, so that one that failed, or that met a stop after all, is asked for again.
     """
     stopped = platform.ledger.stops.all_held()
     for record in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED]):
@@ -202,14 +203,38 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
             continue
         if platform.ledger.freezes.ask(record.plan, platform.ledger.now()):
             continue
-        waited = platform.ledger.freezes.waits_of(record.run_id)
-        tried = sum(entry.action == PUBLISH for entry in platform.ledger.publications(record.run_id))
+        tried, met = _tried(platform, record), _met(platform, record)
         if tried < _ATTEMPTS:
             yield dg.RunRequest(
-                run_key=f"{record.run_id}:{tried}" + (f":{waited}" if waited else ""),
+                run_key=f"{record.run_id}:{tried}" + (f":{met}" if met else ""),
                 partition_key=record.run_id,
                 tags={RUN_TAG: record.run_id},
             )
+
+
+def _tried(platform: Platform, record: RunRecord) -> int:
+    return sum(entry.action == PUBLISH for entry in platform.ledger.publications(record.run_id))
+
+
+def _met(platform: Platform, record: RunRecord) -> int:
+    """Count what may have refused a request before its publication was on record: freezes, stops, plans and policies."""
+    ledger = platform.ledger
+    adopted = [one for one in ledger.policies.history() if one.decision == ADOPTED and one.at >= record.created_at]
+    waited, stopped = ledger.freezes.waits_of(record.run_id), ledger.stops.of_run(record.run_id)
+    return waited + len(stopped) + len(ledger.amendments(record.run_id)) + len(adopted)
+
+
+def _not_failed(instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.RunRequest | None:
+    """Return a request as one that has not failed yet, where its process failed before anything was on record.
+
+    None if that has happened too often; what is put on record meanwhile makes it another request.
+    """
+    for time in range(_ATTEMPTS):
+        key = f"{request.run_key}/{time}" if time else request.run_key
+        launched = instance.get_runs(dg.RunsFilter(tags={RUN_KEY_TAG: str(key)}))
+        if not launched or any(run.status is not dg.DagsterRunStatus.FAILURE for run in launched):
+            return request.with_replaced_attrs(run_key=key)
+    return None
 
 
 def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
@@ -222,12 +247,14 @@ def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Asks for the publication of each run whose chunks are staged and whose gates have passed.",
     )
-    def when_validated(platform: dg.ResourceParam[Platform]) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        requests = list(publication_requests(platform, target))
+    def when_validated(
+        context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
+    ) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        wanted = {str(one.partition_key): one for one in publication_requests(platform, target)}
+        asked = {run_id: _not_failed(context.instance, one) for run_id, one in wanted.items()}
+        requests = [one for one in asked.values() if one is not None]
         if not requests:
-            waiting = platform.ledger.freezes.waiting(target.name)
-            validated = [one.run_id for one in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED])]
-            waiting |= {one: str(stop) for one, stop in platform.ledger.stops.all_held(validated).items()}
+            waiting = _waiting(platform, target, [run_id for run_id, one in asked.items() if one is None])
             yield dg.SkipReason(
                 "; ".join(f"{run_id} waits: {why}" for run_id, why in waiting.items())
                 or f"no validated run of {target.name} waits for its publication"
@@ -235,6 +262,22 @@ def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg
         yield from requests
 
     return when_validated
+
+
+def _waiting(platform: Platform, target: TargetTable, failed: Sequence[str]) -> dict[str, str]:
+    """Return why validated runs of a target are not asked for: a freeze, a stop, or that asking for them has failed."""
+    waiting = platform.ledger.freezes.waiting(target.name)
+    validated = platform.ledger.runs(target=target.name, states=[RunState.VALIDATED])
+    waiting |= {
+        run_id: str(stop) for run_id, stop in platform.ledger.stops.all_held([one.run_id for one in validated]).items()
+    }
+    often = [*failed, *(one.run_id for one in validated if _tried(platform, one) >= _ATTEMPTS)]
+    return waiting | {
+        run_id: f"its publication was asked for {_ATTEMPTS} times and failed: see the runs of Dagster, and then "
+        f"`backfill publish {run_id}`"
+        for run_id in often
+        if run_id not in waiting
+    }
 
 
 def recomputation_requests(platform: Platform, target: TargetTable) -> Iterator[dg.RunRequest]:

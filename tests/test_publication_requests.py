@@ -1,0 +1,105 @@
+"""What the sensor asks for is asked for again where nothing came of it: a run key fires once.
+
+A request may be refused before anything of it is on record: by a stop, by a policy that was adopted meanwhile, by chunks that
+others have changed, or because its process failed. The table is the benchmarks' small one, without Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import dagster as dg
+import pytest
+from support import put_in_force
+from test_taking_back import TO_JUNE, history, platform, published, state, validated
+
+from backfill_assets import faults
+from backfill_assets.defs.publish import publication_requests, publish_job, publish_sensor
+from backfill_assets.installation import Platform
+from backfill_assets.publication.publisher import publish
+from benchmarks import small_table
+from benchmarks.small_table import planned, staged
+from manifests.errors import DecisionRefused, PublicationDeferred, PublicationRefused
+from manifests.lifecycle import RunState
+from manifests.model import Conflict, OnConflict
+
+__all__ = ["history", "platform"]
+
+
+def asked(platform: Platform) -> list[str | None]:
+    return [one.run_key for one in publication_requests(platform, small_table.TARGET)]
+
+
+def stopped_and_resumed(platform: Platform) -> None:
+    platform.ledger.stops.stop("run", by="ada", through="test", reason="wait")
+    assert asked(platform) == []
+    with pytest.raises(PublicationRefused, match="was stopped by ada"):
+        publish(platform, "run")
+    platform.ledger.stops.launched("run", by="ada")
+
+
+def met_another_policy(platform: Platform) -> None:
+    name = f"policy {len(platform.ledger.policies.history())}"
+
+    def adopt(point: str) -> None:
+        if point == "publishing.sealed":
+            put_in_force(platform, {"name": name, "rules": []})
+
+    with mock.patch.object(faults, "reach", adopt), pytest.raises(DecisionRefused, match="was put in force"):
+        publish(platform, "run")
+
+
+def planned_anew(platform: Platform) -> None:
+    published(platform, "other", scope=TO_JUNE, computed_by="1")
+    with pytest.raises(PublicationDeferred, match="planned anew"):
+        publish(platform, "run")
+    staged(platform, "run")
+
+
+@pytest.mark.parametrize("happens", [stopped_and_resumed, met_another_policy, planned_anew])
+def test_a_publication_that_was_refused_before_its_entry_is_asked_for_again(
+    history: Platform, happens: Callable[[Platform], None]
+) -> None:
+    contract = small_table.manifest("run", "REPLACE_PARTITIONS", TO_JUNE)
+    planned(history, contract.model_copy(update={"conflict": Conflict(onConflict=OnConflict.REPLAN)}))
+    staged(history, "run")
+    keys = asked(history)
+    for _ in range(1 if happens is planned_anew else 2):
+        happens(history)
+        assert state(history, "run") is RunState.VALIDATED
+        assert history.ledger.publications("run") == []
+        keys += asked(history)
+    assert len(set(keys)) == len(keys)
+    assert asked(history) == keys[-1:], "what nothing has happened to is not asked for twice"
+    assert publish(history, "run").new
+
+
+def test_a_request_that_failed_before_its_entry_is_repeated_a_few_times_and_then_left_to_people(
+    history: Platform,
+) -> None:
+    validated(history, "run")
+    sensor = publish_sensor(small_table.TARGET, publish_job(small_table.TARGET))
+
+    @dg.job
+    def nothing() -> None:
+        """Stand for a publication whose process failed before it came to its entry."""
+
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def sense() -> Any:
+            (said,) = sensor(dg.build_sensor_context(instance=instance), platform=history)
+            return said
+
+        keys = set()
+        for _ in range(5):
+            request = sense()
+            run = instance.create_run_for_job(nothing, tags={**request.tags, "dagster/run_key": request.run_key})
+            assert sense().run_key == request.run_key, "Dagster knows it, and it is under way"
+            instance.report_run_failed(run)
+            keys.add(request.run_key)
+        assert len(keys) == 5
+        assert "run waits: its publication was asked for 5 times" in sense().skip_message
+        stopped_and_resumed(history)
+        assert sense().run_key not in keys, "something has happened: it is asked for anew"
