@@ -28,8 +28,9 @@ from backfill_assets.defs import staging
 from backfill_assets.defs.decision_jobs import stop_run
 from backfill_assets.defs.launch import initialise_instance
 from backfill_assets.defs.launched_by import RUN_TAG, STOP_TAG, USER_TAG
+from backfill_assets.defs.lost_runs import end_lost_runs
 from backfill_assets.defs.publish import publication_requests, recomputation_requests
-from backfill_assets.defs.staging import launched_by_dagster
+from backfill_assets.defs.staging import PROCESS_TAG, launched_by_dagster
 from backfill_assets.defs.terminated import note_terminated
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
@@ -628,6 +629,105 @@ def test_a_launch_that_comes_while_the_terminate_before_it_is_noted_goes_on(
         assert note_terminated(platform, instance, terminated.run_id) is None
     assert [one.state for one in platform.ledger.attempts(RUN)] == ["RUNNING"]
     assert platform.ledger.stops.held(RUN) is None
+
+
+def begun(instance: dg.DagsterInstance) -> dg.DagsterRun:
+    """Return a Dagster run of the run whose process has begun, and says nothing more."""
+
+    @dg.job
+    def nothing() -> None:
+        """Stand for what it does."""
+
+    run = instance.create_run_for_job(nothing, tags={RUN_TAG: RUN})
+    instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "nothing"), run.run_id)
+    return run
+
+
+def given_up(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """Have Dagster's monitoring give a run up that nobody could cancel."""
+    instance.report_run_canceled(instance.get_run_by_id(run.run_id))
+
+
+def launched_again(platform: Platform) -> None:
+    time.sleep(0.01)
+    platform.ledger.stops.launched(RUN, by="ada")
+    platform.ledger.start_attempt(RUN, keys(platform), edition=0, actor="ada", location="/nowhere")
+
+
+def test_a_terminate_that_nobody_answers_stops_at_the_instant_that_it_was_given(platform: Platform) -> None:
+    """Dagster gives the run up minutes later, when somebody has launched it again."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = begun(instance)
+        platform.ledger.stops.launched(RUN, by="ada")
+        instance.report_run_canceling(first)
+        launched_again(platform)
+        given_up(instance, first)
+        assert note_terminated(platform, instance, first.run_id) is None
+    assert platform.ledger.stops.of_run(RUN) == []
+    assert [one.state for one in platform.ledger.attempts(RUN)] == ["RUNNING"]
+
+
+def test_a_terminate_that_nobody_answers_stops_what_was_launched_before_it(platform: Platform) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = begun(instance)
+        launched_again(platform)
+        instance.report_run_canceling(first)
+        asked = platform.ledger.now()
+        given_up(instance, first)
+        stop = note_terminated(platform, instance, first.run_id)
+    assert stop is not None
+    assert stop.at <= asked
+    require_stopped(platform)
+
+
+def test_a_process_that_answers_a_terminate_late_ends_itself_and_not_what_was_launched_after_it(
+    platform: Platform,
+) -> None:
+    def terminated(context: Any) -> None:
+        with launched_by_dagster(context, platform, RUN):
+            launch = stopping._active[RUN]
+            with launch._lock:  # it hangs, and looks at nothing
+                context.instance.report_run_canceling(context.run)
+                launched_again(platform)
+            for _ in range(100):
+                stopping.going_on(RUN)()
+                time.sleep(0.05)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert in_dagster(instance, terminated).status is dg.DagsterRunStatus.CANCELED
+    assert platform.ledger.stops.of_run(RUN) == []
+    assert [one.state for one in platform.ledger.attempts(RUN)] == ["RUNNING"]
+
+
+def test_a_dagster_run_that_was_ended_by_a_stop_on_record_is_no_terminate_of_its_own(platform: Platform) -> None:
+    """It had waited in the queue, and met the stop when it began; somebody has asked for another launch since."""
+    elsewhere(platform)
+
+    def meet(context: Any) -> None:
+        with launched_by_dagster(context, platform, RUN):
+            pass
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        met = in_dagster(instance, meet)
+        instance.add_run_tags(met.run_id, {RUN_TAG: RUN})
+        assert met.status is dg.DagsterRunStatus.CANCELED
+        assert note_terminated(platform, instance, met.run_id) is None
+    assert len(platform.ledger.stops.of_run(RUN)) == 1
+
+
+@pytest.mark.parametrize("is_terminated", [True, False])
+def test_a_terminated_dagster_run_whose_process_is_gone_has_not_failed(platform: Platform, is_terminated: bool) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = begun(instance)
+        instance.add_run_tags(first.run_id, {PROCESS_TAG: name_of(NOBODY)})
+        if is_terminated:
+            instance.report_run_canceling(first)
+        assert end_lost_runs(instance) == [first.run_id]
+        ended = instance.get_run_by_id(first.run_id).status
+        assert ended is (dg.DagsterRunStatus.CANCELED if is_terminated else dg.DagsterRunStatus.FAILURE)
+        if is_terminated:
+            assert note_terminated(platform, instance, first.run_id) is not None
+    assert (platform.ledger.stops.held(RUN) is not None) == is_terminated
 
 
 def test_a_launch_that_waits_in_the_queue_while_the_terminate_before_it_is_noted_ends_that_stop(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import dagster as dg
 
@@ -59,6 +60,18 @@ def known_stop(tags: Mapping[str, str]) -> int | None:
     """Return the newest stop that held the run when a Dagster run of these tags was asked for; None if nobody looked."""
     number = tags.get(STOP_TAG, "")
     return int(number) if number.isdecimal() else None
+
+
+def cancelled(instance: dg.DagsterInstance, dagster_run_id: str) -> dg.EventLogEntry | None:
+    """Return the event with which somebody has first asked for the end of a Dagster run; None if nobody has."""
+    found = instance.all_logs(dagster_run_id, of_type=dg.DagsterEventType.RUN_CANCELING)
+    return found[0] if found else None
+
+
+def terminated_at(instance: dg.DagsterInstance, dagster_run_id: str) -> datetime | None:
+    """Return when that was: minutes before the run ends, where its process does not answer."""
+    event = cancelled(instance, dagster_run_id)
+    return None if event is None else datetime.fromtimestamp(event.timestamp, UTC)
 
 
 def is_decided(tags: Mapping[str, str]) -> bool:

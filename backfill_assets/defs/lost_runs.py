@@ -16,7 +16,10 @@ _UNDER_WAY = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
 def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
-    """Report the runs of this machine's dead processes as failed; return their ids. Those of others are left alone."""
+    """End the runs of this machine's dead processes; return their ids. Those of others are left alone.
+
+    One that somebody has terminated is cancelled, which `terminated` puts on record as a stop; any other has failed.
+    """
     ended = []
     for run in instance.get_runs(dg.RunsFilter(statuses=list(_UNDER_WAY))):
         process = run.tags.get(PROCESS_TAG)
@@ -24,9 +27,11 @@ def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
             continue
         again = instance.get_run_by_id(run.run_id)  # it may have ended well between the two looks
         if again is not None and again.status in _UNDER_WAY:
-            instance.report_run_failed(
-                again, f"its process ({process}) is gone: launch it again, nothing staged is lost"
-            )
+            why = f"its process ({process}) is gone: launch it again, nothing staged is lost"
+            if again.status is dg.DagsterRunStatus.CANCELING:
+                instance.report_run_canceled(again, why)
+            else:
+                instance.report_run_failed(again, why)
             ended.append(run.run_id)
     return ended
 

@@ -16,7 +16,15 @@ from backfill_assets.declarations.schema import LINEAGE_COLUMNS, descriptions, d
 from backfill_assets.declarations.target import InputTable, TargetTable
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import BACKFILL_ID_TAG, UnresolvedAssetJobDefinition, add_asset_metadata
-from backfill_assets.defs.launched_by import RANGE_END, RANGE_START, RUN_TAG, is_decided, known_stop, launched
+from backfill_assets.defs.launched_by import (
+    RANGE_END,
+    RANGE_START,
+    RUN_TAG,
+    is_decided,
+    known_stop,
+    launched,
+    terminated_at,
+)
 from backfill_assets.defs.spark_by_mode import SparkByMode
 from backfill_assets.execution import Execution
 from backfill_assets.installation import Platform
@@ -200,7 +208,7 @@ def launched_by_dagster(
                 knows=known_stop(context.run.tags),
                 resumes=resumes,
             ) as launch,
-            launch.in_dagster(instance, dagster_run_id),
+            launch.in_dagster(instance, dagster_run_id, lambda: terminated_at(instance, dagster_run_id)),
         ):
             yield launch
     except RunStopped as stop:

@@ -18,8 +18,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,8 @@ class Launch:
         self._platform, self._known = platform, known
         # who acts is known to the thread that begins, not to the one that watches; who signals a process of Dagster, to none
         self._by = by if _is_a_persons() else actors.UNKNOWN
-        self._dagster: list[tuple[DagsterInstance, str]] = []
+        self._began = platform.ledger.now()
+        self._dagster: list[tuple[DagsterInstance, str, Callable[[], datetime | None]]] = []
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._shields = self._signals = 0
@@ -205,9 +207,11 @@ class Launch:
             self._shields -= 1
 
     @contextmanager
-    def in_dagster(self, instance: DagsterInstance, dagster_run_id: str) -> Iterator[None]:
+    def in_dagster(
+        self, instance: DagsterInstance, dagster_run_id: str, terminated_at: Callable[[], datetime | None]
+    ) -> Iterator[None]:
         """Take the cancelling of a Dagster run for a stop during the body, and cancel that run if there is another stop."""
-        self._dagster.append((instance, dagster_run_id))
+        self._dagster.append((instance, dagster_run_id, terminated_at))
         try:
             yield
         finally:
@@ -296,10 +300,10 @@ class Launch:
             else:
                 self._note(self._recorded(by, through))
 
-    def _recorded(self, by: str, through: str) -> Stop:
-        """Put a stop on record; one that cannot be is a stop all the same."""
+    def _recorded(self, by: str, through: str, since: datetime | None = None) -> Stop:
+        """Put a stop on record; one that cannot be is a stop of this process all the same."""
         try:
-            return self._platform.ledger.stops.stop(self.run_id, by=by, through=through)
+            return self._platform.ledger.stops.stop(self.run_id, by=by, through=through, since=since)
         except (Refused, SQLAlchemyError) as error:
             why = error.problems[0].what if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
             return Stop(
@@ -323,15 +327,20 @@ class Launch:
         logs.event(_log, logging.WARNING, "run_stopped", what, told=True)
         if found.note or self.ended:
             return  # its publication goes on; or its Dagster run fails, which nobody has cancelled
-        for instance, dagster_run_id in list(self._dagster):
+        for instance, dagster_run_id, _ in list(self._dagster):
             cancel_dagster_run(instance, dagster_run_id, str(found))
 
-    def _terminated(self) -> tuple[str, str] | None:
-        """Say who has terminated the Dagster run of this launch, and how, if somebody has."""
-        for instance, dagster_run_id in list(self._dagster):
+    def _terminated(self) -> tuple[str, str, datetime | None] | None:
+        """Say who has terminated the Dagster run of this launch, how and when, if somebody has.
+
+        Not before this launch has begun, whatever another clock says: it is what is stopped.
+        """
+        for instance, dagster_run_id, terminated_at in list(self._dagster):
             run = instance.get_run_by_id(dagster_run_id)
             if run is not None and run.status.value in _CANCELLED:
-                return actors.UNKNOWN, f"{stops.TERMINATE} {dagster_run_id}"
+                since = terminated_at()
+                since = None if since is None else max(since, self._began)
+                return actors.UNKNOWN, f"{stops.TERMINATE} {dagster_run_id}", since
         return None
 
 
@@ -345,7 +354,7 @@ class WatchedCommand(Launch):
     def _look(self) -> None:
         """Ask nobody: what a command looks at may be stopped, which is no matter of its own."""
 
-    def _recorded(self, by: str, through: str) -> Stop:
+    def _recorded(self, by: str, through: str, since: datetime | None = None) -> Stop:  # noqa: ARG002 - nothing is on record
         return Stop(0, self.run_id, by, through, "", "", self._platform.ledger.now(), None, None)
 
     def _signalled(self, number: signal.Signals) -> None:
