@@ -25,6 +25,7 @@ from test_pages import page
 from backfill_assets import decisions, faults
 from backfill_assets.cli.command import cli
 from backfill_assets.defs import staging
+from backfill_assets.defs.dagster_private import BACKFILL_ID_TAG, BulkActionStatus, PartitionBackfill
 from backfill_assets.defs.decision_jobs import stop_run
 from backfill_assets.defs.launch import initialise_instance
 from backfill_assets.defs.launched_by import RUN_TAG, STOP_TAG, USER_TAG
@@ -678,6 +679,56 @@ def test_a_terminate_that_nobody_answers_stops_what_was_launched_before_it(platf
     assert stop is not None
     assert stop.at <= asked
     require_stopped(platform)
+
+
+def test_a_dagster_run_that_was_asked_for_before_a_terminate_and_begins_before_that_is_noted_is_stopped_by_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noted_meanwhile(*_: Any, **__: Any) -> Any:
+        assert note_terminated(platform, instance, first.run_id) is not None
+        for_ever()
+
+    monkeypatch.setattr(executor, "compute_batch", noted_meanwhile)
+
+    def wait_in_the_queue(context: Any) -> None:
+        instance.report_run_canceling(first)
+        given_up(instance, first)  # its process was killed
+        with launched_by_dagster(context, platform, RUN):
+            executor.stage_chunks(platform, RUN, keys(platform))
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = begun(instance)
+        assert in_dagster(instance, wait_in_the_queue).status is dg.DagsterRunStatus.CANCELED
+    require_stopped(platform)
+
+
+@pytest.mark.parametrize("again", [{"parent_run_id": "1"}, {"parent_run_id": "1", "retry_number": "1"}])
+def test_what_somebody_executes_again_was_asked_for_then_also_if_it_is_of_a_whole_that_was_asked_for_before(
+    again: dict[str, str],
+) -> None:
+    """Dagster copies the tag of its backfill to it, as long as that goes on."""
+
+    @dg.job
+    def nothing() -> None:
+        """Stand for a launch."""
+
+    tags = {f"dagster/{name}": value for name, value in again.items()}
+    backfill = PartitionBackfill(
+        backfill_id="whole",
+        status=BulkActionStatus.REQUESTED,
+        from_failure=False,
+        tags={},
+        backfill_timestamp=1.0,
+        partition_names=[],
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_backfill(backfill)
+        of_it = instance.create_run_for_job(nothing, tags={BACKFILL_ID_TAG: "whole"})
+        executed_again = instance.create_run_for_job(nothing, tags={BACKFILL_ID_TAG: "whole", **tags})
+        assert staging._asked_at(instance, of_it.run_id).timestamp() == 1.0
+        created = instance.get_run_record_by_id(executed_again.run_id).create_timestamp.timestamp()
+        is_decided = "retry_number" not in again
+        assert staging._asked_at(instance, executed_again.run_id).timestamp() == (created if is_decided else 1.0)
 
 
 def test_a_process_that_answers_a_terminate_late_ends_itself_and_not_what_was_launched_after_it(

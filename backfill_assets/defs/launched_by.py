@@ -34,12 +34,17 @@ def actor_of(tags: Mapping[str, str]) -> Actor:
     """Return who acts in a Dagster run of these tags."""
     if user := tags.get(USER_TAG):
         return Actor(user, Channel.UI, Proof.PROXY)
-    again = _PARENT in tags and _RETRY not in tags  # somebody re-executes it, and Dagster copies its tags
+    again = is_executed_again(tags)
     if not again and (name := tags.get(_SENSOR)):
         return sensor(name)
     if not again and (name := tags.get(_SCHEDULE)):
         return schedule(name)
     return Actor(SOMEBODY, Channel.UI)
+
+
+def is_executed_again(tags: Mapping[str, str]) -> bool:
+    """Whether somebody executes a run of Dagster's again by one of these tags, most of which Dagster has copied from it."""
+    return _PARENT in tags and _RETRY not in tags
 
 
 def run_of(partitions: Iterable[str]) -> str:

@@ -21,6 +21,7 @@ from backfill_assets.defs.launched_by import (
     RANGE_START,
     RUN_TAG,
     is_decided,
+    is_executed_again,
     known_stop,
     launched,
     terminated_at,
@@ -220,11 +221,15 @@ def launched_by_dagster(
 
 
 def _asked_at(instance: dg.DagsterInstance, dagster_run_id: str) -> datetime:
-    """Return when somebody asked for a Dagster run: a range of chunks is asked for once, and launched run by run."""
+    """Return when somebody asked for a Dagster run: a range of chunks is asked for once, and launched run by run.
+
+    One that somebody executes again was asked for by that, though Dagster takes it for one of the same range.
+    """
     record = instance.get_run_record_by_id(dagster_run_id)
     assert record is not None
     asked = record.create_timestamp.astimezone(UTC)
-    backfill = record.dagster_run.tags.get(BACKFILL_ID_TAG)
+    tags = record.dagster_run.tags
+    backfill = None if is_executed_again(tags) else tags.get(BACKFILL_ID_TAG)
     found = instance.get_backfill(backfill) if backfill is not None else None
     return asked if found is None else min(asked, datetime.fromtimestamp(found.backfill_timestamp, UTC))
 

@@ -55,11 +55,12 @@ class Stops(Part):
         """Stop a run: end its attempts that are under way, and let nothing be staged or published until it is launched again.
 
         A publication that is under way is not ended: `note` says so. `since` is when it was stopped, where that is noted late:
-        what is asked for after that launches it again, and a launch that has begun after that is not stopped.
+        what is asked for after that launches it again and is not stopped. What was asked for before it is, also where it has begun,
+        or taken its next step, since.
 
         Raises:
             TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or nobody is named; or if
-                somebody has launched it after `since`.
+                a launch that has begun was asked for after `since`.
         """
         if problems := actors.no_name(by) + actors.no_reason(reason):
             raise TransitionRefused(problems)
@@ -108,7 +109,8 @@ class Stops(Part):
     ) -> int:
         """Record that somebody launches a run: a stop before that holds no longer; return the number of its newest stop.
 
-        A launch that meets no stop is on record, too: what is noted late of an earlier one does not end it.
+        A launch that meets no stop is on record, too, by when it was asked for: what is noted late of an earlier one does not end
+        it. Each step of a Dagster run is recorded, and all of them by when that run was asked for.
 
         `knows` is the number of the newest stop that held the run when the launch was asked for (0: none did), where somebody
         looked before the launch was passed on (`known`). A run's stops are numbered in the order in which they are recorded, one
@@ -129,11 +131,12 @@ class Stops(Part):
                     _refuse_earlier(found, asked_at, tolerance, knows)
                 open_ones = stops.update().where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None))
                 connection.execute(open_ones.values(resumed_at=instants.now(connection), resumed_by=by))
-            connection.execute(launches.insert().values(run_id=run_id, launched_by=by, at=instants.now(connection)))
+            at = asked_at or instants.now(connection)
+            connection.execute(launches.insert().values(run_id=run_id, launched_by=by, at=at))
             return _newest(connection, run_id)
 
     def newest_launch(self, run_id: str) -> datetime | None:
-        """Return when somebody's newest launch of a run began; None if nobody has launched it."""
+        """Return when the newest launch of a run was asked for, of those that have begun; None if nobody has launched it."""
         with self.engine.connect() as connection:
             return _newest_launch(connection, run_id)
 
@@ -241,8 +244,10 @@ def _holding(connection: sa.Connection, run_id: str) -> list[Stop]:
 
 
 def _newest_launch(connection: sa.Connection, run_id: str) -> datetime | None:
-    query = sa.select(launches.c.at).where(launches.c.run_id == run_id).order_by(launches.c.id.desc())
-    return connection.execute(query).scalars().first()
+    newest: datetime | None = connection.execute(
+        sa.select(sa.func.max(launches.c.at)).where(launches.c.run_id == run_id)
+    ).scalar()
+    return newest
 
 
 def _launched_since(run_id: str, later: datetime, since: datetime) -> TransitionRefused:

@@ -143,6 +143,34 @@ def test_a_stop_that_is_noted_late_ends_with_what_was_asked_for_after_it(ledger:
     assert ledger.stops.held("run") is None
 
 
+@pytest.mark.parametrize("what", ["waits in the queue", "takes its next step"])
+def test_a_stop_that_is_noted_late_ends_what_was_asked_for_before_it_and_has_begun_since(
+    ledger: Ledger, what: str
+) -> None:
+    """A Dagster run launches with each of its steps: all of them were asked for when it was."""
+    record = approved(ledger, "run")
+    asked = now()
+    first = ledger.stops.launched("run", by="ada", asked_at=asked)
+    terminated = now()
+    again = asked if what == "takes its next step" else asked + (terminated - asked) / 2
+    ledger.stops.launched("run", by="ada", asked_at=again)
+    ledger.start_attempt("run", keys(record), edition=0, actor="ada", location="/staging")
+    late = ledger.stops.stop("run", by="Dagster", through=f"{stops.TERMINATE} 1", since=terminated)
+    assert ledger.stops.held("run") == late
+    assert [one.state for one in ledger.attempts("run")] == [stops.STOPPED]
+    assert ledger.stops.after("run", first) == late, "whoever is under way learns of it"
+
+
+def test_a_stop_that_is_noted_late_ends_nothing_once_any_launch_was_asked_for_after_it(ledger: Ledger) -> None:
+    approved(ledger, "run")
+    asked = now()
+    terminated = now()
+    ledger.stops.launched("run", by="ada", asked_at=terminated + timedelta(seconds=1))
+    ledger.stops.launched("run", by="ada", asked_at=asked)  # it had waited in the queue, and begins after that
+    with pytest.raises(TransitionRefused, match="was launched again"):
+        ledger.stops.stop("run", by="Dagster", through=f"{stops.TERMINATE} 1", since=terminated)
+
+
 def test_a_stop_prevents_a_publication_that_has_not_begun(ledger: Ledger) -> None:
     validated(ledger)
     stop(ledger)
