@@ -1564,6 +1564,21 @@ def test_an_entry_with_rows_of_what_can_be_no_run_hides_none(platform: Platform)
     assert "ledger stops 70" in places(platform)
 
 
+@pytest.mark.parametrize("number", [0, -7])
+def test_an_entry_before_the_first_one_that_refuses_a_publication_is_named_where_the_refusal_sends_to(
+    platform: Platform, number: int
+) -> None:
+    entry = f"ledger journal {number}"
+    by_hand(platform, f"INSERT INTO journal VALUES ({number}, 'history', 'junk', 'junk')")
+    with pytest.raises(EnvironmentRefused, match=rf"(?s){entry} has a number that no entry.*backfill verify --all"):
+        publish(platform, "waiting")
+    assert places(platform) == [entry]
+    assert [(one.kind, one.where) for one in examine(platform)] == [("journal-damaged", entry)]
+    by_hand(platform, f"DELETE FROM journal WHERE number = {number}")
+    publish(platform, "waiting")
+    assert places(platform) == []
+
+
 def _of_the_journal(platform: Platform, entry: int) -> str:
     """Append a link that vouches for an entry that there is not; return its place."""
     _more(event="ledger", run="", entry=entry, entryHash="0" * 64, at="2020-01-01T00:00:00+00:00")(platform)

@@ -40,6 +40,7 @@ __all__ = [
     "EVENT",
     "INSTALLATION",
     "NOTHING",
+    "OF_THIS_PROJECT",
     "Entry",
     "Explained",
     "Unexplained",
@@ -65,6 +66,8 @@ NOTHING = "0" * 64
 """What the first entry names as the one before it."""
 CHAIN = "journal.chain"
 """The option of an engine that is the chain in which entries are linked."""
+OF_THIS_PROJECT = journal.c.number >= 1
+"""Which entries a transaction of this project can have written, by their number; any other one explains nothing."""
 _PREVIOUS = '"previous":"'
 """What stands in the text of an entry before the hash of the one before it."""
 _BATCH = 400
@@ -134,7 +137,7 @@ def explain_run(connection: sa.Connection, run_id: str) -> Explained:
     query = (
         sa.select(journal, before.c.hash.label("previous"))
         .join_from(journal, before, before.c.number == journal.c.number - 1, isouter=True)
-        .where(journal.c.run_id == run_id)
+        .where(journal.c.run_id == run_id, OF_THIS_PROJECT)
         .order_by(journal.c.number)
     )
     with unforgiving(connection):
@@ -168,9 +171,9 @@ def chain_of(ledger: sa.Engine | sa.Connection) -> Chain | None:
 
 def first_of(connection: sa.Connection, run_id: str) -> tuple[int, int]:
     """Return the first entry of a run, and the number of the chain's last link when it was written."""
-    query = sa.select(journal.c.number, journal.c.said).where(journal.c.run_id == run_id).order_by(journal.c.number)
+    query = sa.select(journal.c.number, journal.c.said).where(journal.c.run_id == run_id, OF_THIS_PROJECT)
     with unforgiving(connection):
-        row = connection.execute(query.limit(1)).one_or_none()
+        row = connection.execute(query.order_by(journal.c.number).limit(1)).one_or_none()
     if row is None or not isinstance(row.number, int):
         return 1, 0
     follows = said_by(row.said).get("follows")
@@ -179,7 +182,7 @@ def first_of(connection: sa.Connection, run_id: str) -> tuple[int, int]:
 
 def is_adopted(connection: sa.Connection, run_id: str) -> bool:
     """Whether an entry has put a run of an earlier version under the journal, as it was."""
-    query = sa.select(journal.c.said).where(journal.c.run_id == run_id).order_by(journal.c.number)
+    query = sa.select(journal.c.said).where(journal.c.run_id == run_id, OF_THIS_PROJECT).order_by(journal.c.number)
     with unforgiving(connection):
         first = connection.execute(query.limit(1)).scalar_one_or_none()
     return bool(said_by(first).get("adopted"))
@@ -188,11 +191,13 @@ def is_adopted(connection: sa.Connection, run_id: str) -> bool:
 def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1) -> Explained:
     """Read the journal and hold each entry against the one before it and the links of the chain.
 
-    With `first`, from that entry on: of what came before, only the hash of the entry before it is asked.
+    With `first`, from that entry on: of what came before, only the hash of the entry before it is asked. From the first one on,
+    what has a number that comes before it is named as well.
     """
     found = Explained()
     previous, follows = _hash_of_entry(connection, first - 1), first
-    query = sa.select(journal).where(journal.c.number >= first).order_by(journal.c.number)
+    asked = sa.true() if first <= 1 else journal.c.number >= first
+    query = sa.select(journal).where(asked).order_by(journal.c.number)
     with unforgiving(connection):
         entries = connection.execute(query).all()
     told = _told(links, found, _written_after(entries))
@@ -200,6 +205,10 @@ def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1)
         where = f"ledger journal {row.number}"
         if not isinstance(row.number, int):
             found.damages.append(Unexplained(where, "has no number", expected=str(follows), found=str(row.number)))
+            continue
+        if row.number < 1:
+            what = "has a number that no entry has: a transaction of this project counts from 1"
+            found.damages.append(Unexplained(where, what, found=str(row.said)))
             continue
         if row.number != follows:
             found.damages.append(
@@ -284,7 +293,7 @@ def go_on(connection: sa.Connection, found: Explained) -> None:
 
 def newest(connection: sa.Connection) -> int:
     """Return the number of the newest entry, 0 if there is none."""
-    return connection.execute(sa.select(sa.func.max(journal.c.number))).scalar() or 0
+    return connection.execute(sa.select(sa.func.max(journal.c.number)).where(OF_THIS_PROJECT)).scalar() or 0
 
 
 def _written_after(entries: Iterable[sa.Row[Any]]) -> dict[int, int]:

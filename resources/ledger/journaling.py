@@ -21,7 +21,17 @@ from manifests.canonical import canonical_json_of_plain
 from manifests.errors import EnvironmentRefused, Problem
 from resources.evidence.chain import Chain, Link
 from resources.ledger import instants
-from resources.ledger.journal import CHAIN, EVENT, NOTHING, chain_of, newest, newest_link, said_by, wrong_in
+from resources.ledger.journal import (
+    CHAIN,
+    EVENT,
+    NOTHING,
+    OF_THIS_PROJECT,
+    chain_of,
+    newest,
+    newest_link,
+    said_by,
+    wrong_in,
+)
 from resources.ledger.journaled_rows import (
     INSTALLATION,
     JOURNALED,
@@ -254,8 +264,9 @@ def _last(connection: sa.Connection) -> sa.Row[Any] | None:
     Raises:
         EnvironmentRefused: if it has no number or no hash that the next one could name.
     """
+    query = sa.select(journal).where(OF_THIS_PROJECT).order_by(journal.c.number.desc())
     with unforgiving(connection):
-        row = connection.execute(sa.select(journal).order_by(journal.c.number.desc()).limit(1)).one_or_none()
+        row = connection.execute(query.limit(1)).one_or_none()
     if row is not None and not (isinstance(row.number, int) and isinstance(row.hash, str)):
         raise EnvironmentRefused(
             Problem(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,7 +16,18 @@ from support import APPROVER, approved, moved, pass_all, planned, stage_all
 from manifests.lifecycle import RunState
 from resources.evidence.chain import Chain
 from resources.ledger.facade import Ledger
-from resources.ledger.journal import INSTALLATION, Explained, explain, unexplained
+from resources.ledger.journal import (
+    INSTALLATION,
+    Explained,
+    damages,
+    explain,
+    explain_run,
+    first_of,
+    is_adopted,
+    newest,
+    newest_link,
+    unexplained,
+)
 from resources.ledger.schema import alembic_config
 from resources.ledger.tables import approvals, journal, runs, transitions
 
@@ -94,6 +107,39 @@ def test_entries_that_are_changed_or_cut_off_are_named_by_their_links(chained: L
     assert [one.where for one in found_in(chained, "restate-2012")[0].damages] == ["ledger journal 1"]
     by_hand(chained, journal.delete().where(journal.c.number == length))
     assert f"ledger journal {length}" in [one.where for one in found_in(chained, "restate-2012")[0].damages]
+
+
+@pytest.mark.parametrize("number", [0, -1, -7])
+def test_an_entry_before_the_first_one_is_named_and_explains_nothing(chained: Ledger, number: int) -> None:
+    approved(chained, "restate-2012")
+    before = found_in(chained, "restate-2012")[0]
+    with chained.engine.connect() as connection:
+        first = connection.execute(sa.select(journal).where(journal.c.run_id == "restate-2012").limit(1)).one()
+    said = json.loads(first.said) | {"number": number, "adopted": True}
+    said["rows"] = {"approvals": {"columns": ["id"], "rows": {"70": [None, "f" * 64]}}}
+    text = json.dumps(said, separators=(",", ":"), sort_keys=True)
+    own = hashlib.sha256(text.encode()).hexdigest()
+    by_hand(chained, journal.insert().values(number=number, run_id="restate-2012", hash=own, said=text))
+    explained, wrong = found_in(chained, "restate-2012")
+    assert [one.where for one in explained.damages] == [f"ledger journal {number}"]
+    assert (wrong, explained.length, explained.linked) == ([], before.length, before.linked)
+    with chained.engine.connect() as connection:
+        links = newest_link(chained.engine)
+        assert [one.where for one in damages(connection, links)] == [f"ledger journal {number}"]
+        assert first_of(connection, "restate-2012")[0] == first.number
+        assert not is_adopted(connection, "restate-2012")
+        assert unexplained(connection, explain_run(connection, "restate-2012"), "restate-2012") == []
+
+
+def test_entries_before_the_first_one_are_followed_by_nothing(chained: Ledger) -> None:
+    hashes = ", ".join(f"({number}, '', '{'f' * 64}', 'junk')" for number in (-1, 0))
+    by_hand(chained, sa.text(f"INSERT INTO journal (number, run_id, hash, said) VALUES {hashes}"))
+    with chained.engine.connect() as connection:
+        assert newest(connection) == 0
+    planned(chained, "restate-2012")
+    explained, wrong = found_in(chained, "restate-2012")
+    assert [one.where for one in explained.damages] == ["ledger journal -1", "ledger journal 0"]
+    assert (wrong, explained.length, explained.linked) == ([], 1, 1)
 
 
 def test_what_a_dead_process_could_not_link_the_next_one_links(ledger: Ledger, tmp_path: Path) -> None:
