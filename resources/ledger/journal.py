@@ -203,12 +203,10 @@ def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1)
     told = _told(links, found, _written_after(entries))
     for row in entries:
         where = f"ledger journal {row.number}"
-        if not isinstance(row.number, int):
-            found.damages.append(Unexplained(where, "has no number", expected=str(follows), found=str(row.number)))
-            continue
-        if row.number < 1:
-            what = "has a number that no entry has: a transaction of this project counts from 1"
-            found.damages.append(Unexplained(where, what, found=str(row.said)))
+        if not (isinstance(row.number, int) and row.number > 0):
+            counts = "has a number that no entry has: a transaction of this project counts from 1"
+            what = counts if isinstance(row.number, int) else "has no number"
+            found.damages.append(Unexplained(where, what, expected=str(follows), found=str(row.number)))
             continue
         if row.number != follows:
             found.damages.append(
