@@ -68,6 +68,14 @@ def _is_unseen(character: str) -> bool:
     )
 
 
+def words_of(error: BaseException) -> str:
+    """Return what an error says of itself, also where its own words cannot be made."""
+    try:
+        return str(error)
+    except Exception as trouble:  # noqa: BLE001 - whoever wrote the error wrote its words
+        return f"its own words raise {type(trouble).__name__}"
+
+
 def same_text(text: str) -> str:
     """Return what the spellings of a name have in common: width, composition, case, space around and between its words."""
     folded = unicodedata.normalize("NFKC", text).casefold()

@@ -344,6 +344,30 @@ def test_what_keeps_a_product_from_being_imported_is_named_with_its_line(
     assert wrong.startswith(("READINGS = ", "DAILY = ", "OWNERS = ", "from pyspark.sql import DataFrame"))
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("sys.exit()", "SystemExit: it ends the process"),
+        ("sys.exit(0)", "SystemExit: 0: it ends the process"),
+        ("raise GeneratorExit('x')", "GeneratorExit: x: it ends the process"),
+        ("raise type('Odd', (Exception,), {'__str__': lambda _: 1 / 0})", "Odd: its own words raise ZeroDivisionError"),
+    ],
+)
+def test_a_product_that_ends_the_process_or_has_no_words_for_its_error_is_refused_with_its_line(
+    tmp_path: Path, line: str, found: str
+) -> None:
+    said = said_by(tmp_path, f"import sys\n\n{line}\n", "init")
+    assert f"metering.py:3: {found}" in said
+
+
+def test_a_function_of_a_product_that_ends_the_process_is_no_success_of_the_command(tmp_path: Path) -> None:
+    text = (
+        "import sys\nimport backfill_assets as ba\n\n\ndef fill():\n    sys.exit()\n\n\n"
+        "PRODUCT = ba.Product('metering', (), (), references='metering:fill')\n"
+    )
+    assert "a function of a product has ended the process" in said_by(tmp_path, text, "init", code=1)
+
+
 def test_every_argument_that_a_declaration_does_not_have_or_lacks_is_named_at_once() -> None:
     with pytest.raises(TypeError) as caught:
         ba.TargetTable("silver.daily", day_colum="day", keys=("meter_id",), nothing_like_it=1)  # type: ignore[call-arg]
@@ -474,7 +498,7 @@ def test_settings_of_a_folder_without_an_installation_say_so_and_are_shown(
     assert json.loads(done.stdout)["home"].endswith("elsewhere")
 
 
-def said_by(folder: Path, text: str, command: str) -> str:
+def said_by(folder: Path, text: str, command: str, code: int = 2) -> str:
     (folder / "metering.py").write_text(text, encoding="utf-8")
     (folder / "home").mkdir(exist_ok=True)
     done = subprocess.run(
@@ -483,7 +507,7 @@ def said_by(folder: Path, text: str, command: str) -> str:
         env=os.environ
         | {"PYTHONPATH": f"{folder}:{ROOT}", "BACKFILL_HOME": str(folder / "home"), "BACKFILL_PRODUCTS": '["metering:PRODUCT"]'},
     )  # fmt: skip
-    assert done.returncode == 2, done.stderr[-3000:]
+    assert done.returncode == code, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
     return " ".join(done.stderr.split())
 

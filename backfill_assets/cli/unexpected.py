@@ -9,11 +9,12 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from manifests.errors import InputRefused, Problem, Refused
-from manifests.text import TEXT_RULE, not_text
+from manifests.text import TEXT_RULE, not_text, words_of
 
 PANIC = "PanicException"
 """How native libraries raise what they have not foreseen: not as an `Exception`."""
@@ -53,8 +54,21 @@ def all_missing(error: click.MissingParameter) -> click.UsageError:
 
 
 def is_unexpected(error: BaseException) -> bool:
-    """Return whether an error is a fault, and no way to end a process."""
-    return isinstance(error, Exception) or type(error).__name__ == PANIC
+    """Return whether an error is a fault, and no way to end a process; to end it is this package's, and no product's."""
+    return isinstance(error, Exception) or type(error).__name__ == PANIC or _is_ended_by_a_product(error)
+
+
+def _is_ended_by_a_product(error: BaseException) -> bool:
+    """Whether neither this package nor Click has ended the process: a function of a product has, and nothing it was called for is done."""
+    if not isinstance(error, SystemExit):
+        return False
+    from backfill_assets.declarations.places import is_core, is_own
+
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1].filename if frames else __file__
+    if is_core(last) or Path(last).is_relative_to(Path(click.__file__).parent):
+        return False
+    return not error.code or is_own(last)
 
 
 def full_disk(error: BaseException) -> Refused | None:
@@ -71,7 +85,11 @@ def full_disk(error: BaseException) -> Refused | None:
 
 def tell(error: BaseException) -> None:
     """Say an unforeseen error in one line, and where its details were written."""
-    said = " ".join(str(error).split())[:300]
+    said = " ".join(words_of(error).split())[:300]
+    if isinstance(error, SystemExit):
+        said = (
+            f"a function of a product has ended the process ({traceback.extract_tb(error.__traceback__)[-1].filename})"
+        )
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
     details = "".join(traceback.format_exception(error))
     try:

@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from backfill_assets.declarations.checking.imports import import_problems
+from backfill_assets.declarations.checking.imports import ENDS_THE_PROCESS, import_problems
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.deliveries import Loader
 from backfill_assets.declarations.products import Products
@@ -118,6 +118,6 @@ def _attribute(path: str) -> Any:
         value: Any = import_module(module)
         for name in attribute.split("."):
             value = getattr(value, name)
-    except Exception as error:
+    except (Exception, *ENDS_THE_PROCESS) as error:
         raise DeclarationRefused(import_problems(error, module)) from error
     return value

@@ -16,6 +16,7 @@ from backfill_assets.declarations.schema import false_row_rules
 from backfill_assets.declarations.target import TargetTable
 from manifests.errors import PlanRefused, Problem, Refused
 from manifests.facts import TargetContract
+from manifests.text import words_of
 
 _HERE = Path(__file__).parent
 
@@ -62,8 +63,8 @@ def contract_of(
         contract = target.contract(rows)
     except Refused:
         raise
-    except Exception as error:
-        if is_unreadable(error):
+    except (Exception, SystemExit) as error:
+        if isinstance(error, Exception) and is_unreadable(error):
             raise
         frames = [one for one in traceback.extract_tb(error.__traceback__) if "site-packages" not in one.filename]
         own = [one for one in frames if Path(one.filename).parent != _HERE][-1]
@@ -71,7 +72,7 @@ def contract_of(
         meant = ""
         if isinstance(error, KeyError) and (close := get_close_matches(str(error.args[0]), list(rows), n=1)):
             meant = f"; did you mean '{close[0]}'?"
-        what = f"it raised {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}{meant}{at}"
+        what = f"it raised {type(error).__name__}: {words_of(error).strip().partition(chr(10))[0][:300]}{meant}{at}"
         raise PlanRefused(Problem(what, rule, f"correct the function; {shown}", where)) from error
     days = contract.warm_up_days
     if not isinstance(days, int) or isinstance(days, bool) or days < 0:

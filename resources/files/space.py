@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from manifests.errors import EnvironmentRefused, Problem
+from manifests.text import words_of
 
 MARGIN = 32 * 1024 * 1024
 """Bytes that are left for the ledger, metadata and evidence beside the rows of a run."""
@@ -93,7 +94,7 @@ def _said(error: BaseException, file: str | None) -> str | None:
         short = code in _SHORT_OF_ROOM and file is not None and _free(file) < _A_FEW_PAGES
         return str(error) if short or code == sqlite3.SQLITE_FULL else None
     if isinstance(error, Exception):
-        text = str(error)
+        text = words_of(error)
         return next((said for said in _SAID if said in text), None)
     return None
 

@@ -17,14 +17,17 @@ from backfill_assets.declarations.arguments import WrongArgumentsError
 from backfill_assets.declarations.checking.names import did_you_mean
 from backfill_assets.declarations.places import ROOT, is_core
 from manifests.errors import Problem
+from manifests.text import words_of
 
+ENDS_THE_PROCESS = (SystemExit, GeneratorExit)
+"""What ends a process without a word, and no person has asked for: a module that raises it is refused like any other."""
 _IMPORTING = Path(import_module.__code__.co_filename)
 """Where Python's own function imports a product: the lines of the product come after it."""
 _NOT_IN_MODULE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _NO_ARGUMENT = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 
 
-def import_problems(error: Exception, module: str) -> list[Problem]:
+def import_problems(error: BaseException, module: str) -> list[Problem]:
     """Return what kept a product's module from being imported: the error, and the line of the product that it is in.
 
     Of arguments that a declaration does not have, or lacks, each is a reason of its own.
@@ -41,20 +44,22 @@ def import_problems(error: Exception, module: str) -> list[Problem]:
     return [Problem(one, rule, fix, _line_of(error)) for one in said]
 
 
-def python_words(error: Exception) -> str:
+def python_words(error: BaseException) -> str:
     """Return an error as Python words it, with the name that was probably meant."""
-    meant = ""
-    if isinstance(error, AttributeError) and error.name:
+    meant, said = "", words_of(error)
+    if isinstance(error, ENDS_THE_PROCESS):
+        meant = f"{': ' if said else ''}it ends the process"
+    elif isinstance(error, AttributeError) and error.name:
         meant = did_you_mean(error.name, dir(error.obj))
-    elif isinstance(error, ImportError) and (found := _NOT_IN_MODULE.match(str(error))):
+    elif isinstance(error, ImportError) and (found := _NOT_IN_MODULE.match(said)):
         meant = did_you_mean(found[1], dir(sys.modules.get(found[2])))
-    elif isinstance(error, TypeError) and (found := _NO_ARGUMENT.match(str(error))):
+    elif isinstance(error, TypeError) and (found := _NO_ARGUMENT.match(said)):
         function = getattr(sys.modules["backfill_assets"], found[1], None)
         meant = did_you_mean(found[2], signature(function).parameters) if callable(function) else ""
-    return f"{type(error).__name__}: {error}{'' if 'id you mean' in str(error) else meant}"
+    return f"{type(error).__name__}: {said}{'' if 'id you mean' in said else meant}"
 
 
-def _line_of(error: Exception) -> str:
+def _line_of(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(Path(error.filename))}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
