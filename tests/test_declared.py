@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -20,6 +21,7 @@ from click.testing import CliRunner
 
 import backfill_assets as ba
 from backfill_assets.cli.command import cli
+from backfill_assets.declarations import finding
 from backfill_assets.declarations.checking import imports as declared
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.finding import find_products, imported_loader, installed
@@ -529,7 +531,7 @@ def test_what_is_installed_is_served_unless_the_settings_name_what_is(
 ) -> None:
     (tmp_path / "metering_found.py").write_bytes((ROOT / "docs" / "tutorial" / "metering.py").read_bytes())
     monkeypatch.syspath_prepend(tmp_path)
-    assert installed() == {"enforcement": "backfill_assets.products.enforcement:PRODUCT"}
+    assert list(installed()) == ["enforcement"]
     assert [product.name for product in find_products(None)] == ["enforcement"]
     assert [product.name for product in find_products([])] == []
     by_path = find_products(["metering_found:PRODUCT", "enforcement"])
@@ -556,6 +558,59 @@ def test_a_product_that_is_not_there_is_refused(names: list[str], said: list[str
     assert len(refused.value.problems) == len(said)
     for problem, text in zip(refused.value.problems, said, strict=True):
         assert text in problem.what, problem
+
+
+def distribution(folder: Path, name: str, *points: str) -> None:
+    """Install a distribution with a product of its own, and entry points."""
+    (folder / f"{name}.py").write_text(f"import backfill_assets as ba\nPRODUCT = ba.Product({name!r}, (), ())\n")
+    said = folder / f"{name}-1.dist-info"
+    said.mkdir()
+    (said / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (said / "entry_points.txt").write_text("\n".join(["[backfill_assets.products]", *points]))
+
+
+def refusal_of(*names: str) -> list[Any]:
+    with pytest.raises(DeclarationRefused) as refused:
+        find_products(names or None)
+    return list(refused.value.problems)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder from which distributions and their modules are imported, asked anew each time."""
+    monkeypatch.syspath_prepend(tmp_path)
+    finding.products_named.cache_clear()
+    yield tmp_path
+    finding.products_named.cache_clear()
+
+
+def test_a_name_that_two_distributions_give_another_product_is_refused_with_both(folder: Path) -> None:
+    distribution(folder, "zzz_taking", "enforcement = zzz_taking:PRODUCT", "zzz = zzz_taking:PRODUCT")
+    for names in ((), ("enforcement",)):
+        (problem,) = refusal_of(*names)
+        assert problem.what == (
+            "the entry point enforcement is backfill_assets.products.enforcement:PRODUCT of backfill-assets, and "
+            "zzz_taking:PRODUCT of zzz_taking"
+        )
+        assert "uninstall" in problem.fix
+    named = find_products(["zzz", "backfill_assets.products.enforcement:PRODUCT"])
+    assert [one.name for one in named] == ["zzz_taking", "enforcement"], "who names what is meant is served"
+
+
+def test_a_product_with_two_entry_points_is_refused_in_words_of_entry_points(folder: Path) -> None:
+    distribution(folder, "zzz_twice", "one = zzz_twice:PRODUCT", "other = zzz_twice:PRODUCT")
+    (problem,) = refusal_of()
+    assert (
+        problem.what == "the entry points one of zzz_twice, other of zzz_twice are the same product, zzz_twice:PRODUCT"
+    )
+    assert "`products`" in problem.fix
+    assert [one.name for one in find_products(["one"])] == ["zzz_twice"]
+
+
+def test_one_name_of_one_product_in_two_distributions_is_that_product(folder: Path) -> None:
+    distribution(folder, "zzz_old", "same = zzz_old:PRODUCT")
+    distribution(folder, "zzz_new", "same = zzz_old:PRODUCT")
+    assert [one.name for one in find_products(None)] == ["enforcement", "zzz_old"]
 
 
 def test_a_loader_that_is_none_is_refused() -> None:

@@ -7,7 +7,7 @@ The products that ship are found like anybody else's: nothing here imports one b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -24,11 +24,43 @@ from manifests.errors import DeclarationRefused, Problem
 GROUP = "backfill_assets.products"
 """The group of entry points that a distribution names its products in."""
 _FROM = f'a product is the name of an entry point in the group "{GROUP}", or module:ATTRIBUTE'
+_ENOUGH = "uninstall the distribution that is not meant, or say in `products` of backfill.toml which are served"
 
 
-def installed() -> dict[str, str]:
-    """Return the products of every installed distribution: `module:ATTRIBUTE` by the entry point's name, sorted by name."""
-    return {point.name: point.value for point in sorted(entry_points(group=GROUP))}
+def installed() -> dict[str, dict[str, list[str]]]:
+    """Return by the name of each entry point what it stands for, `module:ATTRIBUTE`, and the distributions that say so."""
+    points: dict[str, dict[str, list[str]]] = {}
+    for point in sorted(entry_points(group=GROUP)):
+        names = points.setdefault(point.name, {}).setdefault(point.value, [])
+        names.append("an unnamed distribution" if point.dist is None else point.dist.name)
+    return points
+
+
+def _paths(points: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, str]:
+    return {name: path for name, paths in points.items() for path in paths if len(paths) == 1}
+
+
+def _of_two(names: Iterable[str], points: Mapping[str, Mapping[str, Sequence[str]]]) -> Iterator[Problem]:
+    """Yield each name that distributions have given to different products: which one is meant, nobody can tell."""
+    for name in dict.fromkeys(names):
+        if len(paths := points.get(name, {})) > 1:
+            said = ", and ".join(f"{path} of {' and '.join(whose)}" for path, whose in paths.items())
+            yield Problem(
+                f"the entry point {name} is {said}",
+                "a name stands for one product",
+                f"{_ENOUGH}, each as module:ATTRIBUTE",
+            )
+
+
+def _twice_installed(points: Mapping[str, Mapping[str, Sequence[str]]]) -> Iterator[Problem]:
+    """Yield each product that is installed under two names."""
+    known = _paths(points)
+    for path in dict.fromkeys(known.values()):
+        names = [f"{name} of {' and '.join(points[name][path])}" for name in known if known[name] == path]
+        if len(names) > 1:
+            yield Problem(
+                f"the entry points {', '.join(names)} are the same product, {path}", "each is served once", _ENOUGH
+            )
 
 
 def find_products(names: Sequence[str] | None) -> Products:
@@ -40,14 +72,22 @@ def find_products(names: Sequence[str] | None) -> Products:
     Raises:
         DeclarationRefused: if one is not there, cannot be imported, or declares what cannot be used; with every reason.
     """
-    return _found(None if names is None else tuple(names))
+    return products_named(None if names is None else tuple(names))
 
 
 @cache
-def _found(names: tuple[str, ...] | None) -> Products:
-    known = installed()
-    paths = list(known.values()) if names is None else [known.get(name, name) for name in names]
-    if problems := list(_problems_of_names(paths, known)):
+def products_named(names: tuple[str, ...] | None) -> Products:
+    """Import products once in a process; see `find_products`."""
+    points = installed()
+    known = _paths(points)
+    if names is None:
+        paths = list(dict.fromkeys(known.values()))
+        problems = [*_of_two(points, points), *_twice_installed(points), *_problems_of_names(paths, known)]
+    else:
+        problems = list(_of_two(names, points))
+        paths = [known.get(name, name) for name in names if name in known or name not in points]
+        problems += _problems_of_names(paths, known)
+    if problems:
         raise DeclarationRefused(problems)
     return check_products([_imported(path) for path in paths])
 
