@@ -24,7 +24,7 @@ from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.checking import imports as declared
 from backfill_assets.declarations.checking.products import problems_of
-from backfill_assets.declarations.finding import find_products, imported_loader, installed
+from backfill_assets.declarations.finding import check_products, find_products, imported_loader, installed
 from manifests.errors import DeclarationRefused, InputRefused
 from resources.settings import load_settings
 
@@ -611,6 +611,52 @@ def test_one_name_of_one_product_in_two_distributions_is_that_product(folder: Pa
     distribution(folder, "zzz_old", "same = zzz_old:PRODUCT")
     distribution(folder, "zzz_new", "same = zzz_old:PRODUCT")
     assert [one.name for one in find_products(None)] == ["enforcement", "zzz_old"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"name": None}, "name is None"),
+        ({"name": ""}, "name is ''"),
+        ({"name": "../..\n\x1b[2J"}, "name is '../..\\n\\x1b[2J': U+001B at character 6"),
+        ({"targets": ("a",)}, "targets has 'a'"),
+        ({"targets": None}, "targets is None"),
+        ({"targets": (one for one in ())}, "targets is a generator"),
+        ({"targets": TARGET}, "targets is a TargetTable"),
+        ({"inputs": 3}, "inputs is 3"),
+        ({"inputs": (METERS, TARGET)}, "inputs has a TargetTable"),
+        ({"loaders": ["a"]}, "loaders is ['a']"),
+        ({"loaders": {"a": 3}}, "loaders['a'] is 3"),
+        ({"loaders": {3: "a:b"}}, "loaders has 3"),
+        ({"references": 3}, "references is 3"),
+        ({"code": "os"}, "code is 'os'"),
+        ({"code": ("json", 3)}, "code has 3"),
+        ({"code": ("no_such_package",)}, "code has 'no_such_package', of which there is no file"),
+    ],
+)
+def test_a_field_of_a_product_that_is_of_no_use_is_refused_by_name(fields: dict[str, Any], found: str) -> None:
+    whole: dict[str, Any] = {"name": "metering", "inputs": (), "targets": ()}
+    other = ba.Product("other", (INPUT,), (), references="nowhere")
+    problems = problems_of([ba.Product(**whole | fields), other])
+    assert [one.what for one in problems][1:] == ["references='nowhere'"], problems
+    assert problems[0].what.startswith(found)
+    assert all(one.rule and one.fix and one.where.startswith("product ") for one in problems)
+
+
+def test_what_is_handed_in_for_a_product_is_one() -> None:
+    with pytest.raises(DeclarationRefused, match="a product is 3"):
+        check_products([3])  # type: ignore[list-item]
+    with pytest.raises(DeclarationRefused, match="a product is a TargetTable"):
+        check_products([TARGET])  # type: ignore[list-item]
+
+
+def test_every_field_of_a_product_that_is_of_no_use_is_said_at_once() -> None:
+    wrong: Any = {"name": "", "inputs": 3, "targets": None, "references": 3, "loaders": 3, "code": "os"}
+    assert [one.what.split()[0] for one in problems_of([ba.Product(**wrong)])] == list(wrong)
+
+
+def test_lists_in_place_of_tuples_are_taken() -> None:
+    assert problems_of([ba.Product("metering", [INPUT, METERS], [TARGET], code=["json"])]) == []  # type: ignore[arg-type]
 
 
 def test_a_loader_that_is_none_is_refused() -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from backfill_assets.declarations.checking.columns import ColumnTypes
+from backfill_assets.declarations.checking.fields import wrong_fields
 from backfill_assets.declarations.checking.gates import not_gates, with_gates
 from backfill_assets.declarations.checking.imports import python_words
 from backfill_assets.declarations.checking.tables import of_input
@@ -21,8 +23,13 @@ from manifests.errors import Problem
 
 
 def problems_of(declared: Sequence[Product]) -> list[Problem]:
-    """Return everything in the declarations of an installation's products that cannot be used."""
-    return list(_problems(declared))
+    """Return everything in the declarations of an installation's products that cannot be used.
+
+    Of a product with a field that holds something else than it is declared to hold, nothing but that is said.
+    """
+    wrong = [list(wrong_fields(product)) for product in declared]
+    usable = [product for product, problems in zip(declared, wrong, strict=True) if not problems]
+    return [*chain.from_iterable(wrong), *_problems(usable)]
 
 
 def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
