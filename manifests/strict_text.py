@@ -1,4 +1,4 @@
-"""YAML and JSON without the parts that let two readers see two texts: double keys, anchors, aliases, sets.
+"""YAML and JSON without the parts that let two readers see two texts: double keys, anchors, aliases, directives, sets.
 
 Put here how text is read into data. What the data has to be is said where it is validated.
 """
@@ -43,6 +43,13 @@ class StrictLoader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise yaml.constructor.ConstructorError(None, None, "anchors and aliases are refused", event.start_mark)
         return super().compose_node(parent, index)
+
+    def process_directives(self) -> Any:
+        """Refuse directives: with them a tag, or a scalar, is what they say, and readers differ in which they know."""
+        if self.check_token(yaml.DirectiveToken):
+            begins = self.peek_token().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.constructor.ConstructorError(None, None, "directives are refused", begins)
+        return super().process_directives()  # type: ignore[no-untyped-call]
 
     def _is_read_in_two_ways(self, event: yaml.ScalarEvent) -> bool:
         """Whether a scalar without quotes, or with the tag of a number or boolean, depends on who reads it."""

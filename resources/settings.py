@@ -10,8 +10,9 @@ import os
 import re
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import unquote
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -127,6 +128,13 @@ class Settings(BaseSettings):
         """Arguments, then the environment, then the TOML file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=_config_file())
 
+    @field_validator("home", "policy_file", "log_file", mode="before")
+    @classmethod
+    def _is_named(cls, value: Any) -> Any:
+        if isinstance(value, str) and not value.strip():
+            raise ValueError("it is empty, which would be the working folder: name a place, the working folder as '.'")
+        return value
+
     @model_validator(mode="after")
     def _resolve(self) -> Self:
         home = _absolute("home", self.home)
@@ -154,6 +162,8 @@ class Settings(BaseSettings):
             make_url(self.ledger_url)
         except ArgumentError as error:
             raise ValueError("ledger_url is not an SQLAlchemy URL such as postgresql+psycopg2://host/name") from error
+        _require_kept("ledger_url", self.ledger_url)
+        _require_kept("catalog.uri", self.catalog.get("uri", ""))
         if self.dagster_storage_url:
             _require_own_database(self.dagster_storage_url, self.ledger_url)
         return self
@@ -184,8 +194,10 @@ def _absolute(name: str, path: Path) -> Path:
     """Return a path without `~` and from the root.
 
     Raises:
-        ValueError: if nobody knows which folder `~` is.
+        ValueError: if nobody knows which folder `~` is, or no file can have the name.
     """
+    if (wrong := not_text(str(path))) is not None:
+        raise ValueError(f"{name} is {str(path)!a}: {wrong}, which no name of a file has")
     try:
         found = path.expanduser().absolute()
     except RuntimeError as error:
@@ -223,6 +235,20 @@ def _require_whole_in_uris(name: str, place: str) -> None:
         raise ValueError(
             f"{name} is {place}: {' and '.join(cut)} would end its path where it is read as a URI; name a place without"
         )
+
+
+def _require_kept(name: str, url: str) -> None:
+    """Refuse a database that SQLite keeps in memory, or in a file that it deletes: what is on record would be gone with the process."""
+    try:
+        said = make_url(url)
+    except ArgumentError:  # of a catalog that is reached in another way
+        return
+    if said.get_backend_name() != "sqlite":
+        return
+    database = unquote(said.database or "")
+    in_memory = database in {"", ":memory:", "file:"} or database.startswith("file::memory:")
+    if in_memory or said.query.get("mode") == "memory" or said.query.get("vfs") == "memdb":
+        raise ValueError(f"{name} is a database that is gone with the process: name a file, sqlite:////path/of/the.db")
 
 
 def _require_own_database(storage: str, ledger: str) -> None:

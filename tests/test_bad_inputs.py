@@ -229,6 +229,9 @@ BAD_MANIFESTS = [
     manifest_text("empty-file", "", "manifest.yaml", "not a mapping of fields"),
     manifest_text("too-large", valid_yaml() + "#" * 300_000, "bytes", "at most 262,144"),
     Case("a-device-without-end", ("plan", "/dev/zero"), ("/dev/zero", "is not a regular file")),
+    manifest_text("directive-after-a-comment", "# c\n%YAML 1.1\n---\n" + valid_yaml(), "directives are refused"),
+    manifest_text("tag-after-an-empty-line", "\n%TAG ! tag:yaml.org,2002:\n---\n" + valid_yaml(), "directives are"),
+    manifest_text("directive-of-no-name", "\n%NOBODY knows\n---\n" + valid_yaml(), "directives are refused"),
     manifest_text("directive-before-it", "%PDF-1.4\n---\n" + valid_yaml(), "begins with %PDF-1.4"),
     manifest_text(
         "control-character-in-a-comment", valid_yaml() + "# \x1b[2J\n", "manifest.yaml", "is not text: U+001B"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from manifests.text import not_text
+
 GIT = "git:"
 """What a repository begins with."""
 _WEB = frozenset({"http", "https"})
@@ -33,7 +35,12 @@ def shown(place: str) -> str:
 
 
 def is_place(place: str) -> bool:
-    """Whether a head could be kept in a place, as it is written: a folder or repository from the root, or an address."""
+    """Whether a head could be kept in a place, as it is written: a folder or repository from the root, or an address.
+
+    No place has a control character: no file is named with a NUL, and a line that names a place is one line.
+    """
+    if not_text(place) is not None or not {"\n", "\r"}.isdisjoint(place):
+        return False
     if place.startswith(GIT):
         return _is_from_the_root(place.removeprefix(GIT))
     if "://" not in place:

@@ -444,3 +444,10 @@ def test_a_merge_needs_its_entities_as_they_are():
     )
     target = publishing("2012-01-01", "2012-03-31") | {"publishMode": "MERGE_BY_KEY", "merge": {"entities": ["A1"]}}
     assert "a merge finds its entities by it" in why(policy, contract={"entity": "case_id"}, target=target)
+
+
+@pytest.mark.parametrize("directive", ["%YAML 1.1", "# c\n%YAML 1.1", "\n%TAG ! tag:yaml.org,2002:", "%NOBODY knows"])
+def test_a_policy_with_a_directive_is_refused(directive: str) -> None:
+    with pytest.raises(EnvironmentRefused, match="directives are refused"):
+        parse_policy(f"{directive}\n---\nname: open\n")
+    assert parse_policy("# c\n---\nname: open\n").name == "open"

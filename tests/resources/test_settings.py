@@ -69,6 +69,7 @@ def test_a_place_whose_name_is_cut_where_it_is_read_as_a_uri_is_refused(elsewher
         "https://[heads.example", "http://[::1", "//[", "https://", "http:///heads", "https://heads.example:99999999/",
         "https://heads.example:x/", "ftp://heads.example/", "https://heads example/", "", " ", "disk", "./disk", "~", "~/disk",
         "git:", "git:-C", "git:repository", "git://heads.example/repository", "git:https://heads.example/r",
+        "/x\0y", "/x\ny", "/x\ry", "git:/x\ny", "git:/x\0y", "https://heads.example/\0",
     ],
 )  # fmt: skip
 def test_a_place_that_no_head_could_be_kept_in_is_refused_before_one_has_to_be(place: str) -> None:
@@ -93,6 +94,46 @@ def test_a_log_file_is_a_file_and_nothing_that_waits_for_a_reader(elsewhere: Pat
             load_settings(log_file=name)
     assert load_settings(log_file=Path("log")).log_file == elsewhere / "log"
     assert not (elsewhere / "log").exists()
+
+
+@pytest.mark.parametrize("name", ["home", "policy_file", "log_file"])
+@pytest.mark.parametrize("value", ["", " "])
+def test_a_place_that_is_empty_is_not_the_working_folder(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"BACKFILL_{name.upper()}", value)
+    with pytest.raises(EnvironmentRefused, match=rf"{name}: .*it is empty") as refusal:
+        load_settings()
+    assert "correct or unset it" in str(refusal.value)
+    monkeypatch.delenv(f"BACKFILL_{name.upper()}")
+    assert load_settings(home=Path()).home == Path.cwd(), "who names the working folder means it"
+
+
+def test_a_home_with_a_character_that_no_file_can_have_is_refused(elsewhere: Path) -> None:
+    toml(elsewhere, 'home = "/srv/b\\u0000x"\n')
+    with pytest.raises(EnvironmentRefused, match=r"home is '/srv/b\\x00x': U\+0000 at character 6"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite+pysqlite:///:memory:", "sqlite:///file::memory:?uri=true",
+        "sqlite:///file::memory:?cache=shared&uri=true", "sqlite:///file:x?mode=memory&uri=true", "sqlite:///file:?uri=true",
+        "sqlite:///file:/x?vfs=memdb&uri=true",
+    ],
+)  # fmt: skip
+def test_a_ledger_or_catalog_that_is_gone_with_the_process_is_refused(url: str) -> None:
+    for name, where in (("ledger_url", {"ledger_url": url}), ("catalog.uri", {"catalog": {"type": "sql", "uri": url}})):
+        with pytest.raises(EnvironmentRefused, match=rf"{name} is a database that is gone with the process"):
+            load_settings(**where)
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:////srv/x.db", "sqlite:///x.db?timeout=5", "sqlite:///file:/x.db?mode=rw&uri=true"]
+)
+def test_a_ledger_or_catalog_in_a_file_is_taken(url: str) -> None:
+    assert load_settings(ledger_url=url, catalog={"type": "sql", "uri": url}).ledger_url == url
 
 
 @pytest.mark.parametrize("option", ["timeout=abc", "check_same_thread=x", "detect_types=x", "cached_statements=x"])
