@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -614,7 +614,7 @@ def test_one_name_of_one_product_in_two_distributions_is_that_product(folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("fields", "found"),
+    ("given", "found"),
     [
         ({"name": None}, "name is None"),
         ({"name": ""}, "name is ''"),
@@ -634,13 +634,28 @@ def test_one_name_of_one_product_in_two_distributions_is_that_product(folder: Pa
         ({"code": ("no_such_package",)}, "code has 'no_such_package', of which there is no file"),
     ],
 )
-def test_a_field_of_a_product_that_is_of_no_use_is_refused_by_name(fields: dict[str, Any], found: str) -> None:
+def test_a_field_of_a_product_that_is_of_no_use_is_refused_by_name(given: dict[str, Any], found: str) -> None:
     whole: dict[str, Any] = {"name": "metering", "inputs": (), "targets": ()}
     other = ba.Product("other", (INPUT,), (), references="nowhere")
-    problems = problems_of([ba.Product(**whole | fields), other])
+    problems = problems_of([ba.Product(**whole | given), other])
     assert [one.what for one in problems][1:] == ["references='nowhere'"], problems
     assert problems[0].what.startswith(found)
     assert all(one.rule and one.fix and one.where.startswith("product ") for one in problems)
+
+
+WRONG_KINDS: tuple[Any, ...] = (None, 3, "x", "", (), [], object(), ("x", 3), {"a": 3}, TARGET)
+
+
+@pytest.mark.parametrize("table", [TARGET, INPUT], ids=["target", "input"])
+def test_a_field_of_a_table_of_whatever_kind_raises_nothing(table: Any) -> None:
+    said_of = set()
+    for name in (one.name for one in fields(table)):
+        for value in WRONG_KINDS:
+            changed = replace(table, **{name: value})
+            inputs, targets = ((INPUT, METERS), (changed,)) if table is TARGET else ((changed, METERS), (TARGET,))
+            if problems_of([ba.Product("metering", inputs, targets)]):
+                said_of.add(name)
+    assert said_of == {one.name for one in fields(table)}
 
 
 def test_what_is_handed_in_for_a_product_is_one() -> None:

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from backfill_assets.declarations.checking.table_fields import in_words, wrong_table_fields
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import Problem
 from manifests.text import NAME_RULE, not_a_name
 from resources.code.sources import Sources
 
-_SHOWN = 80
 _PATH = "module:name"
 
 
 def wrong_fields(product: Any) -> Iterator[Problem]:
     """Yield each field of a product that nobody can use: what it is, the rule, and what to write instead."""
     if not isinstance(product, Product):
-        what, rule = f"a product is {_in_words(product)}", "what is served is a `backfill_assets.Product`"
-        yield Problem(what, rule, "hand in the product that has the tables", f"product {_in_words(product)}")
+        what, rule = f"a product is {in_words(product)}", "what is served is a `backfill_assets.Product`"
+        yield Problem(what, rule, "hand in the product that has the tables", f"product {in_words(product)}")
         return
     yield from _of_name(product)
     yield from _of_tables(product, "inputs", InputTable)
@@ -30,7 +30,7 @@ def wrong_fields(product: Any) -> Iterator[Problem]:
     references: Any = product.references
     if not (references is None or isinstance(references, str)):
         rule = f"it names a function, as `{_PATH}`, or is left out"
-        yield _problem(product, f"references is {_in_words(references)}", rule, f"write `{_PATH}` in quotes")
+        yield _problem(product, f"references is {in_words(references)}", rule, f"write `{_PATH}` in quotes")
     yield from _of_loaders(product)
     yield from _of_code(product)
 
@@ -38,11 +38,9 @@ def wrong_fields(product: Any) -> Iterator[Problem]:
 def _of_name(product: Product) -> Iterator[Problem]:
     name: Any = product.name
     if not isinstance(name, str) or not name.strip():
-        yield _problem(
-            product, f"name is {_in_words(name)}", NAME_RULE, "give the product a name, for example metering"
-        )
+        yield _problem(product, f"name is {in_words(name)}", NAME_RULE, "give the product a name, for example metering")
     elif (wrong := not_a_name(name)) is not None:
-        what = f"name is {_in_words(name)}: {wrong}"
+        what = f"name is {in_words(name)}: {wrong}"
         yield _problem(product, what, NAME_RULE, "write the name in one line of plain characters")
 
 
@@ -50,46 +48,43 @@ def _of_tables(product: Product, field: str, kind: type[InputTable | TargetTable
     tables: Any = getattr(product, field)
     rule, fix = f"it is a tuple of `{kind.__name__}`", f"write `{field}=(TABLE,)`, or `{field}=()` where there is none"
     if not isinstance(tables, (tuple, list)):
-        yield _problem(product, f"{field} is {_in_words(tables)}", rule, fix)
+        yield _problem(product, f"{field} is {in_words(tables)}", rule, fix)
         return
     for table in tables:
         if not isinstance(table, kind):
-            yield _problem(product, f"{field} has {_in_words(table)}", rule, fix)
+            yield _problem(product, f"{field} has {in_words(table)}", rule, fix)
+        else:
+            yield from wrong_table_fields(table)
 
 
 def _of_loaders(product: Product) -> Iterator[Problem]:
     loaders: Any = product.loaders
     rule, fix = f"it gives each loader's `{_PATH}` by its name", f"write `loaders={{'readings': '{_PATH}'}}`"
     if not isinstance(loaders, Mapping):
-        yield _problem(product, f"loaders is {_in_words(loaders)}", rule, fix)
+        yield _problem(product, f"loaders is {in_words(loaders)}", rule, fix)
         return
     for name, path in loaders.items():
         if not isinstance(name, str):
-            yield _problem(product, f"loaders has {_in_words(name)}", rule, fix)
+            yield _problem(product, f"loaders has {in_words(name)}", rule, fix)
         elif not isinstance(path, str):
-            yield _problem(product, f"loaders[{name!a}] is {_in_words(path)}", rule, fix)
+            yield _problem(product, f"loaders[{name!a}] is {in_words(path)}", rule, fix)
 
 
 def _of_code(product: Product) -> Iterator[Problem]:
     code: Any = product.code
     rule, fix = "it is a tuple of names of packages and modules", 'write `code=("our_tables",)`, or leave it out'
     if not isinstance(code, (tuple, list)):
-        yield _problem(product, f"code is {_in_words(code)}", rule, fix)
+        yield _problem(product, f"code is {in_words(code)}", rule, fix)
         return
     for name in code:
         if not isinstance(name, str):
-            yield _problem(product, f"code has {_in_words(name)}", rule, fix)
+            yield _problem(product, f"code has {in_words(name)}", rule, fix)
         elif not Sources("", (name,)).roots:
-            what = f"code has {_in_words(name)}, of which there is no file"
+            what = f"code has {in_words(name)}, of which there is no file"
             yield _problem(product, what, f"{rule}: a change of their files voids a plan", "correct the name")
 
 
 def _problem(product: Product, what: str, rule: str, fix: str) -> Problem:
     name: Any = product.name
     plain = isinstance(name, str) and name.isprintable() and name.strip()
-    return Problem(what, rule, fix, f"product {name if plain else _in_words(name)}")
-
-
-def _in_words(value: Any) -> str:
-    is_plain = value is None or isinstance(value, (str, int, float, list, tuple, dict))
-    return ascii(value)[:_SHOWN] if is_plain else f"a {type(value).__name__}"
+    return Problem(what, rule, fix, f"product {name if plain else in_words(name)}")
