@@ -12,6 +12,7 @@ from collections.abc import Collection
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.publication.change import Change, Options
 from backfill_assets.publication.table_by_table import TableByTable
+from manifests.errors import Problem, PublicationRefused
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
 from manifests.model import Corrections
 from manifests.plan import Plan
@@ -20,6 +21,8 @@ from resources.lakehouse.facade import Commit, Scope, ScopeChanged
 
 _OTHERS_SECONDS = 60.0
 """How long the second table of a change is tried while others write into its scope."""
+_SHOWN = 10
+"""Files that a refusal names."""
 
 
 def _corrections(target: TargetTable) -> str:
@@ -152,6 +155,8 @@ class ReplaceAndCorrect(AppendCorrections):
     def require_undoable(self, change: Change, action: str, undone: str) -> None:
         """Refuse what is wrong with either table, before the first commit changes anything."""
         lakehouse = change.platform.lakehouse
+        if action == REINSTATE:
+            self._require_none_there(change)
         for table in change.tables:
             last = self.require_in_history(change, table, undone)
             self.require_before(change, table, undone, last)
@@ -164,6 +169,30 @@ class ReplaceAndCorrect(AppendCorrections):
         if action == REINSTATE:  # what comes back beside the target is committed as it was staged
             for table in change.tables[1:]:
                 lakehouse.require_gated(table, self.files(change, table))
+
+    def _require_none_there(self, change: Change) -> None:
+        """Refuse to bring corrections back of which rows are there: another program has written them into files of its own.
+
+        They come as the run's own files, and readers would see such rows twice.
+
+        Raises:
+            PublicationRefused: naming the files, and saying how many rows they hold.
+        """
+        table, run_id = _corrections(change.target), change.record.run_id
+        rows, files = change.platform.lakehouse.rows_of_run(table, run_id)
+        if rows == 0:
+            return
+        named = ", ".join(files[:_SHOWN]) + (f" … and {len(files) - _SHOWN} more" if len(files) > _SHOWN else "")
+        if rows is None:
+            what = f"whether corrections of '{run_id}' are in {table} cannot be told: a file that may hold them cannot be read"
+            way_out = "nothing has changed; `backfill doctor` says which file is gone; give the command again when it can be read"
+        else:
+            what = f"{rows:,} correction(s) of '{run_id}' are in {table}: another program has written them into files of its own"
+            way_out = (
+                f"have the rows whose run_id is {run_id} taken out of {table}, and restate the scope with a new run"
+            )
+        rule = "what comes back are the run's own files of corrections, and readers see each correction once"
+        raise PublicationRefused(Problem(f"{what}: {named}", rule, way_out))
 
     def undo_in(self, change: Change, table: str, action: str, sequence: int, undone: str, root: str) -> Commit:
         """Put back the files that the target had before; take the run's own corrections away, or bring them back.

@@ -239,6 +239,10 @@ class Lakehouse(Tables):
         """Return how many rows a table has, and at most `limit` of them."""
         return reads.some_rows(self.table(name), limit)
 
+    def rows_of_run(self, name: str, run_id: str) -> tuple[int | None, list[str]]:
+        """Return how many rows of a run a table shows, and the files that they may be in; None where one cannot be read."""
+        return reads.rows_of_run(self.table(name), run_id)
+
     # --- commits of loads -----------------------------------------------------------------------------------------
 
     def append(self, name: str, batches: Iterable[Any], properties: Mapping[str, str]) -> Commit | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyarrow import ArrowException
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
@@ -118,3 +119,23 @@ def some_rows(table: Table, limit: int) -> tuple[int, list[dict[str, Any]]]:
     with readable_rows(table):
         rows: list[dict[str, Any]] = table.scan(limit=limit).to_arrow().to_pylist()
         return table.scan().count(), rows
+
+
+def rows_of_run(table: Table, run_id: str) -> tuple[int | None, list[str]]:
+    """Return how many rows of a run a table shows its readers, and the files that they may be in.
+
+    None where one of those files cannot be read: nothing is known of its rows then.
+
+    Raises:
+        UnreadableMetadata: if the current snapshot's manifests cannot be read.
+    """
+    current = table.current_snapshot()
+    if current is None:
+        return 0, []
+    with readable_metadata(table, current):
+        scan = table.scan(row_filter=EqualTo(term="run_id", value=run_id), selected_fields=("run_id",))
+        paths = [task.file.file_path for task in scan.plan_files()]
+    try:
+        return scan.to_arrow().num_rows if paths else 0, paths
+    except (OSError, ArrowException):
+        return None, paths

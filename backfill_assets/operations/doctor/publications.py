@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from pyarrow import ArrowException
-from pyiceberg.expressions import EqualTo
 from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.evidence.collected import collected_snapshots, collections
@@ -26,7 +24,8 @@ from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW, RunState
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.lakehouse.lineage import withdrawn
-from resources.lakehouse.metadata import count_said, readable_metadata
+from resources.lakehouse.metadata import count_said
+from resources.lakehouse.reads import rows_of_run
 from resources.ledger.facade import BEFORE, PublicationRecord, RunRecord
 from resources.ledger.leases import LeaseRecord
 
@@ -250,21 +249,13 @@ def corrections_left(views: Mapping[str, TableView], record: RunRecord) -> Itera
         return
     if view.at_it.get(record.run_id) is not None or change.has_begun(REINSTATE):
         return
-    current = view.table.current_snapshot()
-    if current is None:
-        return
-    with readable_metadata(view.table, current):
-        scan = view.table.scan(row_filter=EqualTo(term="run_id", value=record.run_id), selected_fields=("run_id",))
-        tasks = list(scan.plan_files())
-    rows = 0
-    with suppress(OSError, ArrowException):  # a file that cannot be read is found as such
-        rows = scan.to_arrow().num_rows if tasks else 0
-    if rows:
+    rows, files = rows_of_run(view.table, record.run_id)
+    if rows:  # a file that cannot be read is found as such
         yield Disagreement(
             "corrections-left",
             record.run_id,
             f"it is {record.state}, and {rows:,} of its corrections are in {view.name} still: another program has written them "
-            f"into files of its own: {some(task.file.file_path for task in tasks)}",
+            f"into files of its own: {some(files)}",
             Sure.CERTAIN,
             f"have that program take the rows whose run_id is {record.run_id} out of {view.name}, and leave files of runs "
             "as they are; nobody waits for it",
