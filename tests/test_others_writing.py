@@ -15,11 +15,17 @@ from unittest import mock
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 from test_taking_back import (
+    APRIL,
     BESIDE,
+    FEBRUARY,
+    LATER,
     NO_RETENTION,
+    PUBLISHED,
     ROLLED_BACK,
     compacted,
+    dying_at,
     entries,
+    expired_by_another_program,
     kinds,
     published,
     readers,
@@ -28,9 +34,12 @@ from test_taking_back import (
 
 from backfill_assets import faults
 from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.small_table import CORRECTIONS, HISTORY, closed, declared, initialise, opened, rows
 from manifests.errors import PublicationRefused
+from manifests.lifecycle import ACCEPT
 from resources.lakehouse.commits import commit_replacement
 
 
@@ -90,3 +99,53 @@ def test_corrections_that_cannot_be_read_are_not_taken_for_none(history: Platfor
     with pytest.raises(PublicationRefused, match=f"corrections of 'run' are in {CORRECTIONS} cannot be told"):
         reinstate(history, "run")
     assert (state(history, "run"), rows(history)) == (ROLLED_BACK, before)
+
+
+# --- an acceptance on a base that has expired -------------------------------------------------------------------------
+
+
+def test_an_acceptance_whose_base_has_expired_is_refused_by_name_and_leaves_no_intent(history: Platform) -> None:
+    published(history, "later", mode="VERSIONED", scope=FEBRUARY, **LATER)
+    base = history.ledger.run("later").plan.base_snapshot_id
+    assert base is not None
+    published(history, "elsewhere", scope=APRIL)
+    expired_by_another_program(history, base)
+    with pytest.raises(PublicationRefused, match=f"snapshot {base}.* has expired") as refused:
+        accept(history, "later")
+    assert "new run id" in str(refused.value)
+    assert [one for one in entries(history, "later") if one[1] == "INTENT"] == []
+    assert state(history, "later") is PUBLISHED
+    assert [one for one in examine(history) if one.kind.startswith("intent")] == []
+    rollback(history, "later")
+    assert (state(history, "later"), readers(history)["2020-02"]) == (ROLLED_BACK, "base-run")
+
+
+def test_an_acceptance_whose_base_expires_while_it_looks_leaves_no_intent(history: Platform) -> None:
+    published(history, "later", mode="VERSIONED", scope=FEBRUARY, **LATER)
+    base = history.ledger.run("later").plan.base_snapshot_id
+    assert base is not None
+    published(history, "elsewhere", scope=APRIL)
+    real = history.ledger.open_publication
+
+    def opened_late(*arguments: Any, **named: Any) -> int:
+        entry = real(*arguments, **named)
+        expired_by_another_program(history, base)
+        return entry
+
+    with (
+        mock.patch.object(history.ledger, "open_publication", opened_late),
+        pytest.raises(PublicationRefused, match="has expired"),
+    ):
+        accept(history, "later")
+    assert [one for one in entries(history, "later") if one[0] == ACCEPT] == [(ACCEPT, "REFUSED")]
+
+
+def test_an_acceptance_that_landed_is_recorded_although_its_base_has_expired_since(history: Platform) -> None:
+    published(history, "later", mode="VERSIONED", scope=FEBRUARY, **LATER)
+    base = history.ledger.run("later").plan.base_snapshot_id
+    assert base is not None
+    with dying_at(history, "accepting.committed"):
+        accept(history, "later")
+    expired_by_another_program(history, base)
+    accept(history, "later")
+    assert (entries(history, "later")[-1], readers(history)["2020-02"]) == ((ACCEPT, "COMMITTED"), "later")

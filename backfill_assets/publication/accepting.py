@@ -20,6 +20,7 @@ from backfill_assets.publication.announcements import (
     logged,
     tell_the_world,
 )
+from backfill_assets.publication.conflicts import require_bases
 from backfill_assets.publication.leasing import leases_of, publishing_lease
 from backfill_assets.publication.modes import change_of, strategy_of
 from backfill_assets.publication.requirements import (
@@ -27,7 +28,7 @@ from backfill_assets.publication.requirements import (
     require_no_staged_row_erased,
     require_unchanged_since,
 )
-from manifests.errors import LeaseLost, Problem, PublicationRefused
+from manifests.errors import InputRefused, LeaseLost, Problem, PublicationRefused
 from manifests.lifecycle import ACCEPT, RunState
 from resources.ledger.facade import RunRecord, operator
 from resources.ledger.leases import Lease
@@ -80,8 +81,10 @@ def _accept(platform: Platform, record: RunRecord, lease: Lease, after: int) -> 
     )
     try:
         leases_of(platform).renew(lease)
+        if landed is None:
+            require_bases(change)
         commit = change.strategy.accept(change)
-    except (LeaseLost, PublicationRefused) as refusal:
+    except (InputRefused, LeaseLost, PublicationRefused) as refusal:
         if change.strategy.recorded_late(change, ACCEPT, number) is None:
             platform.ledger.close_refused(entry, str(refusal))
         catch_up(platform, run_id, REFUSED, {"action": ACCEPT})
