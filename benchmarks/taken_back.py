@@ -261,8 +261,8 @@ MENDS = (
             ),
             Edit(  # by it nothing is taken back, either: half is taken for landed
                 COMMITS,
-                "return change.last(change.tables[0], PUBLISH) is not None",
-                "return any(change.last(table, PUBLISH) is not None for table in change.tables)",
+                "return change.own(change.tables[0]) is not None",
+                "return any(change.own(table) is not None for table in change.tables)",
             ),
         ),
     ),

@@ -14,11 +14,13 @@ from unittest import mock
 
 import pytest
 from pyiceberg.expressions import AlwaysTrue
+from test_own_changes import is_shown, said_of, written_by_another
 from test_taking_back import (
     APRIL,
     BESIDE,
     FEBRUARY,
     LATER,
+    MAY,
     NO_RETENTION,
     PUBLISHED,
     ROLLED_BACK,
@@ -29,17 +31,22 @@ from test_taking_back import (
     kinds,
     published,
     readers,
+    shown_by_another_program,
     state,
+    validated,
 )
 
 from backfill_assets import faults
+from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
-from benchmarks.small_table import CORRECTIONS, HISTORY, closed, declared, initialise, opened, rows
+from benchmarks.small_table import CORRECTIONS, HISTORY, READINGS, closed, declared, initialise, opened, rows
 from manifests.errors import PublicationRefused
-from manifests.lifecycle import ACCEPT
+from manifests.lifecycle import ACCEPT, RunState
 from resources.lakehouse.commits import commit_replacement
 
 
@@ -99,6 +106,79 @@ def test_corrections_that_cannot_be_read_are_not_taken_for_none(history: Platfor
     with pytest.raises(PublicationRefused, match=f"corrections of 'run' are in {CORRECTIONS} cannot be told"):
         reinstate(history, "run")
     assert (state(history, "run"), rows(history)) == (ROLLED_BACK, before)
+
+
+# --- a candidate that another program has written to, and shown -------------------------------------------------------
+
+
+def forged_and_shown(platform: Platform, mode: str, **options: Any) -> int:
+    """Have a publisher die before its commit, and another program add to its candidate, in its words, and show that.
+
+    Returns the snapshot that the other one has made.
+    """
+    validated(platform, "run", mode, **options)
+    with dying_at(platform, "publishing.prepared"):
+        publish(platform, "run")
+    written_by_another(
+        platform, said_of(platform.lakehouse.table(READINGS).snapshot_by_name("candidate-run")), "candidate-run"
+    )
+    shown_by_another_program(platform, "candidate-run")
+    forged = platform.lakehouse.snapshot_id(READINGS)
+    assert forged is not None
+    return forged
+
+
+@pytest.mark.parametrize("ended_by", ["the same command", "another run", "the doctor"])
+def test_what_another_program_has_written_is_not_recorded_as_the_publication(history: Platform, ended_by: str) -> None:
+    before = rows(history)
+    validated(history, "elsewhere", scope=MAY)
+    forged = forged_and_shown(history, "SHADOW_SWAP")
+    own = history.lakehouse.parent_of(READINGS, forged)
+    assert is_shown(history)
+    if ended_by == "the same command":
+        publish(history, "run")
+    elif ended_by == "another run":
+        publish(history, "elsewhere")
+        mend(history)  # the other run has told nobody of it
+    else:
+        mend(history)
+    (done,) = [one for one in history.ledger.publications("run") if one.has_landed]
+    assert (done.snapshot_id, state(history, "run")) == (own, PUBLISHED)
+    told = [str(one.where) + str(one.what) for one in verify(history).everything]
+    assert [one for one in told if str(forged) in one]
+    assert [one for one in told if str(own) in one and str(forged) not in one] == []
+    with pytest.raises(PublicationRefused, match="somebody else wrote it"):
+        rollback(history, "run")  # rows of others do not go with it
+    if ended_by != "another run":
+        assert own is not None  # the way out: what the other one has written is taken back
+        history.lakehouse.point(READINGS, expected={}, branches={"main": own})
+        rollback(history, "run")
+        assert (rows(history), state(history, "run")) == (before, ROLLED_BACK)
+
+
+def test_rows_that_another_program_writes_in_a_runs_words_are_not_its_publication(history: Platform) -> None:
+    """A publisher dies before its commit; another program adds a file in the words that the run's commit would have had."""
+    before = rows(history)
+    validated(history, "run")
+    with dying_at(history, "publishing.prepared"):
+        publish(history, "run")
+    entry, record = history.ledger.publications("run")[-1], history.ledger.run("run")
+    said = {
+        "backfill.run-id": "run",
+        "backfill.action": "publish",
+        "backfill.sequence": "1",
+        "backfill.plan-hash": record.plan_hash,
+        "backfill.evidence-root": entry.evidence_root,
+    }
+    written_by_another(history, said)
+    shown = rows(history)
+    mend(history)
+    assert state(history, "run") is RunState.VALIDATED
+    with pytest.raises(PublicationRefused):
+        publish(history, "run")
+    assert (state(history, "run"), rows(history)) == (RunState.REJECTED, shown)
+    assert [one for one in history.ledger.publications("run") if one.has_landed or one.is_intent] == []
+    assert len(shown) == len(before) + 1
 
 
 # --- an acceptance on a base that has expired -------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from manifests.lifecycle import PUBLISH
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
 from manifests.stages import PrepareCandidate, TableCommit
@@ -237,10 +238,21 @@ class Change:
         """Return the newest snapshot of an action of the run in the history of what a ref of a table names."""
         return self.platform.lakehouse.find_publication(table, self.record.run_id, action, ref)
 
+    def own(self, table: str, ref: str = MAIN) -> Snapshot | None:
+        """Return the run's publication in the history of what a ref of a table names: by what it has brought, not only says.
+
+        What a snapshot says of itself any program can write that may write to the table.
+        """
+        staged = {file.path for file in self.strategy.files(self, table)}
+        return self.platform.lakehouse.find_own(table, self.record.run_id, PUBLISH, staged, ref)
+
     def landed(self, table: str, action: str, sequence: int) -> Commit | None:
         """Return what an action of a number has committed to a table's main; None if nothing."""
         lakehouse = self.platform.lakehouse
-        snapshot = lakehouse.find_publication(table, self.record.run_id, action, sequence=sequence)
+        if action == PUBLISH:
+            snapshot = self.own(table)
+        else:
+            snapshot = lakehouse.find_publication(table, self.record.run_id, action, sequence=sequence)
         return None if snapshot is None else Commit(snapshot.snapshot_id, *lakehouse.changed_files(table, snapshot))
 
     def scopes(self, keys: Iterable[str], bases: Mapping[str, int | None]) -> list[tuple[Scope, int | None]]:

@@ -100,8 +100,7 @@ class ReplaceAndCorrect(AppendCorrections):
         commit = change.landed(table, action, sequence)
         if commit is None or action != PUBLISH or table == change.tables[0]:
             return commit
-        issued = change.platform.lakehouse.find_publication(table, change.record.run_id, action, sequence=sequence)
-        gone = change.last(table, WITHDRAW)
+        issued, gone = change.own(table), change.last(table, WITHDRAW)
         if issued is not None and gone is not None and (gone.sequence_number or 0) > (issued.sequence_number or 0):
             return None
         return commit

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 
+from pyiceberg.table.snapshots import Snapshot
+
 from backfill_assets import faults
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.publication.change import MAIN, Change, Options, branch_of
@@ -63,6 +65,8 @@ class SwapMain(TableByTable):
     def publish(self, change: Change, _root: str) -> Commit:
         """Point references at the candidate, or find that they are: one commit of references alone."""
         lakehouse, name = change.platform.lakehouse, change.target.name
+        if (shown := self.shown(change)) is not None:
+            return Commit(shown.snapshot_id, *lakehouse.changed_files(name, shown))
         candidate = change.last(name, PUBLISH, change.branch)
         if candidate is None:
             raise PublicationRefused(
@@ -72,9 +76,6 @@ class SwapMain(TableByTable):
                     "somebody moved the branch; look at the table's refs",
                 )
             )
-        done = Commit(candidate.snapshot_id, *lakehouse.changed_files(name, candidate))
-        if self.is_shown(change):
-            return done
         self.require_own(change, candidate.snapshot_id)
         lakehouse.require_gated(name, self.files(change, name))
         lakehouse.point(
@@ -84,7 +85,7 @@ class SwapMain(TableByTable):
             tags=dict.fromkeys(self.names, candidate.snapshot_id),
             token=change.token,
         )
-        return done
+        return Commit(candidate.snapshot_id, *lakehouse.changed_files(name, candidate))
 
     def require_own(self, change: Change, snapshot_id: int) -> None:
         """Refuse a candidate that is not the run's staged files in place of those of its days, on its base, and nothing else.
@@ -120,9 +121,9 @@ class SwapMain(TableByTable):
         """The names that the candidate is given."""
         return ()
 
-    def is_shown(self, change: Change) -> bool:
-        """Whether every reference that is to name the candidate does."""
-        return change.last(change.target.name, PUBLISH) is not None
+    def shown(self, change: Change) -> Snapshot | None:
+        """Return the run's own candidate, if every reference that is to name it does."""
+        return change.own(change.target.name)
 
     def expected(self, change: Change) -> dict[str, int | None]:
         """Return the snapshot that each reference must name for the candidate to be published; None: there is none."""
@@ -156,9 +157,10 @@ class NameVersion(SwapMain):
         """The names that the candidate is given."""
         return (self.version,)
 
-    def is_shown(self, change: Change) -> bool:
-        """Whether every reference that is to name the candidate does."""
-        return self.named(change, self.version) is not None and super().is_shown(change)
+    def shown(self, change: Change) -> Snapshot | None:
+        """Return the run's own candidate, if every reference that is to name it does."""
+        own = super().shown(change)
+        return own if own is not None and own.snapshot_id == self.named(change, self.version) else None
 
     def expected(self, change: Change) -> dict[str, int | None]:
         """Return the snapshot that each reference must name for the candidate to be published.
@@ -269,9 +271,10 @@ class NameVersionFirst(NameVersion):
         """Return nothing: what main shows is another run's until the version is accepted."""
         return []
 
-    def is_shown(self, change: Change) -> bool:
-        """Whether the name of the version names the candidate."""
-        return self.named(change, self.version) is not None
+    def shown(self, change: Change) -> Snapshot | None:
+        """Return the run's own candidate, if the name of the version names it."""
+        own = change.own(change.target.name, self.version)
+        return own if own is not None and own.snapshot_id == self.named(change, self.version) else None
 
     def expected(self, change: Change) -> dict[str, int | None]:
         """Return the names that must be free; main is not looked at."""
@@ -331,7 +334,7 @@ class NameVersionFirst(NameVersion):
 
     def has_landed(self, change: Change) -> bool:
         """Whether the publication was committed: main shows it, or its name names it."""
-        return self.is_main(change) or self.named(change, self.version) is not None
+        return change.own(change.target.name) is not None or self.shown(change) is not None
 
     def recorded_late(self, change: Change, action: str, sequence: int) -> Commit | None:
         """Return what an action has committed: for one that died before it could say so."""

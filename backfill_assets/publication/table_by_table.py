@@ -175,7 +175,7 @@ class TableByTable:
 
     def has_landed(self, change: Change) -> bool:
         """Whether the publication was committed, at least to its first table."""
-        return change.last(change.tables[0], PUBLISH) is not None
+        return change.own(change.tables[0]) is not None
 
     def take_announcement_back(self, change: Change) -> None:
         """Take back what was committed beside a change that its first table never got, where there is anything beside it."""

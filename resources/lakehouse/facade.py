@@ -37,6 +37,7 @@ from resources.lakehouse.summaries import (
     RUN_PROPERTY,
     SEQUENCE_PROPERTY,
     VERSION_PROPERTY,
+    each_with,
     snapshot_with,
     summary_of,
 )
@@ -117,6 +118,18 @@ class Lakehouse(Tables):
     ) -> Snapshot | None:
         """Return the (newest) snapshot in which a run's action landed, if it is in the history of a ref's snapshot."""
         return snapshot_with(self.table(name), RUN_PROPERTY, run_id, action, ref, sequence)
+
+    def find_own(
+        self, name: str, run_id: str, action: str, brought: AbstractSet[str], ref: str = MAIN_BRANCH
+    ) -> Snapshot | None:
+        """Return the newest snapshot that says it is a run's action and has brought these files, and no other, into a table.
+
+        Raises:
+            UnreadableMetadata: if the manifests of one that says so cannot be read.
+        """
+        table = self.table(name)
+        said = each_with(table, RUN_PROPERTY, run_id, action, ref)
+        return next((snapshot for snapshot in said if lookups.brought_by(table, snapshot) == brought), None)
 
     # --- facts, from metadata alone -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
@@ -22,7 +22,14 @@ from manifests.facts import ReferenceState, SourceFile, SourceState
 from resources.lakehouse.containment import days_of, in_words, reaching_beyond
 from resources.lakehouse.live_files import all_files, files_at, files_in, live_files, pinned_snapshot
 from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDOES_PROPERTY
-from resources.lakehouse.metadata import column_of, committed_at, count_said, readable_bounds, wrong_type
+from resources.lakehouse.metadata import (
+    column_of,
+    committed_at,
+    count_said,
+    readable_bounds,
+    readable_metadata,
+    wrong_type,
+)
 from resources.lakehouse.scopes import Scope, span_of
 from resources.lakehouse.summaries import summary_of
 
@@ -139,6 +146,22 @@ def came_and_went(table: Table, before: int | None, after: int) -> tuple[set[str
         for one in (before, after)
     )
     return new - old, old - new
+
+
+def brought_by(table: Table, snapshot: Snapshot) -> set[str]:
+    """Return the data files that a snapshot brought into a table: also where the one before it has expired.
+
+    Raises:
+        UnreadableMetadata: if its manifests cannot be read.
+    """
+    with readable_metadata(table, snapshot):
+        return {
+            entry.data_file.file_path
+            for manifest in snapshot.manifests(table.io)
+            if manifest.added_snapshot_id == snapshot.snapshot_id
+            for entry in manifest.fetch_manifest_entry(table.io)
+            if entry.status == ManifestEntryStatus.ADDED
+        }
 
 
 def file_rows_by_chunk(

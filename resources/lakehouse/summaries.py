@@ -6,7 +6,7 @@ Put here the keys of publications, and looking a snapshot up by a key. The keys 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -43,10 +43,21 @@ def snapshot_with(
 
     With `action` and `sequence` only one that has those, too; a snapshot without a sequence number has any.
     """
+    return next(each_with(table, key, value, action, ref, sequence), None)
+
+
+def each_with(
+    table: Table,
+    key: str,
+    value: str,
+    action: str | None = None,
+    ref: str = MAIN_BRANCH,
+    sequence: int | None = None,
+) -> Iterator[Snapshot]:
+    """Yield every such snapshot, newest first: what one says of itself anybody can write."""
     for snapshot in ancestors(table, ref):
         properties = summary_of(snapshot)
         if properties.get(key) != value or (action is not None and properties.get(ACTION_PROPERTY) != action):
             continue
         if sequence is None or properties.get(SEQUENCE_PROPERTY) in {None, str(sequence)}:
-            return snapshot
-    return None
+            yield snapshot
