@@ -302,9 +302,9 @@ MENDS = (
         (
             Edit(
                 REFERENCES,
-                "            return action == REINSTATE and bool(done) and undone_by([one.change for one in done]) != ROLLBACK\n",
-                '            undone = next(one["action"] for one in reversed(done) if one["action"] != ACCEPT)\n'
-                "            return change.last(change.target.name, undone) is None\n",
+                "        return had_by_name and undone_by([one.change for one in done]) != ROLLBACK\n",
+                "        undone = next(one.action for one in reversed(done) if one.action != ACCEPT)\n"
+                "        return change.last(name, undone) is None\n",
             ),
         ),
     ),

@@ -138,5 +138,6 @@ def undone_by(done: Sequence[tuple[str, int | None]]) -> str:
         if action == ACCEPT:
             return PUBLISH
         if snapshot not in {published, 0}:  # an earlier version could record a change of a name with 0
-            return str(action)
+            # what was taken back from main, and brought back by its name, main shows by another program's doing alone
+            return PUBLISH if (action, done[-1][0]) == (ROLLBACK, REINSTATE) else str(action)
     return PUBLISH

@@ -7,7 +7,7 @@ Spark.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,6 +24,7 @@ from test_taking_back import (
     NO_RETENTION,
     PUBLISHED,
     ROLLED_BACK,
+    agree,
     compacted,
     dying_at,
     entries,
@@ -46,8 +47,9 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.small_table import CORRECTIONS, HISTORY, READINGS, closed, declared, initialise, opened, rows
 from manifests.errors import PublicationRefused
-from manifests.lifecycle import ACCEPT, RunState
+from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
 from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.lineage import withdrawn
 
 
 @pytest.fixture
@@ -106,6 +108,87 @@ def test_corrections_that_cannot_be_read_are_not_taken_for_none(history: Platfor
     with pytest.raises(PublicationRefused, match=f"corrections of 'run' are in {CORRECTIONS} cannot be told"):
         reinstate(history, "run")
     assert (state(history, "run"), rows(history)) == (ROLLED_BACK, before)
+
+
+# --- a version that nobody has accepted -------------------------------------------------------------------------------
+
+
+def taken_back_from_another_program(platform: Platform) -> list[tuple[Any, ...]]:
+    """Publish a version, have another program point main at it, and take it back; return the rows that readers get."""
+    before = rows(platform)
+    published(platform, "later", mode="VERSIONED", **LATER)
+    shown_by_another_program(platform, "v2")
+    rollback(platform, "later")
+    assert (rows(platform), state(platform, "later")) == (before, ROLLED_BACK)
+    return before
+
+
+def test_a_version_that_nobody_has_accepted_is_brought_back_by_its_name_alone(history: Platform) -> None:
+    before = taken_back_from_another_program(history)
+    reinstate(history, "later")
+    assert (rows(history), state(history, "later")) == (before, PUBLISHED)
+    assert readers(history, "v2")["2020-02"] == "later"
+    assert agree(history)
+    with pytest.raises(PublicationRefused, match="has moved") as refused:  # main is not what it was made on any more
+        accept(history, "later")
+    assert "plan the change again" in str(refused.value)
+    assert (rows(history), agree(history)) == (before, True)
+    rollback(history, "later")
+    assert (rows(history), withdrawn("v2") in history.lakehouse.refs(READINGS)) == (before, True)
+    assert agree(history)
+    published(history, "next", scope=FEBRUARY)
+    assert agree(history)
+
+
+@pytest.mark.parametrize("point", ["undoing.halfway", "undoing.committed"])
+@pytest.mark.parametrize("action", [ROLLBACK, REINSTATE])
+@pytest.mark.parametrize("ended_by", ["the same command", "another run", "the doctor"])
+def test_what_takes_it_back_and_brings_it_back_is_brought_to_an_end(
+    history: Platform, ended_by: str, action: str, point: str
+) -> None:
+    before = rows(history)
+    published(history, "later", mode="VERSIONED", **LATER)
+    validated(history, "elsewhere", scope=MAY)
+    shown_by_another_program(history, "v2")
+    act: Callable[..., Any] = rollback
+    if action == REINSTATE:
+        rollback(history, "later")
+        act = reinstate
+    with dying_at(history, point):
+        act(history, "later")
+    if ended_by == "the same command":
+        act(history, "later")
+    elif ended_by == "another run":
+        publish(history, "elsewhere")
+        act(history, "later")
+    else:
+        mend(history)
+        act(history, "later")
+    assert state(history, "later") is (ROLLED_BACK if action == ROLLBACK else PUBLISHED)
+    assert [row for row in rows(history) if row in before] == before
+    assert "later" not in readers(history).values()
+    done = [one for one in history.ledger.publications("later") if one.state == "COMMITTED"]
+    assert [one.action for one in done] == [PUBLISH, ROLLBACK, REINSTATE][: len(done)]
+    assert (done[0].snapshot_id == done[1].snapshot_id) is False
+    mend(history)
+    assert agree(history)
+
+
+def test_a_version_that_another_program_shows_once_more_is_taken_back_once_more(history: Platform) -> None:
+    before = taken_back_from_another_program(history)
+    reinstate(history, "later")
+    shown_by_another_program(history, "v2")
+    rollback(history, "later")
+    assert (rows(history), state(history, "later")) == (before, ROLLED_BACK)
+    assert "later" not in readers(history).values()
+
+
+def test_a_version_that_another_program_shows_anew_after_its_rollback_can_be_accepted(history: Platform) -> None:
+    taken_back_from_another_program(history)
+    reinstate(history, "later")
+    shown_by_another_program(history, "v2")
+    accept(history, "later")
+    assert readers(history)["2020-02"] == history.ledger.accepted(READINGS)["2020-02"] == "later"
 
 
 # --- a candidate that another program has written to, and shown -------------------------------------------------------

@@ -318,19 +318,27 @@ class NameVersionFirst(NameVersion):
             )
 
     def is_main(self, change: Change) -> bool:
-        """Whether main has ever shown the version."""
-        return change.last(change.target.name, PUBLISH) is not None
+        """Whether main was made to show the version, by whomever, and the run has not taken it back from main since."""
+        name = change.target.name
+        shown = [one for one in (change.own(name), change.last(name, REINSTATE)) if one is not None]
+        taken_back = change.last(name, ROLLBACK)
+        since = -1 if taken_back is None else taken_back.sequence_number or 0
+        return any((one.sequence_number or 0) > since for one in shown)
 
     def is_by_name(self, change: Change, action: str) -> bool:
         """Whether an action changes the name of a version alone: what main shows, or does not show, is so already.
 
-        So it is as long as the version is not accepted. One that is accepted is taken back from main, but where an earlier
+        So it is as long as the version is not accepted, but where another program has made main show it: that is taken back
+        from main as well, and brought back by the name alone. One that is accepted is taken back from main, but where an earlier
         version of this project has taken it back by name alone: to bring it back its name is all that is missing.
         """
-        done = change.committed
-        if self.is_main(change):
-            return action == REINSTATE and bool(done) and undone_by([one.change for one in done]) != ROLLBACK
-        return not any(entry.action == ACCEPT for entry in done)
+        done, name = change.committed, change.target.name
+        if change.landed(name, action, len(done) + 1) is not None:
+            return False  # it has changed main
+        if not any(entry.action == ACCEPT for entry in done):
+            return action == REINSTATE or not self.is_main(change)
+        had_by_name = action == REINSTATE and change.last(name, PUBLISH) is not None
+        return had_by_name and undone_by([one.change for one in done]) != ROLLBACK
 
     def has_landed(self, change: Change) -> bool:
         """Whether the publication was committed: main shows it, or its name names it."""
@@ -340,7 +348,7 @@ class NameVersionFirst(NameVersion):
         """Return what an action has committed: for one that died before it could say so."""
         if action == ACCEPT:
             shown = change.landed(change.target.name, PUBLISH, 1)
-            return None if shown is None else Commit(shown.snapshot_id, 0, 0)
+            return None if shown is None or not self.is_main(change) else Commit(shown.snapshot_id, 0, 0)
         if self.is_by_name(change, action):
             named = self.named(change, self.renaming(action)[1])
             return None if named is None else Commit(named, 0, 0)
