@@ -110,6 +110,47 @@ def test_corrections_that_cannot_be_read_are_not_taken_for_none(history: Platfor
     assert (state(history, "run"), rows(history)) == (ROLLED_BACK, before)
 
 
+@pytest.mark.parametrize("ended_by", ["the same command", "another run", "the doctor"])
+@pytest.mark.parametrize("gone", ["all", "one"])
+@pytest.mark.parametrize("action", [PUBLISH, REINSTATE])
+def test_a_change_whose_corrections_are_gone_halfway_is_brought_to_an_end(
+    history: Platform, action: str, gone: str, ended_by: str
+) -> None:
+    """Nothing current references them then, and whatever expires snapshots, or looks for orphans, may remove them."""
+    before = rows(history)
+    validated(history, "run", **BESIDE)
+    validated(history, "elsewhere", scope=FEBRUARY, computed_by="1")
+    act: Callable[..., Any] = publish
+    if action == REINSTATE:
+        publish(history, "run")
+        snapshot = history.lakehouse.snapshot_id(CORRECTIONS)
+        assert snapshot is not None
+        rollback(history, "run")
+        act = reinstate
+    with dying_at(history, "undoing.halfway" if action == REINSTATE else "publishing.halfway"):
+        act(history, "run")
+    if action == REINSTATE:
+        history.lakehouse.table(CORRECTIONS).maintenance.expire_snapshots().by_id(snapshot).commit()
+    files = [file.path for chunk in history.ledger.chunks("run") for file in chunk.derived]
+    removed = files if gone == "all" else files[:1]
+    for path in removed:
+        Path(path.removeprefix("file://")).unlink()
+    if ended_by == "the same command":
+        act(history, "run")
+    elif ended_by == "another run":
+        with pytest.raises(PublicationRefused, match="no longer holds"):
+            publish(history, "elsewhere")  # it was planned on what is changed: nothing else stands against it
+    mend(history)
+    assert (state(history, "run"), readers(history)["2020-02"]) == (PUBLISHED, "run")
+    listed = {task.file.file_path for task in history.lakehouse.table(CORRECTIONS).scan().plan_files()}
+    assert listed == set(files) - set(removed)
+    assert [one for one in kinds(history) if one[0] != "data-loss"] == [("corrections-missing", "run")]
+    rollback(history, "run")  # the way out
+    assert (rows(history), state(history, "run")) == (before, ROLLED_BACK)
+    published(history, "again", scope=FEBRUARY)
+    assert kinds(history) == []
+
+
 # --- a version that nobody has accepted -------------------------------------------------------------------------------
 
 

@@ -238,13 +238,14 @@ class Change:
         """Return the newest snapshot of an action of the run in the history of what a ref of a table names."""
         return self.platform.lakehouse.find_publication(table, self.record.run_id, action, ref)
 
-    def own(self, table: str, ref: str = MAIN) -> Snapshot | None:
+    def own(self, table: str, ref: str = MAIN, *, in_part: bool = False) -> Snapshot | None:
         """Return the run's publication in the history of what a ref of a table names: by what it has brought, not only says.
 
-        What a snapshot says of itself any program can write that may write to the table.
+        What a snapshot says of itself any program can write that may write to the table. With `in_part` also one that has
+        brought some of the run's files alone: the others were gone when it was made.
         """
         staged = {file.path for file in self.strategy.files(self, table)}
-        return self.platform.lakehouse.find_own(table, self.record.run_id, PUBLISH, staged, ref)
+        return self.platform.lakehouse.find_own(table, self.record.run_id, PUBLISH, staged, ref, in_part=in_part)
 
     def landed(self, table: str, action: str, sequence: int) -> Commit | None:
         """Return what an action of a number has committed to a table's main; None if nothing."""

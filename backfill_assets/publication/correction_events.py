@@ -16,6 +16,7 @@ from manifests.errors import Problem, PublicationRefused
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
 from manifests.model import Corrections
 from manifests.plan import Plan
+from manifests.staged_file import StagedFile
 from manifests.stages import TableCommit
 from resources.lakehouse.facade import Commit, Scope, ScopeChanged
 
@@ -97,13 +98,12 @@ class ReplaceAndCorrect(AppendCorrections):
 
     def landed(self, change: Change, table: str, action: str, sequence: int) -> Commit | None:
         """Return what an action has committed to a table and is there still: corrections may have been taken back alone."""
-        commit = change.landed(table, action, sequence)
-        if commit is None or action != PUBLISH or table == change.tables[0]:
-            return commit
-        issued, gone = change.own(table), change.last(table, WITHDRAW)
-        if issued is not None and gone is not None and (gone.sequence_number or 0) > (issued.sequence_number or 0):
+        if action != PUBLISH or table == change.tables[0]:
+            return change.landed(table, action, sequence)
+        issued, gone = change.own(table, in_part=True), change.last(table, WITHDRAW)
+        if issued is None or (gone is not None and (gone.sequence_number or 0) > (issued.sequence_number or 0)):
             return None
-        return commit
+        return Commit(issued.snapshot_id, *change.platform.lakehouse.changed_files(table, issued))
 
     def require_committable(self, change: Change) -> None:
         """Refuse what can be refused before the first commit, also of what the second one brings."""
@@ -116,17 +116,31 @@ class ReplaceAndCorrect(AppendCorrections):
     def commit_to(self, change: Change, table: str, root: str) -> Commit:
         """Put the staged files into a table.
 
-        Once the target has changed, what others add to the corrections is no reason any more to leave them out.
+        Once the target has changed, what others add to the corrections is no reason any more to leave them out. Files of them
+        that are gone by then are left to people: nobody could publish into these days before the change is recorded.
         """
         if table == change.tables[0]:
             return super().commit_to(change, table, root)
         give_up = time.monotonic() + _OTHERS_SECONDS
         while True:
             try:
-                return self.replace(change, table, root, self._present(change, table))
+                return change.platform.lakehouse.replace(
+                    table,
+                    self._present(change, table),
+                    staged=self._there(change, table),
+                    properties=change.properties(PUBLISH, 1, root),
+                    replaced=(),
+                    token=change.token,
+                )
             except ScopeChanged:
                 if time.monotonic() > give_up:
                     raise
+
+    def _there(self, change: Change, table: str) -> list[StagedFile]:
+        """Return the run's own files of corrections, but for those that are gone from storage; the doctor names these."""
+        own = self.files(change, table)
+        there = change.platform.lakehouse.in_storage(table, [file.path for file in own])
+        return [file for file in own if file.path in there]
 
     def _present(self, change: Change, table: str) -> list[tuple[Scope, int | None]]:
         """Return what may be touched of a table, as it is now."""
@@ -196,8 +210,8 @@ class ReplaceAndCorrect(AppendCorrections):
     def undo_in(self, change: Change, table: str, action: str, sequence: int, undone: str, root: str) -> Commit:
         """Put back the files that the target had before; take the run's own corrections away, or bring them back.
 
-        Of the corrections nothing but the run's own files comes and goes, and what another program has rewritten or expired of
-        them is left to people: by then the target has changed, and nobody could publish into these days before it is recorded.
+        Of the corrections nothing but the run's own files comes and goes, and what another program has rewritten, expired or
+        removed of them is left to people: by then the target has changed, and nobody could publish into these days before it is recorded.
         """
         if table == change.tables[0]:
             return super().undo_in(change, table, action, sequence, undone, root)
@@ -209,7 +223,7 @@ class ReplaceAndCorrect(AppendCorrections):
             table,
             [scope for scope, _ in self.scopes(change, table)],
             going={file.path for file in own} if action == ROLLBACK else set(),
-            coming=() if action == ROLLBACK else own,
+            coming=() if action == ROLLBACK else self._there(change, table),
             at_snapshot_id=None if last is None else last.parent_snapshot_id,
             properties=change.properties(action, sequence, root),
             token=change.token,

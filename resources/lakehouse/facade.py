@@ -120,16 +120,26 @@ class Lakehouse(Tables):
         return snapshot_with(self.table(name), RUN_PROPERTY, run_id, action, ref, sequence)
 
     def find_own(
-        self, name: str, run_id: str, action: str, brought: AbstractSet[str], ref: str = MAIN_BRANCH
+        self,
+        name: str,
+        run_id: str,
+        action: str,
+        brought: AbstractSet[str],
+        ref: str = MAIN_BRANCH,
+        *,
+        in_part: bool = False,
     ) -> Snapshot | None:
         """Return the newest snapshot that says it is a run's action and has brought these files, and no other, into a table.
+
+        With `in_part` some of them are enough.
 
         Raises:
             UnreadableMetadata: if the manifests of one that says so cannot be read.
         """
         table = self.table(name)
         said = each_with(table, RUN_PROPERTY, run_id, action, ref)
-        return next((snapshot for snapshot in said if lookups.brought_by(table, snapshot) == brought), None)
+        came = ((snapshot, lookups.brought_by(table, snapshot)) for snapshot in said)
+        return next((one for one, files in came if files == brought or (in_part and files < brought)), None)
 
     # --- facts, from metadata alone -------------------------------------------------------------------------------
 
@@ -251,6 +261,10 @@ class Lakehouse(Tables):
     def some_rows(self, name: str, limit: int) -> tuple[int, list[dict[str, Any]]]:
         """Return how many rows a table has, and at most `limit` of them."""
         return reads.some_rows(self.table(name), limit)
+
+    def in_storage(self, name: str, paths: Sequence[str]) -> frozenset[str]:
+        """Return those of some files of a table that are there."""
+        return reads.in_storage(self.table(name), paths)
 
     def rows_of_run(self, name: str, run_id: str) -> tuple[int | None, list[str]]:
         """Return how many rows of a run a table shows, and the files that they may be in; None where one cannot be read."""

@@ -29,6 +29,7 @@ from backfill_assets.operations.doctor.leases_and_freezes import freezes_over, w
 from backfill_assets.operations.doctor.loads import loads_taken_back
 from backfill_assets.operations.doctor.publications import (
     corrections_left,
+    corrections_missing,
     publications_off_the_record,
     unprotected_bases,
 )
@@ -150,6 +151,7 @@ def _examine_target(
             open_ends += untold_changes(platform, record)
             yield from unprotected_bases(views[target.name], record)
             yield from _as_far_as_possible(platform, record.run_id, partial(corrections_left, views, record))
+            yield from _as_far_as_possible(platform, record.run_id, partial(corrections_missing, views, record))
     # whatever brings those to an end completes the records, also of the runs that were superseded
     yield from open_ends or [one for record in runs for one in records_behind(platform, record)]
     lost = [one for view in views.values() for one in lost_files(view)]

@@ -24,6 +24,7 @@ from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW, RunState
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.lakehouse.lineage import withdrawn
+from resources.lakehouse.lookups import brought_by
 from resources.lakehouse.metadata import count_said
 from resources.lakehouse.reads import rows_of_run
 from resources.ledger.facade import BEFORE, PublicationRecord, RunRecord
@@ -260,6 +261,30 @@ def corrections_left(views: Mapping[str, TableView], record: RunRecord) -> Itera
             f"have that program take the rows whose run_id is {record.run_id} out of {view.name}, and leave files of runs "
             "as they are; nobody waits for it",
         )
+
+
+def corrections_missing(views: Mapping[str, TableView], record: RunRecord) -> Iterator[Disagreement]:
+    """Find corrections of a published run that were gone from storage when its change was completed without them."""
+    platform = next(iter(views.values())).platform
+    change = change_of(platform, record, platform.ledger.chunks(record.run_id))
+    *_, table = change.tables
+    if table == change.tables[0] or record.state is not RunState.PUBLISHED:
+        return
+    view, own = views[table], {file.path for file in change.strategy.files(change, table)}
+    for snapshot in view.history:
+        said = properties_of(snapshot)
+        if said.get(RUN_PROPERTY) != record.run_id or said.get(ACTION_PROPERTY) not in {PUBLISH, REINSTATE}:
+            continue
+        if missing := sorted(own - brought_by(view.table, snapshot)):
+            yield Disagreement(
+                "corrections-missing",
+                record.run_id,
+                f"{len(missing)} file(s) of its corrections were gone when its {said[ACTION_PROPERTY]} was brought to an end, and "
+                f"are not in {table}: {some(missing)}",
+                Sure.CERTAIN,
+                "find out what removes staged files; take the run back, and restate its scope with a new run",
+            )
+        return
 
 
 _TAKEN_BACK = frozenset({RunState.ROLLED_BACK, RunState.CANCELLED, RunState.REJECTED})
