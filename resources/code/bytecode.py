@@ -48,7 +48,13 @@ def _cached_of(source: Path, listed: dict[Path, list[str]]) -> list[Path]:
     if folder not in listed:
         listed[folder] = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208 - names are enough
     begins = f"{source.stem}.{sys.implementation.cache_tag}"
-    return [folder / name for name in listed[folder] if name.startswith(begins) and name.endswith(".pyc")]
+    return [folder / name for name in listed[folder] if name.startswith(begins) and _is_pythons(name[len(begins) :])]
+
+
+def _is_pythons(rest: str) -> bool:
+    """Whether a cached file whose name goes on so after Python's version is one that Python reads: pytest's are not."""
+    level = rest.removesuffix(".pyc").removeprefix(".opt-")
+    return rest == ".pyc" or (rest == f".opt-{level}.pyc" and level.isalnum())
 
 
 def _says_the_same(source: Path, cached: Path) -> bool:

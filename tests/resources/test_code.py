@@ -161,6 +161,8 @@ def test_cached_bytecode_that_python_does_not_use_is_left_alone(root: Path) -> N
     write(root, "manifests/__init__.py", "x = 1  # longer than before\n")  # Python compiles it again
     forge(cached, "VERSION = 9\n")
     (cached.parent / "__init__.cpython-27.pyc").write_bytes(b"of another Python")
+    of_pytest = compiled(root, COMPUTE)
+    forge(of_pytest.rename(of_pytest.with_name(of_pytest.name.replace(".pyc", "-pytest-9.2.0.pyc"))), "VERSION = 9\n")
 
     assert len(identity().content_hash) == 64
 
