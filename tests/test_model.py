@@ -337,7 +337,7 @@ class TableUnderChange(RuleBasedStateMachine):
         other = self.draw(data, others)
         then = {RunState.VALIDATED: "publish", RunState.PUBLISHED: "rollback"}.get(other.state, "reinstate")
         found: list[Any] = []
-        real = getattr(publication, then)
+        real = publication.publish if then == "publish" else getattr(undoing, then)
 
         def meanwhile() -> None:
             if paused:

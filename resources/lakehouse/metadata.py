@@ -221,9 +221,10 @@ def shown_since(table: Table, snapshot: Snapshot) -> datetime:
     Raises:
         UnreadableMetadata: if there is no such instant.
     """
+    committed = committed_at(table, snapshot)
     shown = [one.timestamp_ms for one in table.metadata.snapshot_log if one.snapshot_id == snapshot.snapshot_id]
     if not shown:
-        return committed_at(table, snapshot)
+        return committed
     return _instant(f"{_name(table)} says that snapshot {snapshot.snapshot_id} was shown", max(shown))
 
 
