@@ -35,6 +35,7 @@ POINTS = frozenset(
         "publishing.committed",
         "publishing.recorded",
         "accepting.committed",
+        "undoing.begun",
         "undoing.halfway",
         "undoing.committed",
         "recording.written",

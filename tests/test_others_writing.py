@@ -7,14 +7,17 @@ Spark.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
-from test_own_changes import is_shown, said_of, written_by_another
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from test_own_changes import file_of_another, is_shown, said_of, written_by_another
 from test_taking_back import (
     APRIL,
     BESIDE,
@@ -43,13 +46,24 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication.accepting import accept
-from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.publisher import prepare, publish
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.small_table import CORRECTIONS, HISTORY, READINGS, closed, declared, initialise, opened, rows
-from manifests.errors import PublicationRefused
-from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
+from manifests.errors import PublicationRefused, Refused
+from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW, RunState
+from resources.lakehouse import commits
 from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.data_files import gated_data_files
+from resources.lakehouse.facade import (
+    ACTION_PROPERTY,
+    EVIDENCE_PROPERTY,
+    PLAN_PROPERTY,
+    RUN_PROPERTY,
+    SEQUENCE_PROPERTY,
+    VERSION_PROPERTY,
+)
 from resources.lakehouse.lineage import withdrawn
+from resources.lakehouse.live_files import all_files
 
 
 @pytest.fixture
@@ -303,6 +317,263 @@ def test_rows_that_another_program_writes_in_a_runs_words_are_not_its_publicatio
     assert (state(history, "run"), rows(history)) == (RunState.REJECTED, shown)
     assert [one for one in history.ledger.publications("run") if one.has_landed or one.is_intent] == []
     assert len(shown) == len(before) + 1
+
+
+# --- what another program writes in the words of an action that was interrupted before its commit ----------------------
+
+
+def in_the_words_of(platform: Platform, action: str) -> dict[str, str]:
+    """Return all that the commit of an interrupted action of `run` would have said of itself."""
+    entry, record = platform.ledger.publications("run")[-1], platform.ledger.run("run")
+    assert (entry.action, entry.is_intent) == (action, True)
+    return {
+        RUN_PROPERTY: "run",
+        ACTION_PROPERTY: action,
+        SEQUENCE_PROPERTY: str(len(platform.ledger.landed("run")) + 1),
+        PLAN_PROPERTY: record.plan_hash,
+        VERSION_PROPERTY: record.plan.transform_version,
+        EVIDENCE_PROPERTY: entry.evidence_root,
+    }
+
+
+def interrupted_before_its_commit(platform: Platform, action: str, mode: str, **options: Any) -> None:
+    """Have `run` published, and rolled back where it is to be brought back; the action dies once its intent is open."""
+    published(platform, "run", mode=mode, **options)
+    if action == REINSTATE:
+        rollback(platform, "run")
+    with dying_at(platform, "undoing.begun"):
+        UNDOINGS[action](platform, "run")
+
+
+def ended(platform: Platform, ended_by: str, act: Callable[..., Any]) -> None:
+    """Do what brings an interrupted action of `run` to an end; what speaks against it is said, and nothing is done then."""
+    try:
+        if ended_by == "the same command":
+            act(platform, "run")
+        elif ended_by == "another run":
+            publish(platform, "elsewhere")
+        else:
+            mend(platform)
+    except Refused as refusal:
+        assert ended_by == "the same command", refusal  # noqa: PT017 - in any other case nothing is refused
+
+
+def only_file_added(platform: Platform, said: dict[str, str]) -> None:
+    written_by_another(platform, said)
+
+
+def own_files_taken_and_another_added(platform: Platform, said: dict[str, str]) -> None:
+    """Take the run's files out of the table, as its rollback would, and put one of one's own there."""
+    table = platform.lakehouse.table(READINGS)
+    own = {file.path for chunk in platform.ledger.chunks("run") for file in chunk.files}
+    going = [task.file for task in table.scan().plan_files() if task.file.file_path in own]
+    commit_replacement(table, AlwaysTrue(), going, [file_of_another(table)], said)
+
+
+def own_files_shown_beside_the_others(platform: Platform, said: dict[str, str]) -> None:
+    """Put the run's files into the table, as its reinstatement would, and leave those that they replace."""
+    table = platform.lakehouse.table(READINGS)
+    staged = [file for chunk in platform.ledger.chunks("run") for file in chunk.files]
+    commit_replacement(table, AlwaysTrue(), [], gated_data_files(table, staged), said)
+
+
+def written_by_another_in_corrections(platform: Platform, said: dict[str, str]) -> None:
+    """Commit a snapshot to the corrections that changes nothing."""
+    commit_replacement(platform.lakehouse.table(CORRECTIONS), AlwaysTrue(), [], [], said)
+
+
+UNDOINGS: dict[str, Callable[..., Any]] = {ROLLBACK: rollback, REINSTATE: reinstate}
+FORGERIES = [
+    (ROLLBACK, only_file_added),
+    (ROLLBACK, own_files_taken_and_another_added),
+    (REINSTATE, only_file_added),
+    (REINSTATE, own_files_shown_beside_the_others),
+]
+
+
+@pytest.mark.parametrize("ended_by", ["the same command", "another run", "the doctor"])
+@pytest.mark.parametrize(("mode", "options"), [("REPLACE_PARTITIONS", {}), ("VERSIONED", {"version": "v2"})])
+@pytest.mark.parametrize(("action", "forge"), FORGERIES)
+def test_what_another_program_writes_in_the_words_of_an_undoing_is_not_recorded_as_that(
+    history: Platform,
+    action: str,
+    forge: Callable[[Platform, dict[str, str]], None],
+    mode: str,
+    options: dict[str, Any],
+    ended_by: str,
+) -> None:
+    before = PUBLISHED if action == ROLLBACK else ROLLED_BACK
+    validated(history, "elsewhere", scope=MAY)
+    interrupted_before_its_commit(history, action, mode, **options)
+    done, shown = len(history.ledger.landed("run")), history.lakehouse.snapshot_id(READINGS)
+    forge(history, in_the_words_of(history, action))
+    forged = history.lakehouse.snapshot_id(READINGS)
+    assert forged != shown
+    ended(history, ended_by, UNDOINGS[action])
+    assert forged not in {one.snapshot_id for one in history.ledger.publications("run")}
+    assert (state(history, "run"), len(history.ledger.landed("run"))) == (before, done)
+    assert str(forged) in " ".join(f"{one.where} {one.what}" for one in verify(history).everything)
+    if ended_by != "another run":  # the way out: what the other one has written is taken back
+        history.lakehouse.point(READINGS, expected={}, branches={"main": shown})
+        UNDOINGS[action](history, "run")
+        assert state(history, "run") is (ROLLED_BACK if action == ROLLBACK else PUBLISHED)
+        assert kinds(history) == []
+
+
+@pytest.mark.parametrize("ended_by", ["the same command", "the doctor"])
+def test_a_runs_files_beside_those_that_they_replace_are_not_its_publication(history: Platform, ended_by: str) -> None:
+    """They came as they should have, and what was to go is there still: readers would get every row twice."""
+    validated(history, "run")
+    with dying_at(history, "publishing.leased"):
+        publish(history, "run")
+    own_files_shown_beside_the_others(history, in_the_words_of(history, PUBLISH))
+    ended(history, ended_by, publish)
+    assert history.ledger.landed("run") == []
+    assert state(history, "run") is (RunState.REJECTED if ended_by == "the same command" else RunState.VALIDATED)
+
+
+@pytest.mark.parametrize("ended_by", ["the same command", "the doctor"])
+def test_a_withdrawal_that_took_nothing_does_not_bring_corrections_a_second_time(
+    history: Platform, ended_by: str
+) -> None:
+    validated(history, "run", **BESIDE)
+    with dying_at(history, "publishing.committed"):
+        publish(history, "run")
+    once = issued(history)
+    written_by_another_in_corrections(history, {**in_the_words_of(history, PUBLISH), ACTION_PROPERTY: WITHDRAW})
+    ended(history, ended_by, publish)
+    assert state(history, "run") is PUBLISHED
+    assert issued(history) == once
+
+
+def test_a_commit_that_lost_to_one_in_the_same_words_is_not_taken_for_landed(history: Platform) -> None:
+    """Another program commits between the look and the commit, elsewhere in the table, and says that it is this one."""
+    validated(history, "run")
+    elsewhere: list[int | None] = []
+
+    def commit(*arguments: Any, **named: Any) -> None:
+        if not elsewhere:
+            row = [task.file for task in history.lakehouse.table(READINGS).scan("day >= '2020-04-01'").plan_files()]
+            said = in_the_words_of(history, PUBLISH)
+            real(history.lakehouse.table(READINGS), AlwaysTrue(), row, row, said)
+            elsewhere.append(history.lakehouse.snapshot_id(READINGS))
+            raise CommitFailedException("another one came between")
+        real(*arguments, **named)
+
+    real = commits.commit_replacement
+    with mock.patch.object(commits, "commit_replacement", commit):
+        publish(history, "run")
+    (done,) = history.ledger.landed("run")
+    assert done.snapshot_id not in elsewhere
+    assert readers(history)["2020-02"] == "run"
+
+
+# --- a candidate that was built anew from files of the same names ------------------------------------------------------
+
+
+def listed_twice(_table: Table, came: Sequence[DataFile], _stay: Sequence[DataFile]) -> Listed:
+    return [*came, *(described_anew(file) for file in came)], []
+
+
+def others_listed_twice(_table: Table, came: Sequence[DataFile], stay: Sequence[DataFile]) -> Listed:
+    return [*came, *(described_anew(file) for file in stay)], []
+
+
+def with_other_bounds(table: Table, came: Sequence[DataFile], _stay: Sequence[DataFile]) -> Listed:
+    return [described_anew(file, **nowhere(table, file)) for file in came], []
+
+
+def others_with_other_bounds(table: Table, came: Sequence[DataFile], stay: Sequence[DataFile]) -> Listed:
+    return [*came, *(described_anew(file, **nowhere(table, file)) for file in stay)], list(stay)
+
+
+def with_other_counts(_table: Table, came: Sequence[DataFile], _stay: Sequence[DataFile]) -> Listed:
+    return [described_anew(file, record_count=file.record_count * 10) for file in came], []
+
+
+def described_anew(file: DataFile, **changes: Any) -> DataFile:
+    """Return another description of a file."""
+    names = ("content", "file_path", "file_format", "partition", "record_count", "file_size_in_bytes", "column_sizes")
+    names += ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds", "split_offsets")
+    described = DataFile.from_args(**({name: getattr(file, name) for name in names} | changes))
+    described.spec_id = getattr(file, "_spec_id", 0)  # a file that no manifest has yet does not say it
+    return described
+
+
+def nowhere(table: Table, file: DataFile) -> dict[str, Any]:
+    """Return bounds by which nobody finds the rows of a file who looks for a meter."""
+    meter = table.schema().find_field("meter").field_id
+    return {
+        "lower_bounds": {**file.lower_bounds, meter: b"zz"},
+        "upper_bounds": {**file.upper_bounds, meter: b"zz"},
+    }
+
+
+Listed = tuple[Sequence[DataFile], Sequence[DataFile]]
+"""The files that a candidate lists as come, and those of others that it lists as gone before."""
+REBUILT = [listed_twice, others_listed_twice, with_other_bounds, others_with_other_bounds, with_other_counts]
+WAITING = [("SHADOW_SWAP", {}), ("VERSIONED", {"version": "v2"}), ("VERSIONED", LATER)]
+
+
+@pytest.mark.parametrize(("mode", "options"), WAITING, ids=["swap", "version", "version, accepted later"])
+@pytest.mark.parametrize("rebuild", REBUILT)
+def test_a_candidate_that_was_built_anew_from_the_same_files_is_not_published(
+    history: Platform,
+    rebuild: Callable[[Table, Sequence[DataFile], Sequence[DataFile]], Listed],
+    mode: str,
+    options: dict[str, Any],
+) -> None:
+    before = rows(history)
+    validated(history, "run", mode, **options)
+    prepare(history, "run")
+    rebuilt_by_another(history, rebuild)
+    with pytest.raises(
+        PublicationRefused, match=r"the candidate of 'run', is not what was gated: .*parquet"
+    ) as refused:
+        publish(history, "run")
+    assert "restate the scope with a new run" in str(refused.value)
+    assert rows(history) == before
+    assert "v2" not in history.lakehouse.refs(READINGS)
+    assert state(history, "run") is RunState.REJECTED
+
+
+@pytest.mark.parametrize("rebuild", REBUILT)
+def test_a_version_that_was_built_anew_from_the_same_files_is_not_accepted(
+    history: Platform, rebuild: Callable[[Table, Sequence[DataFile], Sequence[DataFile]], Listed]
+) -> None:
+    """Its name is moved to it; the ledger knows the snapshot, and an accepted one must be that."""
+    before = rows(history)
+    published(history, "run", mode="VERSIONED", **LATER)
+    moved = rebuilt_by_another(history, rebuild)
+    for act in (lambda change: change.remove_tag("v2"), lambda change: change.create_tag(moved, "v2")):
+        with history.lakehouse.table(READINGS).manage_snapshots() as change:
+            act(change)
+    with pytest.raises(PublicationRefused):
+        accept(history, "run")
+    assert rows(history) == before
+
+
+def rebuilt_by_another(
+    platform: Platform, rebuild: Callable[[Table, Sequence[DataFile], Sequence[DataFile]], Listed]
+) -> int:
+    """Put another candidate on the branch of `run`, with the words of the first; return its snapshot."""
+    branch, table = "candidate-run", platform.lakehouse.table(READINGS)
+    good, base = table.snapshot_by_name(branch), table.current_snapshot()
+    assert good is not None
+    assert base is not None
+    now, then = ({file.file_path: file for file in all_files(table, one)} for one in (good, base))
+    came = [file for path, file in now.items() if path not in then]
+    gone = [file for path, file in then.items() if path not in now]
+    listed, others_gone = rebuild(table, came, [file for path, file in now.items() if path in then])
+    with table.manage_snapshots() as change:
+        change.remove_branch(branch)
+    with platform.lakehouse.table(READINGS).manage_snapshots() as change:
+        change.create_branch(base.snapshot_id, branch)
+    table = platform.lakehouse.table(READINGS)
+    commit_replacement(table, AlwaysTrue(), [*gone, *others_gone], listed, said_of(good), branch=branch)
+    snapshot = platform.lakehouse.snapshot_of(READINGS, branch)
+    assert snapshot is not None
+    return snapshot
 
 
 # --- an acceptance on a base that has expired -------------------------------------------------------------------------

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.audit.verification import verify
@@ -58,14 +60,18 @@ def validated(platform: Platform, run_id: str, mode: str, **options: Any) -> Non
 def written_by_another(platform: Platform, said: dict[str, str], branch: str = "main") -> None:
     """Commit one file more to a branch of the table, as any program can that may write to it."""
     table = platform.lakehouse.table(READINGS)
+    commit_replacement(table, AlwaysTrue(), [], [file_of_another(table)], said, branch=branch)
+
+
+def file_of_another(table: Table) -> DataFile:
+    """Write a file with one row of February, which no run has computed."""
     row: dict[str, Any] = {field.name: None for field in table.schema().fields}
     row |= {"meter": "m0", "day": date(2020, 2, 15), "value": FORGED, "run_id": "run", "processing_mode": "BACKFILL"}
     row |= {"transform_version": "2", "input_snapshot_id": 1, "produced_at": datetime(2020, 1, 1, tzinfo=UTC)}
     path = Path(local_path(table.location())) / "data" / f"another-{uuid4()}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(arrow.Table.from_pylist([row], schema=schema_to_pyarrow(table.schema())), path)
-    file = parquet_file_to_data_file(table.io, table.metadata, f"file://{path}")
-    commit_replacement(table, AlwaysTrue(), [], [file], said, branch=branch)
+    return parquet_file_to_data_file(table.io, table.metadata, f"file://{path}")
 
 
 def said_of(snapshot: Snapshot | None) -> dict[str, str]:

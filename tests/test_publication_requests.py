@@ -12,18 +12,23 @@ from unittest import mock
 
 import dagster as dg
 import pytest
+from pyiceberg.expressions import AlwaysTrue
 from support import put_in_force
-from test_taking_back import TO_JUNE, history, platform, published, state, validated
+from test_others_writing import described_anew
+from test_own_changes import file_of_another
+from test_taking_back import APRIL, FEBRUARY, TO_JUNE, history, platform, published, state, validated
 
 from backfill_assets import faults
 from backfill_assets.defs.publish import publication_requests, publish_job, publish_sensor
 from backfill_assets.installation import Platform
 from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.requirements import waits_for
 from benchmarks import small_table
 from benchmarks.small_table import planned, staged
-from manifests.errors import DecisionRefused, PublicationDeferred, PublicationRefused
+from manifests.errors import DecisionRefused, InputRefused, PublicationDeferred, PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
+from resources.lakehouse.commits import commit_replacement
 
 __all__ = ["history", "platform"]
 
@@ -74,6 +79,23 @@ def test_a_publication_that_was_refused_before_its_entry_is_asked_for_again(
     assert len(set(keys)) == len(keys)
     assert asked(history) == keys[-1:], "what nothing has happened to is not asked for twice"
     assert publish(history, "run").new
+
+
+def test_a_run_whose_days_cannot_be_looked_at_waits_and_keeps_no_other_from_being_asked_for(history: Platform) -> None:
+    """Another program writes a file without bounds into the days of a run that waits for conflicts to end."""
+    contract = small_table.manifest("run", "REPLACE_PARTITIONS", FEBRUARY)
+    planned(history, contract.model_copy(update={"conflict": Conflict(onConflict=OnConflict.WAIT, waitMinutes=60)}))
+    staged(history, "run")
+    validated(history, "april", scope=APRIL)
+    table = history.lakehouse.table(small_table.READINGS)
+    unbound = described_anew(file_of_another(table), lower_bounds={}, upper_bounds={})
+    commit_replacement(table, AlwaysTrue(), [], [unbound], {})
+    assert asked(history) == ["april:0"]
+    assert "has no bounds for day" in str(waits_for(history, history.ledger.run("run")))
+    assert publish(history, "april").new
+    with pytest.raises(InputRefused, match="has no bounds for day"):
+        publish(history, "run")
+    assert asked(history) == []
 
 
 def test_a_request_that_failed_before_its_entry_is_repeated_a_few_times_and_then_left_to_people(

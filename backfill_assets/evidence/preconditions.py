@@ -106,7 +106,8 @@ def require_explained(platform: Platform, run_id: str) -> None:
 def require_own_rows(platform: Platform, run_id: str) -> None:
     """Refuse to take back or to bring back a run whose own rows are not what its transactions have written.
 
-    What is wrong with the rest of the journal keeps nobody from taking a publication back.
+    What is wrong with the rows of other runs keeps nobody from taking a publication back. A journal with entries that were
+    changed by hand does, in `who_decides`: it no longer tells which policy is in force.
 
     Raises:
         PublicationRefused: naming each row.

@@ -8,6 +8,7 @@ after a crash. What is committed where is the strategies', one module a family o
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from manifests.lifecycle import PUBLISH
+from manifests.lifecycle import PUBLISH, ROLLBACK, WITHDRAW
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
 from manifests.stages import PrepareCandidate, TableCommit
@@ -111,6 +112,9 @@ class PublishStrategy(Protocol):
 
     def files(self, change: Change, table: str) -> list[StagedFile]:
         """Return the staged files that come into a table."""
+
+    def replaced(self, change: Change, table: str) -> AbstractSet[str] | None:
+        """Return the files that go out of a table for those; None if a base that says which has expired."""
 
     def conflicts(self, change: Change) -> list[str]:
         """Return the chunks whose files in the target are no longer those of their base."""
@@ -239,22 +243,43 @@ class Change:
         return self.platform.lakehouse.find_publication(table, self.record.run_id, action, ref)
 
     def own(self, table: str, ref: str = MAIN, *, in_part: bool = False) -> Snapshot | None:
-        """Return the run's publication in the history of what a ref of a table names: by what it has brought, not only says.
+        """Return the run's publication in the history of what a ref of a table names: by what it has done, not only says.
 
         What a snapshot says of itself any program can write that may write to the table. With `in_part` also one that has
         brought some of the run's files alone: the others were gone when it was made.
         """
-        staged = {file.path for file in self.strategy.files(self, table)}
-        return self.platform.lakehouse.find_own(table, self.record.run_id, PUBLISH, staged, ref, in_part=in_part)
+        return self._found(table, PUBLISH, None, ref, in_part=in_part)
 
-    def landed(self, table: str, action: str, sequence: int) -> Commit | None:
-        """Return what an action of a number has committed to a table's main; None if nothing."""
-        lakehouse = self.platform.lakehouse
-        if action == PUBLISH:
-            snapshot = self.own(table)
-        else:
-            snapshot = lakehouse.find_publication(table, self.record.run_id, action, sequence=sequence)
-        return None if snapshot is None else Commit(snapshot.snapshot_id, *lakehouse.changed_files(table, snapshot))
+    def withdrawn(self, table: str) -> Snapshot | None:
+        """Return the newest snapshot that took files of the run out of a table in which they were announced too early."""
+        staged = {file.path for file in self.strategy.files(self, table)}
+        return self.platform.lakehouse.find_own(
+            table, self.record.run_id, WITHDRAW, lambda came, gone: bool(gone) and gone <= staged and not came
+        )
+
+    def landed(self, table: str, action: str, sequence: int, *, in_part: bool = False) -> Commit | None:
+        """Return what an action of a number has committed to a table's main; None if nothing. `in_part` as of `own`."""
+        number = None if action == PUBLISH else sequence
+        snapshot = self._found(table, action, number, MAIN, in_part=in_part)
+        if snapshot is None:
+            return None
+        return Commit(snapshot.snapshot_id, *self.platform.lakehouse.changed_files(table, snapshot))
+
+    def _found(self, table: str, action: str, sequence: int | None, ref: str, *, in_part: bool) -> Snapshot | None:
+        """Return the newest snapshot of an action that has exchanged the run's files for those that they replace, or back.
+
+        Where a base has expired, only the run's own files tell.
+        """
+        staged = {file.path for file in self.strategy.files(self, table)}
+
+        def is_own(came: AbstractSet[str], gone: AbstractSet[str]) -> bool:
+            own, others = (gone, came) if action == ROLLBACK else (came, gone)
+            if own != staged and not (in_part and own < staged):
+                return False
+            replaced = self.strategy.replaced(self, table)
+            return replaced is None or others == replaced
+
+        return self.platform.lakehouse.find_own(table, self.record.run_id, action, is_own, ref, sequence)
 
     def scopes(self, keys: Iterable[str], bases: Mapping[str, int | None]) -> list[tuple[Scope, int | None]]:
         """Return the days of chunks, each stretch with the snapshot whose files it must still hold."""

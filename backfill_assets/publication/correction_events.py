@@ -98,9 +98,10 @@ class ReplaceAndCorrect(AppendCorrections):
 
     def landed(self, change: Change, table: str, action: str, sequence: int) -> Commit | None:
         """Return what an action has committed to a table and is there still: corrections may have been taken back alone."""
-        if action != PUBLISH or table == change.tables[0]:
-            return change.landed(table, action, sequence)
-        issued, gone = change.own(table, in_part=True), change.last(table, WITHDRAW)
+        beside = table != change.tables[0]
+        if action != PUBLISH or not beside:
+            return change.landed(table, action, sequence, in_part=beside)
+        issued, gone = change.own(table, in_part=True), change.withdrawn(table)
         if issued is None or (gone is not None and (gone.sequence_number or 0) > (issued.sequence_number or 0)):
             return None
         return Commit(issued.snapshot_id, *change.platform.lakehouse.changed_files(table, issued))

@@ -77,7 +77,6 @@ class SwapMain(TableByTable):
                 )
             )
         self.require_own(change, candidate.snapshot_id)
-        lakehouse.require_gated(name, self.files(change, name))
         lakehouse.point(
             name,
             expected=self.expected(change),
@@ -96,18 +95,15 @@ class SwapMain(TableByTable):
             PublicationRefused: naming the files that came and went besides.
         """
         lakehouse, name, base = change.platform.lakehouse, change.target.name, change.plan.base_snapshot_id
-        came, gone = lakehouse.came_and_went(name, base, snapshot_id)
-        scopes = [scope for scope, _ in self.scopes(change, name)]
-        staged = {file.path for file in self.files(change, name)}
-        replaced = set() if base is None else set(lakehouse.files_in(name, base, scopes))
-        if lakehouse.parent_of(name, snapshot_id) == base and (came, gone) == (staged, replaced):
+        replaced = self.replaced(change, name) or frozenset()
+        others = lakehouse.unlike(name, snapshot_id, base, replaced, self.files(change, name))
+        if lakehouse.parent_of(name, snapshot_id) == base and not others:
             return
-        others = sorted((came ^ staged) | (gone ^ replaced))
         raise PublicationRefused(
             Problem(
                 f"snapshot {snapshot_id} of {name}, the candidate of '{change.record.run_id}', is not what was gated: "
                 + (
-                    f"{len(others)} file(s) came or went besides, the first is {others[0]}"
+                    f"{len(others)} file(s) came or went besides, or are listed otherwise, the first is {others[0]}"
                     if others
                     else "others were made before it"
                 ),
@@ -295,7 +291,6 @@ class NameVersionFirst(NameVersion):
         self.require_on_record(change, snapshot)
         if not self.is_main(change):
             self.require_own(change, snapshot)
-            lakehouse.require_gated(name, self.files(change, name))
             expected: dict[str, int | None] = {MAIN: change.plan.base_snapshot_id}
             lakehouse.point(name, expected=expected, branches={MAIN: snapshot}, token=change.token)
         return Commit(snapshot, 0, 0)

@@ -15,7 +15,14 @@ from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of
 from backfill_assets.staging.executor import require_young
 from manifests.chunks import in_words
-from manifests.errors import Problem, PublicationDeferred, PublicationRefused, Refused, StateMoved
+from manifests.errors import (
+    EnvironmentRefused,
+    Problem,
+    PublicationDeferred,
+    PublicationRefused,
+    Refused,
+    StateMoved,
+)
 from manifests.lifecycle import PUBLISH, DecisionKind, RunState
 from manifests.model import OnConflict
 from manifests.plan import Plan
@@ -262,7 +269,23 @@ def require_predecessor(platform: Platform, record: RunRecord) -> None:
 
 
 def waits_for(platform: Platform, record: RunRecord) -> str | None:
-    """Say what a validated run's publication waits for; None if it can be tried."""
+    """Say what a validated run's publication waits for; None if it can be tried.
+
+    What refuses it while the table is looked at, a file without bounds in its days, say, is for people to clear away: it is
+    the run's own reason to wait, and none for others.
+
+    Raises:
+        EnvironmentRefused: if what has to be looked at cannot be read: nothing is known then.
+    """
+    try:
+        return _waits_for(platform, record)
+    except EnvironmentRefused:
+        raise
+    except Refused as refusal:
+        return refusal.problems[0].what
+
+
+def _waits_for(platform: Platform, record: RunRecord) -> str | None:
     try:
         require_predecessor(platform, record)
     except PublicationDeferred as wait:

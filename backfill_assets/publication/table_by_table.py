@@ -7,6 +7,7 @@ What a family does otherwise is in its own module. How a commit is made is the l
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Set as AbstractSet
 from datetime import date
 from typing import Any
 
@@ -90,6 +91,17 @@ class TableByTable:
     def gone(self, _target: TargetTable, _table: str, _named: Collection[str]) -> Collection[str] | None:
         """Return the files that go out of a table; None: all of its days."""
         return None
+
+    def replaced(self, change: Change, table: str) -> AbstractSet[str] | None:
+        """Return the files that go out of a table for the staged ones; None if a base that says which has expired."""
+        named = {path for chunk in change.chunks for path in chunk.replaced}
+        gone = self.gone(change.target, table, named)
+        if gone is not None:
+            return set(gone)
+        lakehouse, scopes = change.platform.lakehouse, self.scopes(change, table)
+        if not all(base is None or lakehouse.has_snapshot(table, base) for _, base in scopes):
+            return None
+        return {path for scope, base in scopes if base is not None for path in lakehouse.files_in(table, base, [scope])}
 
     def landed(self, change: Change, table: str, action: str, sequence: int) -> Commit | None:
         """Return what an action of a number has committed to a table and is there still; None if nothing."""

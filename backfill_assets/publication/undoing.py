@@ -152,6 +152,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease, after: 
     last = done_before[-1]
     undone = undone_by([one.change for one in done_before])
     entry = _set_out_to_undo(platform, change, action, lease, root)
+    faults.reach("undoing.begun")
     try:
         leases_of(platform).renew(lease)
         commit = change.strategy.undo(change, action, len(done_before) + 1, undone, root)

@@ -25,10 +25,11 @@ from resources.lakehouse.catalog import Tables
 from resources.lakehouse.declared_tables import isolation_problems
 from resources.lakehouse.fences import not_fenced, require_unfenced
 from resources.lakehouse.live_files import files_in, require_same_files
+from resources.lakehouse.lookups import changed_by
 from resources.lakehouse.metadata import committable, require_countable
 from resources.lakehouse.pyiceberg_private import Append, EmptySnapshot, QuickTransaction, Replacement
 from resources.lakehouse.scopes import Scope, any_of, span_of
-from resources.lakehouse.summaries import ACTION_PROPERTY, RUN_PROPERTY, snapshot_with
+from resources.lakehouse.summaries import ACTION_PROPERTY, RUN_PROPERTY, each_with, snapshot_with
 
 FENCE_ACTION = "fence"
 """Action of the empty snapshot that a table without any is given, so that a ref has something to name."""
@@ -196,12 +197,17 @@ def commit_in_scopes(
     anywhere, span = any_of(scopes), span_of(scopes)
     known = {snapshot.snapshot_id for snapshot in table.snapshots()}
     run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
+    exchanged = {file.file_path for file in new}, {file.file_path for file in old}
     tried = False
+
+    def made(table: Table) -> Snapshot | None:
+        """Return the snapshot of this replacement: what else came since may say the same words of itself."""
+        said = each_with(table, RUN_PROPERTY, run_id, action, branch)
+        return next((one for one in said if one.snapshot_id not in known and changed_by(table, one) == exchanged), None)
 
     def replace_files(table: Table) -> None:
         nonlocal tried
-        earlier = snapshot_with(table, RUN_PROPERTY, run_id, action, branch) if tried else None
-        if earlier is not None and earlier.snapshot_id not in known:
+        if tried and made(table) is not None:
             return  # it has landed, whatever the catalog has said, and whoever has the lease by now
         require_unfenced(table, token)
         if tried:
@@ -212,4 +218,9 @@ def commit_in_scopes(
         commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token)
 
     retry(tables, name, replace_files, table)
-    return Commit(landed(tables, name, RUN_PROPERTY, run_id, action, branch).snapshot_id, len(new), len(old))
+    snapshot = made(tables.table(name))
+    if snapshot is None:
+        raise RuntimeError(
+            f"the commit of {action} of '{run_id}' to {name} returned, but its snapshot is not in the history"
+        )
+    return Commit(snapshot.snapshot_id, len(new), len(old))

@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from manifests.facts import ReferenceState, SourceState
 from manifests.staged_file import StagedFile
-from resources.lakehouse import data_files, load_commits, lookups, reads, refs, replacements
+from resources.lakehouse import candidates, data_files, load_commits, lookups, reads, refs, replacements
 from resources.lakehouse.catalog import Tables
 from resources.lakehouse.commits import Commit
 from resources.lakehouse.lineage import ancestors
@@ -124,22 +124,18 @@ class Lakehouse(Tables):
         name: str,
         run_id: str,
         action: str,
-        brought: AbstractSet[str],
+        is_own: Callable[[AbstractSet[str], AbstractSet[str]], bool],
         ref: str = MAIN_BRANCH,
-        *,
-        in_part: bool = False,
+        sequence: int | None = None,
     ) -> Snapshot | None:
-        """Return the newest snapshot that says it is a run's action and has brought these files, and no other, into a table.
-
-        With `in_part` some of them are enough.
+        """Return the newest snapshot that says it is a run's action, and is so by the files that it brought and took out.
 
         Raises:
             UnreadableMetadata: if the manifests of one that says so cannot be read.
         """
         table = self.table(name)
-        said = each_with(table, RUN_PROPERTY, run_id, action, ref)
-        came = ((snapshot, lookups.brought_by(table, snapshot)) for snapshot in said)
-        return next((one for one, files in came if files == brought or (in_part and files < brought)), None)
+        said = each_with(table, RUN_PROPERTY, run_id, action, ref, sequence)
+        return next((one for one in said if is_own(*lookups.changed_by(table, one))), None)
 
     # --- facts, from metadata alone -------------------------------------------------------------------------------
 
@@ -188,10 +184,6 @@ class Lakehouse(Tables):
     def files_in(self, name: str, snapshot_id: int, scopes: Iterable[Scope]) -> list[str]:
         """Return the data files that may hold rows of scopes at a snapshot, each once."""
         return lookups.paths_in(self.table(name), snapshot_id, scopes)
-
-    def came_and_went(self, name: str, before: int | None, after: int) -> tuple[set[str], set[str]]:
-        """Return the data files that a table has at one snapshot and not at another, and the other way round; None: it was empty."""
-        return lookups.came_and_went(self.table(name), before, after)
 
     def parent_of(self, name: str, snapshot_id: int) -> int | None:
         """Return the snapshot that a snapshot was made on; None where it was the first, or is not there."""
@@ -415,6 +407,12 @@ class Lakehouse(Tables):
     def require_gated(self, name: str, staged: Sequence[StagedFile]) -> None:
         """Refuse files whose contents are not those that were gated, before a ref makes them visible."""
         data_files.require_gated_bytes(self.table(name), staged)
+
+    def unlike(
+        self, name: str, snapshot_id: int, base: int | None, gone: Collection[str], staged: Sequence[StagedFile]
+    ) -> list[str]:
+        """Return the files by which a candidate is not its base with staged files in place of those `gone`; see `candidates`."""
+        return candidates.unlike(self.table(name), snapshot_id, base, gone, staged)
 
     def require_as_gated(self, name: str, staged: Sequence[StagedFile]) -> None:
         """Refuse files that `replace` would refuse to commit: gone, or other rows, footers or contents than were gated."""

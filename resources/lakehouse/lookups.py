@@ -135,33 +135,19 @@ def paths_in(table: Table, snapshot_id: int, scopes: Iterable[Scope]) -> list[st
     return list(dict.fromkeys(file.file_path for scope in scopes for file in files_at(table, snapshot_id, scope)))
 
 
-def came_and_went(table: Table, before: int | None, after: int) -> tuple[set[str], set[str]]:
-    """Return the data files that a table has at one snapshot and not at another, and the other way round.
-
-    Raises:
-        InputRefused: if the table has no such snapshot.
-    """
-    old, new = (
-        set() if one is None else {file.file_path for file in all_files(table, pinned_snapshot(table, one))}
-        for one in (before, after)
-    )
-    return new - old, old - new
-
-
-def brought_by(table: Table, snapshot: Snapshot) -> set[str]:
-    """Return the data files that a snapshot brought into a table: also where the one before it has expired.
+def changed_by(table: Table, snapshot: Snapshot) -> tuple[set[str], set[str]]:
+    """Return the data files that a snapshot brought into a table, and those that it took out: also where the one before it has expired.
 
     Raises:
         UnreadableMetadata: if its manifests cannot be read.
     """
+    files: dict[ManifestEntryStatus, set[str]] = {status: set() for status in ManifestEntryStatus}
     with readable_metadata(table, snapshot):
-        return {
-            entry.data_file.file_path
-            for manifest in snapshot.manifests(table.io)
-            if manifest.added_snapshot_id == snapshot.snapshot_id
-            for entry in manifest.fetch_manifest_entry(table.io)
-            if entry.status == ManifestEntryStatus.ADDED
-        }
+        for manifest in snapshot.manifests(table.io):
+            if manifest.added_snapshot_id == snapshot.snapshot_id:
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+                    files[entry.status].add(entry.data_file.file_path)
+    return files[ManifestEntryStatus.ADDED], files[ManifestEntryStatus.DELETED]
 
 
 def file_rows_by_chunk(

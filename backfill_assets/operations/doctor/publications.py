@@ -24,7 +24,7 @@ from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW, RunState
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.lakehouse.lineage import withdrawn
-from resources.lakehouse.lookups import brought_by
+from resources.lakehouse.lookups import changed_by
 from resources.lakehouse.metadata import count_said
 from resources.lakehouse.reads import rows_of_run
 from resources.ledger.facade import BEFORE, PublicationRecord, RunRecord
@@ -275,7 +275,7 @@ def corrections_missing(views: Mapping[str, TableView], record: RunRecord) -> It
         said = properties_of(snapshot)
         if said.get(RUN_PROPERTY) != record.run_id or said.get(ACTION_PROPERTY) not in {PUBLISH, REINSTATE}:
             continue
-        if missing := sorted(own - brought_by(view.table, snapshot)):
+        if missing := sorted(own - changed_by(view.table, snapshot)[0]):
             yield Disagreement(
                 "corrections-missing",
                 record.run_id,
