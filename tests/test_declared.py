@@ -560,6 +560,37 @@ def test_a_product_that_is_not_there_is_refused(names: list[str], said: list[str
         assert text in problem.what, problem
 
 
+@pytest.mark.parametrize(
+    ("path", "what", "rule"),
+    [
+        (
+            "here:PRODCT",
+            "here:PRODCT: AttributeError: module 'here' has no attribute 'PRODCT'; did you mean 'PRODUCT'?",
+            "here.py",
+        ),
+        (
+            "nobodys:PRODUCT",
+            "nobodys:PRODUCT: AttributeError: module 'nobodys' has no attribute 'PRODUCT'",
+            "a folder without code",
+        ),
+        ("nothere:PRODUCT", "nothere:PRODUCT: No module named 'nothere'", "module:ATTRIBUTE"),
+        (
+            "here.beneath:PRODUCT",
+            "here.beneath:PRODUCT: No module named 'here.beneath'; 'here' is not a package",
+            "module:ATTRIBUTE",
+        ),
+    ],
+)
+def test_a_path_that_leads_to_no_product_blames_the_path(folder: Path, path: str, what: str, rule: str) -> None:
+    distribution(folder, "here")
+    (folder / "nobodys").mkdir()
+    (problem,) = refusal_of(path)
+    assert problem.what == what
+    assert rule in problem.rule
+    assert "correct the path" in problem.fix
+    assert problem.where == ""
+
+
 def distribution(folder: Path, name: str, *points: str) -> None:
     """Install a distribution with a product of its own, and entry points."""
     (folder / f"{name}.py").write_text(f"import backfill_assets as ba\nPRODUCT = ba.Product({name!r}, (), ())\n")

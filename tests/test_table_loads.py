@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import pandera.polars as pandera
@@ -23,8 +24,11 @@ from support import put_in_force
 import backfill_assets as ba
 from backfill_assets.cli.command import cli, main
 from backfill_assets.declarations import finding
+from backfill_assets.declarations.places import ROOT
 from backfill_assets.ingestion import table_loads
+from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.ingestion.input_files import InputFile
+from backfill_assets.ingestion.own_loaders import delivered
 from backfill_assets.ingestion.table_loads import load_file, undo_load
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
@@ -74,6 +78,79 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
     opened = Platform.of(load_settings(home=tmp_path / "home", quarantine_limit=0.5))
     initialise(opened)
     return opened
+
+
+class Logged(pandera.DataFrameModel):
+    meter_id: str = pandera.Field()
+    read_at: ba.Instant = pandera.Field()
+    watt_hours: pl.Int64 = pandera.Field()
+
+
+@pytest.fixture
+def logged(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> Platform:
+    """The installation with the input table of the documentation's own loader besides."""
+    table = ba.InputTable("bronze.meter_readings", "readings", Logged, ("team:x",), partition_by="read_at")
+    product = ba.Product("metering", (*platform.products.inputs, table), ())
+    monkeypatch.setattr(finding, "find_products", serves(product))
+    opened = Platform.of(load_settings(home=platform.settings.home, quarantine_limit=0.5))
+    initialise(opened)
+    return opened
+
+
+def shown_loader() -> dict[str, Any]:
+    """Return the names of the loader that the documentation shows."""
+    page = ROOT / "docs" / "adding-a-table.md"
+    (block,) = [one for one in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "ba.Loader(" in one]
+    module = ModuleType("shown_loader")
+    sys.modules[module.__name__] = module
+    exec(compile(block, str(page), "exec"), module.__dict__)
+    return module.__dict__
+
+
+def test_the_loader_that_is_shown_delivers_what_its_table_and_the_quarantine_get(
+    logged: Platform, tmp_path: Path
+) -> None:
+    loader = shown_loader()["LOADER"]
+    file = tmp_path / "log.txt"
+    file.write_text("m1;2024-07-01T12:00:00;0.5\nm1;2024-01-01T12:00:00;1.25\nm1;noon;2\n")
+    for new in (True, False):
+        done = load_delivery(logged, loader.table, delivered("readings-log", lambda: loader.from_file(file)), 0.5)
+        assert (done.new, done.counted.events, done.counted.quarantined) == (new, 2, 1)
+    assert [(one["read_at"].hour, one["watt_hours"]) for one in held(logged, loader.table)] == [(10, 500), (11, 1250)]
+    (rejected,) = held(logged, f"{loader.table}_quarantine")
+    assert (rejected["source_row"], rejected["record"]) == (2, '"m1;noon;2\\n"')
+
+
+@pytest.mark.parametrize(
+    ("member", "gives", "said"),
+    [
+        ("load_id", property(lambda _: 1 // 0), "ZeroDivisionError"),
+        ("count", lambda *_: sys.exit(3), "it ends the process"),
+        ("rows", lambda *_: iter([arrow_of({"meter_id": "m1"})]), "does not fit it"),
+        ("rows", lambda *_: (1 // 0 for _ in range(1)), "ZeroDivisionError"),
+        ("quarantined", lambda *_: iter([arrow_of({"row": 1})]), "does not fit it"),
+    ],
+)
+def test_a_loader_that_raises_or_delivers_what_does_not_fit_is_refused_by_name(
+    logged: Platform, tmp_path: Path, member: str, gives: Any, said: str
+) -> None:
+    names = shown_loader()
+    file = tmp_path / "log.txt"
+    file.write_text("m1;2024-07-01T12:00:00;0.5\nm1;noon;2\n")
+    wrong = type("Wrong", (names["ReadingsLog"],), {member: gives})
+    with pytest.raises(InputRefused, match=said) as refused:
+        load_delivery(logged, "bronze.meter_readings", delivered("readings-log", lambda: wrong(file)), 0.5)
+    assert "loader" in str(refused.value)
+    assert held(logged, "bronze.meter_readings") == []
+
+
+def test_a_loader_that_returns_no_delivery_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match="it returns a PosixPath, which has no load_id, source_file"):
+        delivered("readings-log", lambda: tmp_path)
+
+
+def arrow_of(row: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist([row])
 
 
 def rows(*, meter: str = "m1", first: int = 0, number: int = 4) -> list[dict[str, Any]]:

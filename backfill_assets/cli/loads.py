@@ -6,6 +6,7 @@ product's own files are, its loader's.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,10 +138,12 @@ def _of_loader(name: str, product: str, path: str) -> click.Command:
 
 
 def _opened(name: str, loader: Loader, file: Path | None, cases: int | None, seed: int) -> Delivery:
+    from backfill_assets.ingestion.own_loaders import delivered
+
     if file is not None and cases is None:
-        return loader.from_file(file)
+        return delivered(name, partial(loader.from_file, file))
     if file is None and cases is not None and loader.generated is not None:
-        return loader.generated(cases, seed)
+        return delivered(name, partial(loader.generated, cases, seed))
     raise InputRefused(
         Problem(
             "give a FILE or --cases, one of them" if loader.generated else "give a FILE",

@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from backfill_assets.declarations.checking.imports import ENDS_THE_PROCESS, import_problems
+from backfill_assets.declarations.checking.imports import ENDS_THE_PROCESS, import_problems, python_words
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.deliveries import Loader
 from backfill_assets.declarations.products import Products
@@ -156,8 +156,19 @@ def _attribute(path: str) -> Any:
     module, _, attribute = path.partition(":")
     try:
         value: Any = import_module(module)
+    except (Exception, *ENDS_THE_PROCESS) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise DeclarationRefused(
+                Problem(f"{path}: {error}", _FROM, "correct the path, or install the distribution that has the module")
+            ) from error
+        raise DeclarationRefused(import_problems(error, module)) from error
+    place = getattr(value, "__file__", None) or "a folder without code: " + ", ".join(getattr(value, "__path__", ()))
+    try:
         for name in attribute.split("."):
             value = getattr(value, name)
+    except AttributeError as error:
+        said = f"{path}: {python_words(error)}"
+        raise DeclarationRefused(Problem(said, f"{_FROM} of that module, {place}", "correct the path")) from error
     except (Exception, *ENDS_THE_PROCESS) as error:
         raise DeclarationRefused(import_problems(error, module)) from error
     return value

@@ -7,13 +7,15 @@ are `ingestion.table_loads`'.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backfill_assets.declarations.deliveries import Counted, Delivery
 from backfill_assets.declarations.quarantine import WITHHELD, Rejections
 from backfill_assets.installation import Platform
 from manifests.errors import InputRefused, Problem
+from resources.lakehouse.facade import Commit
 from resources.lakehouse.loads import (
     ACTOR_PROPERTY,
     FILE_PROPERTY,
@@ -22,6 +24,9 @@ from resources.lakehouse.loads import (
     load_to_make,
 )
 from resources.ledger.facade import operator
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,27 @@ def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: flo
     }
     if counted.quarantined:
         quarantine = platform.products.quarantine_of(platform.products.input(table))
-        platform.lakehouse.append(quarantine.name, delivery.quarantined(at), properties)
-    commit = platform.lakehouse.append(table, delivery.rows(at), properties)
+        _append(platform, quarantine.name, delivery.source_file, delivery.quarantined(at), properties)
+    commit = _append(platform, table, delivery.source_file, delivery.rows(at), properties)
     snapshot = commit.snapshot_id if commit else platform.lakehouse.snapshot_id(table)
     return Loaded(commit is not None, counted, snapshot)
+
+
+def _append(
+    platform: Platform, table: str, file: str, batches: Iterator[pa.Table], properties: Mapping[str, str]
+) -> Commit | None:
+    """Append what a delivery has for a table.
+
+    Raises:
+        InputRefused: if it does not have the table's columns.
+    """
+    try:
+        return platform.lakehouse.append(table, batches, properties)
+    except (KeyError, ValueError) as error:  # of PyIceberg, which says it in no other way
+        raise InputRefused(
+            Problem(
+                f"{file}: what is delivered for {table} does not fit it: {error}",
+                "a loader delivers Arrow tables with the columns of the table's model, in their types",
+                "correct the loader; nothing came into the table",
+            )
+        ) from error

@@ -1,0 +1,77 @@
+"""A product's own loader while it reads: what it raises is refused with the product's line, as every other piece of a product is.
+
+Put here what stands between a product's `Loader` and `deliveries`, which appends what it is given. Nothing here knows what a
+delivery means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from backfill_assets.declarations.checking.imports import python_words
+from backfill_assets.declarations.deliveries import Counted, Delivery
+from backfill_assets.declarations.places import place
+from manifests.errors import InputRefused, Problem, Refused
+
+_MEMBERS = ("load_id", "source_file", "count", "rows", "quarantined")
+
+
+def delivered(loader: str, make: Callable[[], Any]) -> Delivery:
+    """Have a loader open what it delivers, and return that: what it raises from then on is refused by name.
+
+    Args:
+        loader: the loader's name, as products declare it.
+        make: what opens it.
+
+    Raises:
+        InputRefused: if it refuses, raises an error, or returns no `Delivery`.
+    """
+    with _refused_by_name(loader):
+        delivery = make()
+        if missing := [name for name in _MEMBERS if not hasattr(type(delivery), name)]:
+            raise TypeError(f"it returns a {type(delivery).__name__}, which has no {', '.join(missing)}")
+        return _OfALoader(loader, delivery, str(delivery.load_id), str(delivery.source_file))
+
+
+@dataclass(frozen=True)
+class _OfALoader:
+    loader: str
+    delivery: Delivery
+    load_id: str
+    source_file: str
+
+    def count(self, ingested_at: datetime) -> Counted:
+        with _refused_by_name(self.loader):
+            return self.delivery.count(ingested_at)
+
+    def rows(self, ingested_at: datetime) -> Iterator[pa.Table]:
+        with _refused_by_name(self.loader):
+            yield from self.delivery.rows(ingested_at)
+
+    def quarantined(self, ingested_at: datetime) -> Iterator[pa.Table]:
+        with _refused_by_name(self.loader):
+            yield from self.delivery.quarantined(ingested_at)
+
+
+@contextmanager
+def _refused_by_name(loader: str) -> Iterator[None]:
+    try:
+        yield
+    except Refused:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputRefused(
+            Problem(
+                python_words(error),
+                f"the loader {loader} delivers what `backfill_assets.Delivery` says, or refuses a file by raising "
+                "`backfill_assets.InputRefused`",
+                "correct the loader, or the file; nothing more than its quarantine was written",
+                place(error),
+            )
+        ) from error
