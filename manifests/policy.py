@@ -21,7 +21,7 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.fields import Day, Name, Part
 from manifests.model import Kind, Mode
 from manifests.rules import problems_of
-from manifests.strict_text import StrictLoader
+from manifests.strict_text import StrictLoader, way_out_of
 from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, same_text
 
 _FREE_TEXT = frozenset({"constant", "command", "file"})
@@ -384,7 +384,7 @@ def parse_policy(text: str, *, where: str = "policy") -> Policy:
         data = yaml.load(text, Loader=StrictLoader)  # noqa: S506 - a SafeLoader subclass
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise EnvironmentRefused(
-            Problem(f"cannot be read: {error}", "a policy is YAML", "correct the text", where)
+            Problem(f"cannot be read: {error}", "a policy is YAML", way_out_of(error), where)
         ) from error
     if not isinstance(data, dict):
         raise EnvironmentRefused(

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from manifests.errors import ManifestRefused, Problem
 from manifests.model import RunManifest
 from manifests.rules import problems_of, type_of
-from manifests.strict_text import StrictLoader, read_json
+from manifests.strict_text import StrictLoader, read_json, way_out_of
 from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, read_text
 
 MAX_MANIFEST_BYTES = 256 * 1024
@@ -43,7 +43,7 @@ def parse_manifest(text: str, *, where: str = "manifest") -> RunManifest:
             data = yaml.load(text, Loader=StrictLoader)  # noqa: S506 - a SafeLoader subclass
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ManifestRefused(
-            Problem(f"cannot be read: {error}", "a manifest is YAML or JSON", "correct the text", where)
+            Problem(f"cannot be read: {error}", "a manifest is YAML or JSON", way_out_of(error), where)
         ) from error
     if not isinstance(data, dict):
         raise ManifestRefused(

@@ -106,3 +106,10 @@ def read_json(text: str) -> dict[str, Any] | None:
     except json.JSONDecodeError:
         return None
     return read
+
+
+def way_out_of(error: Exception) -> str:
+    """Return what to do about a text that cannot be read: a colon within a sentence is the most usual mistake in one."""
+    if "mapping values are not allowed" in str(error):
+        return "correct the text; a text with a colon in it is put in quotes"
+    return "correct the text"

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
-from backfill_assets import decisions
+from backfill_assets import decisions, faults
 from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
 from backfill_assets.defs import build as definitions
@@ -30,12 +30,13 @@ from backfill_assets.products.enforcement import PRODUCT
 from backfill_assets.publication import accepting, undoing
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.modes import stages_of
+from backfill_assets.publication.requirements import ATTEMPTS
 from backfill_assets.review.kept_diffs import keep_diff
 from backfill_assets.staging import executor
 from backfill_assets.ui.pages import make_pages
 from benchmarks import small_table
 from benchmarks.small_table import serves
-from manifests.errors import PublicationRefused
+from manifests.errors import InputRefused, Problem, PublicationRefused
 from manifests.reading import manifest_from
 
 TIME = re.compile(r"<time>20\d\d-\d\d-\d\d \d\d:\d\d:\d\d</time> UTC")
@@ -252,6 +253,25 @@ def test_a_validated_run_says_who_publishes_it(
     assert said in text
     assert ("(DRY_RUN)" in text) == (run_id == "dry")
     decisions.cancel(platform, run_id, by="grace")
+
+
+def test_a_run_that_the_sensor_has_given_up_says_so(platform: Platform) -> None:
+    planned(platform, "given-up")
+    small_table.staged(platform, "given-up")
+
+    def refuse(point: str) -> None:
+        if point == "publishing.leased":
+            raise InputRefused(Problem("no"))
+
+    with mock.patch.object(faults, "reach", refuse):
+        for _ in range(ATTEMPTS):
+            assert "the sensor publishes it within seconds" in page(platform, "/backfill/given-up")
+            with pytest.raises(InputRefused):
+                publication.publish(platform, "given-up")
+    text = page(platform, "/backfill/given-up")
+    assert "its publication was asked for 5 times and failed" in text
+    assert "<code>backfill publish given-up</code>" in text
+    decisions.cancel(platform, "given-up", by="grace")
 
 
 def test_a_launch_in_dagster_is_on_the_page_from_its_first_moment_on(platform: Platform) -> None:

@@ -31,17 +31,15 @@ from backfill_assets.defs.staging import (
 from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
 from backfill_assets.publication.announcements import Published
-from backfill_assets.publication.requirements import waits_for
+from backfill_assets.publication.requirements import ATTEMPTS, tried, waits_for
 from backfill_assets.review.kept_diffs import after_publication
 from manifests.errors import LeaseHeld
-from manifests.lifecycle import PUBLISH, RunState
+from manifests.lifecycle import RunState
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord
 from resources.ledger.policy_in_force import ADOPTED
 from resources.logs import also_to
 
 SENSOR_SECONDS = 10
-_ATTEMPTS = 5
-"""Publications of one run that a sensor asks for before it leaves a failing one to people, and tries of each that fail before."""
 _LEASE_WAIT_SECONDS = 15
 
 
@@ -203,17 +201,13 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
             continue
         if platform.ledger.freezes.ask(record.plan, platform.ledger.now()):
             continue
-        tried, met = _tried(platform, record), _met(platform, record)
-        if tried < _ATTEMPTS:
+        number, met = tried(platform.ledger, record.run_id), _met(platform, record)
+        if number < ATTEMPTS:
             yield dg.RunRequest(
-                run_key=f"{record.run_id}:{tried}" + (f":{met}" if met else ""),
+                run_key=f"{record.run_id}:{number}" + (f":{met}" if met else ""),
                 partition_key=record.run_id,
                 tags={RUN_TAG: record.run_id},
             )
-
-
-def _tried(platform: Platform, record: RunRecord) -> int:
-    return sum(entry.action == PUBLISH for entry in platform.ledger.publications(record.run_id))
 
 
 def _met(platform: Platform, record: RunRecord) -> int:
@@ -229,7 +223,7 @@ def _not_failed(instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.RunR
 
     None if that has happened too often; what is put on record meanwhile makes it another request.
     """
-    for time in range(_ATTEMPTS):
+    for time in range(ATTEMPTS):
         key = f"{request.run_key}/{time}" if time else request.run_key
         launched = instance.get_runs(dg.RunsFilter(tags={RUN_KEY_TAG: str(key)}))
         if not launched or any(run.status is not dg.DagsterRunStatus.FAILURE for run in launched):
@@ -271,9 +265,9 @@ def _waiting(platform: Platform, target: TargetTable, failed: Sequence[str]) -> 
     waiting |= {
         run_id: str(stop) for run_id, stop in platform.ledger.stops.all_held([one.run_id for one in validated]).items()
     }
-    often = [*failed, *(one.run_id for one in validated if _tried(platform, one) >= _ATTEMPTS)]
+    often = [*failed, *(one.run_id for one in validated if tried(platform.ledger, one.run_id) >= ATTEMPTS)]
     return waiting | {
-        run_id: f"its publication was asked for {_ATTEMPTS} times and failed: see the runs of Dagster, and then "
+        run_id: f"its publication was asked for {ATTEMPTS} times and failed: see the runs of Dagster, and then "
         f"`backfill publish {run_id}`"
         for run_id in often
         if run_id not in waiting

@@ -34,7 +34,7 @@ def delivered(loader: str, make: Callable[[], Any]) -> Delivery:
     """
     with _refused_by_name(loader):
         delivery = make()
-        if missing := [name for name in _MEMBERS if not hasattr(type(delivery), name)]:
+        if missing := [name for name in _MEMBERS if not hasattr(delivery, name)]:
             raise TypeError(f"it returns a {type(delivery).__name__}, which has no {', '.join(missing)}")
         return _OfALoader(loader, delivery, str(delivery.load_id), str(delivery.source_file))
 

@@ -30,7 +30,7 @@ from manifests.policy import Role
 from manifests.series import step_id
 from resources.lakehouse.facade import Commit
 from resources.ledger import judged, launches, stops
-from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord
+from resources.ledger.facade import ChunkRecord, ChunkState, Ledger, RunRecord
 
 
 def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, list[ChunkRecord]]:
@@ -266,6 +266,15 @@ def require_predecessor(platform: Platform, record: RunRecord) -> None:
                 f"publish '{before}' first",
             )
         )
+
+
+ATTEMPTS = 5
+"""Publications of one run that the sensor asks for before it leaves a failing one to people, and tries of each that fail before."""
+
+
+def tried(ledger: Ledger, run_id: str) -> int:
+    """Return how often a publication of a run was tried."""
+    return sum(entry.action == PUBLISH for entry in ledger.publications(run_id))
 
 
 def waits_for(platform: Platform, record: RunRecord) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from backfill_assets.defs.starting import Starting
+from backfill_assets.publication.requirements import ATTEMPTS, tried
 from backfill_assets.ui.html_parts import time_html
 from manifests.chunks import in_words
 from manifests.lifecycle import RunState
@@ -58,7 +59,7 @@ def next_step(
     if waiting is None:
         what = _NEXT.get(record.state, "")
         if record.state is RunState.VALIDATED:
-            what = _when_validated(record)
+            what = _when_validated(ledger, record)
         elif record.state is RunState.STAGED and (asking := ledger.asking(record.run_id)):
             gates = " and ".join(escape(one.gate) for one in asking)
             what = f"an owner of the table accepts what {gates} found: <code>backfill accept-change</code>, or it is rejected"
@@ -83,10 +84,13 @@ def next_step(
     return f"{stopped}<p><b>Next:</b> it waits for a launch: launch {what} in Dagster, or {command}.</p>"
 
 
-def _when_validated(record: RunRecord) -> str:
+def _when_validated(ledger: Ledger, record: RunRecord) -> str:
     """Say what becomes of a run that has passed its gates."""
     if not record.manifest.execution_mode.publishes:
         return f"nothing: its mode is {record.mode}, and it is never published; what it has found is below"
     if record.plan.manual_publish:
         return f"somebody publishes it: <code>backfill publish {escape(record.run_id)}</code>, or the job publish_run in Dagster"
-    return "the sensor publishes it within seconds, unless a freeze holds it"
+    if tried(ledger, record.run_id) >= ATTEMPTS:
+        again = f"<code>backfill publish {escape(record.run_id)}</code>"
+        return f"its publication was asked for {ATTEMPTS} times and failed: see the runs of Dagster, and then {again}"
+    return "the sensor publishes it within seconds, unless a freeze, a stop or another change of its days holds it"

@@ -188,6 +188,7 @@ def test_the_shape_of_the_text_is_kept_in_the_ledger() -> None:
         ("null: one\n", "is not text"),
         ("no: one\n", "'no' is one value by YAML 1.1 and another by YAML 1.2"),
         ("true: one\n", "the key True is not text"),
+        ("runId: a\nreason: A wrong transform: the UTC day.\n", "a text with a colon in it is put in quotes"),
         ("runId: [unclosed\n", "cannot be read"),
         ("a: 1\n---\nb: 2\n", "expected a single document"),
         ("a: !!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
