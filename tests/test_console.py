@@ -1,18 +1,130 @@
-"""What the command prints of a plan says in words what was decided in the manifest."""
+"""What the command prints for people."""
 
 from __future__ import annotations
 
-from io import StringIO
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
-from backfill_assets.cli import console
+from backfill_assets.cli import console, explain_view
+from backfill_assets.cli.command import cli
+from backfill_assets.defs.checks import _rows_table as check_rows
+from backfill_assets.gates.exception_words import worded
 from backfill_assets.planning.resolve import preview
+from backfill_assets.publication.announcements import Published
 from backfill_assets.publication.modes import stages_of
+from backfill_assets.ui.gate_parts import _rows_table as page_rows
 from benchmarks.small_table import SCOPE, closed, declared, initialise, manifest_data, opened
 from manifests.reading import manifest_from
+from resources.ledger.facade import ChunkRecord, ChunkState, Verdict
+
+
+def printed(what: Any) -> str:
+    shown = console.make_console()
+    with shown.capture() as capture:
+        shown.print(what)
+    return capture.get()
+
+
+def failed(errors: Iterable[tuple[str, str]]) -> list[ChunkRecord]:
+    return [
+        ChunkRecord(chunk, number, ChunkState.FAILED, 1, None, None, (), None, {}, error)
+        for number, (chunk, error) in enumerate(errors)
+    ]
+
+
+def test_chunks_that_failed_alike_are_told_once_by_the_first_line_of_their_error() -> None:
+    months = [f"20{year:02}-{month:02}" for year in range(5) for month in range(1, 13)]
+    stack = "\n\tat org.apache.spark.Somewhere" * 500
+    chunks = failed([(month, f"ArithmeticException: [DIVIDE_BY_ZERO] no{stack}") for month in months[:58]])
+    chunks += failed([("2004-12", "ValueError: another")])
+    text = printed(console.failures(chunks))
+    assert "58 chunks" in text
+    assert text.count("DIVIDE_BY_ZERO") == 1
+    assert "org.apache" not in text
+    assert "2004-12    ValueError: another" in text
+    assert len(text.splitlines()) < 6
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_a_table_cuts_nothing_however_narrow_the_terminal(width: int) -> None:
+    words = ("restate-2012-of-everything", "silver.case_sla_daily_corrections", "7861623254248930709" * 3)
+    table = console.Table("run", "table", "snapshot")
+    table.add_row(*words)
+    with io.StringIO() as shown:
+        Console(file=shown, width=width).print(table)
+        cells = [line.split("│")[1:-1] for line in shown.getvalue().splitlines() if "│" in line]
+    assert tuple("".join(column).replace(" ", "") for column in zip(*cells, strict=True)) == words
+
+
+def test_what_was_expected_and_found_is_told_in_words_and_an_empty_slice_not_at_all() -> None:
+    sample = {"id": "A1", "expected": '{"expected":1}', "found": '{"found":2}', "what": "there twice"}
+    several = {"id": "A2", "expected": '{"days":3,"state":"OPEN"}', "found": '{"found":null}', "what": "other"}
+    verdict = Verdict("no_row_twice", False, "2 differ", {"sample": [sample, several]})
+    text = " ".join(printed(console.gates([verdict], "chunk_rules")).split())
+    assert "id=A1, expected 1, found 2, what=there twice" in text
+    assert "id=A2, expected (days=3, state=OPEN), found null, what=other" in text
+    of_table = {"gate": "g", "slice": "{}", "key": '{"id":"A1"}', **sample}
+    assert worded(of_table) == {
+        "gate": "g", "slice": "", "key": "id=A1", "id": "A1", "expected": "1", "found": "2", "what": "there twice"
+    }  # fmt: skip
+    assert worded({"chunk": "2020-01", "expected": 1}) == {"chunk": "2020-01", "expected": 1}
+    assert [worded(sample | {"expected": odd})["expected"] for odd in ("{no", "[1]", "")] == ["{no", "[1]", ""]
+    shown = page_rows([sample])
+    assert "<td>A1<td>1<td>2<td>there twice" in shown
+    assert "| A1 | 1 | 2 | there twice |" in check_rows([sample])
+
+
+def test_what_people_have_typed_is_printed_as_it_is() -> None:
+    table = console.Table("by", "why")
+    table.add_row("[/z]x", "[bold]w[/b]")
+    assert "[/z]x" in printed(table)
+    assert "[bold]w[/b]" in printed(table)
+
+
+def test_one_row_is_one_row_in_an_explanation() -> None:
+    assert [explain_view._rows(number) for number in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
+    assert explain_view._rows(1, "earlier ") == "1 earlier row"
+
+
+def test_the_help_of_load_lists_the_options_of_a_load_of_any_table(tmp_path: Path) -> None:
+    run = CliRunner(env={"BACKFILL_HOME": str(tmp_path)})
+    shown, of_a_table = (
+        run.invoke(cli, ["load", *words, "--help"], catch_exceptions=False).output
+        for words in ([], ["bronze.readings"])
+    )
+    options = {line.split()[0] for line in of_a_table.splitlines() if line.strip().startswith("--")}
+    assert {"--version", "--if-new", "--again", "--json"} <= options
+    listed = shown.partition("Options of TABLE FILE:")[2]
+    assert options <= {line.split()[0] for line in listed.splitlines() if line.strip().startswith("--")}
+    assert "case-events" in listed
+
+
+def test_an_output_that_nobody_reads_any_more_is_no_failure_of_the_command(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "backfill_assets.cli.command", "config"]
+    environment = os.environ | {"BACKFILL_HOME": str(tmp_path)}
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False, env=environment, timeout=120)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_publication_names_its_base_as_such_and_not_as_what_readers_had_before() -> None:
+    done = Published("run", 4604, 4514, 1, 1, "root", new=True)
+    lines = [line.split() for line in printed(console.published(done, "published")).splitlines()]
+    assert ["snapshot", "4604"] in lines
+    assert ["base", "snapshot", "4514"] in lines
 
 
 @pytest.mark.parametrize(
@@ -38,7 +150,7 @@ def test_a_plan_says_what_is_merged_and_what_becomes_of_others(
         data = manifest_data("run", "MERGE_BY_KEY", SCOPE, merge=options)
         asked = manifest_from(data | {"conflict": {"onConflict": "REPLAN", "maxReplans": 2}, "freeze": {"hours": 6}})
         planned = preview(platform, asked)
-        screen = Console(width=250, record=True, file=StringIO())
+        screen = Console(width=250, record=True, file=io.StringIO())
         screen.print(console.plan(planned, "PLANNED", stages_of(platform.products, planned), asked.freeze))
         closed(platform)
     shown = screen.export_text()

@@ -579,6 +579,8 @@ def test_a_product_that_is_not_there_is_refused(names: list[str], said: list[str
             "here.beneath:PRODUCT: No module named 'here.beneath'; 'here' is not a package",
             "module:ATTRIBUTE",
         ),
+        (".here:PRODUCT", "'.here:PRODUCT' is no path", "module:ATTRIBUTE"),
+        ("sys:nope", "sys:nope: AttributeError: module 'sys' has no attribute 'nope'", "part of Python"),
     ],
 )
 def test_a_path_that_leads_to_no_product_blames_the_path(folder: Path, path: str, what: str, rule: str) -> None:

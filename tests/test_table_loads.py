@@ -125,7 +125,13 @@ def test_the_loader_that_is_shown_delivers_what_its_table_and_the_quarantine_get
     ("member", "gives", "said"),
     [
         ("load_id", property(lambda _: 1 // 0), "ZeroDivisionError"),
+        ("load_id", None, "has no load_id"),
+        ("load_id", property(lambda _: None), "the load_id of a Wrong is None, and no text"),
+        ("source_file", property(lambda _: " "), "the source_file of a Wrong is ' ', and no text"),
+        ("source_file", property(lambda one: one.nothing), "has no attribute 'nothing'"),
         ("count", lambda *_: sys.exit(3), "it ends the process"),
+        ("count", lambda *_: (2, 0), r"count gives a tuple, not a .*Counted"),
+        ("rows", lambda *_: iter([1]), "rows gives a int, not a pyarrow.lib.Table"),
         ("rows", lambda *_: iter([arrow_of({"meter_id": "m1"})]), "does not fit it"),
         ("rows", lambda *_: (1 // 0 for _ in range(1)), "ZeroDivisionError"),
         ("quarantined", lambda *_: iter([arrow_of({"row": 1})]), "does not fit it"),

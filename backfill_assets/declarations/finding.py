@@ -24,6 +24,7 @@ from manifests.errors import DeclarationRefused, Problem
 GROUP = "backfill_assets.products"
 """The group of entry points that a distribution names its products in."""
 _FROM = f'a product is the name of an entry point in the group "{GROUP}", or module:ATTRIBUTE'
+_PATH = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _ENOUGH = "uninstall the distribution that is not meant, or say in `products` of backfill.toml which are served"
 
 
@@ -154,6 +155,8 @@ def _imported(path: str) -> Product:
 
 def _attribute(path: str) -> Any:
     module, _, attribute = path.partition(":")
+    if not _PATH.fullmatch(path):
+        raise DeclarationRefused(Problem(f"{path!r} is no path", "a path is module:ATTRIBUTE", "correct the path"))
     try:
         value: Any = import_module(module)
     except (Exception, *ENDS_THE_PROCESS) as error:
@@ -162,11 +165,15 @@ def _attribute(path: str) -> Any:
                 Problem(f"{path}: {error}", _FROM, "correct the path, or install the distribution that has the module")
             ) from error
         raise DeclarationRefused(import_problems(error, module)) from error
-    place = getattr(value, "__file__", None) or "a folder without code: " + ", ".join(getattr(value, "__path__", ()))
+    folders = ", ".join(getattr(value, "__path__", ()))
+    place = getattr(value, "__file__", None) or (f"a folder without code: {folders}" if folders else "part of Python")
+    name = ""
     try:
         for name in attribute.split("."):
             value = getattr(value, name)
     except AttributeError as error:
+        if error.obj is not value or error.name != name:  # it was raised within: by a module's own __getattr__
+            raise DeclarationRefused(import_problems(error, module)) from error
         said = f"{path}: {python_words(error)}"
         raise DeclarationRefused(Problem(said, f"{_FROM} of that module, {place}", "correct the path")) from error
     except (Exception, *ENDS_THE_PROCESS) as error:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from inspect import getattr_static
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from backfill_assets.declarations.deliveries import Counted, Delivery
 from backfill_assets.declarations.places import place
 from manifests.errors import InputRefused, Problem, Refused
 
+_T = TypeVar("_T")
 _MEMBERS = ("load_id", "source_file", "count", "rows", "quarantined")
 
 
@@ -34,9 +36,13 @@ def delivered(loader: str, make: Callable[[], Any]) -> Delivery:
     """
     with _refused_by_name(loader):
         delivery = make()
-        if missing := [name for name in _MEMBERS if not hasattr(delivery, name)]:
+        if missing := [name for name in _MEMBERS if getattr_static(delivery, name, None) is None]:
             raise TypeError(f"it returns a {type(delivery).__name__}, which has no {', '.join(missing)}")
-        return _OfALoader(loader, delivery, str(delivery.load_id), str(delivery.source_file))
+        named = {name: getattr(delivery, name) for name in ("load_id", "source_file")}
+        for name, text in named.items():
+            if not isinstance(text, str) or not text.strip():  # two deliveries without an id would be one and the same
+                raise TypeError(f"the {name} of a {type(delivery).__name__} is {text!r}, and no text")
+        return _OfALoader(loader, delivery, **named)
 
 
 @dataclass(frozen=True)
@@ -48,15 +54,23 @@ class _OfALoader:
 
     def count(self, ingested_at: datetime) -> Counted:
         with _refused_by_name(self.loader):
-            return self.delivery.count(ingested_at)
+            return _a(Counted, self.delivery.count(ingested_at), "count")
 
     def rows(self, ingested_at: datetime) -> Iterator[pa.Table]:
         with _refused_by_name(self.loader):
-            yield from self.delivery.rows(ingested_at)
+            for batch in self.delivery.rows(ingested_at):
+                yield _a(pa.Table, batch, "rows")
 
     def quarantined(self, ingested_at: datetime) -> Iterator[pa.Table]:
         with _refused_by_name(self.loader):
-            yield from self.delivery.quarantined(ingested_at)
+            for batch in self.delivery.quarantined(ingested_at):
+                yield _a(pa.Table, batch, "quarantined")
+
+
+def _a(kind: type[_T], value: Any, member: str) -> _T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{member} gives a {type(value).__name__}, not a {kind.__module__}.{kind.__name__}")
+    return value
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Protocol
 
+from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.target import TargetTable
@@ -21,6 +22,7 @@ from manifests.lifecycle import PUBLISH, ROLLBACK, WITHDRAW
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
 from manifests.stages import PrepareCandidate, TableCommit
+from resources.lakehouse.exchanges import Exchange
 from resources.lakehouse.facade import (
     ACTION_PROPERTY,
     EVIDENCE_PROPERTY,
@@ -112,6 +114,9 @@ class PublishStrategy(Protocol):
 
     def files(self, change: Change, table: str) -> list[StagedFile]:
         """Return the staged files that come into a table."""
+
+    def base_of(self, change: Change, table: str, plan: Plan) -> int | None:
+        """Return the snapshot of a table that a plan was made on; None where it had none."""
 
     def replaced(self, change: Change, table: str) -> AbstractSet[str] | None:
         """Return the files that go out of a table for those; None if a base that says which has expired."""
@@ -253,9 +258,12 @@ class Change:
     def withdrawn(self, table: str) -> Snapshot | None:
         """Return the newest snapshot that took files of the run out of a table in which they were announced too early."""
         staged = {file.path for file in self.strategy.files(self, table)}
-        return self.platform.lakehouse.find_own(
-            table, self.record.run_id, WITHDRAW, lambda came, gone: bool(gone) and gone <= staged and not came
-        )
+
+        def is_own(exchange: Exchange) -> bool:
+            gone = {file.file_path for file in exchange.gone}
+            return bool(gone) and gone <= staged and not exchange.came
+
+        return self.platform.lakehouse.find_own(table, self.record.run_id, WITHDRAW, is_own)
 
     def landed(self, table: str, action: str, sequence: int, *, in_part: bool = False) -> Commit | None:
         """Return what an action of a number has committed to a table's main; None if nothing. `in_part` as of `own`."""
@@ -265,21 +273,50 @@ class Change:
             return None
         return Commit(snapshot.snapshot_id, *self.platform.lakehouse.changed_files(table, snapshot))
 
+    def shown_by(self, table: str, action: str) -> Snapshot | None:
+        """Return the newest rollback or reinstatement of the run in a table's main, by what it has done."""
+        return self._found(table, action, None, MAIN, in_part=False)
+
     def _found(self, table: str, action: str, sequence: int | None, ref: str, *, in_part: bool) -> Snapshot | None:
         """Return the newest snapshot of an action that has exchanged the run's files for those that they replace, or back.
 
-        Where a base has expired, only the run's own files tell.
+        Each once, described as it is, and nothing else. Where a base has expired, only the run's own files tell.
         """
-        staged = {file.path for file in self.strategy.files(self, table)}
+        lakehouse, staged = self.platform.lakehouse, self.strategy.files(self, table)
+        bases = {base for plan in self.plans.values() if (base := self.strategy.base_of(self, table, plan)) is not None}
+        brings = action != ROLLBACK
 
-        def is_own(came: AbstractSet[str], gone: AbstractSet[str]) -> bool:
-            own, others = (gone, came) if action == ROLLBACK else (came, gone)
-            if own != staged and not (in_part and own < staged):
+        def is_own(exchange: Exchange) -> bool:
+            own, others = (exchange.came, exchange.gone) if brings else (exchange.gone, exchange.came)
+            if exchange.hidden or not self._are_own(table, exchange, own, brings=brings, in_part=in_part):
                 return False
-            replaced = self.strategy.replaced(self, table)
-            return replaced is None or others == replaced
+            if (replaced := self.strategy.replaced(self, table)) is None:
+                return True
+            if sorted(file.file_path for file in others) != sorted(replaced):
+                return False
+            return (
+                lakehouse.is_described(table, exchange, staged)
+                if brings
+                else lakehouse.is_listed_at(table, bases, others)
+            )
 
-        return self.platform.lakehouse.find_own(table, self.record.run_id, action, is_own, ref, sequence)
+        return lakehouse.find_own(table, self.record.run_id, action, is_own, ref, sequence)
+
+    def _are_own(
+        self, table: str, exchange: Exchange, files: Sequence[DataFile], *, brings: bool, in_part: bool
+    ) -> bool:
+        """Whether files that came, or went, are those of the run; with `in_part` those that could come, or were there to go."""
+        paths, staged = [file.file_path for file in files], {file.path for file in self.strategy.files(self, table)}
+        if len(paths) != len(set(paths)) or not staged.issuperset(paths):
+            return False
+        rest = staged.difference(paths)
+        if not in_part or not rest:
+            return not rest
+        if exchange.before is None:
+            return True  # what was there before it nobody knows any more
+        if not brings:
+            return rest.isdisjoint(exchange.before)
+        return self.platform.lakehouse.in_storage(table, sorted(rest)) <= exchange.before
 
     def scopes(self, keys: Iterable[str], bases: Mapping[str, int | None]) -> list[tuple[Scope, int | None]]:
         """Return the days of chunks, each stretch with the snapshot whose files it must still hold."""

@@ -315,8 +315,8 @@ class NameVersionFirst(NameVersion):
     def is_main(self, change: Change) -> bool:
         """Whether main was made to show the version, by whomever, and the run has not taken it back from main since."""
         name = change.target.name
-        shown = [one for one in (change.own(name), change.last(name, REINSTATE)) if one is not None]
-        taken_back = change.last(name, ROLLBACK)
+        shown = [one for one in (change.own(name), change.shown_by(name, REINSTATE)) if one is not None]
+        taken_back = change.shown_by(name, ROLLBACK)
         since = -1 if taken_back is None else taken_back.sequence_number or 0
         return any((one.sequence_number or 0) > since for one in shown)
 

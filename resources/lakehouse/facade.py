@@ -14,14 +14,16 @@ from itertools import takewhile
 from typing import Any
 
 from pyiceberg.expressions import BooleanExpression
+from pyiceberg.manifest import DataFile
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from manifests.facts import ReferenceState, SourceState
 from manifests.staged_file import StagedFile
-from resources.lakehouse import candidates, data_files, load_commits, lookups, reads, refs, replacements
+from resources.lakehouse import data_files, exchanges, load_commits, lookups, reads, refs, replacements
 from resources.lakehouse.catalog import Tables
 from resources.lakehouse.commits import Commit
+from resources.lakehouse.exchanges import Exchange
 from resources.lakehouse.lineage import ancestors
 from resources.lakehouse.live_files import ScopeChanged
 from resources.lakehouse.load_commits import VersionTaken
@@ -124,18 +126,31 @@ class Lakehouse(Tables):
         name: str,
         run_id: str,
         action: str,
-        is_own: Callable[[AbstractSet[str], AbstractSet[str]], bool],
+        is_own: Callable[[Exchange], bool],
         ref: str = MAIN_BRANCH,
         sequence: int | None = None,
     ) -> Snapshot | None:
-        """Return the newest snapshot that says it is a run's action, and is so by the files that it brought and took out.
+        """Return the newest snapshot that says it is a run's action, and is so by what it has exchanged.
 
         Raises:
             UnreadableMetadata: if the manifests of one that says so cannot be read.
         """
         table = self.table(name)
         said = each_with(table, RUN_PROPERTY, run_id, action, ref, sequence)
-        return next((one for one in said if is_own(*lookups.changed_by(table, one))), None)
+        return next((one for one in said if is_own(exchanges.exchanged(table, one))), None)
+
+    def is_described(self, name: str, exchange: Exchange, staged: Sequence[StagedFile]) -> bool:
+        """Whether a snapshot describes those staged files that it brought, and that are there still, as they are."""
+        table = self.table(name)
+        there = reads.in_storage(table, [file.path for file in staged])
+        present = [file for file in staged if file.path in there]
+        return not exchanges.misdescribed(table, exchange.snapshot, exchange.came, present)
+
+    def is_listed_at(self, name: str, snapshot_ids: Collection[int], files: Sequence[DataFile]) -> bool:
+        """Whether each of some files is listed just so at one of these snapshots."""
+        table, paths = self.table(name), {file.file_path for file in files}
+        then = {file.file_path: file for one in snapshot_ids for file in exchanges.listed(table, one, paths)}
+        return exchanges.same(files, [then[file.file_path] for file in files if file.file_path in then])
 
     # --- facts, from metadata alone -------------------------------------------------------------------------------
 
@@ -411,8 +426,8 @@ class Lakehouse(Tables):
     def unlike(
         self, name: str, snapshot_id: int, base: int | None, gone: Collection[str], staged: Sequence[StagedFile]
     ) -> list[str]:
-        """Return the files by which a candidate is not its base with staged files in place of those `gone`; see `candidates`."""
-        return candidates.unlike(self.table(name), snapshot_id, base, gone, staged)
+        """Return the files by which a candidate is not its base with staged files in place of those `gone`; see `exchanges`."""
+        return exchanges.unlike(self.table(name), snapshot_id, base, gone, staged)
 
     def require_as_gated(self, name: str, staged: Sequence[StagedFile]) -> None:
         """Refuse files that `replace` would refuse to commit: gone, or other rows, footers or contents than were gated."""
