@@ -489,3 +489,34 @@ def test_the_kinds_of_findings_are_those_of_the_doctor() -> None:
         texts = [one.value for kind in kinds for one in ast.walk(kind) if isinstance(one, ast.Constant)]
         named |= {text for text in texts if isinstance(text, str)}
     assert {name for row in table("docs/runbook.md", "| kind | what | repair |") for name in coded(row[0])} == named
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("adding-a-table.md", "`first_rows(rows: pl.DataFrame) -> pl.DataFrame`"),
+        ("adding-a-table.md", "There is no look-ahead"),
+        ("deployment.md", "DuckDB alone: `iceberg_scan"),
+        ("deployment.md", "Spark, Trino and other engines"),
+        ("deployment.md", "who may decide in the UI, and under whose name, says the [policy](policy.md)"),
+        ("security.md", "Decisions can also be made in the UI"),
+        ("runbook.md", "Dagster makes a launch for each"),
+    ],
+)
+def test_what_a_first_user_looked_for_in_vain_is_on_its_page(page: str, said: str) -> None:
+    assert said in " ".join((ROOT / "docs" / page).read_text().split())
+
+
+def test_what_one_machine_cannot_prove_comes_first() -> None:
+    first = next(one for one in (ROOT / "docs" / "security.md").read_text().split("\n\n") if not one.startswith("#"))
+    assert first.startswith("**What one machine cannot prove.**")
+
+
+def test_the_tutorials_readings_are_made_with_nothing_installed() -> None:
+    tree = ast.parse((ROOT / "docs" / "tutorial" / "make_readings.py").read_text())
+    imported = [
+        one for node in ast.walk(tree) if isinstance(node, ast.Import) for one in (alias.name for alias in node.names)
+    ]
+    imported += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert imported
+    assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names

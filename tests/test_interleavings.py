@@ -721,6 +721,22 @@ def test_a_repair_that_was_decided_before_a_reinstatement_rolls_nothing_back(it:
     assert (names(it), state(it, run)) == (["run"], RunState.PUBLISHED)
 
 
+def test_a_repair_that_was_decided_before_newer_decisions_brings_nothing_back(it: Installation) -> None:
+    run = staged(it, "run")
+    publish(it, run)
+    undoing.rollback(it.platform, run.run_id)
+    with killed_at(it, "undoing.committed"):
+        undoing.reinstate(it.platform, run.run_id)
+    undoing.reinstate(it.platform, run.run_id)  # it records what landed
+    undoing.rollback(it.platform, run.run_id)
+    before = it.platform.lakehouse.snapshot_id(DAYS)
+    for action, number in (("reinstate", 3), ("accept", 2), ("publish", 1)):
+        assert record_landed(it.platform, run.run_id, action, number) is None
+        assert tell_again(it.platform, run.run_id, action, number) is None
+    assert (names(it), state(it, run)) == ([], RunState.ROLLED_BACK)
+    assert it.platform.lakehouse.snapshot_id(DAYS) == before
+
+
 def test_a_repair_records_a_rollback_that_landed(it: Installation) -> None:
     run = staged(it, "run")
     publish(it, run)

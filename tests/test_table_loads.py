@@ -800,6 +800,16 @@ def test_the_commands_load_list_and_take_back(
     assert "wrong file" in run("loads", READINGS).stdout
 
 
+def test_init_lists_no_table_of_a_product_that_is_not_served(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    said = CliRunner().invoke(cli, ["init"], catch_exceptions=False).stdout
+    assert READINGS in said
+    assert "enforcement" not in said
+    assert "case" not in said
+
+
 def test_init_lists_the_tables_of_each_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKFILL_HOME", str(tmp_path / "home"))
     said = CliRunner().invoke(cli, ["init"], catch_exceptions=False).stdout.splitlines()
