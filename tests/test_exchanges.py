@@ -32,11 +32,13 @@ from test_others_writing import (
 )
 from test_own_changes import file_of_another
 from test_taking_back import (
+    APRIL,
     BESIDE,
     LATER,
     PUBLISHED,
     ROLLED_BACK,
     dying_at,
+    expired_by_another_program,
     published,
     readers,
     state,
@@ -196,6 +198,38 @@ def test_the_right_files_rightly_described_are_the_action(history: Platform, act
     mend(history)
     assert history.ledger.landed("run")[-1].snapshot_id == committed
     assert state(history, "run") is (ROLLED_BACK if action == ROLLBACK else PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [("REPLACE_PARTITIONS", {}), ("MERGE_BY_KEY", {"merge": {"entities": ["m1", "m2"]}}), ("CORRECTION_EVENTS", {})],
+)
+def test_a_rollback_that_landed_is_recorded_although_its_base_has_expired(
+    history: Platform, mode: str, options: dict[str, Any]
+) -> None:
+    published(history, "run", mode=mode, **options)
+    plan = history.ledger.run("run").plan
+    with dying_at(history, "undoing.committed"):
+        rollback(history, "run")
+    for table, base in ((READINGS, plan.base_snapshot_id), (CORRECTIONS, plan.corrections_base_snapshot_id)):
+        if base is not None and history.lakehouse.has_snapshot(table, base):
+            expired_by_another_program(history, base, table)
+    mend(history)
+    assert state(history, "run") is ROLLED_BACK
+    assert len(history.ledger.landed("run")) == 2
+
+
+def test_what_another_engine_has_listed_wrongly_before_is_not_the_runs_doing(history: Platform) -> None:
+    """Manifests with summaries that leave rows out: they were there before, and the run's own commit is its own."""
+    table = history.lakehouse.table(READINGS)
+    with hidden_from_readers():
+        commit_replacement(table, AlwaysTrue(), [], [file_of_another(table)], {})
+    validated(history, "run", scope=APRIL)
+    with dying_at(history, "publishing.committed"):
+        publish(history, "run")
+    committed = history.lakehouse.snapshot_id(READINGS)
+    mend(history)
+    assert (history.ledger.landed("run")[-1].snapshot_id, state(history, "run")) == (committed, PUBLISHED)
 
 
 @pytest.mark.parametrize(("mode", "options"), [("SHADOW_SWAP", {}), ("VERSIONED", LATER)])

@@ -136,12 +136,12 @@ def collected(platform: Platform) -> None:
     garbage.collect(platform, garbage.find(platform, at=at), by="ada", at=at)
 
 
-def expired_by_another_program(platform: Platform, snapshot_id: int) -> None:
+def expired_by_another_program(platform: Platform, snapshot_id: int, name: str = READINGS) -> None:
     """Expire a snapshot as a program can that removes the names of it first."""
-    table = platform.lakehouse.table(READINGS)
-    for name in [name for name, ref in table.refs().items() if ref.snapshot_id == snapshot_id]:
-        table.manage_snapshots().remove_tag(name).commit()
-        table = platform.lakehouse.table(READINGS)
+    table = platform.lakehouse.table(name)
+    for ref in [ref for ref, one in table.refs().items() if one.snapshot_id == snapshot_id]:
+        table.manage_snapshots().remove_tag(ref).commit()
+        table = platform.lakehouse.table(name)
     table.maintenance.expire_snapshots().by_id(snapshot_id).commit()
 
 

@@ -60,12 +60,12 @@ def exchanged(table: Table, snapshot: Snapshot) -> Exchange:
             if manifest.added_snapshot_id == snapshot.snapshot_id:
                 for entry in entries:
                     own[entry.status].append(entry.data_file)
-        return Exchange(
-            snapshot, own[ManifestEntryStatus.ADDED], own[ManifestEntryStatus.DELETED], None, _hidden(table, snapshot)
-        )
+        hidden = _hidden(table, snapshot, None)
+        return Exchange(snapshot, own[ManifestEntryStatus.ADDED], own[ManifestEntryStatus.DELETED], None, hidden)
     before, after = ([] if one is None else _live(table, one) for one in (earlier, snapshot))
     came, gone = _without(after, before), _without(before, after)
-    return Exchange(snapshot, came, gone, frozenset(file.file_path for file in before), _hidden(table, snapshot))
+    hidden = _hidden(table, snapshot, earlier)
+    return Exchange(snapshot, came, gone, frozenset(file.file_path for file in before), hidden)
 
 
 def unlike(
@@ -81,14 +81,14 @@ def unlike(
         UnreadableMetadata: if the manifests of either snapshot cannot be read.
     """
     require_gated_bytes(table, staged)
-    snapshot = pinned_snapshot(table, snapshot_id)
-    after, before = _live(table, snapshot), [] if base is None else _live(table, pinned_snapshot(table, base))
+    snapshot, earlier = pinned_snapshot(table, snapshot_id), None if base is None else pinned_snapshot(table, base)
+    after, before = _live(table, snapshot), [] if earlier is None else _live(table, earlier)
     came, went = _without(after, before), _without(before, after)
     found, wanted = (
         Counter(file.file_path for file in came) + Counter(file.file_path for file in went),
         Counter(file.path for file in staged) + Counter(set(gone)),
     )
-    others = {*(found - wanted), *(wanted - found), *_hidden(table, snapshot)}
+    others = {*(found - wanted), *(wanted - found), *_hidden(table, snapshot, earlier)}
     return sorted(others | set(misdescribed(table, snapshot, came, staged)))
 
 
@@ -253,10 +253,17 @@ def _agrees(table: Table, snapshot: Snapshot, file: DataFile, true: DataFile) ->
     return True
 
 
-def _hidden(table: Table, snapshot: Snapshot) -> frozenset[str]:
-    """Return the files that readers do not find, as a snapshot's list of manifests says what is in each of these."""
+def _hidden(table: Table, snapshot: Snapshot, earlier: Snapshot | None) -> frozenset[str]:
+    """Return the files that readers do not find, as a snapshot's list of manifests says what is in each of these.
+
+    What the one before has listed just so is not its doing; where that is not known, no manifest is but those of its own.
+    """
     hidden: set[str] = set()
+    with readable_metadata(table, earlier or snapshot):
+        known = [] if earlier is None else earlier.manifests(table.io)
     for manifest, entries in _manifests(table, snapshot):
+        if manifest in known or (earlier is None and manifest.added_snapshot_id != snapshot.snapshot_id):
+            continue
         live = [entry for entry in entries if entry.status != ManifestEntryStatus.DELETED]
         counted = Counter(entry.status for entry in entries)
         said = {
