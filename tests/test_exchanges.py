@@ -45,6 +45,7 @@ from test_taking_back import (
     validated,
 )
 
+from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication.accepting import accept
@@ -179,21 +180,45 @@ def test_the_right_files_do_not_make_a_snapshot_the_runs_own(
     assert state(history, "run") in {before, RunState.REJECTED}
 
 
+def interrupted(platform: Platform, action: str) -> None:
+    """Have `run` begin an action, and die before it commits."""
+    validated(platform, "run")
+    if action == PUBLISH:
+        with dying_at(platform, "publishing.leased"):
+            publish(platform, "run")
+        return
+    publish(platform, "run")
+    if action == REINSTATE:
+        rollback(platform, "run")
+    with dying_at(platform, "undoing.begun"):
+        UNDOINGS[action](platform, "run")
+
+
+def miscounted(table: Table, gone: Sequence[DataFile], came: Sequence[DataFile], said: dict[str, str]) -> None:
+    described = [described_anew(file, record_count=file.record_count + 1) for file in came]
+    commit_replacement(table, AlwaysTrue(), gone, described, said)
+
+
+@pytest.mark.parametrize("forge", [twice, miscounted])
+@pytest.mark.parametrize("action", [PUBLISH, ROLLBACK, REINSTATE])
+def test_verify_names_what_an_interrupted_action_would_not_have_listed(
+    history: Platform, action: str, forge: Forge
+) -> None:
+    interrupted(history, action)
+    assert verify(history).everything == []
+    forge(*exchange_of(history, action), in_the_words_of(history, action))
+    named = [str(one.what) for one in verify(history).everything]
+    expected = "is listed more than once" if forge is twice else "readers get other files than those accepted"
+    assert [what for what in named if what.startswith(expected)], named
+
+
 @pytest.mark.parametrize("action", [PUBLISH, ROLLBACK, REINSTATE])
 def test_the_right_files_rightly_described_are_the_action(history: Platform, action: str) -> None:
     """What the forgeries above differ from: the same exchange, and nothing else."""
-    validated(history, "run")
-    if action == PUBLISH:
-        with dying_at(history, "publishing.leased"):
-            publish(history, "run")
-    else:
-        publish(history, "run")
-        if action == REINSTATE:
-            rollback(history, "run")
-        with dying_at(history, "undoing.begun"):
-            UNDOINGS[action](history, "run")
+    interrupted(history, action)
     table, gone, came = exchange_of(history, action)
     commit_replacement(table, AlwaysTrue(), gone, came, in_the_words_of(history, action))
+    assert verify(history).everything == []
     committed = history.lakehouse.snapshot_id(READINGS)
     mend(history)
     assert history.ledger.landed("run")[-1].snapshot_id == committed

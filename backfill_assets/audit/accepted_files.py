@@ -34,6 +34,8 @@ from resources.lakehouse.storage import place_of, store_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_FILES = 3
+TWICE = "is listed more than once: readers get its rows twice"
+"""What is wrong with a file that main's manifests name twice."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def check_files(world: World, sealed: Sealed, report: Report) -> Looked:
             rewritten += _judged(seen, key, own[key], lost, new, report)
         else:
             moving.add(key)
+            _hold_brought(seen, key, days[key], strays.get(key, []), known, day, report)
     if moving:
         whose = sorted({f"{one.intent.action} of '{one.intent.run_id}'" for one in known if one.keys & moving})
         report.notes.append(
@@ -97,6 +100,25 @@ def _unexplained(
     """Return the missing and the stray files of a chunk that no action has taken or brought that is not on record yet."""
     lost = [file for file in missing if not any(one.has_taken(key, place_of(file["path"])) for one in known)]
     return lost, [entry for entry in strays if not any(one.has_brought(key, entry.place) for one in known)]
+
+
+def _hold_brought(
+    seen: Seen,
+    key: str,
+    days: Days,
+    entries: Sequence[Entry],
+    known: Sequence[Effect],
+    day: int | None,
+    report: Report,
+) -> None:
+    """Hold what is said of files that an action brought into a chunk which is not on record yet against what it has staged."""
+    staged = {place: file for one in known for place, file in one.staged.items()}
+    for place in sorted({entry.place for entry in entries}):
+        listed, where = seen.entries[place], f"{seen.name} chunk {key} {place}"
+        if len(listed) > 1:
+            report.add(where, TWICE, "once", len(listed))
+        if place in staged:
+            _entry(seen, where, listed[0], staged[place], day, days, report)
 
 
 def _own(seen: Seen, sealed: Sealed, chunk: Mapping[str, Any], days: Days) -> list[Mapping[str, Any]]:
@@ -131,7 +153,7 @@ def _missing(
                 continue
             where = f"{seen.name} chunk {key} {place}"
             if len(listed) > 1:
-                report.add(where, "is listed more than once: readers get its rows twice", "once", len(listed))
+                report.add(where, TWICE, "once", len(listed))
             _entry(seen, where, listed[0], file, day, days[key], report)
     return missing
 

@@ -1,8 +1,8 @@
 """What an action that is not on record yet has done to its tables: one that is under way, or that was interrupted.
 
 Put here which snapshots of main an open intent of the ledger explains, and which files of which chunks by that. It explains one
-that its action would have made: made after it, with what the action says of itself, the run's own files coming and those of the
-run's own days going, no more and no less. What is held against what is `audit.accepted_files`'.
+that its action would have made: made after it, with what the action says of itself, the run's own files coming, described as they were, and those of the run's
+own days going, no more and no less. What is held against what is `audit.accepted_files`'.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from functools import cached_property
 from itertools import dropwhile
 from typing import Any
 
+from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.publication.change import PublishStrategy
 from backfill_assets.publication.modes import strategy_in
 from manifests.lifecycle import ACCEPT, PUBLISH, PublicationState, undone_by
+from resources.lakehouse.exchanges import same
 from resources.lakehouse.facade import (
     ACTION_PROPERTY,
     EVIDENCE_PROPERTY,
@@ -138,6 +140,7 @@ class Effect:
         gone: the places of those that it took.
         after: the places of all files that were there then.
         keys: the chunks of the target that it changed.
+        staged: what is known of those that it brought and the run has staged, by place; of a publication.
     """
 
     snapshot_id: int
@@ -146,6 +149,7 @@ class Effect:
     gone: frozenset[str]
     after: frozenset[str]
     keys: frozenset[str]
+    staged: Mapping[str, Mapping[str, Any]]
 
     def has_brought(self, key: str, place: str) -> bool:
         """Whether readers get a file of a chunk by it that was not accepted: also one that a merge has left there."""
@@ -177,14 +181,28 @@ def _effect(seen: Seen, target: TargetTable, day: int | None, snapshot: Snapshot
     before, after = seen.live(snapshot.parent_snapshot_id), seen.live(snapshot.snapshot_id)
     if before is None or after is None:
         return None
-    shows = intent.action in {PUBLISH, ACCEPT}
-    published = _published(seen, target, day, before, intent) if shows else None
-    wanted = published if shows else _undone(seen, target, day, snapshot, intent)
     came, gone = after.keys() - before.keys(), before.keys() - after.keys()
-    if wanted is None or (came, gone) != wanted:
+    staged: Mapping[str, Mapping[str, Any]] = {}
+    if intent.action in {PUBLISH, ACCEPT}:
+        staged, going = _published(seen, target, day, before, intent)
+        if came != staged.keys() or any(not _is(after[place].file, file) for place, file in staged.items()):
+            return None
+    else:
+        undone = _undone(seen, target, day, snapshot, intent)
+        if undone is None:
+            return None
+        returning, going = undone
+        if came != returning.keys() or not same([after[place].file for place in came], returning.values()):
+            return None
+    if gone != going:
         return None
     keys = frozenset(intent.changed) if seen.name == target.name else frozenset()
-    return Effect(snapshot.snapshot_id, intent, frozenset(came), frozenset(gone), frozenset(after), keys)
+    return Effect(snapshot.snapshot_id, intent, frozenset(came), frozenset(gone), frozenset(after), keys, staged)
+
+
+def _is(listed: DataFile, staged: Mapping[str, Any]) -> bool:
+    """Whether a file is listed with the rows and bytes that were staged."""
+    return (listed.record_count, listed.file_size_in_bytes) == (staged["rows"], staged["bytes"])
 
 
 def _said(snapshot: Snapshot) -> Mapping[str, str]:
@@ -219,10 +237,10 @@ def _is_in_time(snapshot: Snapshot, intent: Intent) -> bool:
 
 def _published(
     seen: Seen, target: TargetTable, day: int | None, before: Mapping[str, Entry], intent: Intent
-) -> tuple[set[str], set[str]]:
-    """Return the places of the files that a publication brings into a table, and of those that it takes out of it."""
+) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
+    """Return the staged files that a publication brings into a table, and the places of those that it takes out of it."""
     staged = "derived" if intent.strategy.is_derived(target, seen.name) else "files"
-    came = {place_of(file["path"]) for chunk in intent.chunks for file in chunk[staged]}
+    came = {place_of(file["path"]): file for chunk in intent.chunks for file in chunk[staged]}
     named = {place_of(path) for chunk in intent.chunks for path in chunk["replaced"]}
     gone = intent.strategy.gone(target, seen.name, named)
     return came, _in_days(seen, before, day, intent.days) if gone is None else set(gone)
@@ -230,8 +248,8 @@ def _published(
 
 def _undone(
     seen: Seen, target: TargetTable, day: int | None, snapshot: Snapshot, intent: Intent
-) -> tuple[set[str], set[str]] | None:
-    """Return the places of the files that come back and go where a run's last change is undone; None if it has expired."""
+) -> tuple[dict[str, DataFile], set[str]] | None:
+    """Return the files that come back and the places of those that go where a run's last change is undone; None if it has expired."""
     if not intent.committed:
         return None
     undone = undone_by([(one["action"], one["snapshot_id"]) for one in intent.committed])
@@ -246,7 +264,7 @@ def _undone(
     if shown is None or before is None:
         return None
     going, coming = (_in_days(seen, files, day, intent.days) for files in (shown, before))
-    return coming - going, going - coming
+    return {place: before[place].file for place in coming - going}, going - coming
 
 
 def _in_days(seen: Seen, files: Mapping[str, Entry], day: int | None, days: Sequence[Days]) -> set[str]:
