@@ -49,7 +49,7 @@ types: $(READY)
 	@$(BIN)/mypy
 
 bench: $(READY)
-	@$(BIN)/python benchmarks/restatement.py $(if $(EVENTS),--events $(EVENTS))
+	@$(BIN)/python -m benchmarks.restatement $(if $(EVENTS),--events $(EVENTS))
 
 # resolve again within pyproject's bounds; pyspark stays on 4.1.x, the newest line with an Iceberg runtime
 lock:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
 from functools import reduce
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def prepare(platform: Platform, events: Path | None, cases: int) -> None:
     _staged(platform, demo.RESTATEMENT, FEW, scope, 4)
 
 
-def _staged(platform: Platform, name: str, run_id: str, scope: object, months: int | None) -> None:
+def _staged(platform: Platform, name: str, run_id: str, scope: tuple[date, date], months: int | None) -> None:
     record = platform.ledger.find(run_id)
     if record is None:
         text = plain(demo._manifest(platform, name, scope).model_dump(mode="json", by_alias=True)) | {"runId": run_id}

@@ -237,7 +237,9 @@ def a_record_planted_before_an_event(hand: Hand) -> Forged:
         said = {**hand.random.choice(told), **more, "follows": hand.chain.length()}
     name = hand.random.choice(["note", "told-9", "diff", "rollback", f"told-{said.get('number', 3)}"])
     create(hand.store.records(run_id) / f"{name}.json", canonical_json(said).encode())
-    go_on = hand.random.choice([lambda: rollback(hand.platform, run_id), lambda: mend(hand.platform)])
+    go_on: Callable[[], object] = hand.random.choice(
+        [lambda: rollback(hand.platform, run_id), lambda: mend(hand.platform)]
+    )
     with suppress(Refused):  # a name that is taken is one of the ways out
         go_on()
     return Forged(f"{name}.json planted beside {run_id}", (f"{run_id}/records/{name}.json",))

@@ -31,6 +31,7 @@ from pyiceberg.manifest import (
     write_manifest,
     write_manifest_list,
 )
+from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.typedef import Record
 
 from benchmarks.forgeries import _OF_A_MANIFEST, Forged, Forger
@@ -69,6 +70,7 @@ def _new_snapshot(
     table = forger.table(name)
     main = table.current_snapshot()
     assert main is not None
+    assert not isinstance(table.metadata, TableMetadataV1)
     snapshot_id, number = forger.random.getrandbits(60), table.metadata.last_sequence_number + 1
     path = main.manifest_list.rpartition("/")[0] + f"/snap-{snapshot_id}-0-{uuid4()}.avro"
     made = list(manifests(snapshot_id, number))

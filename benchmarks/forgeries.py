@@ -127,6 +127,7 @@ class Forger:
     @staticmethod
     def _manifest(table: Table, path: str, old: ManifestFile, entries: Sequence[ManifestEntry]) -> ManifestFile:
         spec = table.specs()[old.partition_spec_id]
+        assert old.added_snapshot_id is not None
         Path(local_path(path)).unlink(missing_ok=True)
         with write_manifest(
             2, spec, table.schema(), table.io.new_output(path), old.added_snapshot_id, "deflate"

@@ -82,23 +82,20 @@ class History:
     def published(self) -> None:
         """Publish a run in one of the modes."""
         self.number += 1
-        mode, options = self.random.choice(
-            [
-                ("REPLACE_PARTITIONS", {}),
-                ("REPLACE_PARTITIONS", {}),
-                ("MERGE_BY_KEY", {"merge": {"entities": self.random.sample(small_table.METERS, 2)}}),
-                ("SHADOW_SWAP", {}),
-                ("VERSIONED", {"version": f"v{self.number}", "acceptance": "LATER"}),
-                ("VERSIONED", {"version": f"v{self.number}"}),
-                ("CORRECTION_EVENTS", {"corrections": "BESIDE"}),
-                ("CORRECTION_EVENTS", {"corrections": "INSTEAD"}),
-                ("APPEND_ONLY", {}),
-            ]
-        )
+        kinds: list[tuple[str, dict[str, Any]]] = [
+            ("REPLACE_PARTITIONS", {}),
+            ("REPLACE_PARTITIONS", {}),
+            ("MERGE_BY_KEY", {"merge": {"entities": self.random.sample(small_table.METERS, 2)}}),
+            ("SHADOW_SWAP", {}),
+            ("VERSIONED", {"version": f"v{self.number}", "acceptance": "LATER"}),
+            ("VERSIONED", {"version": f"v{self.number}"}),
+            ("CORRECTION_EVENTS", {"corrections": "BESIDE"}),
+            ("CORRECTION_EVENTS", {"corrections": "INSTEAD"}),
+            ("APPEND_ONLY", {}),
+        ]
+        mode, options = self.random.choice(kinds)
         run_id = f"run-{self.number}"
-        contract = small_table.manifest(
-            run_id, str(mode), self._scope(), computed_by=self.random.choice("12"), **dict(options)
-        )
+        contract = small_table.manifest(run_id, mode, self._scope(), computed_by=self.random.choice("12"), **options)
         small_table.planned(self.platform, contract)
         if small_table.staged(self.platform, run_id).state is RunState.VALIDATED:
             publish(self.platform, run_id)

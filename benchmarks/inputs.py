@@ -149,7 +149,7 @@ class World:
                 wrong = f"took more than {SECONDS:.0f} s"
             except BaseException as error:  # noqa: BLE001 - the very thing that is looked for
                 wrong = f"a traceback: {type(error).__name__}: {str(error)[:200]}"
-        said, told = (stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err))  # type: ignore[attr-defined]
+        said, told = (stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err))
         return Answer(odd, code, wrong or _wrong(code, said, told, as_json="--json" in odd.arguments))
 
 
@@ -219,6 +219,7 @@ def settings(world: World, dice: random.Random, number: int) -> Odd:
 def _place(world: World, dice: random.Random, number: int) -> Odd:
     """Return a setting that says where something lives, with a place that is none, or an odd one."""
     name, below = dice.choice(("head_places", "log_file", "ledger_url")), world.files / f"{number}-place"
+    commands: tuple[tuple[str, ...], ...]
     if name == "head_places":
         value = json.dumps([dice.choice((*_PLACES, _word(dice), f"git:{_word(dice)}", str(below)))])
         commands = (("head", "--json"), ("head", "--publish"), ("config", "--json"), ("verify", "--all"))

@@ -30,7 +30,7 @@ from backfill_assets.products.enforcement import loading as enforcement
 from manifests.canonical import plain
 from manifests.model import RunManifest
 from manifests.reading import manifest_from
-from resources.ledger.facade import RunRecord
+from resources.ledger.facade import PublicationRecord, RunRecord
 from resources.settings import load_settings
 
 
@@ -89,6 +89,13 @@ def timed() -> Iterator[list[float]]:
     start, computed = time.perf_counter(), _computed()
     yield seconds
     seconds += [time.perf_counter() - start, _computed() - computed]
+
+
+def seconds_of(entry: PublicationRecord) -> float:
+    """Return the seconds from an intent to the record of what came of it."""
+    if entry.ended_at is None:
+        raise SystemExit(f"{entry.action} of {entry.run_id} has not ended")
+    return (entry.ended_at - entry.started_at).total_seconds()
 
 
 def _computed() -> float:

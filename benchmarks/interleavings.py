@@ -66,7 +66,7 @@ from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import accepting, ending, undoing
 from backfill_assets.publication import publisher as publication
-from backfill_assets.staging import executor
+from backfill_assets.staging import compute, executor
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES, Case
 from benchmarks.small_table import (
@@ -272,7 +272,7 @@ def _restate(world: World, platform: Platform) -> None:
 
 def _restate_unseen(world: World, platform: Platform) -> None:
     """Do it where workers write to disks of their own, which the driver does not see."""
-    listed = small_table.staged_files
+    listed = compute.staged_files
 
     def elsewhere(platform: Platform, target: Any, prefix: str, *others: Any) -> Any:
         Path(local_path(prefix)).rename(f"{local_path(prefix)}-on-another-machine")
@@ -458,7 +458,7 @@ class Site:
     folder: Path
     expected: dict[str, Expected] = field(default_factory=dict)
     lengths: dict[tuple[str, str, str], tuple[list[str], int]] = field(default_factory=dict)
-    processes: tuple[Platform, ...] = ()
+    processes: tuple[Platform, Platform] | None = None
 
     def kept(self, case: Case, state: str) -> Path:
         """Return the folder of a copy."""
@@ -470,7 +470,7 @@ class Site:
         if home.exists():
             shutil.rmtree(home)
         shutil.copytree(kept, home)
-        if not self.processes:
+        if self.processes is None:
             days = {"keep_snapshots_days": 0, "keep_superseded_days": 0, "keep_dead_runs_days": 0}
             self.processes = (opened(home, **days), opened(home, **days))
         return World(self.folder, case, *self.processes)
@@ -1172,7 +1172,7 @@ def staged_world() -> Iterator[None]:
 class _InTurn(Executor):
     """Does what it is given at once: other threads would only cost time here."""
 
-    def submit(self, do: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:  # type: ignore[override]
+    def submit(self, do: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         """Do it."""
         done: Future[Any] = Future()
         try:

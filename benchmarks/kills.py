@@ -183,7 +183,7 @@ def observe(site: Path, case: Case, begun: Connection, told: Connection) -> None
             seen = [_looks(platform, case)]
             for step in case.steps:
                 since = time.monotonic()
-                faults.reach = passed[step].append
+                faults.reach = passed[step].append  # type: ignore[assignment]  # it is what the fault points call
                 STEPS[step](platform, case)
                 with (site / "noted").open("a") as notes:
                     notes.write(f"{json.dumps([step, time.monotonic() - since])}\n")
@@ -517,7 +517,7 @@ def _launch(site: Path, case: Case, fault: str | None, moment: float | None) -> 
     if moment is not None:
         child.join(moment)
         if child.exitcode is None:
-            os.kill(child.pid, signal.SIGKILL)
+            child.kill()
     child.join(PATIENCE)
     if child.exitcode is None:
         (site / "failure").write_text(f"it hangs: nothing came of it in {PATIENCE:.0f} s")

@@ -1,6 +1,6 @@
 """What MERGE_BY_KEY of 1% of the keys costs, as a ratio against a bare Spark join-and-write of the same files.
 
-    python benchmarks/merge.py [--events LOG] [--cases N] [--rounds 3] [--percent 1]
+    python -m benchmarks.merge [--events LOG] [--cases N] [--rounds 3] [--percent 1]
 
 The bare job reads the files that hold merged keys, takes those keys' rows out by a broadcast anti join, adds the
 computed rows (which are there already: it computes nothing) and writes one sorted zstd file a chunk. The merge is the
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 
-from installation import PeakMemory, installed, log_options, timed
 from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +20,7 @@ from backfill_assets.cli import demo
 from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.publication.undoing import rollback
+from benchmarks.installation import PeakMemory, installed, log_options, seconds_of, timed
 from resources.ledger.facade import RunRecord
 
 
@@ -53,7 +53,7 @@ def main() -> None:
         platform = world.platform
         history = world.run(world.manifest(demo.RESTATEMENT, "history", validation={}, referenceData=[]))
         table = platform.lakehouse.table(history.target)
-        total = int(table.current_snapshot().summary["total-records"])
+        total = platform.lakehouse.total_rows(history.target)
         everyone = sorted(set(table.scan(selected_fields=("case_id",)).to_arrow()["case_id"].unique().to_pylist()))
         chosen = everyone[:: max(1, round(100 / options.percent))]
         way = {"publishMode": "MERGE_BY_KEY", "merge": {"entities": chosen}}
@@ -68,7 +68,7 @@ def main() -> None:
                 bare(platform, record)
             shutil.rmtree(world.folder / "warehouse" / "bare")
             (entry,) = platform.ledger.publications(record.run_id)
-            commit = (entry["ended_at"] - entry["started_at"]).total_seconds()
+            commit = seconds_of(entry)
             with timed() as back:
                 rollback(platform, record.run_id)
             if number == 0:

@@ -1,6 +1,6 @@
 """How long readers wait for a publication and for its undoing, in every publish mode: seconds, beside the rows they move.
 
-    python benchmarks/publications.py [--events LOG] [--cases N]
+    python -m benchmarks.publications [--events LOG] [--cases N]
 
 History is published by APPEND_ONLY; then each other mode restates the whole log, or merges 1% of its cases, and is
 rolled back. Timed is the whole call of the publisher, checks and evidence included, with everything staged and gated before,
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from installation import installed, log_options, timed
 from rich.console import Console
 from rich.table import Table
 
@@ -21,6 +20,7 @@ from backfill_assets.cli import demo
 from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
+from benchmarks.installation import installed, log_options, seconds_of, timed
 
 LIMIT_SECONDS = 1.0
 
@@ -40,7 +40,7 @@ def main() -> None:
                 done = call(platform, run_id)
             rows = sum(chunk.rows or 0 for chunk in platform.ledger.chunks(run_id))
             entry = platform.ledger.publications(run_id)[-1]
-            commit = (entry["ended_at"] - entry["started_at"]).total_seconds()
+            commit = seconds_of(entry)
             counts = (f"{rows:,}", str(done.files_added), str(done.files_removed))
             shown.add_row(mode, what, *counts, f"{commit:.2f}", f"{seconds[0]:.2f}")
             if seconds[0] >= LIMIT_SECONDS:
@@ -58,7 +58,7 @@ def main() -> None:
         measure("APPEND_ONLY", "reinstatement", first, reinstate)
         table = platform.lakehouse.table(platform.ledger.run(first).target)
         cases = sorted(set(table.scan(selected_fields=("case_id",)).to_arrow()["case_id"].unique().to_pylist()))[::100]
-        for name, target in {
+        modes: dict[str, dict[str, Any]] = {
             "REPLACE_PARTITIONS": {},
             "MERGE_BY_KEY": {"merge": {"entities": cases}},
             "SHADOW_SWAP": {},
@@ -66,7 +66,8 @@ def main() -> None:
             "VERSIONED, accepted later": {"version": "v3", "acceptance": "LATER"},
             "CORRECTION_EVENTS": {"corrections": "INSTEAD"},
             "CORRECTION_EVENTS, beside": {"corrections": "BESIDE"},
-        }.items():
+        }
+        for name, target in modes.items():
             run_id = staged(
                 demo.RESTATEMENT,
                 name.lower().replace("_", "-").replace(", ", "-").replace(" ", "-"),

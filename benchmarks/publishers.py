@@ -94,7 +94,7 @@ TARGET = TargetTable(
 
 def declare() -> None:
     """Make the table this process's only product."""
-    finding.find_products = serves(Product("days", (), (TARGET,)))
+    finding.find_products = serves(Product("days", (), (TARGET,)))  # type: ignore[assignment]  # of this process
 
 
 def opened(settings: dict[str, Any]) -> Platform:
@@ -137,9 +137,10 @@ def validated(platform: Platform, run_id: str, start: str, end: str) -> RunRecor
     ledger.decide(run_id, approve=True, by="grace", comment="", self_approval=False, plan_hash=record.plan_hash)
     keys = [chunk.key for chunk in record.plan.chunks]
     table = platform.lakehouse.table(DAYS)
-    attempt, prefix = ledger.start_attempt(
-        run_id, keys, edition=0, actor="ada", location=platform.lakehouse.location(DAYS)
-    )
+    started = ledger.start_attempt(run_id, keys, edition=0, actor="ada", location=platform.lakehouse.location(DAYS))
+    if started is None:
+        raise SystemExit(f"{run_id}: there is nothing left to compute")
+    attempt, prefix = started
     files, gated = {}, []
     for chunk in cut(Chunking.MONTH, record.plan.publish_range.start, record.plan.publish_range.end):
         days = [chunk.start + timedelta(days=n) for n in range((chunk.end - chunk.start).days + 1)]

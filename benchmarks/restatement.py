@@ -1,6 +1,6 @@
 """What a restatement costs: plan to published, as a ratio against the bare Spark job, in one warm process.
 
-    python benchmarks/restatement.py [--events LOG] [--cases N] [--rounds 3] [--warm-up 2]
+    python -m benchmarks.restatement [--events LOG] [--cases N] [--rounds 3] [--warm-up 2]
 
 The bare job is the best we can write: the same pinned files, the same transform, one sorted zstd file a chunk; no plan,
 ledger, gate, Dagster or publication. Both run in the same Spark session on the same data, in turn, the bare job first and
@@ -14,11 +14,11 @@ publication: other programs move it less.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
+from typing import Any
 
-from installation import PeakMemory, installed, log_options, timed
 from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
@@ -31,6 +31,7 @@ from backfill_assets.publication import publisher as publication
 from backfill_assets.staging import executor
 from backfill_assets.staging.compute import pinned_inputs, transform_context
 from backfill_assets.staging.rows import lineage
+from benchmarks.installation import PeakMemory, installed, log_options, seconds_of, timed
 from manifests.plan import Plan
 from resources.ledger.transactions import system_clock as now
 
@@ -80,8 +81,8 @@ def main() -> None:
             with timed() as whole, _parts(options.parts):
                 world.run(world.manifest(demo.RESTATEMENT, f"restatement-{number}"))
             (entry,) = world.platform.ledger.publications(f"restatement-{number}")
-            published = (entry["ended_at"] - began).total_seconds()
-            commit = (entry["ended_at"] - entry["started_at"]).total_seconds()
+            commit = seconds_of(entry)
+            published = commit + (entry.started_at - began).total_seconds()
             after, computed = run_bare(number)
             beside = (before + after) / 2
             seconds = (before, after, published, published / beside, commit, whole[0] - published)
@@ -121,8 +122,8 @@ def _parts(wanted: bool) -> Iterator[None]:
     ]
     kept = [getattr(module, name) for module, name in named]
 
-    def telling(name: str, function):  # noqa: ANN001, ANN202
-        def call(*arguments, **options):  # noqa: ANN002, ANN003, ANN202
+    def telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
             with timed() as took:
                 result = function(*arguments, **options)
             print(f"  {name}: {took[0]:.1f} s", flush=True)

@@ -37,7 +37,7 @@ from backfill_assets.staging import executor
 from backfill_assets.staging.compute import entities_folder, staged_files
 from backfill_assets.staging.rows import CHUNK_FOLDER, lineage
 from manifests.chunks import Chunking
-from manifests.lifecycle import RunState
+from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.plan import Plan, PlannedChunk
 from manifests.reading import manifest_from
 from manifests.staged_file import StagedFile
@@ -246,7 +246,7 @@ def planned(platform: Platform, contract: Any) -> RunRecord:
 def staged(platform: Platform, run_id: str) -> RunRecord:
     """Stage and gate an approved run, as `backfill run` does: what is done already is skipped."""
     record = platform.ledger.run(run_id)
-    if record.state in executor.COMPUTABLE:
+    if record.state in COMPUTABLE:
         executor.stage_chunks(platform, run_id, [chunk.key for chunk in record.plan.chunks])
         judging.gate_chunks(platform, run_id)
         judging.gate_run(platform, run_id)

@@ -25,7 +25,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -92,7 +92,7 @@ def slow_target(pause: float = _PAUSE_SECONDS, spin: float = _SPIN_SECONDS) -> T
     def slow(inputs: Inputs, context: TransformContext) -> Any:
         rows = fast.function(inputs, context)
 
-        def linger(batches: Iterator[Any]) -> Iterator[Any]:
+        def linger(batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
                 time.sleep(pause)
                 until = time.monotonic() + spin

@@ -43,7 +43,7 @@ from benchmarks.forged_snapshots import FORGED_SNAPSHOTS
 from benchmarks.forgeries import FORGERIES, Forged, Forger
 from benchmarks.histories import live_through
 
-CHANGED = (
+CHANGED: tuple[tuple[str, tuple[str, str], str, dict[str, Any]], ...] = (
     ("REPLACE_PARTITIONS", small_table.HISTORY, "1", {}),
     ("REPLACE_PARTITIONS", small_table.SCOPE, "2", {}),
     ("MERGE_BY_KEY", ("2020-01-01", "2020-01-31"), "2", {"merge": {"entities": ["m1", "m4"]}}),
