@@ -23,6 +23,7 @@ _CORE = (
     ),
 )
 """What a plain scalar is by the core schema of YAML 1.2, section 10.3.2; PyYAML reads YAML 1.1."""
+_TEXT = f"{_YAML}str"
 _OCTAL = re.compile("[-+]?0[0-9]+")
 """A whole number in base 8 by YAML 1.1, and in base 10 by YAML 1.2."""
 
@@ -40,9 +41,27 @@ class StrictLoader(yaml.SafeLoader):
                 "leading zeros, '_' or ':', a truth as true or false, and text in quotes"
             )
             raise yaml.constructor.ConstructorError(None, None, said, begins)
+        if isinstance(event, yaml.ScalarEvent) and event.tag is not None and not self._is_of_its_tag(event):
+            said = f"the tag '{event.tag}' is refused here: write a number or a truth as it is, and text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, said, begins)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise yaml.constructor.ConstructorError(None, None, "anchors and aliases are refused", event.start_mark)
         return super().compose_node(parent, index)
+
+    @staticmethod
+    def _is_of_its_tag(event: yaml.ScalarEvent) -> bool:
+        """Whether every reader takes the tag of a scalar for the same: any text is text, a number or boolean what it says."""
+        return event.tag == _TEXT or any(event.tag == kind and form.fullmatch(event.value) for kind, form in _CORE)
+
+    def scan_flow_scalar_non_spaces(self, double: Any, start_mark: Any) -> Any:
+        """Refuse an escape of no character: PyYAML leaves it to Python, which has other errors for it."""
+        try:
+            return super().scan_flow_scalar_non_spaces(double, start_mark)  # type: ignore[no-untyped-call]
+        except (ValueError, OverflowError):
+            said = "found an escape of no character; Unicode ends with \\U0010FFFF"
+            raise yaml.scanner.ScannerError(
+                "while scanning a double-quoted scalar", start_mark, said, self.get_mark()
+            ) from None
 
     def process_directives(self) -> Any:
         """Refuse directives: with them a tag, or a scalar, is what they say, and readers differ in which they know."""

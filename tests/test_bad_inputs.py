@@ -222,6 +222,16 @@ BAD_MANIFESTS = [
     manifest_text("key-that-is-no-text", valid_yaml() + "2012: x\n", "the key 2012 is not text"),
     manifest_text("anchor", "source: &a {table: bronze.case_events}\ntarget: *a\n", "anchors and aliases are refused"),
     manifest_text("python-tag", "runId: !!python/name:os.system\n", "python/name:os.system"),
+    *(
+        manifest_text(f"tag-{number}", valid_yaml() + f"x: {text}\n", "manifest.yaml", "the tag '")
+        for number, text in enumerate(("!!bool x", "!!int ''", "!!timestamp x", "!!null x", "!!binary YQ==", "! 5"))
+    ),
+    *(
+        manifest_text(
+            f"escape-{code}", valid_yaml() + f'x: "\\U{code}"\n', "manifest.yaml", "an escape of no character"
+        )
+        for code in ("00110000", "FFFFFFFF")
+    ),
     manifest_text("two-documents", valid_yaml() + "---\nrunId: other\n", "a single document"),
     manifest_text("day-that-does-not-exist", valid_yaml() + "x: 2012-02-30\n", "manifest.yaml", "day is out of range"),
     manifest_text("nested-without-end", "[" * 20_000, "manifest.yaml", "cannot be read"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -118,6 +119,19 @@ def test_an_output_that_nobody_reads_any_more_is_no_failure_of_the_command(tmp_p
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("words", [("config",), ("config", "--json")])
+def test_what_an_encoding_has_no_sign_for_is_shown_as_its_escape(tmp_path: Path, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "backfill_assets.cli.command", *words]
+    home = tmp_path / "données"
+    environment = os.environ | {"BACKFILL_HOME": str(home), "PYTHONIOENCODING": "ascii", "COLUMNS": "300"}
+    done = subprocess.run(command, capture_output=True, check=False, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    if "--json" in words:
+        assert str(home) in json.dumps(json.loads(done.stdout), ensure_ascii=False)
+    else:
+        assert b"donn\\xe9es" in done.stdout
 
 
 def test_a_publication_names_its_base_as_such_and_not_as_what_readers_had_before() -> None:

@@ -209,6 +209,10 @@ def test_a_launch_of_an_unapproved_key_is_refused_by_the_body(world: World) -> N
             instance=instance, partition_key=str(partition_key("typed-by-hand", "2010-01")), raise_on_error=False
         )
         assert not result.success
+    (failed,) = [event.step_failure_data for event in result.get_step_failure_events()]
+    assert failed.user_failure_data is not None  # Dagster heads the failure with it, above any stack
+    assert "typed-by-hand" in (failed.user_failure_data.description or "")
+    assert failed.user_failure_data.metadata["refusal"].value == "InputRefused"
     assert world.platform.ledger.find("typed-by-hand") is None
 
 

@@ -6,6 +6,7 @@ Put here what two commands need. Nothing here knows what a command does.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +42,8 @@ def say(value: Any) -> None:
     """Print a value as JSON, for a script."""
     from manifests.canonical import plain
 
-    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    has_all = (sys.stdout.encoding or "").lower().startswith("utf")
+    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=not has_all))
 
 
 def show(*renderables: Any) -> None:

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,8 @@ for _command in (
 def main() -> None:
     """Run the command; a refusal is printed with its reasons and exits with 2, an unforeseen error in one line and with 1."""
     collector.set_threshold(_YOUNG_OBJECTS, *collector.get_threshold()[1:])
+    if isinstance(sys.stdout, TextIOWrapper):  # of an encoding that may lack what a table, a name or a reason has
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         unexpected.require_text(sys.argv[1:])
         cli(standalone_mode=False, obj=WHOLE_PROCESS)
