@@ -191,7 +191,7 @@ def manifests(world: World, dice: random.Random, number: int) -> Odd:
         text = yaml.safe_dump(world.manifest)
     raw = text.encode("utf-8", "surrogatepass")
     if dice.random() < 0.5:
-        raw = damaged(raw, dice)
+        raw = damaged(raw, dice) if dice.random() < 0.7 else _with_an_odd_scalar(raw, dice)
     return Odd("manifests", ("plan", str(_file(world, dice, f"{number}.yaml", raw)), "--preview", "--json"))
 
 
@@ -239,7 +239,8 @@ def files(world: World, dice: random.Random, number: int) -> Odd:
     """Return a delivered file, or a policy, that is damaged."""
     which = dice.random()
     if which < 0.2:
-        raw = damaged(SHIPPED.read_bytes(), dice)
+        raw = SHIPPED.read_bytes()
+        raw = damaged(raw, dice) if dice.random() < 0.7 else _with_an_odd_scalar(raw, dice)
         return Odd("files", ("policy", "propose", str(_file(world, dice, f"{number}-policy.yaml", raw)), "--by", "ada"))
     kind = "csv" if which < 0.6 else "parquet"
     log, content = world.log, io.BytesIO()
@@ -281,6 +282,24 @@ def damaged(raw: bytes, dice: random.Random) -> bytes:
             case _:
                 raw = raw if dice.random() < 0.7 else raw[:at]
     return raw
+
+
+def _with_an_odd_scalar(raw: bytes, dice: random.Random) -> bytes:
+    """Return YAML with something else for the value of one of its lines: tags, escapes, and what else YAML alone knows."""
+    lines = raw.decode("utf-8", "surrogatepass").splitlines(keepends=True)
+    number = dice.choice([number for number, line in enumerate(lines) if ":" in line])
+    kind = dice.choice(
+        ("bool", "int", "float", "null", "timestamp", "binary", "str", "map", "seq", "omap", "set", "nobody")
+    )
+    text = dice.choice(
+        ("x", "''", "1", "-", "0x", "=", ".inf", "[a: 1]", "{a: 1}", "99999-99-99", "1:99", '"\\UFFFFFFFF"')
+    )
+    escape = f'"\\{dice.choice("xuUzN")}{dice.choice(("", "0", "D800", "FFFFFFFF", "00110000", "g"))}"'
+    odd = dice.choice(
+        (f"!!{kind} {text}", f"! {text}", text, escape, "? [a]", "<<: [1]", "|9", ">-0", "%YAML", "@", "`")
+    )
+    lines[number] = f"{lines[number].partition(':')[0]}: {odd}\n"
+    return "".join(lines).encode("utf-8", "surrogatepass")
 
 
 def _change(data: dict[str, Any], dice: random.Random) -> None:

@@ -56,7 +56,7 @@ class StrictLoader(yaml.SafeLoader):
     def scan_flow_scalar_non_spaces(self, double: Any, start_mark: Any) -> Any:
         """Refuse an escape of no character: PyYAML leaves it to Python, which has other errors for it."""
         try:
-            return super().scan_flow_scalar_non_spaces(double, start_mark)  # type: ignore[no-untyped-call]
+            return super().scan_flow_scalar_non_spaces(double, start_mark)
         except (ValueError, OverflowError):
             said = "found an escape of no character; Unicode ends with \\U0010FFFF"
             raise yaml.scanner.ScannerError(
