@@ -24,6 +24,7 @@ from support import put_in_force
 import backfill_assets as ba
 from backfill_assets.cli.command import cli, main
 from backfill_assets.declarations import finding
+from backfill_assets.declarations.deliveries import Counted
 from backfill_assets.declarations.places import ROOT
 from backfill_assets.ingestion import table_loads
 from backfill_assets.ingestion.deliveries import load_delivery
@@ -131,6 +132,19 @@ def test_the_loader_that_is_shown_delivers_what_its_table_and_the_quarantine_get
         ("source_file", property(lambda one: one.nothing), "has no attribute 'nothing'"),
         ("count", lambda *_: sys.exit(3), "it ends the process"),
         ("count", lambda *_: (2, 0), r"count gives a tuple, not a .*Counted"),
+        ("count", lambda *_: Counted(1, 0.0, {}, {}), "quarantined of count is 0.0, and no number of rows"),  # type: ignore[arg-type]
+        ("count", lambda *_: Counted(False, 0, {}, {}), "events of count is False, and no number of rows"),
+        ("count", lambda *_: Counted(-5, 0, {}, {}), "events of count is -5, and no number of rows"),
+        ("count", lambda *_: Counted(10**400, 0, {}, {}), "events of count is 10+, and no number of rows"),
+        ("count", lambda *_: Counted(1, 1, {"odd": 2}, {}), "by_reason of count has 2 rows, quarantined 1"),
+        ("count", lambda *_: Counted(1, 0, None, {}), "by_reason of count gives a NoneType"),  # type: ignore[arg-type]
+        (
+            "count",
+            lambda *_: Counted(9, 0, {}, {}),
+            "1 rows are delivered for bronze.meter_readings, and 9 were counted",
+        ),
+        ("rows", lambda *_: iter([arrow_of({"meter_id": 1})]), "does not fit it"),
+        ("rows", lambda *_: iter([arrow_of({"meter_id": timedelta(1)})]), "does not fit it"),
         ("rows", lambda *_: iter([1]), "rows gives a int, not a pyarrow.lib.Table"),
         ("rows", lambda *_: iter([arrow_of({"meter_id": "m1"})]), "does not fit it"),
         ("rows", lambda *_: (1 // 0 for _ in range(1)), "ZeroDivisionError"),

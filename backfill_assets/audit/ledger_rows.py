@@ -99,7 +99,7 @@ def _difference(one: Difference, here: Rows, found: Findings, *, published: bool
         what = "is gone"
     else:
         what = "is a row that the evidence does not have"
-    if one.table == "publications" and one.lawful and not one.column and one.found["state"] == PublicationState.INTENT:
+    if one.table == "publications" and one.lawful and not one.column and _is_of_an_open_one(one.found, here):
         found.notes.append(f"{one.where}: a {one.found['action']} is under way, or was interrupted (`backfill doctor`)")
         return
     what += f": {one.why}" if one.why else ""
@@ -107,6 +107,14 @@ def _difference(one: Difference, here: Rows, found: Findings, *, published: bool
         found.is_behind = True
         what += "; it may be an event that no record tells of yet: " + REPAIR
     found.add(one.where, what, "" if one.expected is None and not one.column else one.expected, one.found)
+
+
+def _is_of_an_open_one(entry: Mapping[str, Any], here: Rows) -> bool:
+    """Whether an entry is an open intent, or an earlier try of what one is about: the record of how it ends tells of both."""
+    if entry["state"] == PublicationState.INTENT:
+        return True
+    tries = (one for one in here.get("publications", {}).values() if one["state"] == PublicationState.INTENT)
+    return entry["state"] == PublicationState.ABANDONED and any(one["action"] == entry["action"] for one in tries)
 
 
 def _untold(kept: Rows, records: Sequence[Record], found: Findings) -> None:

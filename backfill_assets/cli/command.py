@@ -227,7 +227,9 @@ for _command in (
 def main() -> None:
     """Run the command; a refusal is printed with its reasons and exits with 2, an unforeseen error in one line and with 1."""
     collector.set_threshold(_YOUNG_OBJECTS, *collector.get_threshold()[1:])
-    if isinstance(sys.stdout, TextIOWrapper):  # of an encoding that may lack what a table, a name or a reason has
+    if sys.stdout is None:  # closed by whoever started this: nobody reads it
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    elif isinstance(sys.stdout, TextIOWrapper):  # of an encoding that may lack what a table, a name or a reason has
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         unexpected.require_text(sys.argv[1:])

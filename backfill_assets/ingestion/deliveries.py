@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from pyarrow.lib import ArrowException
+from pyiceberg.exceptions import ResolveError
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
 from backfill_assets.declarations.deliveries import Counted, Delivery
 from backfill_assets.declarations.quarantine import WITHHELD, Rejections
@@ -24,9 +29,6 @@ from resources.lakehouse.loads import (
     load_to_make,
 )
 from resources.ledger.facade import operator
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,30 @@ def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: flo
     }
     if counted.quarantined:
         quarantine = platform.products.quarantine_of(platform.products.input(table))
-        _append(platform, quarantine.name, delivery.source_file, delivery.quarantined(at), properties)
-    commit = _append(platform, table, delivery.source_file, delivery.rows(at), properties)
+        withheld_rows = _as_counted(
+            delivery.quarantined(at), counted.quarantined, delivery.source_file, quarantine.name
+        )
+        _append(platform, quarantine.name, delivery.source_file, withheld_rows, properties)
+    rows = _as_counted(delivery.rows(at), counted.events, delivery.source_file, table)
+    commit = _append(platform, table, delivery.source_file, rows, properties)
     snapshot = commit.snapshot_id if commit else platform.lakehouse.snapshot_id(table)
     return Loaded(commit is not None, counted, snapshot)
+
+
+def _as_counted(batches: Iterator[pa.Table], rows: int, file: str, table: str) -> Iterator[pa.Table]:
+    """Yield the batches of a delivery; refuse one that has other rows than were counted, before they are committed."""
+    found = 0
+    for batch in batches:
+        found += batch.num_rows
+        yield batch
+    if found != rows:
+        raise InputRefused(
+            Problem(
+                f"{file}: {found:,} rows are delivered for {table}, and {rows:,} were counted",
+                "a load is held to what was counted of it",
+                "correct the loader, or leave the file as it is while it is read; nothing came into the table",
+            )
+        )
 
 
 def _append(
@@ -94,7 +116,8 @@ def _append(
     """
     try:
         return platform.lakehouse.append(table, batches, properties)
-    except (KeyError, ValueError) as error:  # of PyIceberg, which says it in no other way
+    # of PyIceberg and Arrow, which say it in no other way
+    except (KeyError, ValueError, ResolveError, UnsupportedPyArrowTypeException, ArrowException) as error:
         raise InputRefused(
             Problem(
                 f"{file}: what is delivered for {table} does not fit it: {error}",

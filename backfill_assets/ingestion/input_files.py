@@ -283,7 +283,7 @@ def as_json(columns: Mapping[str, pl.DataType]) -> pl.Expr:
 def _as_text(values: pl.Expr, kind: pl.DataType) -> pl.Expr:
     if isinstance(kind, pl.List):
         return values.list.eval(_as_text(pl.element(), kind.inner))  # type: ignore[arg-type]
-    if isinstance(kind, pl.Datetime):  # what is beyond any calendar is its number
+    if isinstance(kind, pl.Datetime | pl.Date):  # what is beyond any calendar is its number
         number = values.to_physical().cast(pl.String)
         return pl.coalesce(within_reach(values, kind).cast(pl.String), number)
     return values.cast(pl.String, strict=False)

@@ -6,7 +6,7 @@ delivery means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,9 +18,12 @@ import pyarrow as pa
 from backfill_assets.declarations.checking.imports import python_words
 from backfill_assets.declarations.deliveries import Counted, Delivery
 from backfill_assets.declarations.places import place
+from backfill_assets.declarations.quarantine import FirstRow
 from manifests.errors import InputRefused, Problem, Refused
 
 _T = TypeVar("_T")
+_ROWS = 2**63
+_SHOWN = 60
 _MEMBERS = ("load_id", "source_file", "count", "rows", "quarantined")
 
 
@@ -54,7 +57,7 @@ class _OfALoader:
 
     def count(self, ingested_at: datetime) -> Counted:
         with _refused_by_name(self.loader):
-            return _a(Counted, self.delivery.count(ingested_at), "count")
+            return _counted(_a(Counted, self.delivery.count(ingested_at), "count"))
 
     def rows(self, ingested_at: datetime) -> Iterator[pa.Table]:
         with _refused_by_name(self.loader):
@@ -65,6 +68,21 @@ class _OfALoader:
         with _refused_by_name(self.loader):
             for batch in self.delivery.quarantined(ingested_at):
                 yield _a(pa.Table, batch, "quarantined")
+
+
+def _counted(counted: Counted) -> Counted:
+    """Return what a loader has counted, if it can be so: it goes on record with the load."""
+    figures = {"events": counted.events, "quarantined": counted.quarantined}
+    reasons = _a(Mapping, counted.by_reason, "by_reason of count")  # type: ignore[type-abstract]
+    figures |= {f"by_reason of {reason!r}": rows for reason, rows in reasons.items()}
+    for name, rows in figures.items():
+        if type(rows) is not int or not 0 <= rows < _ROWS:
+            raise TypeError(f"{name} of count is {ascii(rows)[:_SHOWN]}, and no number of rows")
+    if sum(reasons.values()) != counted.quarantined:
+        raise TypeError(f"by_reason of count has {sum(reasons.values()):,} rows, quarantined {counted.quarantined:,}")
+    for reason, first in _a(Mapping, counted.first, "first of count").items():  # type: ignore[type-abstract]
+        _a(FirstRow, first, f"first of count for {reason!r}")
+    return counted
 
 
 def _a(kind: type[_T], value: Any, member: str) -> _T:

@@ -96,7 +96,12 @@ def instance_of(kind: Any) -> pl.DataType:
 
 
 def within_reach(instants: pl.Expr, found: pl.DataType) -> pl.Expr:
-    """Return instants without those that no run could reach: of some units, Polars cannot even convert them."""
+    """Return instants, or days, without those that no run could reach: of some units, Polars cannot even convert them."""
+    if isinstance(found, pl.Date):
+        first_day, last_day = (
+            int(datetime(one.year, one.month, one.day, tzinfo=UTC).timestamp()) // 86_400 for one in (EARLIEST, LATEST)
+        )
+        return pl.when(instants.to_physical().is_between(first_day, last_day)).then(instants)
     a_second = {"ms": 10**3, "us": 10**6, "ns": 10**9}[found.time_unit]  # type: ignore[attr-defined]
     first, after = (
         int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * a_second for year in (EARLIEST.year, LATEST.year + 1)

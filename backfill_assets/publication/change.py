@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from manifests.lifecycle import PUBLISH, ROLLBACK, WITHDRAW
+from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
 from manifests.stages import PrepareCandidate, TableCommit
@@ -294,13 +294,19 @@ class Change:
                 return True
             if sorted(file.file_path for file in others) != sorted(replaced):
                 return False
-            return (
-                lakehouse.is_described(table, exchange, staged)
-                if brings
-                else lakehouse.is_listed_at(table, bases, others)
-            )
+            if brings:
+                return lakehouse.is_described(table, exchange, staged)
+            return lakehouse.is_listed_at(table, bases | self._replaced_at(table), others)
 
         return lakehouse.find_own(table, self.record.run_id, action, is_own, ref, sequence)
+
+    def _replaced_at(self, table: str) -> set[int]:
+        """Return the snapshots of a table whose files the run's own have replaced: what a rollback brings back is theirs.
+
+        Another program may have listed the files of the base anew before.
+        """
+        shown = (self.own(table), self.shown_by(table, REINSTATE))
+        return {one.parent_snapshot_id for one in shown if one is not None and one.parent_snapshot_id is not None}
 
     def _are_own(
         self, table: str, exchange: Exchange, files: Sequence[DataFile], *, brings: bool, in_part: bool

@@ -6,24 +6,22 @@ Corrections only come and go as the run's own files; they never replace those of
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.publication.change import Change, Options
 from backfill_assets.publication.table_by_table import TableByTable
-from manifests.errors import Problem, PublicationRefused
+from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
 from manifests.model import Corrections
 from manifests.plan import Plan
 from manifests.staged_file import StagedFile
 from manifests.stages import TableCommit
-from resources.lakehouse.facade import Commit, Scope, ScopeChanged
+from resources.lakehouse.facade import Commit
 
-_OTHERS_SECONDS = 60.0
-"""How long the second table of a change is tried while others write into its scope."""
 _SHOWN = 10
 """Files that a refusal names."""
+_ONCE = "what comes in are the run's own files of corrections, and readers see each correction once"
 
 
 def _corrections(target: TargetTable) -> str:
@@ -67,6 +65,8 @@ class AppendCorrections(TableByTable):
         """Refuse what can be refused before the first commit: what is corrected must be there, changed or not."""
         if change.has_landed:
             return
+        corrections = _corrections(change.target)
+        _require_not_written_by_others(change, self.files(change, corrections))
         for table in dict.fromkeys([change.target.name, *change.tables]):
             replaced = table == change.tables[0] == change.target.name
             change.platform.lakehouse.require_unchanged(table, self.scopes(change, table), replaced=replaced)
@@ -122,31 +122,26 @@ class ReplaceAndCorrect(AppendCorrections):
         """
         if table == change.tables[0]:
             return super().commit_to(change, table, root)
-        give_up = time.monotonic() + _OTHERS_SECONDS
-        while True:
-            try:
-                return change.platform.lakehouse.replace(
-                    table,
-                    self._present(change, table),
-                    staged=self._there(change, table),
-                    properties=change.properties(PUBLISH, 1, root),
-                    replaced=(),
-                    token=change.token,
-                )
-            except ScopeChanged:
-                if time.monotonic() > give_up:
-                    raise
+        return change.platform.lakehouse.exchange(
+            table,
+            [scope for scope, _ in self.scopes(change, table)],
+            going=set(),
+            coming=self._coming(change, table),
+            at_snapshot_id=None,
+            properties=change.properties(PUBLISH, 1, root),
+            token=change.token,
+        )
 
-    def _there(self, change: Change, table: str) -> list[StagedFile]:
-        """Return the run's own files of corrections, but for those that are gone from storage; the doctor names these."""
+    def _coming(self, change: Change, table: str) -> list[StagedFile]:
+        """Return the run's own files of corrections that may come into a table, but for those that are gone from storage; the doctor names these.
+
+        None where another program has written the run's corrections into files of its own: readers see each correction once.
+        """
         own = self.files(change, table)
+        if _written_by_others(change, own)[0]:
+            return []
         there = change.platform.lakehouse.in_storage(table, [file.path for file in own])
         return [file for file in own if file.path in there]
-
-    def _present(self, change: Change, table: str) -> list[tuple[Scope, int | None]]:
-        """Return what may be touched of a table, as it is now."""
-        present = change.platform.lakehouse.snapshot_id(table)
-        return [(scope, present) for scope, _ in self.scopes(change, table)]
 
     def take_announcement_back(self, change: Change) -> None:
         """Take back corrections of a change that the target never got; without them, change nothing.
@@ -170,7 +165,7 @@ class ReplaceAndCorrect(AppendCorrections):
         """Refuse what is wrong with either table, before the first commit changes anything."""
         lakehouse = change.platform.lakehouse
         if action == REINSTATE:
-            self._require_none_there(change)
+            _require_not_written_by_others(change, self.files(change, _corrections(change.target)))
         for table in change.tables:
             last = self.require_in_history(change, table, undone)
             self.require_before(change, table, undone, last)
@@ -183,30 +178,6 @@ class ReplaceAndCorrect(AppendCorrections):
         if action == REINSTATE:  # what comes back beside the target is committed as it was staged
             for table in change.tables[1:]:
                 lakehouse.require_gated(table, self.files(change, table))
-
-    def _require_none_there(self, change: Change) -> None:
-        """Refuse to bring corrections back of which rows are there: another program has written them into files of its own.
-
-        They come as the run's own files, and readers would see such rows twice.
-
-        Raises:
-            PublicationRefused: naming the files, and saying how many rows they hold.
-        """
-        table, run_id = _corrections(change.target), change.record.run_id
-        rows, files = change.platform.lakehouse.rows_of_run(table, run_id)
-        if rows == 0:
-            return
-        named = ", ".join(files[:_SHOWN]) + (f" … and {len(files) - _SHOWN} more" if len(files) > _SHOWN else "")
-        if rows is None:
-            what = f"whether corrections of '{run_id}' are in {table} cannot be told: a file that may hold them cannot be read"
-            way_out = "nothing has changed; `backfill doctor` says which file is gone; give the command again when it can be read"
-        else:
-            what = f"{rows:,} correction(s) of '{run_id}' are in {table}: another program has written them into files of its own"
-            way_out = (
-                f"have the rows whose run_id is {run_id} taken out of {table}, and restate the scope with a new run"
-            )
-        rule = "what comes back are the run's own files of corrections, and readers see each correction once"
-        raise PublicationRefused(Problem(f"{what}: {named}", rule, way_out))
 
     def undo_in(self, change: Change, table: str, action: str, sequence: int, undone: str, root: str) -> Commit:
         """Put back the files that the target had before; take the run's own corrections away, or bring them back.
@@ -224,8 +195,50 @@ class ReplaceAndCorrect(AppendCorrections):
             table,
             [scope for scope, _ in self.scopes(change, table)],
             going={file.path for file in own} if action == ROLLBACK else set(),
-            coming=() if action == ROLLBACK else self._there(change, table),
+            coming=() if action == ROLLBACK else self._coming(change, table),
             at_snapshot_id=None if last is None else last.parent_snapshot_id,
             properties=change.properties(action, sequence, root),
             token=change.token,
         )
+
+
+def _written_by_others(change: Change, own: Collection[StagedFile]) -> tuple[int, list[str]]:
+    """Return how many of a run's corrections readers get from other files than its own, and the files that they may be in.
+
+    Raises:
+        EnvironmentRefused: if that cannot be told, as a file that may hold them cannot be read.
+    """
+    table, run_id = _corrections(change.target), change.record.run_id
+    rows, files = change.platform.lakehouse.rows_of_run(table, run_id)
+    if rows is None:
+        raise EnvironmentRefused(
+            Problem(
+                f"whether corrections of '{run_id}' are in {table} cannot be told: a file that may hold them cannot be read: {_named(files)}",
+                _ONCE,
+                "nothing has changed; `backfill doctor` says which file is gone; give the command again when it can be read",
+            )
+        )
+    return rows - sum(file.rows for file in own if file.path in files), files
+
+
+def _require_not_written_by_others(change: Change, own: Collection[StagedFile]) -> None:
+    """Refuse to bring in corrections of which rows are there: another program has written them into files of its own.
+
+    They come as the run's own files, and readers would see such rows twice.
+
+    Raises:
+        PublicationRefused: naming the files, and saying how many rows they hold, or that this cannot be told.
+    """
+    try:
+        rows, files = _written_by_others(change, own)
+    except EnvironmentRefused as refusal:
+        raise PublicationRefused(refusal.problems) from refusal
+    if rows > 0:
+        table, run_id = _corrections(change.target), change.record.run_id
+        what = f"{rows:,} correction(s) of '{run_id}' are in {table}: another program has written them into files of its own"
+        way_out = f"have the rows whose run_id is {run_id} taken out of {table}, and restate the scope with a new run"
+        raise PublicationRefused(Problem(f"{what}: {_named(files)}", _ONCE, way_out))
+
+
+def _named(files: Sequence[str]) -> str:
+    return ", ".join(files[:_SHOWN]) + (f" … and {len(files) - _SHOWN} more" if len(files) > _SHOWN else "")

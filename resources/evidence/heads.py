@@ -28,6 +28,8 @@ from resources.files.head_places import GIT, is_address, shown
 _SECONDS = 10
 _FILE = re.compile(r"head-(\d{8,})-([0-9a-f]{64})\.json")
 _TAG = re.compile(r"backfill-head/(\d{8,})-([0-9a-f]{64})")
+_AS_DATA = ("-c", "protocol.ext.allow=never", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+"""A repository that keeps heads is asked for tags: no program that its configuration names is run for that."""
 _ERRORS = (OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError)
 
 
@@ -154,7 +156,7 @@ def _ask(place: str) -> Kept:
 
 def _git(repository: str, *command: str, told: bytes = b"") -> str:
     done = subprocess.run(
-        ["git", "-C", repository, *command],
+        ["git", *_AS_DATA, "-C", repository, *command],
         input=told,
         capture_output=True,
         timeout=_SECONDS,

@@ -24,7 +24,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from resources.files.sqlite_files import require_files
 from resources.lakehouse.declared_tables import require_as_declared
 from resources.lakehouse.file_access import TABLE_FILE_IO
-from resources.lakehouse.metadata import readable_table
+from resources.lakehouse.metadata import readable_table, require_single_ids
 from resources.lakehouse.pyiceberg_private import open_as_the_catalog_says
 
 
@@ -111,7 +111,9 @@ class Tables:
         """
         try:
             with _reachable(self._name), readable_table(name):
-                return self.catalog.load_table(name)
+                table = self.catalog.load_table(name)
+                require_single_ids(table)
+                return table
         except NoSuchTableError as error:
             raise InputRefused(
                 Problem(f"table {name} does not exist", "tables are made by `backfill init`", "run it, then load data")

@@ -19,6 +19,7 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, Manifes
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Snapshot
 
+from manifests.errors import PublicationRefused
 from manifests.staged_file import StagedFile
 from resources.lakehouse.data_files import data_files, require_gated_bytes
 from resources.lakehouse.live_files import pinned_snapshot
@@ -55,17 +56,22 @@ def exchanged(table: Table, snapshot: Snapshot) -> Exchange:
     earlier = None if parent is None else table.snapshot_by_id(parent)
     if earlier is None and (parent is not None or snapshot.sequence_number != 1):
         # the one before has expired, and its id with it where another one was made the first
-        own = {status: list[DataFile]() for status in ManifestEntryStatus}
-        for manifest, entries in _manifests(table, snapshot):
-            if manifest.added_snapshot_id == snapshot.snapshot_id:
-                for entry in entries:
-                    own[entry.status].append(entry.data_file)
+        own = _said_by_itself(table, snapshot)
         hidden = _hidden(table, snapshot, None)
         return Exchange(snapshot, own[ManifestEntryStatus.ADDED], own[ManifestEntryStatus.DELETED], None, hidden)
     before, after = ([] if one is None else _live(table, one) for one in (earlier, snapshot))
     came, gone = _without(after, before), _without(before, after)
     hidden = _hidden(table, snapshot, earlier)
     return Exchange(snapshot, came, gone, frozenset(file.file_path for file in before), hidden)
+
+
+def taken_out(table: Table, snapshot: Snapshot) -> list[DataFile]:
+    """Return the files that a snapshot has taken out of its table, as its own manifests have them.
+
+    Raises:
+        UnreadableMetadata: if they cannot be read.
+    """
+    return _said_by_itself(table, snapshot)[ManifestEntryStatus.DELETED]
 
 
 def unlike(
@@ -123,6 +129,45 @@ def misdescribed(
     return sorted(set(wrong))
 
 
+def is_described(table: Table, exchange: Exchange, staged: Sequence[StagedFile]) -> bool:
+    """Whether a snapshot describes the staged files that it brought as they are; one that was lost or damaged since, as it was staged.
+
+    What became of a file after it was committed says nothing about who committed it.
+
+    Raises:
+        EnvironmentRefused: if one could not be read just now.
+    """
+    came = {file.file_path: file for file in exchange.came}
+    brought = [file for file in staged if file.path in came]
+    if any(
+        (came[file.path].record_count, came[file.path].file_size_in_bytes) != (file.rows, file.bytes)
+        for file in brought
+    ):
+        return False
+    doubtful = _each_misdescribed(table, exchange, brought)
+    return all(not _is_as_gated(table, file) for file in doubtful)
+
+
+def _each_misdescribed(table: Table, exchange: Exchange, staged: Sequence[StagedFile]) -> list[StagedFile]:
+    """Return the staged files that a snapshot does not describe as their footers say, or that have none."""
+    try:
+        wrong = set(misdescribed(table, exchange.snapshot, exchange.came, staged))
+    except PublicationRefused:
+        if len(staged) == 1:
+            return list(staged)
+        half = len(staged) // 2
+        return [one for some in (staged[:half], staged[half:]) for one in _each_misdescribed(table, exchange, some)]
+    return [file for file in staged if file.path in wrong]
+
+
+def _is_as_gated(table: Table, file: StagedFile) -> bool:
+    try:
+        require_gated_bytes(table, [file])
+    except PublicationRefused:
+        return False
+    return True
+
+
 def same(files: Iterable[DataFile], others: Iterable[DataFile]) -> bool:
     """Whether the same files are listed in both, each as often, and described alike."""
     return Counter(map(_described, files)) == Counter(map(_described, others))
@@ -142,6 +187,16 @@ def _manifests(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestFile,
             (one, one.fetch_manifest_entry(table.io, discard_deleted=False)) for one in snapshot.manifests(table.io)
         ]
     yield from found
+
+
+def _said_by_itself(table: Table, snapshot: Snapshot) -> dict[ManifestEntryStatus, list[DataFile]]:
+    """Return the files that the manifests which a snapshot has written have, by what they say of each."""
+    own = {status: list[DataFile]() for status in ManifestEntryStatus}
+    for manifest, entries in _manifests(table, snapshot):
+        if manifest.added_snapshot_id == snapshot.snapshot_id:
+            for entry in entries:
+                own[entry.status].append(entry.data_file)
+    return own
 
 
 def _live(table: Table, snapshot: Snapshot) -> list[DataFile]:

@@ -140,19 +140,20 @@ class Lakehouse(Tables):
         return next((one for one in said if is_own(exchanges.exchanged(table, one))), None)
 
     def is_described(self, name: str, exchange: Exchange, staged: Sequence[StagedFile]) -> bool:
-        """Whether a snapshot describes those staged files that it brought, and that are there still, as they are."""
-        table = self.table(name)
-        there = reads.in_storage(table, [file.path for file in staged])
-        present = [file for file in staged if file.path in there]
-        return not exchanges.misdescribed(table, exchange.snapshot, exchange.came, present)
+        """Whether a snapshot describes those staged files that it brought as they are; one that was lost or damaged since, as it was staged.
+
+        Raises:
+            EnvironmentRefused: if one could not be read just now.
+        """
+        return exchanges.is_described(self.table(name), exchange, staged)
 
     def is_listed_at(self, name: str, snapshot_ids: Collection[int], files: Sequence[DataFile]) -> bool:
         """Whether each of some files is listed just so at one of these snapshots; where one has expired nobody knows."""
         table, paths = self.table(name), {file.file_path for file in files}
         if not files or any(table.snapshot_by_id(one) is None for one in snapshot_ids):
             return True
-        then = {file.file_path: file for one in snapshot_ids for file in exchanges.listed(table, one, paths)}
-        return exchanges.same(files, [then[file.file_path] for file in files if file.file_path in then])
+        then = [file for one in snapshot_ids for file in exchanges.listed(table, one, paths)]
+        return all(any(exchanges.same([file], [other]) for other in then) for file in files)
 
     # --- facts, from metadata alone -------------------------------------------------------------------------------
 

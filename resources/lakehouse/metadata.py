@@ -48,6 +48,20 @@ def readable_table(name: str) -> Iterator[None]:
         raise _unreadable(f"the metadata of {name}", error, _WHOLE_TABLE, _THE_TABLE) from error
 
 
+def require_single_ids(table: Table) -> None:
+    """Refuse metadata in which an id of a snapshot or of a schema stands twice: two readers may take two of them.
+
+    Raises:
+        ValueError: naming the ids.
+    """
+    for kind, ids in (
+        ("snapshot", [one.snapshot_id for one in table.snapshots()]),
+        ("schema", [one.schema_id for one in table.metadata.schemas]),
+    ):
+        if double := sorted({one for one in ids if ids.count(one) > 1}) if len(set(ids)) < len(ids) else []:
+            raise ValueError(f"the id of a {kind} stands twice: {', '.join(map(str, double))}")
+
+
 @contextmanager
 def readable_metadata(table: Table, snapshot: Snapshot, file: str | None = None) -> Iterator[None]:
     """Refuse what is done with a snapshot whose manifest list, or a manifest, cannot be read or says what cannot be so.

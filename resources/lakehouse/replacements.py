@@ -30,6 +30,7 @@ from resources.lakehouse.commits import (
 )
 from resources.lakehouse.containment import days_of, in_words, reaching_beyond, require_inside
 from resources.lakehouse.data_files import data_files, gated_data_files
+from resources.lakehouse.exchanges import same, taken_out
 from resources.lakehouse.fences import require_unfenced
 from resources.lakehouse.live_files import (
     ScopeChanged,
@@ -37,12 +38,16 @@ from resources.lakehouse.live_files import (
     files_in,
     is_at,
     live_files,
+    pinned_snapshot,
     require_present,
     unchanged_files,
 )
 from resources.lakehouse.metadata import column_of
 from resources.lakehouse.scopes import Scope
 from resources.lakehouse.summaries import DIFF_PROPERTY, RUN_PROPERTY, snapshot_with, summary_of
+
+_SHOWN = 10
+"""Files that a refusal names."""
 
 
 def replace_staged(
@@ -136,7 +141,30 @@ def restoration(
         wanted.present |= published
         wanted.going |= gone
         wanted.coming |= back
+    _require_taken_out(table, from_snapshot_id, wanted.coming)
     return wanted
+
+
+def _require_taken_out(table: Table, snapshot_id: int, coming: Mapping[str, DataFile]) -> None:
+    """Refuse files to come back that are not those which a snapshot has taken out: the list of the one before was changed since.
+
+    Raises:
+        PublicationRefused: naming them.
+    """
+    gone = taken_out(table, pinned_snapshot(table, snapshot_id))
+    if same(gone, coming.values()):
+        return
+    here = ".".join(table.name())
+    others = sorted({file.file_path for file in gone} ^ coming.keys()) or sorted(coming)
+    named = ", ".join(others[:_SHOWN]) + (f" … and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
+    raise PublicationRefused(
+        Problem(
+            f"what comes back into {here} is not what snapshot {snapshot_id} has taken out of it: {named}",
+            "what comes back are the files that were replaced, described as they were",
+            f"somebody has changed the metadata of {here} since: `backfill verify --data` says what it finds; restore the "
+            "table's metadata from a backup, or restate the scope with a new run",
+        )
+    )
 
 
 def restore(
