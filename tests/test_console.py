@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -119,6 +120,13 @@ def test_an_output_that_nobody_reads_any_more_is_no_failure_of_the_command(tmp_p
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_an_output_that_is_closed_is_no_fault_of_the_command(tmp_path: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} -m backfill_assets.cli.command config >&-"
+    environment = os.environ | {"BACKFILL_HOME": str(tmp_path)}
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, check=False, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("words", [("config",), ("config", "--json")])

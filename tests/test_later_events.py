@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from datetime import date
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+import pyarrow as arrow
 import pytest
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from test_damaged_metadata import edited
 from test_others_writing import UNDOINGS, described_anew, history
 from test_own_changes import file_of_another
@@ -21,8 +24,10 @@ from test_taking_back import (
     APRIL,
     BESIDE,
     FEBRUARY,
+    MAY,
     PUBLISHED,
     ROLLED_BACK,
+    collected,
     compacted,
     dying_at,
     published,
@@ -38,7 +43,7 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.small_table import CORRECTIONS, READINGS, rows
 from manifests.errors import PublicationRefused
-from manifests.lifecycle import PUBLISH, REINSTATE
+from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.live_files import all_files
 from resources.lakehouse.metadata import UnreadableMetadata
@@ -200,3 +205,51 @@ def test_an_id_that_stands_twice_is_named_and_nothing_is_done_by_it(history: Pla
         history.lakehouse.snapshot_id(READINGS)
     assert state(history, "run") is PUBLISHED
     assert before is not None
+
+
+@pytest.mark.parametrize(("mode", "options"), [("REPLACE_PARTITIONS", {}), ("VERSIONED", {"version": "v2"})])
+def test_a_rollback_of_what_lies_behind_a_gap_in_the_history_alarms_nobody(
+    history: Platform, mode: str, options: dict[str, Any]
+) -> None:
+    published(history, "run", mode=mode, **options)
+    for number in range(5):
+        published(history, f"may-{number}", scope=MAY, computed_by="12"[number % 2])
+    known = len(history.lakehouse.table(READINGS).snapshots())
+    collected(history)
+    assert len(history.lakehouse.table(READINGS).snapshots()) < known
+    with dying_at(history, "undoing.committed"):
+        rollback(history, "run")
+    assert verify(history).everything == []
+    mend(history)
+    assert state(history, "run") is ROLLED_BACK
+    assert verify(history).everything == []
+
+
+@pytest.mark.parametrize("action", [PUBLISH, ROLLBACK, REINSTATE])
+def test_an_interrupted_action_alarms_nobody_although_what_was_before_it_has_expired(
+    history: Platform, action: str
+) -> None:
+    validated(history, "run")
+    if action != PUBLISH:
+        publish(history, "run")
+    if action == REINSTATE:
+        rollback(history, "run")
+    appended_in_august(history)
+    expiring = history.lakehouse.snapshot_id(READINGS)
+    assert expiring is not None
+    with dying_at(history, "publishing.committed" if action == PUBLISH else "undoing.committed"):
+        publish(history, "run") if action == PUBLISH else UNDOINGS[action](history, "run")
+    assert verify(history).everything == []
+    history.lakehouse.table(READINGS).maintenance.expire_snapshots().by_id(expiring).commit()
+    assert verify(history).everything == []
+    mend(history)
+    assert state(history, "run") is (ROLLED_BACK if action == ROLLBACK else PUBLISHED)
+
+
+def appended_in_august(platform: Platform) -> None:
+    """Have another program append rows of a month that no run is about."""
+    table = platform.lakehouse.table(READINGS)
+    found = table.scan(limit=3).to_arrow()
+    place = found.schema.get_field_index("day")
+    found = found.set_column(place, found.schema.field(place), arrow.array([date(2020, 8, 5)] * len(found)))
+    commit_replacement(table, AlwaysTrue(), [], list(_dataframe_to_data_files(table.metadata, found, table.io)), {})

@@ -28,9 +28,10 @@ from backfill_assets.declarations.deliveries import Counted
 from backfill_assets.declarations.places import ROOT
 from backfill_assets.ingestion import table_loads
 from backfill_assets.ingestion.deliveries import load_delivery
-from backfill_assets.ingestion.input_files import InputFile
+from backfill_assets.ingestion.input_files import InputFile, as_json
 from backfill_assets.ingestion.own_loaders import delivered
 from backfill_assets.ingestion.table_loads import load_file, undo_load
+from backfill_assets.ingestion.typed_values import as_declared
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
 from benchmarks.small_table import serves
@@ -418,6 +419,14 @@ def test_typed_instants_beyond_what_a_run_can_reach_are_quarantined(platform: Pl
         file,
     )
     assert load_file(platform, READINGS, file).by_reason == {"read_at: not timestamptz": 3}
+
+
+def test_a_day_beyond_any_calendar_is_no_value_and_is_shown_as_its_number(capfd: pytest.CaptureFixture[str]) -> None:
+    days = pl.DataFrame({"day": pl.Series([0, 2**31 - 1, -(2**31)], dtype=pl.Int32).cast(pl.Date)})
+    shown = days.select(as_json({"day": pl.Date()})).to_series().to_list()
+    assert [json.loads(one)["day"] for one in shown] == ["1970-01-01", "2147483647", "-2147483648"]
+    assert days.select(as_declared(pl.col("day"), pl.Date(), pl.Date())).to_series().is_null().to_list() == [0, 1, 1]
+    assert "panicked" not in capfd.readouterr().err
 
 
 def test_a_file_of_other_columns_is_refused_with_every_reason_and_nothing_is_written(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
-from itertools import dropwhile
+from itertools import dropwhile, islice
 from typing import Any
 
 from pyiceberg.manifest import DataFile
@@ -21,7 +21,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.publication.change import PublishStrategy
 from backfill_assets.publication.modes import strategy_in
 from manifests.lifecycle import ACCEPT, PUBLISH, PublicationState, undone_by
-from resources.lakehouse.exchanges import same
+from resources.lakehouse.exchanges import exchanged, same
 from resources.lakehouse.facade import (
     ACTION_PROPERTY,
     EVIDENCE_PROPERTY,
@@ -30,6 +30,7 @@ from resources.lakehouse.facade import (
     SEQUENCE_PROPERTY,
     VERSION_PROPERTY,
 )
+from resources.lakehouse.lineage import ancestors
 from resources.lakehouse.snapshots import Days, Entry, Seen, days_of
 from resources.lakehouse.storage import place_of
 from resources.ledger.facade import ABANDONED
@@ -167,7 +168,7 @@ def effects(seen: Seen, target: TargetTable, day: int | None, intents: Iterable[
     named = {one.run_id for one in mine}
     found = (
         _effect(seen, target, day, snapshot, intent)
-        for snapshot in seen.lineage.values()
+        for snapshot in ancestors(seen.table)
         if _said(snapshot).get(RUN_PROPERTY) in named
         for intent in mine
     )
@@ -178,11 +179,13 @@ def _effect(seen: Seen, target: TargetTable, day: int | None, snapshot: Snapshot
     """Return what a snapshot did, if it is all that the intent's action would have done and nothing else."""
     if not _is_said_to_be(snapshot, intent) or not _is_in_time(snapshot, intent):
         return None
-    before, after = seen.live(snapshot.parent_snapshot_id), seen.live(snapshot.snapshot_id)
-    if before is None or after is None:
+    exchange, after = exchanged(seen.table, snapshot), seen.live(snapshot.snapshot_id)
+    if after is None:
         return None
-    came, gone = after.keys() - before.keys(), before.keys() - after.keys()
+    came, gone = ({place_of(file.file_path) for file in files} for files in (exchange.came, exchange.gone))
+    before = None if exchange.before is None else seen.live(snapshot.parent_snapshot_id)
     staged: Mapping[str, Mapping[str, Any]] = {}
+    going: set[str] | None
     if intent.action in {PUBLISH, ACCEPT}:
         staged, going = _published(seen, target, day, before, intent)
         if came != staged.keys() or any(not _is(after[place].file, file) for place, file in staged.items()):
@@ -194,7 +197,7 @@ def _effect(seen: Seen, target: TargetTable, day: int | None, snapshot: Snapshot
         returning, going = undone
         if came != returning.keys() or not same([after[place].file for place in came], returning.values()):
             return None
-    if gone != going:
+    if going is not None and gone != going:
         return None
     keys = frozenset(intent.changed) if seen.name == target.name else frozenset()
     return Effect(snapshot.snapshot_id, intent, frozenset(came), frozenset(gone), frozenset(after), keys, staged)
@@ -236,14 +239,19 @@ def _is_in_time(snapshot: Snapshot, intent: Intent) -> bool:
 
 
 def _published(
-    seen: Seen, target: TargetTable, day: int | None, before: Mapping[str, Entry], intent: Intent
-) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
-    """Return the staged files that a publication brings into a table, and the places of those that it takes out of it."""
+    seen: Seen, target: TargetTable, day: int | None, before: Mapping[str, Entry] | None, intent: Intent
+) -> tuple[dict[str, Mapping[str, Any]], set[str] | None]:
+    """Return the staged files that a publication brings into a table, and the places of those that it takes out of it.
+
+    None for these, where what was there before has expired: nobody knows then which they were.
+    """
     staged = "derived" if intent.strategy.is_derived(target, seen.name) else "files"
     came = {place_of(file["path"]): file for chunk in intent.chunks for file in chunk[staged]}
     named = {place_of(path) for chunk in intent.chunks for path in chunk["replaced"]}
     gone = intent.strategy.gone(target, seen.name, named)
-    return came, _in_days(seen, before, day, intent.days) if gone is None else set(gone)
+    if gone is not None:
+        return came, set(gone)
+    return came, None if before is None else _in_days(seen, before, day, intent.days)
 
 
 def _undone(
@@ -253,12 +261,14 @@ def _undone(
     if not intent.committed:
         return None
     undone = undone_by([(one["action"], one["snapshot_id"]) for one in intent.committed])
-    earlier = dropwhile(lambda one: one is not snapshot, seen.lineage.values())
+    if intent.tables(target)[0] == seen.name:  # of which the entry names the snapshot that is undone
+        earlier = [one for one in [seen.by_id.get(intent.entry["base_snapshot_id"])] if one is not None]
+    else:
+        then = dropwhile(lambda one: one.snapshot_id != snapshot.snapshot_id, ancestors(seen.table))
+        earlier = list(islice(then, 1, None))
     said = {RUN_PROPERTY: intent.run_id, ACTION_PROPERTY: undone}
-    last = next((one for one in earlier if one is not snapshot and said.items() <= _said(one).items()), None)
+    last = next((one for one in earlier if said.items() <= _said(one).items()), None)
     if last is None:
-        return None
-    if intent.tables(target)[0] == seen.name and last.snapshot_id != intent.entry["base_snapshot_id"]:
         return None
     shown, before = seen.live(last.snapshot_id), seen.live(last.parent_snapshot_id)
     if shown is None or before is None:

@@ -71,6 +71,19 @@ def test_a_head_is_kept_in_every_place_and_asked_again(
     assert dict(kept_heads([f"git:{repository}"])[0].heads) == {3: head}  # its origin has it
 
 
+def test_no_program_that_a_repository_names_is_run_to_ask_it(repository: str, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    for name, value in (
+        ("protocol.ext.allow", "always"),
+        ("remote.origin.url", f"ext::sh -c touch% {ran}"),
+        ("core.fsmonitor", f"touch {ran}"),
+    ):
+        subprocess.run(["git", "-C", repository, "config", name, value], check=True)
+    (asked,) = kept_heads([f"git:{repository}"])
+    assert "ext" in asked.trouble
+    assert not ran.exists()
+
+
 def test_a_chain_that_was_cut_or_rebuilt_does_not_extend_a_kept_head(chain: Chain, tmp_path: Path) -> None:
     keep_head([str(tmp_path)], chain.last())
     head = chain.read().head
