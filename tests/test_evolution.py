@@ -143,7 +143,7 @@ def test_a_plan_is_refused_where_table_and_model_differ_and_names_the_column(
     said = [problem.what for problem in refused.value.problems]
     assert [text.partition("column ")[2].split()[0].rstrip(",") for text in said] == ["quality", "status"]
     assert [(one.kind, one.where, one.what) for one in examine(platform)] == [
-        ("columns-differ", READINGS, "; ".join(said))
+        ("columns-differ", READINGS, what) for what in said
     ]
     other = replace(TARGET, model=ReadingWithAnotherType)
     monkeypatch.setattr(finding, "find_products", serves(Product("readings", (), (other,))))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from html import escape, unescape
@@ -33,11 +34,14 @@ from backfill_assets.publication.modes import stages_of
 from backfill_assets.publication.requirements import ATTEMPTS
 from backfill_assets.review.kept_diffs import keep_diff
 from backfill_assets.staging import executor
+from backfill_assets.ui.next_step import next_step
 from backfill_assets.ui.pages import make_pages
 from benchmarks import small_table
 from benchmarks.small_table import serves
 from manifests.errors import InputRefused, Problem, PublicationRefused
+from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
+from resources.ledger.facade import Verdict
 
 TIME = re.compile(r"<time>20\d\d-\d\d-\d\d \d\d:\d\d:\d\d</time> UTC")
 ASSET = "/assets/silver/readings"
@@ -128,6 +132,20 @@ def test_a_run_leads_to_its_asset_launch_checks_publication_and_to_the_rows_that
     next_ = shown.partition("<b>Next:</b>")[2].partition("</p>")[0]
     assert "<code>backfill exceptions doubled</code>" in next_
     assert "<code>backfill reject doubled</code>" in next_
+
+
+def test_nobody_is_sent_to_rows_that_a_gate_has_not_kept(platform: Platform) -> None:
+    planned(platform, "changed-too-much")
+    refused = Verdict("change_within_tolerance", False, "2020-02 changes by 29%", {})
+    record, chunks = platform.ledger.run("changed-too-much"), platform.ledger.chunks("changed-too-much")
+    record = replace(record, state=RunState.FAILED)
+    with mock.patch.object(type(platform.ledger.launches), "waits", return_value=None):
+        said = next_step(platform.ledger, record, chunks, [refused], ())
+        kept = replace(refused, details={"exceptions": {"rows": 3}})
+        pointed = next_step(platform.ledger, record, chunks, [kept], ())
+    assert "backfill exceptions" not in said
+    assert "see the gates below" in said
+    assert "backfill exceptions changed-too-much" in pointed
 
 
 def test_a_published_run_shows_what_it_changed_by_chunk_and_leads_to_the_whole_diff(platform: Platform) -> None:

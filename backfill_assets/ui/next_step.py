@@ -75,13 +75,19 @@ def next_step(
             what += "again. Else correct them: the change is then a new run with a manifest of its own"
         elif record.state is RunState.FAILED:
             rows, end = (f"<code>backfill {one} {escape(record.run_id)}</code>" for one in ("exceptions", "reject"))
-            what = f"see the gates below and the rows that they found ({rows}). What is computed stays; the corrected change is a "
+            what = f"see the gates below{f' and the rows that they found ({rows})' if _have_rows(verdicts) else ''}. "
+            what += "What is computed stays; the corrected change is a "
             what += f"new run with a manifest of its own, and {end} ends this one"
         return f"<p><b>Next:</b> {what}.</p>" if what else ""
     stopped = "" if waiting.stop is None else f"<p class=why><b>Stopped:</b> {escape(str(waiting.stop))}.</p>"
     what = f"its chunks {in_words(waiting.chunks)}" if waiting.chunks else "its chunks"
     command = f"<code>backfill {'run' if waiting.stop is None else 'resume'} {escape(record.run_id)}</code>"
     return f"{stopped}<p><b>Next:</b> it waits for a launch: launch {what} in Dagster, or {command}.</p>"
+
+
+def _have_rows(verdicts: Sequence[Verdict]) -> bool:
+    """Whether `backfill exceptions` has rows of a gate that has failed: those of chunks are read again, others are kept."""
+    return any(not one.passed and (one.chunk or "exceptions" in one.details) for one in verdicts)
 
 
 def _when_validated(ledger: Ledger, record: RunRecord) -> str:

@@ -22,9 +22,8 @@ def columns_that_differ(view: TableView) -> Iterator[Disagreement]:
     """Hold the columns of a table against the model that declares them: no run can be planned where they differ."""
     corrections = view.target.corrections
     model = corrections.model if corrections is not None and view.name == corrections.name else view.target.model
-    if problems := column_problems(view.table, iceberg_schema(model)):
-        what, way_out = ("; ".join(said) for said in zip(*((one.what, one.fix) for one in problems), strict=True))
-        yield Disagreement("columns-differ", view.name, what, Sure.CERTAIN, way_out)
+    for one in column_problems(view.table, iceberg_schema(model)):
+        yield Disagreement("columns-differ", view.name, one.what, Sure.CERTAIN, one.fix)
 
 
 def redirected_file_access(view: TableView) -> Iterator[Disagreement]:
