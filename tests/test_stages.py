@@ -103,6 +103,7 @@ def test_a_publication_makes_the_commits_that_its_stage_names_in_that_order(it: 
 
     with (
         mock.patch.object(Lakehouse, "replace", noting(Lakehouse.replace)),
+        mock.patch.object(Lakehouse, "exchange", noting(Lakehouse.exchange)),
         mock.patch.object(Lakehouse, "point", noting(Lakehouse.point)),
     ):
         Execution(it.platform, "run").run(Step.PUBLISH)

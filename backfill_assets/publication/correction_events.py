@@ -66,7 +66,9 @@ class AppendCorrections(TableByTable):
         if change.has_landed:
             return
         corrections = _corrections(change.target)
-        _require_not_written_by_others(change, self.files(change, corrections))
+        own = self.files(change, corrections)
+        if _are_written_by_others(change, own):
+            _require_not_written_by_others(change, own)
         for table in dict.fromkeys([change.target.name, *change.tables]):
             replaced = table == change.tables[0] == change.target.name
             change.platform.lakehouse.require_unchanged(table, self.scopes(change, table), replaced=replaced)
@@ -135,10 +137,11 @@ class ReplaceAndCorrect(AppendCorrections):
     def _coming(self, change: Change, table: str) -> list[StagedFile]:
         """Return the run's own files of corrections that may come into a table, but for those that are gone from storage; the doctor names these.
 
-        None where another program has written the run's corrections into files of its own: readers see each correction once.
+        None where another program has written as many of the run's corrections into files of its own, as one does that
+        compacts: readers see each correction once.
         """
         own = self.files(change, table)
-        if _written_by_others(change, own)[0]:
+        if _are_written_by_others(change, own):
             return []
         there = change.platform.lakehouse.in_storage(table, [file.path for file in own])
         return [file for file in own if file.path in there]
@@ -219,6 +222,16 @@ def _written_by_others(change: Change, own: Collection[StagedFile]) -> tuple[int
             )
         )
     return rows - sum(file.rows for file in own if file.path in files), files
+
+
+def _are_written_by_others(change: Change, own: Collection[StagedFile]) -> bool:
+    """Whether readers get as many of a run's corrections from others' files as are in those of its own that they do not get.
+
+    Raises:
+        EnvironmentRefused: if that cannot be told.
+    """
+    rows, files = _written_by_others(change, own)
+    return 0 < sum(file.rows for file in own if file.path not in files) <= rows
 
 
 def _require_not_written_by_others(change: Change, own: Collection[StagedFile]) -> None:
