@@ -132,6 +132,22 @@ def test_the_doctor_does_not_call_half_a_publication_nothing(
     assert differing(platform, case, expected) == {}
 
 
+@pytest.mark.parametrize("by", ["the same command", "the doctor"])
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_publication_that_the_next_lease_records_is_recorded_as_what_it_was(
+    kept: Path, platform: Platform, twin: Callable[[Case], dict[str, Any]], case: Case, by: str
+) -> None:
+    expected = twin(case)
+    kills.restore(kept)
+    assert kills._launch(kept, case, "publishing.committed", None) == -signal.SIGKILL
+    if by == "the doctor":
+        assert "publication-unrecorded" in {one.kind for one in examine(platform)}
+        assert mend(platform)[1] == []
+        assert platform.ledger.run(case.run_id).state is RunState.PUBLISHED
+    assert kills._launch(kept, case, None, None) == 0
+    assert differing(platform, case, expected) == {}
+
+
 def test_a_version_that_was_accepted_and_is_reinstated_holds_its_chunks(platform: Platform) -> None:
     case = BY_NAME["VERSIONED, accepted later"]
     STEPS[RUN](platform, case)

@@ -321,7 +321,7 @@ class NameVersionFirst(NameVersion):
         return any((one.sequence_number or 0) > since for one in shown)
 
     def is_by_name(self, change: Change, action: str) -> bool:
-        """Whether an action changes the name of a version alone: what main shows, or does not show, is so already.
+        """Whether an undoing changes the name of a version alone: what main shows, or does not show, is so already.
 
         So it is as long as the version is not accepted, but where another program has made main show it: that is taken back
         from main as well, and brought back by the name alone. One that is accepted is taken back from main, but where an earlier
@@ -344,7 +344,10 @@ class NameVersionFirst(NameVersion):
         if action == ACCEPT:
             shown = change.landed(change.target.name, PUBLISH, 1)
             return None if shown is None or not self.is_main(change) else Commit(shown.snapshot_id, 0, 0)
-        if self.is_by_name(change, action):
+        if action == PUBLISH and (published := self.shown(change)) is not None:
+            counts = change.platform.lakehouse.changed_files(change.target.name, published)
+            return Commit(published.snapshot_id, *counts)
+        if action != PUBLISH and self.is_by_name(change, action):
             named = self.named(change, self.renaming(action)[1])
             return None if named is None else Commit(named, 0, 0)
         return super().recorded_late(change, action, sequence)
