@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import StrEnum
+from itertools import pairwise
 
 from manifests.errors import InputRefused, Problem
 
@@ -96,6 +97,13 @@ def cut(chunking: Chunking, start: date, end: date) -> Iterator[Chunk]:
         if last >= end:  # the day after may be beyond the calendar
             return
         index, day = index + 1, following(chunking, day)
+
+
+def are_adjacent(keys: Sequence[str]) -> bool:
+    """Whether chunks in order have no gap between them."""
+    chunking = Chunking.MONTH if _KEY[Chunking.MONTH].fullmatch(keys[0]) else Chunking.DAY
+    firsts = [first_day(chunking, key) for key in keys]
+    return all(following(chunking, one) == after for one, after in pairwise(firsts))
 
 
 def in_words(keys: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from datetime import date
 from enum import StrEnum
 from typing import ClassVar
 
-from manifests.chunks import in_words
+from manifests.chunks import are_adjacent, in_words
 from manifests.model import Mode, PublishMode
 from manifests.plan import Plan
 
@@ -43,7 +43,7 @@ class TableCommit:
 
 @dataclass(frozen=True)
 class ComputeBatch:
-    """One Spark job: the chunks it computes into staging."""
+    """One Spark job: the chunks it computes into staging. A launch takes no gap, so that chunks with gaps take several."""
 
     step: ClassVar[Step] = Step.COMPUTE
     number: int
@@ -51,7 +51,8 @@ class ComputeBatch:
 
     def describe(self) -> str:
         """Say in one line what this stage does."""
-        return f"compute {_span(self.chunks)} into staging, in one Spark job"
+        jobs = "in one Spark job" if are_adjacent(self.chunks) else "in a Spark job for each stretch without a gap"
+        return f"compute {_span(self.chunks)} into staging, {jobs}"
 
 
 @dataclass(frozen=True)

@@ -525,6 +525,17 @@ def test_a_table_does_not_say_where_its_files_are_asked_for_and_one_that_does_is
     assert [(one.kind, name in one.what) for one in examine(platform)] == [("file-access-redirected", True)]
 
 
+def test_a_fence_of_a_lease_that_was_never_given_is_named(platform: Platform) -> None:
+    given = platform.ledger.repairs.newest_token()
+    head = platform.lakehouse.snapshot_of(READINGS)
+    assert head is not None
+    assert given > 0
+    for tag in (f"fence-{given}", f"fence-{given + 4}", "fence-²", f"fence-{'9' * 5000}"):
+        platform.lakehouse.tag(READINGS, tag, head)
+    named = [(one.kind, one.where) for one in examine(platform)]
+    assert named == [("fence-unknown", f"{READINGS} tag fence-{given + 4}")]
+
+
 @pytest.mark.parametrize("name", ["DEFAULT_SCHEME", "DEFAULT_NETLOC"])
 def test_a_table_does_not_say_where_places_without_a_scheme_are(platform: Platform, name: str) -> None:
     says(name, "s3")(platform, READINGS)

@@ -6,6 +6,8 @@ there when the catalog takes the commit. Who holds a lease is the ledger's to sa
 
 from __future__ import annotations
 
+import re
+
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement
@@ -21,7 +23,12 @@ def fence_of(token: int) -> str:
 
 def is_fence(ref: str) -> bool:
     """Tell whether a ref has the name of a fence."""
-    return ref.startswith("fence-") and ref.removeprefix("fence-").isdigit()
+    return re.fullmatch(r"fence-[0-9]{1,19}", ref) is not None
+
+
+def fenced_in(table: Table) -> set[int]:
+    """Return the tokens that a table has fences of."""
+    return {int(ref.removeprefix("fence-")) for ref in table.refs() if is_fence(ref)}
 
 
 def require_unfenced(table: Table, token: int | None) -> None:

@@ -107,6 +107,11 @@ class Repairs(Part):
         found = self._stored(LeaseRecord, sa.select(leases).where(leases.c.id == token))
         return found[0] if found else None
 
+    def newest_token(self) -> int:
+        """Return the highest fencing token that was given; 0 if none was."""
+        with self.engine.connect() as connection:
+            return connection.execute(sa.select(sa.func.max(leases.c.id))).scalar() or 0
+
     def is_given_up(self, intent: PublicationRecord) -> bool:
         """Return whether nobody is at what an intent says: its lease has ended, or the process that held it is provably dead."""
         held = None if intent.token is None else self.lease(intent.token)

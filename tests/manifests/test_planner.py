@@ -446,6 +446,25 @@ def test_a_stage_says_in_one_line_what_it_does() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("chunks", "said"),
+    [
+        (("2011-12",), "compute chunk 2011-12 into staging, in one Spark job"),
+        (("2011-12", "2012-01"), "compute 2 chunks (2011-12 to 2012-01) into staging, in one Spark job"),
+        (
+            ("2012-02-28", "2012-02-29", "2012-03-01"),
+            "compute 3 chunks (2012-02-28 to 2012-03-01) into staging, in one Spark job",
+        ),
+        (
+            ("2011-03", "2014-01"),
+            "compute 2 chunks (2011-03, 2014-01) into staging, in a Spark job for each stretch without a gap",
+        ),
+    ],
+)
+def test_a_sample_with_gaps_is_not_said_to_be_one_spark_job(chunks: tuple[str, ...], said: str) -> None:
+    assert ComputeBatch(1, chunks).describe() == said
+
+
 @unhurried
 @given(st.integers(1, 60), st.integers(1, 70))
 def test_batches_of_any_size_hold_every_chunk_once_and_in_order(days: int, size: int) -> None:

@@ -34,7 +34,12 @@ from backfill_assets.operations.doctor.publications import (
     unprotected_bases,
 )
 from backfill_assets.operations.doctor.settling import settled
-from backfill_assets.operations.doctor.tables import columns_that_differ, foreign_snapshots, redirected_file_access
+from backfill_assets.operations.doctor.tables import (
+    columns_that_differ,
+    foreign_snapshots,
+    planted_fences,
+    redirected_file_access,
+)
 from backfill_assets.operations.doctor.views import TableView, is_at_it, legible_runs
 from manifests.errors import InputRefused
 from manifests.lifecycle import RunState
@@ -138,6 +143,7 @@ def _examine_target(
         yield from _as_far_as_possible(platform, name, partial(foreign_snapshots, views[name]))
         yield from columns_that_differ(views[name])
         yield from redirected_file_access(views[name])
+        yield from planted_fences(views[name])
     open_ends: list[Disagreement] = []
     for record in runs:
         if record.was_planned_anew:

@@ -14,6 +14,7 @@ from backfill_assets.operations.doctor.views import TableView, properties_of
 from manifests.text import visible
 from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import RUN_PROPERTY
+from resources.lakehouse.fences import fence_of, fenced_in
 from resources.lakehouse.metadata import committed_at
 from resources.lakehouse.snapshots import redirected_access
 
@@ -36,6 +37,21 @@ def redirected_file_access(view: TableView) -> Iterator[Disagreement]:
             "read other bytes, or run other code; this project goes by the catalog's properties alone",
             Sure.CERTAIN,
             "find out who has set them, put what is meant into the properties of the catalog, and remove them from the table",
+        )
+
+
+def planted_fences(view: TableView) -> Iterator[Disagreement]:
+    """Find fences of leases that the ledger has never given: they will keep out whoever gets the lease of that number."""
+    given = view.platform.ledger.repairs.newest_token()
+    for token in sorted(fenced_in(view.table)):
+        if token <= given:
+            continue
+        yield Disagreement(
+            "fence-unknown",
+            f"{view.name} tag {fence_of(token)}",
+            f"it fences lease {token}, which this ledger has not given yet: the publisher who gets that lease will be kept out",
+            Sure.CERTAIN,
+            "restore the ledger that has given it; or, once no process of another ledger can still be at the table, remove the tag",
         )
 
 
