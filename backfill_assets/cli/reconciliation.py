@@ -188,7 +188,7 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
                 Problem(
                     f"gate {gate} of '{run_id}' has no exceptions",
                     f"exceptions are kept of {', '.join(names) or 'no gate of this run'}",
-                    "see `backfill status` for the gates and what they found",
+                    f"see `backfill status {run_id}` for the gates and what they found",
                 )
             )
         wanted = {name: one for name, one in kept.items() if gate in {None, name}}

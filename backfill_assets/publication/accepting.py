@@ -108,7 +108,7 @@ def _with_version(platform: Platform, run_id: str) -> RunRecord:
             Problem(
                 f"run '{run_id}' is {record.state} with acceptance {record.plan.acceptance or 'on publication'}",
                 "a PUBLISHED run of publishMode VERSIONED and acceptance LATER is accepted",
-                "see `backfill status`",
+                f"see `backfill status {run_id}`",
             )
         )
     return record

@@ -52,7 +52,7 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
             Problem(
                 f"run '{run_id}' is {record.state}{why}",
                 "only a VALIDATED run is published",
-                "see `backfill status` for what it waits for",
+                f"see `backfill status {run_id}` for what it waits for",
             )
         )
     if not plan.publishes:
@@ -77,7 +77,7 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
             Problem(
                 f"no approval of plan {record.plan_hash} is on record",
                 "a plan is approved before it runs",
-                "have it approved",
+                f"`backfill approve {run_id}`, by somebody whom the policy lets",
             )
         )
     problems += _gate_problems(platform, run_id, plan, chunks)
@@ -116,7 +116,7 @@ def require_unchanged_since(change: Change, action: str, after: int) -> None:
             Problem(
                 f"run '{change.record.run_id}' was changed {len(done) - after} time(s) since the {action} was decided: {since}",
                 "a decision is about what a run was when it was decided, and undoes no newer one",
-                "see `backfill status`, and decide again",
+                f"see `backfill status {change.record.run_id}`, and decide again",
             )
         )
 
@@ -185,7 +185,7 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
             Problem(
                 f"{len(open_chunks)} chunk(s) have not passed their gate: {in_words(open_chunks)}",
                 "every planned chunk is staged and has passed",
-                "run or repair them",
+                f"`backfill run {run_id}` computes and gates what is left; `backfill status {run_id}` says what failed, and why",
             )
         )
     missing = [gate for gate in plan.gates if ("", gate) not in verdicts]
@@ -206,14 +206,18 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
         )
     if missing:
         problems.append(
-            Problem(f"no verdict of {', '.join(missing)}", "every run-level gate has judged", "run the gates")
+            Problem(
+                f"no verdict of {', '.join(missing)}",
+                "every run-level gate has judged",
+                f"`backfill run {run_id}` runs the gates",
+            )
         )
     if failed:
         problems.append(
             Problem(
                 f"not passed: {', '.join(failed)}",
                 "every run-level gate passes",
-                "see `backfill status` for the rows that disagree",
+                f"`backfill status {run_id}` says what each found; `backfill exceptions {run_id}` lists the rows, where it keeps them",
             )
         )
     return problems

@@ -179,7 +179,7 @@ class TableByTable:
             Problem(
                 f"run '{change.record.run_id}' is accepted with its publication",
                 "what is accepted later was published under a name first",
-                "see `backfill status`",
+                f"see `backfill status {change.record.run_id}`",
             )
         )
 

@@ -51,7 +51,7 @@ def rollback(platform: Platform, run_id: str, *, after: int | None = None) -> Pu
     if record.state is RunState.ROLLED_BACK:
         return already_done(platform, record, {ROLLBACK})
     if record.state is not RunState.PUBLISHED:
-        way_out = "see `backfill status`"
+        way_out = f"see `backfill status {run_id}`"
         if record.state is RunState.SUPERSEDED:
             holders = platform.ledger.accepted(record.target, [chunk.key for chunk in record.plan.chunks])
             later = sorted(set(holders.values()))
@@ -101,7 +101,9 @@ def reinstate(platform: Platform, run_id: str, *, after: int | None = None) -> P
     if record.state is not RunState.ROLLED_BACK:
         raise PublicationRefused(
             Problem(
-                f"run '{run_id}' is {record.state}", "only a ROLLED_BACK run is reinstated", "see `backfill status`"
+                f"run '{run_id}' is {record.state}",
+                "only a ROLLED_BACK run is reinstated",
+                f"see `backfill status {run_id}`",
             )
         )
     with publishing_lease(platform, record, REINSTATE) as lease:
@@ -139,7 +141,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease, after: 
             Problem(
                 f"run '{change.record.run_id}' is {change.record.state} by now",
                 f"a {action} starts from {wanted}",
-                "see `backfill status`",
+                f"see `backfill status {change.record.run_id}`",
             )
         )
     run_id, ledger = change.record.run_id, platform.ledger
