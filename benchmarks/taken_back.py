@@ -359,6 +359,7 @@ MENDS = (
                 "bases = {plan.base_snapshot_id for plan in self.plans.values()} - {approved, None}",
                 "bases = {self.plan.base_snapshot_id} - {approved, None}",
             ),
+            Edit(REPLACEMENTS, "    _require_taken_out(table, from_snapshot_id, wanted.coming)\n", ""),
         ),
     ),
     Mend(
@@ -372,6 +373,7 @@ MENDS = (
                 "            is_done = last_committed(platform, run_id, {ACCEPT}) is not None\n",
                 "            is_done = False\n",
             ),
+            Edit(ACCEPTING, "    require_unchanged_since(change, ACCEPT, after)\n", ""),
             Edit(
                 PUBLICATIONS,
                 "            recorded = _is_accepted(connection, run_id)\n",

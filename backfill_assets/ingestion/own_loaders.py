@@ -46,7 +46,9 @@ def delivered(loader: str, make: Callable[[], Any]) -> Delivery:
             if not isinstance(text, str) or not text.strip():  # two deliveries without an id would be one and the same
                 raise TypeError(f"the {name} of a {type(delivery).__name__} is {text!r}, and no text")
             if any("\ud800" <= letter <= "\udfff" for letter in text):
-                raise TypeError(f"the {name} of a {type(delivery).__name__} is {ascii(text)[:_SHOWN]}: half a character, no text")
+                raise TypeError(
+                    f"the {name} of a {type(delivery).__name__} is {ascii(text)[:_SHOWN]}: half a character, no text"
+                )
         return _OfALoader(loader, delivery, **named)
 
 

@@ -45,9 +45,11 @@ def end_unpublished(platform: Platform, run_id: str, end: Callable[[RunState, in
         LeaseHeld: if it is being published just now.
         LeaseLost: if this process was paused for so long that somebody else has taken the scope over.
         PublicationRefused: if its publication has landed and was not recorded: readers have seen it.
+        StateMoved: if another run of its days has something left open that cannot be recorded.
     """
     while True:  # each turn follows a step that somebody else took with the run
         record = platform.ledger.run(run_id)
+        looked_at = record.updated_at
         faults.reach("ending.looked")
         try:
             if record.state is not RunState.VALIDATED or not record.plan.publishes:
@@ -60,7 +62,8 @@ def end_unpublished(platform: Platform, run_id: str, end: Callable[[RunState, in
                 faults.reach("ending.leased")
                 return end(record.state, lease.token)
         except StateMoved:
-            continue
+            if platform.ledger.run(run_id).updated_at == looked_at:
+                raise  # it was another run of these days that could not be recorded: no turn would change that
 
 
 def _require_unseen(change: Change) -> None:
