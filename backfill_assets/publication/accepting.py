@@ -24,6 +24,7 @@ from backfill_assets.publication.conflicts import require_bases
 from backfill_assets.publication.leasing import leases_of, publishing_lease
 from backfill_assets.publication.modes import change_of, strategy_of
 from backfill_assets.publication.requirements import (
+    require_ledger_as_new,
     require_newest,
     require_no_staged_row_erased,
     require_unchanged_since,
@@ -57,17 +58,20 @@ def accept(platform: Platform, run_id: str, *, after: int | None = None) -> Publ
             done = None if is_done else _accept(platform, record, lease, after)
     if done is None:
         return already_done(platform, record, {ACCEPT})
-    tell_the_world(platform, record, done, ACCEPT, changes_on_record(platform, run_id))
-    return done
+    accepted, number = done
+    tell_the_world(platform, record, accepted, ACCEPT, number)
+    return accepted
 
 
-def _accept(platform: Platform, record: RunRecord, lease: Lease, after: int) -> Published:
+def _accept(platform: Platform, record: RunRecord, lease: Lease, after: int) -> tuple[Published, int]:
+    """Accept a version and record it; return the number of this change of the run, too."""
     run_id = record.run_id
     change = change_of(platform, record, platform.ledger.chunks(run_id), lease.token)
     require_unchanged_since(change, ACCEPT, after)
     root = platform.evidence.verify(run_id, bundle_in_use(platform, run_id))
     require_unharmed(platform, run_id)
     number = len(change.committed) + 1
+    require_ledger_as_new(change, number)
     held_against = platform.policy.hash
     if landed := change.strategy.recorded_late(change, ACCEPT, number):
         require_newest(change, landed)
@@ -91,7 +95,7 @@ def _accept(platform: Platform, record: RunRecord, lease: Lease, after: int) -> 
         raise
     faults.reach("accepting.committed")
     platform.ledger.accept_version(run_id, entry, snapshot_id=commit.snapshot_id, actor=operator())
-    return Published(run_id, commit.snapshot_id, base, 0, 0, root, new=True)
+    return Published(run_id, commit.snapshot_id, base, 0, 0, root, new=True), number
 
 
 def may_be_accepted(platform: Platform, run_id: str) -> bool:

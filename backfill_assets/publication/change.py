@@ -34,6 +34,7 @@ from resources.lakehouse.facade import (
     Scope,
 )
 from resources.lakehouse.lineage import amended_base_tag, base_tag
+from resources.lakehouse.metadata import count_said
 from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord
 
 MAIN = "main"
@@ -273,6 +274,13 @@ class Change:
             return None
         return Commit(snapshot.snapshot_id, *self.platform.lakehouse.changed_files(table, snapshot))
 
+    def number_of_last(self, table: str, action: str) -> int:
+        """Return the number that the newest snapshot of an action of the run says of itself in a table's main; 0 without one."""
+        snapshot = self.last(table, action)
+        if snapshot is None:
+            return 0
+        return count_said(self.platform.lakehouse.table(table), snapshot, SEQUENCE_PROPERTY) or 0
+
     def shown_by(self, table: str, action: str) -> Snapshot | None:
         """Return the newest rollback or reinstatement of the run in a table's main, by what it has done."""
         return self._found(table, action, None, MAIN, in_part=False)
@@ -322,7 +330,8 @@ class Change:
             return True  # what was there before it nobody knows any more
         if not brings:
             return rest.isdisjoint(exchange.before)
-        return self.platform.lakehouse.in_storage(table, sorted(rest)) <= exchange.before
+        left = [file for file in self.strategy.files(self, table) if file.path in rest]
+        return self.platform.lakehouse.as_gated(table, left) <= exchange.before
 
     def scopes(self, keys: Iterable[str], bases: Mapping[str, int | None]) -> list[tuple[Scope, int | None]]:
         """Return the days of chunks, each stretch with the snapshot whose files it must still hold."""

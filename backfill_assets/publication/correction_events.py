@@ -7,6 +7,7 @@ Corrections only come and go as the run's own files; they never replace those of
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.publication.change import Change, Options
@@ -120,7 +121,7 @@ class ReplaceAndCorrect(AppendCorrections):
         """Put the staged files into a table.
 
         Once the target has changed, what others add to the corrections is no reason any more to leave them out. Files of them
-        that are gone by then are left to people: nobody could publish into these days before the change is recorded.
+        that are gone or damaged by then are left to people: nobody could publish into these days before the change is recorded.
         """
         if table == change.tables[0]:
             return super().commit_to(change, table, root)
@@ -132,10 +133,11 @@ class ReplaceAndCorrect(AppendCorrections):
             at_snapshot_id=None,
             properties=change.properties(PUBLISH, 1, root),
             token=change.token,
+            landed=partial(self.landed, change, table, PUBLISH, 1),
         )
 
     def _coming(self, change: Change, table: str) -> list[StagedFile]:
-        """Return the run's own files of corrections that may come into a table, but for those that are gone from storage; the doctor names these.
+        """Return the run's own files of corrections that may come into a table, but for those that are gone or damaged; the doctor names these.
 
         None where another program has written as many of the run's corrections into files of its own, as one does that
         compacts: readers see each correction once.
@@ -143,8 +145,8 @@ class ReplaceAndCorrect(AppendCorrections):
         own = self.files(change, table)
         if _are_written_by_others(change, own):
             return []
-        there = change.platform.lakehouse.in_storage(table, [file.path for file in own])
-        return [file for file in own if file.path in there]
+        usable = change.platform.lakehouse.as_gated(table, own)
+        return [file for file in own if file.path in usable]
 
     def take_announcement_back(self, change: Change) -> None:
         """Take back corrections of a change that the target never got; without them, change nothing.
@@ -202,6 +204,7 @@ class ReplaceAndCorrect(AppendCorrections):
             at_snapshot_id=None if last is None else last.parent_snapshot_id,
             properties=change.properties(action, sequence, root),
             token=change.token,
+            landed=partial(self.landed, change, table, action, sequence),
         )
 
 

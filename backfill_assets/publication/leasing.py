@@ -15,6 +15,7 @@ from backfill_assets import faults
 from backfill_assets.installation import Platform
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of, strategy_of
+from backfill_assets.publication.requirements import require_ledger_as_new
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, undone_by
 from resources.lakehouse.facade import Commit
@@ -41,16 +42,19 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
     lease = leases.acquire(record.target, *_days(record, action), record.run_id, action)
     faults.reach("leasing.taken")
     with _released_unless_fenced(leases, lease):
-        for token, loser in zip(lease.lost, lease.losers, strict=True):
-            is_run = loser != COLLECTION and platform.ledger.find(loser) is not None
-            theirs = _tables_of(platform, loser) if is_run else _tables(platform, record.target)
-            for table in {*_tables_of(platform, record.run_id), *theirs}:
-                platform.lakehouse.fence(table, token)
+        _fence(platform, lease)
         faults.reach("leasing.fenced")
         leases.fenced(lease.lost)
     with _given_back(leases, lease):
         _record_interrupted(platform, record, action, lease)
         yield lease
+
+
+def _fence(platform: Platform, lease: Lease) -> None:
+    """Fence the leases that one took over, in every table of the target: their holders may be completing any run's change."""
+    for table in _tables(platform, lease.target) if lease.lost else ():
+        for token in lease.lost:
+            platform.lakehouse.fence(table, token)
 
 
 @contextmanager
@@ -96,9 +100,7 @@ def collecting_lease(platform: Platform, target: str) -> Iterator[Lease]:
     leases = leases_of(platform)
     lease = leases.acquire(target, date.min, date.max, COLLECTION, "collect")
     with _released_unless_fenced(leases, lease):
-        for token in lease.lost:
-            for table in _tables(platform, target):
-                platform.lakehouse.fence(table, token)
+        _fence(platform, lease)
         leases.fenced(lease.lost)
     with _given_back(leases, lease):
         yield lease
@@ -109,11 +111,6 @@ def _tables(platform: Platform, target: str) -> list[str]:
     declared = platform.products.target(target)
     corrections = [] if declared.corrections is None else [declared.corrections.name]
     return [name for name in (target, *corrections, declared.changes) if platform.lakehouse.exists(name)]
-
-
-def _tables_of(platform: Platform, run_id: str) -> list[str]:
-    record = platform.ledger.run(run_id)
-    return strategy_of(record.plan).tables(platform.products.target(record.target))
 
 
 def leases_of(platform: Platform) -> Leases:
@@ -172,6 +169,7 @@ def brought_to_an_end(platform: Platform, change: Change, action: str) -> Commit
     number = 1 if action == PUBLISH else len(done) + 1
     if action == PUBLISH:
         strategy.take_announcement_back(change)
+    require_ledger_as_new(change, number)
     if not strategy.is_half_done(change, action, number):
         return strategy.recorded_late(change, action, number)
     root = next(one.evidence_root for one in reversed(entries) if one.action == action)

@@ -31,6 +31,7 @@ from backfill_assets.publication.leasing import leases_of, publishing_lease
 from backfill_assets.publication.modes import change_of, strategy_of
 from backfill_assets.publication.requirements import (
     policy_problems,
+    require_ledger_as_new,
     require_no_staged_row_erased,
     require_predecessor,
     require_publishable,
@@ -85,6 +86,7 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
     if other := shown_by_others(change):
         raise PublicationRefused(other)
     has_landed = change.has_landed
+    require_ledger_as_new(change, 1)
     # what has landed is put on record, whatever the policy says today
     held_against = "" if has_landed else _require_free(platform, change, lease)
     root = _seal(platform, change)

@@ -23,7 +23,7 @@ from manifests.errors import (
     Refused,
     StateMoved,
 )
-from manifests.lifecycle import PUBLISH, DecisionKind, RunState
+from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, DecisionKind, RunState
 from manifests.model import OnConflict
 from manifests.plan import Plan
 from manifests.policy import Role
@@ -117,6 +117,26 @@ def require_unchanged_since(change: Change, action: str, after: int) -> None:
                 f"run '{change.record.run_id}' was changed {len(done) - after} time(s) since the {action} was decided: {since}",
                 "a decision is about what a run was when it was decided, and undoes no newer one",
                 f"see `backfill status {change.record.run_id}`, and decide again",
+            )
+        )
+
+
+def require_ledger_as_new(change: Change, number: int) -> None:
+    """Refuse what would be a run's `number`th change where its table shows a later one: the ledger is older than the table.
+
+    Raises:
+        PublicationRefused: naming the later change.
+    """
+    run_id, table = change.record.run_id, change.tables[0]
+    for action in (ROLLBACK, REINSTATE):
+        if change.number_of_last(table, action) <= number or (later := change.shown_by(table, action)) is None:
+            continue
+        raise PublicationRefused(
+            Problem(
+                f"snapshot {later.snapshot_id} of {table} is the {action} of '{run_id}', and the ledger does not have it: the "
+                "ledger is older than the table",
+                "what a run has done is on record before it does anything more",
+                "restore the newest ledger; `backfill doctor` names what it lacks",
             )
         )
 

@@ -25,7 +25,7 @@ from backfill_assets.publication.announcements import (
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.leasing import held, leases_of, publishing_lease, put_on_record
 from backfill_assets.publication.modes import change_of
-from backfill_assets.publication.requirements import require_unchanged_since
+from backfill_assets.publication.requirements import require_ledger_as_new, require_unchanged_since
 from manifests.chunks import in_words
 from manifests.errors import InputRefused, LeaseLost, Problem, PublicationRefused, TransitionRefused
 from manifests.lifecycle import REINSTATE, ROLLBACK, RunState, undone_by
@@ -151,6 +151,7 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease, after: 
     if not done_before:
         raise not_on_record(change.record)
     require_unchanged_since(change, action, after)
+    require_ledger_as_new(change, len(done_before) + 1)
     last = done_before[-1]
     undone = undone_by([one.change for one in done_before])
     entry = _set_out_to_undo(platform, change, action, lease, root)

@@ -7,7 +7,8 @@ read it. Files that a snapshot has already are `live_files`'s; whole contents ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -179,6 +180,20 @@ def require_gated_bytes(table: Table, staged: Sequence[StagedFile]) -> None:
     """
     _require_same_footers(staged, footers_of(table, [file.path for file in staged]))
     require_gated_contents(table, staged)
+
+
+def as_gated(table: Table, staged: Iterable[StagedFile]) -> frozenset[str]:
+    """Return the paths of those staged files that are there, with the contents that were gated.
+
+    Raises:
+        EnvironmentRefused: if one could not be read just now.
+    """
+    found = set()
+    for file in staged:
+        with suppress(PublicationRefused):
+            require_gated_bytes(table, [file])
+            found.add(file.path)
+    return frozenset(found)
 
 
 def _require_as_staged(staged: Sequence[StagedFile], described: Sequence[DataFile]) -> None:

@@ -272,9 +272,13 @@ class Lakehouse(Tables):
         """Return how many rows a table has, and at most `limit` of them."""
         return reads.some_rows(self.table(name), limit)
 
-    def in_storage(self, name: str, paths: Sequence[str]) -> frozenset[str]:
-        """Return those of some files of a table that are there."""
-        return reads.in_storage(self.table(name), paths)
+    def as_gated(self, name: str, staged: Iterable[StagedFile]) -> frozenset[str]:
+        """Return the paths of those staged files that are there, with the contents that were gated.
+
+        Raises:
+            EnvironmentRefused: if one could not be read just now.
+        """
+        return data_files.as_gated(self.table(name), staged)
 
     def rows_of_run(self, name: str, run_id: str) -> tuple[int | None, list[str]]:
         """Return how many rows of a run a table shows, and the files that they may be in; None where one cannot be read."""
@@ -389,11 +393,13 @@ class Lakehouse(Tables):
         at_snapshot_id: int | None,
         properties: Mapping[str, str],
         token: int | None = None,
+        landed: Callable[[], Commit | None] = lambda: None,
     ) -> Commit:
         """Take files out of scopes, and bring others back as they were at a snapshot, whatever else is in the scopes by now.
 
         What is to go and is not there any more has gone. What comes back of a snapshot that has expired is made of the file
-        itself, which must be as it was gated. One snapshot is made, even where nothing is left to go or to come.
+        itself, which must be as it was gated. One snapshot is made, even where nothing is left to go or to come; none where
+        `landed` says that another process has made it.
 
         Raises:
             LeaseLost: if the token is fenced.
@@ -408,6 +414,7 @@ class Lakehouse(Tables):
             at_snapshot_id=at_snapshot_id,
             properties=properties,
             token=token,
+            landed=landed,
         )
 
     def put_rows(

@@ -6,7 +6,6 @@ that need no data file are `lookups`'s; how the files of a snapshot are listed i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,12 +119,6 @@ def some_rows(table: Table, limit: int) -> tuple[int, list[dict[str, Any]]]:
     with readable_rows(table):
         rows: list[dict[str, Any]] = table.scan(limit=limit).to_arrow().to_pylist()
         return table.scan().count(), rows
-
-
-def in_storage(table: Table, paths: Sequence[str]) -> frozenset[str]:
-    """Return those of some files that are there, whatever is in them."""
-    there = ask_each(lambda path: table.io.new_input(path).exists(), paths)
-    return frozenset(path for path, is_there in zip(paths, there, strict=True) if is_there)
 
 
 def rows_of_run(table: Table, run_id: str) -> tuple[int | None, list[str]]:

@@ -7,7 +7,7 @@ Put here which files go, come back and must be there, publication by publication
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -215,6 +215,7 @@ def exchange(
     at_snapshot_id: int | None,
     properties: Mapping[str, str],
     token: int | None = None,
+    landed: Callable[[], Commit | None] = lambda: None,
 ) -> Commit:
     """Take files that are there out of scopes, and bring others back as they were at a snapshot; see `Lakehouse.exchange`."""
     wanted = {file.path: file for file in coming}
@@ -224,6 +225,8 @@ def exchange(
         require_unfenced(table, token)
         current = table.current_snapshot()
         present = {file.file_path: file for scope in scopes for file in files_in(table, current, scope)}
+        if (done := landed()) is not None:  # asked after that look: what lands from here on makes the commit fail
+            return done
         known = at_snapshot_id if at_snapshot_id and table.snapshot_by_id(at_snapshot_id) else None
         then = {file.file_path: file for scope in scopes for file in files_at(table, known, scope)}
         old = [present[path] for path in sorted(going & present.keys())]

@@ -39,8 +39,7 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 class Lease:
     """The right to publish into days of a target, both inclusive.
 
-    `lost` are the tokens of leases whose scope this one took over, `losers` the runs that held them: they must be fenced
-    before anything is published.
+    `lost` are the tokens of leases whose scope this one took over: they must be fenced before anything is published.
     """
 
     token: int
@@ -50,7 +49,6 @@ class Lease:
     run_id: str
     action: str
     lost: tuple[int, ...]
-    losers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,7 @@ class Leases:
             held = [one for one in holders if one.expires_at > at and not _is_gone(one)]
             if held:
                 raise LeaseHeld(_held(one) for one in held)
-            taken = dict(sorted({**ended, **{one.id: one.run_id for one in holders}}.items()))
-            lost, losers = tuple(taken), tuple(taken.values())
+            lost = tuple(sorted({*ended, *(one.id for one in holders)}))
             connection.execute(
                 leases.update()
                 .where(leases.c.id.in_(lost), leases.c.ended_at.is_(None))
@@ -120,7 +117,7 @@ class Leases:
                 )
             )
             assert result.inserted_primary_key is not None
-            return Lease(int(result.inserted_primary_key[0]), target, start, end, run_id, action, lost, losers)
+            return Lease(int(result.inserted_primary_key[0]), target, start, end, run_id, action, lost)
 
     def fenced(self, tokens: Iterable[int]) -> None:
         """Record that lost leases are fenced in their target."""
@@ -204,24 +201,22 @@ def _open(connection: sa.Connection, target: str) -> list[sa.Row[Any]]:
     return found
 
 
-def _lost(connection: sa.Connection, target: str, start: date, end: date) -> dict[int, str]:
-    """Return the leases of these days that ended lost, each with the run that held it; empty where that cannot be read.
+def _lost(connection: sa.Connection, target: str, start: date, end: date) -> list[int]:
+    """Return the tokens of leases of these days that ended lost.
 
     One whose days cannot be read may be of these: a fence more does no harm.
     """
     ended = sa.select(leases.c.id).where(
         leases.c.target == target, leases.c.ended_at.is_not(None), leases.c.ended_how == LOST
     )
-    found = {}
+    found = []
     for token in connection.execute(ended).scalars().all():
         mine = leases.c.id == token
         with suppress(IllegibleRow):
             days = connection.execute(sa.select(leases.c.start_day, leases.c.end_day).where(mine)).one()
             if days.start_day > end or days.end_day < start:
                 continue
-        found[token] = ""
-        with suppress(IllegibleRow):
-            found[token] = str(connection.execute(sa.select(leases.c.run_id).where(mine)).scalar_one())
+        found.append(token)
     return found
 
 

@@ -22,9 +22,9 @@ from backfill_assets.publication.modes import change_of
 from backfill_assets.publication.recording import close_intent, protect_bases, record_landed
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW, RunState
+from resources.lakehouse.exchanges import exchanged
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.lakehouse.lineage import withdrawn
-from resources.lakehouse.lookups import changed_by
 from resources.lakehouse.metadata import count_said
 from resources.lakehouse.reads import rows_of_run
 from resources.ledger.facade import BEFORE, PublicationRecord, RunRecord
@@ -56,14 +56,17 @@ def publications_off_the_record(views: Mapping[str, TableView], record: RunRecor
         other = _landed(views[table], record, change, recorded, intended)
         if other is not None and other.number > max(len(recorded), landed.number if landed else 0):
             view, landed = views[table], other
-    if landed is not None and landed.number > len(recorded):
+    lacking = 0 if landed is None else landed.number - len(recorded)
+    if landed is not None and lacking > 1:
+        yield _ledger_behind(view, record, landed, len(recorded))
+    elif landed is not None and lacking == 1:
         held, begun = view.at_it.get(record.run_id), change.has_begun(landed.action)
         yield _unrecorded(view, record, landed, begun=begun) if held is None else _under_way(view, record, landed, held)
     elif landed is None and recorded and record.state is RunState.PUBLISHED:
         yield _not_in_history(view, record, recorded[-1].snapshot)
     for entry in entries:
-        healed_first = landed is not None and landed.number > len(recorded) and landed.action == entry.action
-        if entry.is_intent and not healed_first:
+        is_told = lacking > 1 or (lacking == 1 and landed is not None and landed.action == entry.action)
+        if entry.is_intent and not is_told:
             later = [one for one in recorded if one.action == entry.action and one.id > entry.id]
             yield _open_intent(platform, record, entry, later[:1])
 
@@ -115,6 +118,17 @@ def _not_in_history(view: TableView, record: RunRecord, snapshot_id: int) -> Dis
         what += ": a collection of garbage has removed it, as policy allows of a run that others have superseded"
         fix = "its rows are what readers see, and nothing is lost; to take them back restate its scope with a new run"
     return Disagreement("publication-not-in-history", record.run_id, what, Sure.CERTAIN, fix)
+
+
+def _ledger_behind(view: TableView, record: RunRecord, landed: _Landed, recorded: int) -> Disagreement:
+    return Disagreement(
+        "publication-unrecorded",
+        record.run_id,
+        f"snapshot {landed.snapshot.snapshot_id} of {view.name} is its {landed.action}, its change number {landed.number}, and "
+        f"the ledger has {recorded}: the ledger is older than the table",
+        Sure.CERTAIN,
+        "restore the newest ledger: until then nothing of this run is recorded, published or taken back",
+    )
 
 
 def _unrecorded(view: TableView, record: RunRecord, landed: _Landed, *, begun: bool) -> Disagreement:
@@ -264,7 +278,7 @@ def corrections_left(views: Mapping[str, TableView], record: RunRecord) -> Itera
 
 
 def corrections_missing(views: Mapping[str, TableView], record: RunRecord) -> Iterator[Disagreement]:
-    """Find corrections of a published run that were gone from storage when its change was completed without them."""
+    """Find corrections of a published run that were gone or damaged when its change was completed without them."""
     platform = next(iter(views.values())).platform
     change = change_of(platform, record, platform.ledger.chunks(record.run_id))
     *_, table = change.tables
@@ -275,14 +289,15 @@ def corrections_missing(views: Mapping[str, TableView], record: RunRecord) -> It
         said = properties_of(snapshot)
         if said.get(RUN_PROPERTY) != record.run_id or said.get(ACTION_PROPERTY) not in {PUBLISH, REINSTATE}:
             continue
-        if missing := sorted(own - changed_by(view.table, snapshot)[0]):
+        exchange = exchanged(view.table, snapshot)
+        if missing := sorted(own - {file.file_path for file in exchange.came} - (exchange.before or frozenset())):
             yield Disagreement(
                 "corrections-missing",
                 record.run_id,
-                f"{len(missing)} file(s) of its corrections were gone when its {said[ACTION_PROPERTY]} was brought to an end, and "
+                f"{len(missing)} file(s) of its corrections were gone or damaged when its {said[ACTION_PROPERTY]} was brought to an end, and "
                 f"are not in {table}: {some(missing)}",
                 Sure.CERTAIN,
-                "find out what removes staged files; take the run back, and restate its scope with a new run",
+                "find out what removes or changes staged files; take the run back, and restate its scope with a new run",
             )
         return
 
