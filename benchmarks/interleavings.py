@@ -1,6 +1,6 @@
 """Interleavings: one actor is stopped anywhere while another one acts to the end; then it goes on, or has died there.
 
-    python benchmarks/interleavings.py [--schedules 20000] [--seed 1] [--processes 2] [--only TEXT]
+    python benchmarks/interleavings.py [--schedules 20000] [--seed 1] [--processes 2] [--only TEXT] [--places N]
 
 Anywhere: at each named point of `faults`, and before each transaction of the ledger and each look at or commit to the
 catalog, which is all that processes share. An actor publishes, prepares, judges, rolls back, reinstates, accepts, cancels,
@@ -887,8 +887,8 @@ PAUSED, EXPIRED, DIES = "paused", "paused beyond its lease", "dies"
 FATES = ("landed", "late", "never")
 
 
-def draw(site: Site, chance: random.Random, only: str = "") -> Schedule:
-    """Draw a schedule; build the state that it begins in, if nothing has begun there yet."""
+def draw(site: Site, chance: random.Random, only: str = "", places: int = 0) -> Schedule:
+    """Draw a schedule; build the state that it begins in, if nothing has begun there yet. `places`: stop in the first ones only."""
     while True:
         case = chance.choice(CASES)
         state = chance.choice(list(STATES))
@@ -905,7 +905,10 @@ def draw(site: Site, chance: random.Random, only: str = "") -> Schedule:
             return Schedule(case, state, first, second, at, how, "commit without an answer")
         if not passed:
             continue
-        at, how = chance.randrange(len(passed)), chance.choice((PAUSED, EXPIRED, EXPIRED, DIES))
+        at, how = (
+            chance.randrange(min(len(passed), places or len(passed))),
+            chance.choice((PAUSED, EXPIRED, EXPIRED, DIES)),
+        )
         return Schedule(case, state, first, second, at, how, passed[at])
 
 
@@ -1183,13 +1186,18 @@ class _InTurn(Executor):
 
 
 def campaign(
-    folder: Path, schedules: int, seed: int, only: str = "", say: Callable[[Tally, Sequence[str]], None] | None = None
+    folder: Path,
+    schedules: int,
+    seed: int,
+    only: str = "",
+    places: int = 0,
+    say: Callable[[Tally, Sequence[str]], None] | None = None,
 ) -> Tally:
     """Draw and play schedules."""
     chance, tally, site = random.Random(seed), Tally(), Site(folder)
     with staged_world():
         for number in range(schedules):
-            schedule = draw(site, chance, only)
+            schedule = draw(site, chance, only, places)
             found = play(site, schedule)
             tally.played[schedule.state] += 1
             tally.boundaries[schedule.where] += 1
@@ -1200,22 +1208,22 @@ def campaign(
     return tally
 
 
-def _campaign_told(folder: Path, schedules: int, seed: int, only: str, told: Any) -> None:
+def _campaign_told(folder: Path, schedules: int, seed: int, only: str, places: int, told: Any) -> None:
     def say(tally: Tally, wrong: Sequence[str]) -> None:
         lines = [*wrong, f"seed {seed}: {tally.played.total()} played, {len(tally.wrong)} wrong"]
         print("\n".join(lines), flush=True)
 
-    told.put(campaign(folder, schedules, seed, only, say))
+    told.put(campaign(folder, schedules, seed, only, places, say))
 
 
-def campaigns(folder: Path, schedules: int, seed: int, processes: int, only: str) -> Tally:
+def campaigns(folder: Path, schedules: int, seed: int, processes: int, only: str, places: int) -> Tally:
     """Have campaigns beside one another, each with an installation and a seed of its own."""
     context = multiprocessing.get_context("spawn")
     told, started = context.Queue(), []
     for number in range(processes):
         share = schedules // processes + (number < schedules % processes)
         (folder / str(number)).mkdir()
-        arguments = (folder / str(number), share, seed + number, only, told)
+        arguments = (folder / str(number), share, seed + number, only, places, told)
         started.append(context.Process(target=_campaign_told, args=arguments))
         started[-1].start()
     total = Tally()
@@ -1236,14 +1244,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="schedules whose 'mode, state: first | second' contains this text")
+    parser.add_argument("--places", type=int, default=0, help="stop the first actor at its first so many places only")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         if options.processes == 1:
-            tally = campaign(Path(folder), options.schedules, options.seed, options.only)
+            tally = campaign(Path(folder), options.schedules, options.seed, options.only, options.places)
         else:
-            tally = campaigns(Path(folder), options.schedules, options.seed, options.processes, options.only)
+            tally = campaigns(
+                Path(folder), options.schedules, options.seed, options.processes, options.only, options.places
+            )
     table = Table("state of the run", "schedules")
     for state, number in sorted(tally.played.items()):
         table.add_row(state, str(number))

@@ -66,6 +66,7 @@ class Mend:
         only: which schedules the defect concerns, as the campaign's option says it.
         schedules: how many of them are played: the more, the fewer of them the defect makes wrong.
         edits: what takes the mend back.
+        places: at which of the first actor's places it is stopped: the first so many; 0: at any.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Mend:
     only: str
     schedules: int
     edits: tuple[Edit, ...]
+    places: int = 0
 
 
 class NotFoundOnce(Exception):  # noqa: N818 - what was found, not what went wrong here
@@ -381,6 +383,7 @@ MENDS = (
             ),
             Edit(ACCEPTED, "accepted_versions.c.run_id != run_id,", "sa.true(),"),
         ),
+        places=12,
     ),
 )
 
@@ -472,10 +475,10 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def campaign(root: Path, only: str, schedules: int, seed: int) -> Outcome:
+def campaign(root: Path, mend: Mend, schedules: int, seed: int) -> Outcome:
     """Run the campaign of a copy in one process."""
-    command = [sys.executable, str(root / "benchmarks" / "interleavings.py"), "--processes", "1", "--only", only]
-    command += ["--schedules", str(schedules), "--seed", str(seed)]
+    command = [sys.executable, str(root / "benchmarks" / "interleavings.py"), "--processes", "1", "--only", mend.only]
+    command += ["--schedules", str(schedules), "--seed", str(seed), "--places", str(mend.places)]
     plain = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "FORCE_COLOR"}}
     began = time.monotonic()
     try:
@@ -519,7 +522,7 @@ def tried(mend: Mend, schedules: int, seed: int, changed: dict[str, str]) -> Tri
             root = copied(Path(folder))
             for name, text in texts.items():
                 (root / name).write_text(text)
-            outcomes.append(campaign(root, mend.only, schedules, seed))
+            outcomes.append(campaign(root, mend, schedules, seed))
     trial = Trial(mend, *outcomes)
     what = trial.problem or f"{trial.without.wrong} of {schedules} schedules are wrong without it"
     print(f"{mend.name}: {what}", file=sys.stderr, flush=True)
