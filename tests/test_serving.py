@@ -17,14 +17,16 @@ import ctypes, os, subprocess, sys, time
 from backfill_assets.ui.orphans import Adopted, processes
 ctypes.CDLL(None).prctl(36, 1)  # orphans come to this process
 own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
-between = "import subprocess, time; subprocess.Popen(['sleep', '2']); time.sleep(1)"
-child = subprocess.Popen([sys.executable, "-c", between])
+between = "import subprocess, sys, time; subprocess.Popen(['sleep', sys.argv[1]]); time.sleep(float(sys.argv[2]))"
 adopted, zombies, until = Adopted(), set(), time.monotonic() + 20
+child = subprocess.Popen([sys.executable, "-c", between, "2", "1"])
+brief = subprocess.Popen([sys.executable, "-c", between, "0", "0"])  # what it starts is never seen alive
+brief.wait()
 buried = []
-while not buried and time.monotonic() < until:
+while len(buried) < 2 and time.monotonic() < until:
     time.sleep(0.1)
-    buried += adopted.bury()
     child.poll()
+    buried += adopted.bury()
 left = [pid for pid, (state, parent) in processes().items() if state == "Z" and parent == os.getpid()]
 print(len(buried), left == [own.pid], own.wait(), child.wait())
 """
@@ -34,7 +36,7 @@ print(len(buried), left == [own.pid], own.wait(), child.wait())
 def test_a_jvm_whose_run_is_over_is_buried_and_no_child_of_ones_own() -> None:
     root = Path(__file__).resolve().parent.parent
     said = subprocess.run([sys.executable, "-c", ADOPTING], cwd=root, capture_output=True, text=True, check=False)
-    assert said.stdout.split() == ["1", "True", "7", "0"], said.stderr[-2000:]
+    assert said.stdout.split() == ["2", "True", "7", "0"], said.stderr[-2000:]
 
 
 WORKING = """

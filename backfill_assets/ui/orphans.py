@@ -47,24 +47,28 @@ def ends_what_it_started() -> Iterator[None]:
 class Adopted:
     """Processes that became this one's children when what had started them ended: the JVM of a run that is over.
 
-    Nobody else waits for them. Those that this process has started itself are their starters' to wait for.
+    Nobody else waits for them. Those that this process has started itself are their starters' to wait for: the children that
+    it has when this begins, and any that is waited for between two looks.
     """
 
     def __init__(self) -> None:
+        me = os.getpid()
+        self._own = {pid for pid, (_, parent) in processes().items() if parent == me}
         self._known: set[int] = set()
+        self._ended: set[int] = set()
 
     def bury(self) -> list[int]:
-        """Take note of what lives below the children, and wait for what was noted, was adopted, and has ended."""
+        """Take note of what lives below the children, and wait for what has ended, and was noted before or has ended for a while."""
         me, found = os.getpid(), processes()
+        ended = {pid for pid, (state, parent) in found.items() if state == "Z" and parent == me} - self._own
         buried = []
-        for pid in self._known & found.keys():
-            state, parent = found[pid]
-            if state == "Z" and parent == me:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-                    buried.append(pid)
+        for pid in ended & (self._known | self._ended):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+                buried.append(pid)
         of_others = {pid for pid in descendants(me) if found.get(pid, ("", me))[1] != me}
         self._known = (self._known & found.keys() - set(buried)) | of_others
+        self._ended = ended - set(buried)
         return buried
 
 
