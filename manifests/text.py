@@ -6,9 +6,9 @@ Put here what holds of any such text: a manifest, a policy, a list, an argument.
 from __future__ import annotations
 
 import os
-import re
 import stat
 import unicodedata
+from itertools import groupby
 from pathlib import Path
 
 from manifests.errors import Problem, Refused
@@ -21,15 +21,39 @@ _TURNS_TEXT_ROUND = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\
 _NO_NAME = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 """Categories of what is not seen in a line: with formats, unassigned characters and line ends."""
 _IGNORABLE = (
-    frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"),
+    frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u2d7f\u3164\uffa0"),
+    frozenset("\U0001107f\U00013441\U00013442\U00016fe4\U0001d159"),
     frozenset(map(chr, range(0xFE00, 0xFE10))),
     frozenset(map(chr, range(0xE0100, 0xE01F0))),
 )
 """Letters and marks that have no form of their own: joiners, fillers, the blank of Braille, selectors of variants."""
-_ALIKE = frozenset({"LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "COPTIC", "CHEROKEE", "LISU"})
-"""Alphabets whose letters look like each other's, as the names of their characters begin."""
-_WORDS = re.compile(r"\w+")
-NAME_RULE = "a name is one line of characters that are seen, each word of it of one alphabet"
+_LETTERS_AND_DIGITS = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nd"})
+_MARKS = frozenset({"Mn", "Mc"})
+_SIGNS = frozenset("+=$\u2019\u2018\u2010\u2013\u00b7\u30fb\u05be\u05f3\u05f4\u3007")
+"""What names have beside letters, digits and the punctuation of ASCII: in accounts, and as people write them.
+
+Apostrophes, hyphens, the dots within Catalan, Chinese and Japanese names, the signs of Hebrew ones, the Chinese zero.
+"""
+_SAME_SIGNS = str.maketrans(
+    {
+        **dict.fromkeys("\u2019\u2018\u02bb\u02bc\u05f3", "'"),
+        **dict.fromkeys("\u2010\u2013\u05be", "-"),
+        "\u05f4": '"',
+        "\u30fb": "\u00b7",
+        "\u0640": None,
+    }
+)
+"""Signs that a reader takes for one, as one of them; the stroke that only stretches an Arabic word is none."""
+_ALPHABETS = {
+    **dict.fromkeys(("HIRAGANA", "KATAKANA", "HENTAIGANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC"), "CJK"),
+    **dict.fromkeys(("COMBINING", "MODIFIER"), ""),
+    "EXTENDED": "ARABIC",
+}
+"""The alphabet of a character by how its name begins, where that is not its own; "" for what stands in words of any."""
+NAME_RULE = (
+    "a name is one line of letters, digits, plain spaces and punctuation such as ' - . , @ : / ( ), each word of it of one "
+    "alphabet, its digits of one kind"
+)
 TEXT_RULE = "text has no control characters other than tabs and line ends, and none that shows other text than there is"
 
 
@@ -46,19 +70,55 @@ def not_text(text: str) -> str | None:
 def not_a_name(text: str) -> str | None:
     """Return what says why a text is no name that a reader can tell from another; None if it is one.
 
-    What cannot be seen, or breaks the line, would make two names of one, and one of two; so would letters of another alphabet
-    that look like those beside them.
+    Nothing is allowed but what names are written with: what cannot be seen, or breaks the line, would make two names of one,
+    and one of two; so would letters of another alphabet that look like those beside them.
     """
     if (wrong := not_text(text)) is not None:
         return wrong
+    follows_letter = False
     for position, character in enumerate(text):
-        if not (character.isascii() and character.isprintable()) and _is_unseen(character):
-            return f"U+{ord(character):04X} at character {position} is not seen, or is no plain space"
-    for word in _WORDS.findall(unicodedata.normalize("NFKC", text)):
-        alphabets = {unicodedata.name(letter, "").partition(" ")[0] for letter in word} & _ALIKE
+        where = f"U+{ord(character):04X} at character {position}"
+        if _is_unseen(character):
+            return f"{where} is not seen, or is no plain space"
+        for one in unicodedata.normalize("NFKC", character):
+            if unicodedata.category(one) in _MARKS:
+                if not follows_letter:
+                    return f"{where} is a mark with no letter before it"
+            elif not _is_of_names(one):
+                return f"{where} is no letter or digit, and no punctuation of names"
+            else:
+                follows_letter = one.isalpha()
+    return _mixed(unicodedata.normalize("NFKC", text))
+
+
+def _is_of_names(character: str) -> bool:
+    category = unicodedata.category(character)
+    return (
+        category in _LETTERS_AND_DIGITS
+        or character == " "
+        or character in _SIGNS
+        or (character.isascii() and category.startswith("P"))
+    )
+
+
+def _mixed(name: str) -> str | None:
+    """Return what says which word of a name has letters of several alphabets, or that its digits are of several kinds."""
+    for in_word, characters in groupby(name, lambda one: one == "_" or unicodedata.category(one)[0] in "LMN"):
+        word = "".join(characters)
+        alphabets = {_alphabet(one) for one in word} - {""} if in_word else set()
         if len(alphabets) > 1:
             return f"'{word}' mixes letters of {' and '.join(sorted(alphabets))}"
+    if len({ord(one) - unicodedata.decimal(one) for one in name if one.isdecimal()}) > 1:
+        return f"'{name}' mixes digits of several kinds"
     return None
+
+
+def _alphabet(character: str) -> str:
+    """Return what a letter, mark or digit is of, "" for what stands beside letters of any: ASCII's digits, accents."""
+    if character.isascii():
+        return "LATIN" if character.isalpha() else ""
+    first = unicodedata.name(character, "OTHER").replace("-", " ").partition(" ")[0]
+    return _ALPHABETS.get(first, first)
 
 
 def _is_unseen(character: str) -> bool:
@@ -77,10 +137,14 @@ def words_of(error: BaseException) -> str:
 
 
 def same_text(text: str) -> str:
-    """Return what the spellings of a name have in common: width, composition, case, space around and between its words."""
+    """Return what the spellings of a name have in common: width, composition, case, signs, space around and between its words."""
     folded = unicodedata.normalize("NFKC", text).casefold()
-    seen = (one for one in unicodedata.normalize("NFKC", folded) if one.isspace() or not _is_unseen(one))
-    return " ".join("".join(seen).split())
+    return seen(unicodedata.normalize("NFKC", folded)).translate(_SAME_SIGNS)
+
+
+def seen(text: str) -> str:
+    """Return what a reader sees of a text in one line: without what has no form, and one space between its words."""
+    return " ".join("".join(one for one in text if one.isspace() or not _is_unseen(one)).split())
 
 
 def visible(text: str) -> str:

@@ -24,6 +24,9 @@ from resources.files.whole_files import write_whole
 from resources.ledger.facade import Ledger, Verdict
 from resources.policies import erased_in_file, read_policy
 
+UNSEEN = "\U00016fe4\U0001d159\u2d7f\U0001107f\u115f\u1160\u3164\uffa0\u2800\u303f\ufffc\ufffd\u0378\ue000\u00ad"
+"""Fillers, joiners and placeholders, and one that is unassigned, of private use, a format."""
+
 
 @pytest.mark.parametrize("text", ["", "Ünïcödé, 日本語", "a\tb\r\nc", "👩\u200d🚀", "نمی\u200cبینم", "\u2028"])
 def test_what_people_write_is_text(text: str) -> None:
@@ -39,8 +42,13 @@ def test_what_no_editor_writes_is_named_with_its_place(text: str, said: str) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["ada", "Zoë O'Neil-Ångström", "李小龙", "محمد", "Ольга", "policy:live-daily", "a@b.org"]
-)
+    "name",
+    [
+        "ada", "Zoë O'Neil-Ångström", "Zoe\u0308", "李小龙", "卡尔·马克思", "佐々木 希", "ジョン・スミス", "김철수", "محمد", "محمد٢", "Ольга",
+        "Знаб\u02bcя", "Αλέξανδρος", "דוד בן־גוריון", "नरेन्द्र", "สมชาย", "policy:live-daily", "a@b.org", "team R&D, #2 (night)",
+        "group:enforcement_data", "DOMAIN\\ada", "CN=Ada,O=X", "batch$", "https://id.example.org/ada+1", "12",
+    ],
+)  # fmt: skip
 def test_names_that_are_seen_as_they_are_are_names(name: str) -> None:
     assert not_a_name(name) is None
     assert same_text(f" {name.upper()} ") == same_text(name)
@@ -61,14 +69,42 @@ def test_names_that_are_seen_as_they_are_are_names(name: str) -> None:
         ("\u0430da", "CYRILLIC and LATIN"),
         ("grac\u0435", "CYRILLIC and LATIN"),
         ("\uff41d\u0251\u03b1", "GREEK and LATIN"),
+        ("\u0430\u0301da", "CYRILLIC and LATIN"),
+        ("\u05e1lga", "HEBREW and LATIN"),
+        ("o\u2d4fga", "LATIN and TIFINAGH"),
+        ("\U000102a0da", "CARIAN and LATIN"),
+        ("\u3007lga", "CJK and LATIN"),
+        ("\u0ed0lga", "LAO and LATIN"),
+        ("ada\u17d2", "KHMER and LATIN"),
+        ("ada 1\u0661", "digits of several kinds"),
+        ("1\u0301", "U+0301 at character 1 is a mark with no letter before it"),
+        ("a\u20dd", "U+20DD at character 1 is no letter or digit"),
+        ("o|ga", "U+007C at character 1 is no letter or digit"),
+        ("o\u2223ga", "U+2223"),
+        ("ada\u05c0", "U+05C0"),
+        ("ada\U0001f600", "U+1F600"),
+        ("ada\u02dc", "U+02DC"),
     ],
 )
 def test_a_name_that_looks_like_another_is_none(name: str, said: str) -> None:
     assert said in str(not_a_name(name))
 
 
+@pytest.mark.parametrize("character", UNSEEN, ids=ascii)
+def test_a_name_has_no_character_that_nobody_sees(character: str) -> None:
+    assert f"U+{ord(character):04X} at character 3" in str(not_a_name(f"ada{character}"))
+    assert not_a_name(f"{character}ada") is not None
+
+
+def test_signs_that_a_reader_takes_for_one_are_one() -> None:
+    assert same_text("O\u2019Neil") == same_text("O\u02bcNeil") == same_text("o'neil") != same_text("oneil")
+    assert same_text("Jean\u2010Luc") == same_text("Jean\u2013Luc") == same_text("jean-luc")
+    assert same_text("\u0645\u062d\u0640\u0645\u062f") == same_text("\u0645\u062d\u0645\u062f")
+
+
 @pytest.mark.parametrize(
-    "other", ["ADA", " ada ", "\uff41\uff44\uff41", "\U0001d5ba\U0001d5bd\U0001d5ba", "a\u200bda", "ada\u00a0"]
+    "other",
+    ["ADA", " ada ", "\uff41\uff44\uff41", "\U0001d5ba\U0001d5bd\U0001d5ba", "a\u200bda", "ada\u00a0", "ada\U00016fe4"],
 )
 def test_spellings_of_one_name_are_one_name(other: str) -> None:
     assert same_text(other) == "ada"

@@ -691,7 +691,7 @@ def contracts(draw: st.DrawFn) -> dict[str, Any]:
     }
     required = {
         "runId": st.from_regex(r"[a-z0-9][a-z0-9_-]{1,62}[a-z0-9]", fullmatch=True),
-        "requestedBy": st.from_regex(r"[a-zA-Z\u00e0-\u00fe'.@-]{3,30}", fullmatch=True),
+        "requestedBy": st.from_regex(r"[a-zA-Z\u00e0-\u00f6\u00f8-\u00fe'.@-]{3,30}", fullmatch=True),
         "reason": people,
         "source": st.fixed_dictionaries(
             {"table": st.just("bronze.case_events")},

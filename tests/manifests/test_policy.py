@@ -254,6 +254,8 @@ def test_what_lists_have_in_common_is_people():
         {"rules": [{"approvers": ["gr\u00adace"]}]},
         {"rules": [{"approvers": ["grace\nbob"]}]},
         {"keepers": ["grace\u2028"]},
+        {"keepers": ["grace\U00016fe4"]},
+        {"rules": [{"approvers": ["gr\u2b24ace"]}]},
         {"name": "of the \u202eoffice"},
         {"identity": {"authenticate": "OPERATING_SYSTEM", "names": {"al": "ad\u0430"}}},
         {
