@@ -35,8 +35,9 @@ from backfill_assets.who_decides import (
 )
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import REINSTATE, ROLLBACK, RunState, check_transition
-from manifests.model import Mode
+from manifests.model import SHORTEST_REASON, Mode
 from manifests.policy import Policy, Role, Rule, same_name
+from manifests.text import seen
 from manifests.who_may import break_glass_problems, role_problems
 from resources import actors
 from resources.actors import Actor, Proof
@@ -44,7 +45,6 @@ from resources.ledger import approvals
 from resources.ledger.facade import RunRecord, Verdict
 from resources.ledger.stops import Stop
 
-_SHORTEST_REASON = 10
 _COMMIT_SECONDS, _LOOK_SECONDS = 20.0, 0.2
 """How long a stop waits for the end of a publication, and how often it looks."""
 _P = ParamSpec("_P")
@@ -361,9 +361,13 @@ def _accept_change(
                 f"see `backfill status {run_id}`",
             )
         )
-    if len(reason.strip()) < _SHORTEST_REASON:
+    if len(seen(reason)) < SHORTEST_REASON:
         raise InputRefused(
-            Problem(f"the reason '{reason}' is too short", "an owner says why the change is right", "give --reason")
+            Problem(
+                f"the reason '{reason}' is too short",
+                "an owner says why the change is right",
+                f"give --reason of at least {SHORTEST_REASON} characters that are seen",
+            )
         )
     require_none(owner_problems(platform, record, policy, rule, by))
     platform.ledger.accept_change(

@@ -22,6 +22,8 @@ RUN_ID_RULE = (
 )
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}[a-z0-9]")
 MAX_RUN_ID = 64
+SHORTEST_REASON = 10
+"""How many characters of a reason are seen at least: of a manifest's, and of a decision that wants one."""
 
 
 class Kind(StrEnum):
@@ -378,7 +380,7 @@ class RunManifest(Part):
     reason: Annotated[
         str,
         Field(
-            min_length=10,
+            min_length=SHORTEST_REASON,
             max_length=4_000,
             description="why history is touched, for whoever asks in a year: text of 10 to 4,000 characters",
         ),

@@ -14,10 +14,10 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from manifests.errors import ManifestRefused, Problem
-from manifests.model import RunManifest
+from manifests.model import SHORTEST_REASON, RunManifest
 from manifests.rules import problems_of, type_of
 from manifests.strict_text import StrictLoader, read_json, way_out_of
-from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, read_text
+from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, read_text, seen
 
 MAX_MANIFEST_BYTES = 256 * 1024
 
@@ -70,12 +70,31 @@ def manifest_from(data: dict[str, Any], *, where: str = "manifest") -> RunManife
         )
     if problems:
         raise ManifestRefused(problems)
+    unseen = list(_reason_that_is_not_seen(data, where))
     try:
-        return RunManifest.model_validate(data)
+        manifest = RunManifest.model_validate(data)
     except ValidationError as error:
-        refusal = ManifestRefused(problems_of(error, RunManifest, where))
+        refusal = ManifestRefused([*problems_of(error, RunManifest, where), *unseen])
         refusal.draft = data
         raise refusal from error
+    if unseen:
+        raise ManifestRefused(unseen)
+    return manifest
+
+
+def _reason_that_is_not_seen(data: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    """Yield what is wrong with a reason that is long enough only with characters that nobody sees.
+
+    Asked of what is handed in; a manifest on record stays readable.
+    """
+    reason = data.get("reason")
+    if isinstance(reason, str) and len(seen(reason)) < SHORTEST_REASON <= len(reason.strip()):
+        yield Problem(
+            f"has {len(seen(reason))} characters that are seen",
+            f"a reason has at least {SHORTEST_REASON}, for whoever asks in a year why history was touched",
+            "say why, in words that can be read",
+            f"{where}: reason",
+        )
 
 
 def valid_part(draft: Mapping[str, Any], *path: str) -> Any:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from manifests.errors import Problem
-from manifests.model import RunManifest
+from manifests.model import SHORTEST_REASON, RunManifest
 from manifests.policy import Policy, Role, Rule
+from manifests.text import seen
 
 
 def role_problems(policy: Policy, rule: Rule, role: Role, by: str, table: str) -> list[Problem]:
@@ -29,10 +30,12 @@ def role_problems(policy: Policy, rule: Rule, role: Role, by: str, table: str) -
 def break_glass_problems(policy: Policy, rule: Rule, by: str, reason: str, table: str) -> list[Problem]:
     """Say why a person may not break the glass."""
     problems = []
-    if len(reason.strip()) < 10:  # noqa: PLR2004 - as a manifest's reason
+    if len(seen(reason)) < SHORTEST_REASON:
         problems.append(
             Problem(
-                f"the reason '{reason}' is too short", "who breaks the glass says why", "give at least 10 characters"
+                f"the reason '{reason}' is too short",
+                "who breaks the glass says why",
+                f"give at least {SHORTEST_REASON} characters that are seen",
             )
         )
     if not policy.includes(rule.break_glass, by):

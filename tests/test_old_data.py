@@ -264,8 +264,9 @@ def test_an_unusual_change_waits_for_an_owner_and_is_void_when_the_numbers_chang
     gate, why = verdict.gate, "all clocks were stopped by decree"
     with pytest.raises(TransitionRefused, match="is no owner of"):
         decisions.accept_change(world.platform, run_id, gate, by="bob", reason="looks right to me")
-    with pytest.raises(InputRefused, match="too short"):
-        decisions.accept_change(world.platform, run_id, gate, by="grace", reason="ok")
+    for short in ("ok", "ok" + "\u200b" * 20):
+        with pytest.raises(InputRefused, match="too short"):
+            decisions.accept_change(world.platform, run_id, gate, by="grace", reason=short)
     with pytest.raises(InputRefused, match="does not ask"):
         decisions.accept_change(world.platform, run_id, "all_chunks_staged", by="bob", reason="looks right to me")
     put_in_force(world.platform, {"name": "test", "groups": {"enforcement-data": ["grace"]}})

@@ -28,6 +28,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.pinned_loads import SHOWN, publishing_with
 from manifests.errors import InputRefused, Problem
 from manifests.fields import VERSION_PATTERN
+from manifests.text import seen
 from resources import actors
 from resources.lakehouse.facade import Commit, VersionTaken
 from resources.lakehouse.loads import (
@@ -247,7 +248,7 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
         TransitionRefused: if the policy wants to know who decides, and nothing but a name says so.
     """
     declared = platform.products.input(table)
-    if not by.strip() or not reason.strip():
+    if not by.strip() or not seen(reason):
         raise InputRefused(
             Problem("no name or no reason given", "undoing a load is a decision: who and why", "give --by and --reason")
         )

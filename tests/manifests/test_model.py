@@ -23,6 +23,7 @@ from manifests.model import Kind, Mode, PublishMode, RunManifest, Semantics, mod
 from manifests.reading import MAX_MANIFEST_BYTES, load_manifest, manifest_from, parse_manifest, stored_manifest
 from manifests.rules import _at as at_place
 from manifests.rules import rule_of
+from manifests.text import seen
 
 # How long an example takes says nothing about the domain, only about the machine.
 unhurried = settings(deadline=None, max_examples=50)
@@ -332,6 +333,9 @@ def test_a_required_field_that_is_missing_is_named(missing: str) -> None:
         ("source.range.start", "\uff12012-01-01"),
         ("reason", "short"),
         ("reason", "          short          "),
+        ("reason", "\u200b" * 12),
+        ("reason", "a\u2063" * 9),
+        ("reason", "a            b"),
         ("reason", "a" * 4_001),
         ("reason", ["a list of reasons"]),
         ("source", "bronze.case_events"),
@@ -669,7 +673,9 @@ def day_ranges(draw: st.DrawFn) -> dict[str, str]:
 def contracts(draw: st.DrawFn) -> dict[str, Any]:
     """Any valid manifest as data."""
     kind = draw(st.sampled_from(Kind))
-    people = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=10, max_size=30)
+    people = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=10, max_size=30).filter(
+        lambda text: len(seen(text)) >= 10
+    )
     optional: dict[str, st.SearchStrategy[Any]] = {
         "mode": st.sampled_from([mode_of(kind).value, "DRY_RUN"]),
         "referenceData": st.lists(

@@ -287,6 +287,7 @@ def test_who_may_not_act_is_told_who_may():
     assert role_problems(policy, rule, Role.REVIEWER, "eve", TABLE) == []
     assert break_glass_problems(policy, rule, "ops", "the house is on fire", TABLE) == []
     assert len(break_glass_problems(policy, rule, "eve", "quick", TABLE)) == 2
+    assert len(break_glass_problems(policy, rule, "ops", "\u200b" * 12, TABLE)) == 1
 
 
 def test_nobody_is_told_to_ask_one_of_those_whom_the_policy_names_where_it_names_nobody():
