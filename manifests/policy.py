@@ -360,8 +360,11 @@ class Policy(Part):
 
     def way_out(self, entries: Sequence[str], otherwise: str) -> str:
         """Say what somebody can do who is none of `entries`: ask one of them, where they stand for any person, or `otherwise`."""
-        anybody = any(self._people(entry) for entry in entries)
-        return f"ask one of them, or {otherwise}" if anybody else otherwise
+        return f"ask one of them, or {otherwise}" if self.stands_for_anybody(entries) else otherwise
+
+    def stands_for_anybody(self, entries: Sequence[str]) -> bool:
+        """Whether any person is meant by `entries`: a group without members is none."""
+        return any(self._people(entry) for entry in entries)
 
 
 def same_name(name: str) -> str:
@@ -401,12 +404,22 @@ def parse_policy(text: str, *, where: str = "policy") -> Policy:
             for field, why, rule in wrong
         )
     try:
-        return Policy.model_validate(data)
+        policy = Policy.model_validate(data)
     except ValidationError as error:
         raise EnvironmentRefused(
             Problem(one.what, one.rule, one.fix.replace("manifests/*.yaml", "docs/policy.md"), one.where)
             for one in problems_of(error, Policy, where)
         ) from error
+    if policy.keepers is not None and not policy.stands_for_anybody(policy.keepers):
+        raise EnvironmentRefused(
+            Problem(
+                f"names {', '.join(policy.keepers) or 'nobody'}, which is no person",
+                "keepers are the people who may adopt another policy: without one, this one stays in force for ever",
+                "name somebody, or leave keepers out, for anybody else than who proposes",
+                f"{where}: keepers",
+            )
+        )
+    return policy
 
 
 def _unfit(value: Any, field: str, key: str = "") -> Iterator[tuple[str, str, bool]]:

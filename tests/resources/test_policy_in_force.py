@@ -207,6 +207,15 @@ def test_a_policy_may_name_who_keeps_it(installed: Ledger, settings: Settings) -
         proposed(installed, settings, {"name": "a", "keepers": ["group:nobody"]})
 
 
+@pytest.mark.parametrize("keepers", [[], ["group:office"], ["team:unknown"]])
+def test_a_policy_that_nobody_could_ever_replace_is_not_proposed(
+    installed: Ledger, settings: Settings, keepers: list[str]
+) -> None:
+    with pytest.raises(EnvironmentRefused, match="stays in force for ever"):
+        proposed(installed, settings, {"name": "locked", "keepers": keepers, "groups": {"office": []}})
+    assert proposed(installed, settings, {"name": "open", "groups": {"office": []}})
+
+
 def test_a_policy_without_keepers_has_the_hash_that_it_always_had() -> None:
     assert parse_policy(SHIPPED.read_text()).hash == "2bd2d07f9e8b8dfbea736536cac407a6bb0952e9f24b2efca92a120bdd317b7c"
 
