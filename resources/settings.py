@@ -141,6 +141,14 @@ class Settings(BaseSettings):
         object.__setattr__(self, "home", home)
         _require_whole_in_uris("home", str(home))
         _require_whole_in_uris("catalog.warehouse", self.catalog.get("warehouse", ""))
+        for name, place in (
+            ("home", str(home)),
+            ("catalog.warehouse", self.catalog.get("warehouse", "")),
+            ("catalog.uri", self.catalog.get("uri", "")),
+            ("ledger_url", self.ledger_url),
+            ("dagster_storage_url", self.dagster_storage_url),
+        ):
+            _require_one_line(name, place)
         if self.policy_file is not None:
             object.__setattr__(self, "policy_file", _absolute("policy_file", self.policy_file))
         if self.log_file is not None:
@@ -234,6 +242,15 @@ def _require_whole_in_uris(name: str, place: str) -> None:
     if cut := sorted({"#", "?"} & set(place)):
         raise ValueError(
             f"{name} is {place}: {' and '.join(cut)} would end its path where it is read as a URI; name a place without"
+        )
+
+
+def _require_one_line(name: str, place: str) -> None:
+    """Refuse a place with what Python leaves out of a URI: it would be another place. The message has no URL: it may hold a password."""
+    if left_out := sorted({"\t", "\n", "\r"} & set(place)):
+        raise ValueError(
+            f"{name} has {' and '.join(map(ascii, left_out))} in it, which is left out where it is read as a URI: that is another "
+            "place; name one without"
         )
 
 

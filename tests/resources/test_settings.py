@@ -63,6 +63,31 @@ def test_a_place_whose_name_is_cut_where_it_is_read_as_a_uri_is_refused(elsewher
         load_settings()
 
 
+@pytest.mark.parametrize("left_out", ["\t", "\n", "\r"], ids=ascii)
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("home", {"home": Path("/srv/a{}b")}),
+        (
+            "catalog.warehouse",
+            {"catalog": {"type": "sql", "uri": "sqlite:////srv/c.db", "warehouse": "file:///srv/a{}b"}},
+        ),
+        ("catalog.uri", {"catalog": {"type": "sql", "uri": "sqlite:////srv/pass{}word.db"}}),
+        ("ledger_url", {"ledger_url": "postgresql+psycopg2://u:pass{}word@host/ledger"}),
+        ("dagster_storage_url", {"dagster_storage_url": "postgresql+psycopg2://u:pass{}word@host/d"}),
+    ],
+)
+def test_a_place_with_what_is_left_out_of_a_uri_is_refused(name: str, where: dict[str, Any], left_out: str) -> None:
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: filled(one) for key, one in value.items()}
+        return type(value)(str(value).format(left_out))
+
+    with pytest.raises(EnvironmentRefused, match=rf"{name} has '\{ascii(left_out)[1:-1]}' in it") as refused:
+        load_settings(**filled(where))
+    assert "pass" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "place",
     [
