@@ -957,3 +957,32 @@ def test_a_process_of_its_own_ends_with_the_refusal_and_no_traceback(
     assert "what to do" in done.stderr
     assert "Traceback" not in done.stderr
     assert difference(before, everything(installation, tmp_path)) == []
+
+
+def of_its_own(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, in a folder."""
+    words = [sys.executable, "-m", "backfill_assets.cli.command", *arguments]
+    return subprocess.run(words, cwd=cwd, text=True, timeout=60, check=False, **options)
+
+
+def test_a_working_folder_that_is_gone_is_a_refusal_in_words(installation: Installation, tmp_path: Path) -> None:
+    begin = (
+        "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); sys.argv = ['backfill', 'status']; "
+    )
+    environment = {**os.environ, "BACKFILL_HOME": str(installation.home)}
+    done = subprocess.run(
+        [sys.executable, "-c", "from backfill_assets.cli.command import main; " + begin + "main()"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == REFUSED, done.stderr
+    assert squeezed("the working folder cannot be found") in squeezed(done.stderr)
+    assert "nothing was prepared for" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("status", "nosuch"), ("status", "--nosuch"), ("approve",)])
+def test_a_refusal_that_nobody_can_be_told_ends_as_one(
+    installation: Installation, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    environment = {**os.environ, "BACKFILL_HOME": str(installation.home)}
+    with Path("/dev/full").open("w") as full:
+        assert of_its_own(*arguments, cwd=tmp_path, env=environment, stderr=full).returncode == REFUSED

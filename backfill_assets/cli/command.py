@@ -233,6 +233,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         unexpected.require_text(sys.argv[1:])
+        unexpected.require_working_folder()
         cli(standalone_mode=False, obj=WHOLE_PROCESS)
         sys.stdout.flush()
     except _UnreadError:
@@ -240,19 +241,22 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_UNREAD)
     except Refused as error:
-        refuse(error)
+        with unexpected.said_where_possible():
+            refuse(error)
         sys.exit(EXIT_REFUSED)
     except click.exceptions.Abort:
         click.echo("interrupted; the same command again goes on from here", err=True)
         sys.exit(EXIT_FAILED)
     except click.ClickException as error:
-        (unexpected.all_missing(error) if isinstance(error, click.MissingParameter) else error).show()
+        with unexpected.said_where_possible():
+            (unexpected.all_missing(error) if isinstance(error, click.MissingParameter) else error).show()
         sys.exit(EXIT_REFUSED)
     except BaseException as error:
         if not unexpected.is_unexpected(error):
             raise
         if (full := unexpected.full_disk(error)) is not None:
-            refuse(full)
+            with unexpected.said_where_possible():
+                refuse(full)
             sys.exit(EXIT_REFUSED)
         unexpected.tell(error)
         sys.exit(EXIT_FAILED)

@@ -5,15 +5,17 @@ Put here the last net below every command. It takes no mend's place: what lands 
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from manifests.errors import InputRefused, Problem, Refused
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
 from manifests.text import TEXT_RULE, not_text, words_of
 
 PANIC = "PanicException"
@@ -36,6 +38,34 @@ def require_text(arguments: Sequence[str]) -> None:
             )
             for number, one in wrong
         )
+
+
+def require_working_folder() -> None:
+    """Refuse to begin in a folder that is gone or may not be asked for: libraries look for it when they are imported.
+
+    Raises:
+        EnvironmentRefused: with what the operating system says.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"the working folder cannot be found: {error.strerror or error}",
+                "a command begins in a folder that is there",
+                "change to another folder, for example `cd /`, and repeat the command",
+            )
+        ) from error
+
+
+@contextmanager
+def said_where_possible() -> Iterator[None]:
+    """Have what the body says on stderr not change how the process ends where stderr cannot be written."""
+    try:
+        yield
+    except OSError:
+        # what is buffered is written when Python ends, and would change the exit code then
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def all_missing(error: click.MissingParameter) -> click.UsageError:
