@@ -37,6 +37,7 @@ from backfill_assets.declarations.target import (
 from backfill_assets.products.enforcement import PRODUCT as ENFORCEMENT
 from manifests.lifecycle import TRANSITIONS, RunState
 from manifests.model import (
+    RUN_ID_RULE,
     Evidence,
     Kind,
     Limits,
@@ -216,6 +217,11 @@ def test_the_table_of_a_manifest_has_every_field() -> None:
         | _names(Evidence, "evidence.")
     )
     assert parts <= shown
+
+
+def test_the_table_of_a_manifest_says_what_a_run_id_is() -> None:
+    rule = RUN_ID_RULE.partition(" (")[0].replace("'", "`").replace("a-z, 0-9", "`a-z`, `0-9`")
+    assert rule in (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
 
 
 def test_the_table_of_a_target_has_every_field() -> None:
