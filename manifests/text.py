@@ -29,7 +29,7 @@ _IGNORABLE = (
 """Letters and marks that have no form of their own: joiners, fillers, the blank of Braille, selectors of variants."""
 _LETTERS_AND_DIGITS = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nd"})
 _MARKS = frozenset({"Mn", "Mc"})
-_SIGNS = frozenset("+=$\u2019\u2018\u2010\u2013\u00b7\u30fb\u05be\u05f3\u05f4\u3007")
+_SIGNS = frozenset("+=$|\u2019\u2018\u2010\u2013\u00b7\u30fb\u05be\u05f3\u05f4\u3007")
 """What names have beside letters, digits and the punctuation of ASCII: in accounts, and as people write them.
 
 Apostrophes, hyphens, the dots within Catalan, Chinese and Japanese names, the signs of Hebrew ones, the Chinese zero.

@@ -46,7 +46,7 @@ def test_what_no_editor_writes_is_named_with_its_place(text: str, said: str) -> 
     [
         "ada", "Zoë O'Neil-Ångström", "Zoe\u0308", "李小龙", "卡尔·马克思", "佐々木 希", "ジョン・スミス", "김철수", "محمد", "محمد٢", "Ольга",
         "Знаб\u02bcя", "Αλέξανδρος", "דוד בן־גוריון", "नरेन्द्र", "สมชาย", "policy:live-daily", "a@b.org", "team R&D, #2 (night)",
-        "group:enforcement_data", "DOMAIN\\ada", "CN=Ada,O=X", "batch$", "https://id.example.org/ada+1", "12",
+        "group:enforcement_data", "DOMAIN\\ada", "auth0|5f7c8ec7", "CN=Ada,O=X", "batch$", "https://id.example.org/ada+1", "12",
     ],
 )  # fmt: skip
 def test_names_that_are_seen_as_they_are_are_names(name: str) -> None:
