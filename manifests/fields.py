@@ -69,7 +69,8 @@ def _in_reach(value: date) -> date:
     return value
 
 
-_NAME_WORDS = "lower case letters, digits and '_', at most 64 of them, a letter first"
+NAME_PATTERN = r"^[a-z][a-z0-9_]{0,63}$"
+NAME_WORDS = "lower case letters, digits and '_', at most 64 of them, a letter first"
 TableName = Annotated[
     str,
     BeforeValidator(_table_name),
@@ -79,14 +80,9 @@ Day = Annotated[
     date, BeforeValidator(_iso_date), AfterValidator(_in_reach), Field(description="a day is written YYYY-MM-DD")
 ]
 VERSION_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z._+-]{0,63}$"
-Version = Annotated[
-    str,
-    Field(
-        pattern=VERSION_PATTERN,
-        description="a version is text of letters, digits and . _ + -, at most 64 of them, a letter or digit first",
-    ),
-]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$", description=f"a name is text of {_NAME_WORDS}")]
+VERSION_WORDS = "letters, digits and . _ + -, at most 64 of them, a letter or digit first"
+Version = Annotated[str, Field(pattern=VERSION_PATTERN, description=f"a version is text of {VERSION_WORDS}")]
+Name = Annotated[str, Field(pattern=NAME_PATTERN, description=f"a name is text of {NAME_WORDS}")]
 SnapshotId = Annotated[
     int,
     Field(

@@ -62,6 +62,13 @@ class Unique(Daily):
         unique = ("meter_id", "day")
 
 
+class Misdated(Daily):
+    """A row whose model says what is unique, and misspells it."""
+
+    class Config:
+        unique = ("meter_id", "dya")
+
+
 class Nullable(ba.Published):
     """A row that may have no meter."""
 
@@ -279,6 +286,71 @@ def test_a_mistake_is_named_with_its_place(changes: dict[str, Any], found: str) 
 def test_every_mistake_is_named_at_once() -> None:
     wrong = replace(TARGET, day_column="dya", source="bronze.reading", versions={}, chunks_from="2020-1")
     assert len(said(wrong)) == 4
+
+
+def test_a_column_that_a_model_calls_unique_is_one_of_its_columns() -> None:
+    class Misread(Readings):
+        class Config:
+            unique = ("meter_id", "raed_at")
+
+    class Misnamed(Meters):
+        class Config:
+            unique = "metre_id"
+
+    class Corrected(ba.Corrections):
+        meter_id: str
+        day: pl.Date
+
+        class Config:
+            unique = ("correction_id", "dya")
+
+    target = replace(TARGET, model=Misdated, corrections=ba.CorrectionsTable("silver.daily_corrections", Corrected))
+    inputs = (replace(INPUT, model=Misread), replace(METERS, model=Misnamed))
+    assert said(target, inputs=inputs) == [
+        "bronze.readings: model.Config.unique: 'raed_at' is no column of bronze.readings; did you mean 'read_at'?",
+        "reference.meters: model.Config.unique: 'metre_id' is no column of reference.meters; did you mean 'meter_id'?",
+        "silver.daily: model.Config.unique: 'dya' is no column of silver.daily; did you mean 'day'?",
+        "silver.daily_corrections: model.Config.unique: 'dya' is no column of silver.daily_corrections; did you mean 'day'?",
+    ]
+
+
+def test_a_model_of_corrections_that_pandera_refuses_is_named() -> None:
+    class Corrected(ba.Corrections):
+        meter_id: str
+        day: pl.Date
+
+        @pa.check("dya")
+        def _any(cls, data: Any) -> bool:  # noqa: N805
+            return True
+
+    for model, reason in ((Corrected, "SchemaInitError: Check _any is assigned"), (None, "AttributeError: 'NoneType'")):
+        table = ba.CorrectionsTable("silver.daily_corrections", model)  # type: ignore[arg-type]
+        (found,) = said(replace(TARGET, corrections=table))
+        assert found.startswith(f"silver.daily_corrections: model: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"transform": ""}, "silver.daily: transform: transform is ''"),
+        ({"transform": "Daily use"}, "silver.daily: transform: transform is 'Daily use'"),
+        (
+            {"versions": {"": ba.TransformVersion(meter_daily), "1": ba.TransformVersion(meter_daily)}},
+            "silver.daily: versions: a version is named ''",
+        ),
+        ({"owners": ("team: ",)}, "silver.daily: owners=('team: ',)"),
+        ({"owners": ("",)}, "silver.daily: owners=('',)"),
+        ({"owners": ("@",)}, "silver.daily: owners=('@',)"),
+        ({"tolerances": {"": 1.0}}, "silver.daily: tolerances: a tolerance is named ''"),
+        ({"live": ba.LivePolicy("1.0.0", 1, requested_by=" ")}, "silver.daily: live: requested_by is ' '"),
+        (
+            {"reconciled": ba.ReconciliationPolicy(approved_by="")},
+            "silver.daily: reconciled: approved_by is ''",
+        ),
+    ],
+)
+def test_a_name_that_nobody_could_say_is_refused(changes: dict[str, Any], found: str) -> None:
+    assert said(replace(TARGET, **changes)) == [found]
 
 
 def test_every_gate_that_names_what_is_not_there_is_named_at_once() -> None:

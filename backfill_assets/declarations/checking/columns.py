@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pandera.polars as pa
 import polars as pl
 
 from backfill_assets.declarations.canonical_types import canonical_type
+from backfill_assets.declarations.checking.imports import python_words
 from backfill_assets.declarations.checking.names import did_you_mean
-from backfill_assets.declarations.schema import iceberg_type
+from backfill_assets.declarations.schema import dtypes, iceberg_type
 from manifests.errors import Problem
 
 TARGET_TYPES = "a target has str, pl.Int32, pl.Int64, bool, pl.Date, Instant and Annotated[pl.Decimal, p, s]"
@@ -27,7 +29,7 @@ DATE = ("a date (pl.Date)", lambda kind: kind == pl.Date)
 INSTANT = ("an instant (ba.Instant, timestamptz)", lambda kind: kind == pl.Datetime("us", "UTC"))
 
 
-def in_columns(table: str, field: str, names: Iterable[str], of: str, columns: ColumnTypes) -> Iterator[Problem]:
+def in_columns(table: str, field: str, names: Iterable[str], of: str, columns: Mapping[str, Any]) -> Iterator[Problem]:
     """Say of names that must be columns of a table which of them are none."""
     for name in names:
         if name not in columns:
@@ -37,6 +39,21 @@ def in_columns(table: str, field: str, names: Iterable[str], of: str, columns: C
                 "correct the name, or declare the column in the model",
                 f"{table}: {field}",
             )
+
+
+def declared_columns(table: str, model: type[pa.DataFrameModel]) -> tuple[ColumnTypes | None, list[Problem]]:
+    """Return the columns of a model; where it has none, None and why."""
+    try:
+        return dtypes(model), []
+    except Exception as error:  # noqa: BLE001 - pandera raises what it meets in a model
+        what, rule = python_words(error), "pandera makes a schema of it"
+        return None, [Problem(what, rule, "correct the model", f"{table}: model")]
+
+
+def of_unique(table: str, model: type[pa.DataFrameModel]) -> Iterator[Problem]:
+    """Say which names in a model's `Config.unique` are no columns of it; Polars would look for them in every file."""
+    schema = model.to_schema()
+    yield from in_columns(table, "model.Config.unique", schema.unique or (), table, schema.columns)
 
 
 def of_kind(

@@ -55,6 +55,9 @@ def with_gates(target: TargetTable) -> TargetTable:
 
 def _not_amounts(tolerances: Mapping[str, Any], where: str) -> Iterator[Problem]:
     for name, value in tolerances.items():
+        if not (isinstance(name, str) and re.fullmatch(NAME, name)):
+            rule = "a tolerance has a name of letters, digits and _"
+            yield Problem(f"a tolerance is named {name!r}", rule, "for example energy_percent", where)
         if not is_amount(value):
             yield Problem(f"{name} is {value!r}", "a tolerance is a number, 0 or more", "for example 0.5", where)
 

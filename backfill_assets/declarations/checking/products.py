@@ -10,14 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from backfill_assets.declarations.checking.columns import ColumnTypes
+from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns
 from backfill_assets.declarations.checking.fields import wrong_fields
 from backfill_assets.declarations.checking.gates import not_gates, with_gates
-from backfill_assets.declarations.checking.imports import python_words
 from backfill_assets.declarations.checking.tables import of_input
 from backfill_assets.declarations.checking.targets import of_target
 from backfill_assets.declarations.quarantine import with_quarantines
-from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import Problem
 
@@ -38,13 +36,8 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
     columns: dict[str, ColumnTypes | None] = {}
     tables: list[InputTable | TargetTable] = [*inputs, *targets]
     for table in tables:
-        try:
-            columns[table.name] = dtypes(table.model)
-        except Exception as error:  # noqa: BLE001 - pandera raises what it meets in a model
-            columns[table.name] = None
-            yield Problem(
-                python_words(error), "pandera makes a schema of it", "correct the model", f"{table.name}: model"
-            )
+        columns[table.name], problems = declared_columns(table.name, table.model)
+        yield from problems
     yield from _twice(declared, inputs, targets)
     references = {table.name for table in inputs if table.is_reference}
     for product in declared:

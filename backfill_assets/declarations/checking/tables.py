@@ -15,12 +15,14 @@ from backfill_assets.declarations.checking.columns import (
     in_iceberg,
     of_declared_table,
     of_kind,
+    of_unique,
     without_type,
 )
 from backfill_assets.declarations.checking.names import texts
 from backfill_assets.declarations.target import InputTable, TargetTable
 from manifests.errors import Problem
 
+_OWNER = re.compile(r"team:.*\S.*|.*\S@\S.*")
 _NAME = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*")
 
 
@@ -31,6 +33,7 @@ def of_input(table: InputTable, columns: Mapping[str, ColumnTypes | None]) -> It
     if own is None:
         return
     yield from without_type(table.name, own, in_iceberg, INPUT_TYPES)
+    yield from of_unique(table.name, table.model)
     if table.partition_by is not None:
         yield from of_kind(table.name, "partition_by", table.partition_by, table.name, own, INSTANT)
     if table.quarantine_of:
@@ -45,7 +48,7 @@ def of_every_table(table: InputTable | TargetTable) -> Iterator[Problem]:
             "a table's name is <namespace>.<table>, of letters, digits and underscores",
             "for example silver.meter_daily",
         )
-    wrong = [owner for owner in texts(table.owners) if not owner.startswith("team:") and "@" not in owner]
+    wrong = [owner for owner in texts(table.owners) if not _OWNER.fullmatch(owner)]
     if wrong or isinstance(table.owners, str) or not table.owners:
         yield Problem(
             f"owners={table.owners!r}",

@@ -5,6 +5,7 @@ Put here one function a part of a `TargetTable`, called by `of_target`. Its gate
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,20 +17,24 @@ from backfill_assets.declarations.checking.columns import (
     INSTANT,
     TARGET_TYPES,
     ColumnTypes,
+    declared_columns,
     in_columns,
     in_digest,
     of_declared_table,
     of_kind,
+    of_unique,
     without_type,
 )
 from backfill_assets.declarations.checking.gates import of_gates, of_needs
 from backfill_assets.declarations.checking.names import no_tuple, texts
 from backfill_assets.declarations.checking.tables import of_every_table
-from backfill_assets.declarations.schema import Corrections, Published, dtypes
-from backfill_assets.declarations.target import TargetTable, TransformVersion
+from backfill_assets.declarations.schema import Corrections, Published
+from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable, TransformVersion
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem
+from manifests.fields import NAME_PATTERN, NAME_WORDS, VERSION_PATTERN, VERSION_WORDS
 from manifests.model import PublishMode
+from manifests.text import NAME_RULE, not_a_name
 
 
 def of_target(
@@ -39,7 +44,9 @@ def of_target(
     yield from of_every_table(target)
     yield from _single_texts(target)
     yield from _of_chunks(target)
+    yield from _of_transform(target)
     yield from _of_versions(target)
+    yield from _of_names(target)
     yield from of_gates(target)
     yield from _of_functions(target)
     yield from _of_live(target)
@@ -73,6 +80,7 @@ def _of_own_columns(
             f"{name}: model",
         )
     yield from without_type(name, own, in_digest, TARGET_TYPES)
+    yield from of_unique(name, target.model)
     yield from of_kind(name, "day_column", target.day_column, name, own, DATE)
     yield from in_columns(name, "key", texts(target.key), name, own)
     yield from _of_key(target)
@@ -96,7 +104,7 @@ def _of_own_columns(
 def _of_key(target: TargetTable) -> Iterator[Problem]:
     schema = target.model.to_schema()
     key = texts(target.key)
-    if schema.unique and set(schema.unique) != set(key):
+    if schema.unique and set(schema.unique) <= schema.columns.keys() and set(schema.unique) != set(key):
         yield Problem(
             f"the key of {target.name} is {', '.join(key)}, and its model says that {', '.join(schema.unique)} is unique",
             "the key is what is unique",
@@ -141,7 +149,11 @@ def _of_live(target: TargetTable) -> Iterator[Problem]:
 
 def _of_corrections(target: TargetTable) -> Iterator[Problem]:
     assert target.corrections is not None
-    model, where = target.corrections.model, f"{target.name}: corrections"
+    table, model, where = target.corrections.name, target.corrections.model, f"{target.name}: corrections"
+    own, problems = declared_columns(table, model)
+    yield from problems
+    if own is None:
+        return
     if not issubclass(model, Corrections):
         yield Problem(
             f"{model.__name__} does not inherit Corrections",
@@ -149,7 +161,8 @@ def _of_corrections(target: TargetTable) -> Iterator[Problem]:
             f"class {model.__name__}(ba.Corrections), with the columns of the key",
             where,
         )
-    yield from in_columns(target.name, "corrections", texts(target.key), target.corrections.name, dtypes(model))
+    yield from in_columns(target.name, "corrections", texts(target.key), table, own)
+    yield from of_unique(table, model)
 
 
 def _single_texts(target: TargetTable) -> Iterator[Problem]:
@@ -190,6 +203,32 @@ def _of_chunks(target: TargetTable) -> Iterator[Problem]:
         )
 
 
+def _of_transform(target: TargetTable) -> Iterator[Problem]:
+    if not re.fullmatch(NAME_PATTERN, target.transform):
+        yield Problem(
+            f"transform is {target.transform!r}",
+            f"a manifest names it: {NAME_WORDS}",
+            "for example meter_daily",
+            f"{target.name}: transform",
+        )
+
+
+def _of_names(target: TargetTable) -> Iterator[Problem]:
+    """Say of whom a policy of a target names that nobody is named so."""
+    policies: dict[str, LivePolicy | ReconciliationPolicy | None] = {
+        "live": target.live,
+        "reconciled": target.reconciled,
+    }
+    for field, policy in policies.items():
+        for name in ("requested_by", "approved_by"):
+            value: Any = getattr(policy, name, "nobody")
+            is_name = isinstance(value, str) and value.strip()
+            wrong = not_a_name(value) if is_name else ""
+            if wrong is not None:
+                what = f"{name} is {value!r}" + (f": {wrong}" if wrong else "")
+                yield Problem(what, NAME_RULE, "write who it is, or leave it out", f"{target.name}: {field}")
+
+
 def _of_versions(target: TargetTable) -> Iterator[Problem]:
     where = f"{target.name}: versions"
     if not target.versions:
@@ -203,6 +242,10 @@ def _of_versions(target: TargetTable) -> Iterator[Problem]:
         if not isinstance(name, str):
             yield Problem(
                 f"a version is named {name!r}", "its name is a text, as in a manifest", "put it in quotes", where
+            )
+        elif not re.fullmatch(VERSION_PATTERN, name):
+            yield Problem(
+                f"a version is named {name!r}", f"a manifest names it: {VERSION_WORDS}", "for example 1.0.0", where
             )
         if not isinstance(version, TransformVersion):
             yield Problem(
