@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from backfill_assets.installation import Platform
     from manifests.chunks import Chunking
     from manifests.errors import InputRefused, Problem
+    from manifests.model import Mode, PublishMode
 
 __all__ = [
     "Chunking",
@@ -63,11 +64,13 @@ __all__ = [
     "Level",
     "LivePolicy",
     "Loader",
+    "Mode",
     "Needs",
     "Outline",
     "Platform",
     "Problem",
     "Product",
+    "PublishMode",
     "Published",
     "Quarantine",
     "Reconciliation",
@@ -125,6 +128,7 @@ _ROOMS = {
     "backfill_assets.installation": ("Platform",),
     "manifests.chunks": ("Chunking",),
     "manifests.errors": ("InputRefused", "Problem"),
+    "manifests.model": ("Mode", "PublishMode"),
 }
 _PLACES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -44,10 +44,15 @@ class Mode(StrEnum):
     """Under which rules code runs: what it may reach, and which sinks exist for it."""
 
     LIVE = "LIVE"
+    """The newest days, by the target's own policy."""
     BACKFILL = "BACKFILL"
+    """History is computed, and readers see it once it is published; also of a reprocessing, restatement, repair, ..."""
     REPLAY = "REPLAY"
+    """History is computed again, as it was."""
     DRY_RUN = "DRY_RUN"
+    """Everything but the publication."""
     RECONCILIATION = "RECONCILIATION"
+    """What is published is held against the source; nothing is written."""
 
     @property
     def publishes(self) -> bool:

@@ -25,6 +25,8 @@ import click
 import pytest
 from pydantic import BaseModel
 
+import backfill_assets
+from backfill_assets import _PLACES
 from backfill_assets.cli.command import cli
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
@@ -327,6 +329,26 @@ def test_a_file_that_a_page_names_exists(page: Path) -> None:
     named = {word for word in words if (word.endswith(".py") or word.startswith(FOLDERS)) and "<" not in word}
     roots = (ROOT, page.parent, ROOT / "backfill_assets")
     assert {name for name in named - WRITTEN_BY_READERS if not any(any(root.glob(name)) for root in roots)} == set()
+
+
+VOCABULARY = {
+    node.name
+    for name, file in MODULES.items()
+    if name.startswith("backfill_assets.declarations.") or name in {*_PLACES.values(), "manifests.model"}
+    for node in SOURCES[file].body
+    if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+}
+"""The classes of the modules that a product's author takes names from."""
+
+
+@pytest.mark.parametrize(
+    "page", [one for one in PAGES if one.name not in {"architecture.md", "CHANGELOG.md"}], ids=lambda page: page.name
+)
+def test_a_name_of_the_vocabulary_that_a_page_names_is_exported(page: Path) -> None:
+    spans = spans_of(page)
+    named = {name for span in spans for name in re.findall(r"(?<![\w.-])[A-Z]\w*", span)} & VOCABULARY
+    named |= {name for span in spans for name in re.findall(r"\bba\.(\w+)", span)}
+    assert named - set(backfill_assets.__all__) == set()
 
 
 def is_there(package: str, name: str) -> bool:
