@@ -15,6 +15,7 @@ import pyarrow as arrow
 import pytest
 from pyiceberg.expressions import GreaterThanOrEqual
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.types import IntegerType, StringType
 from pyspark.sql import DataFrame
 from worlds import SPARK
@@ -26,21 +27,24 @@ from backfill_assets.audit.explain import explain
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations import finding
+from backfill_assets.declarations.schema import Instant, iceberg_schema
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
+    InputTable,
     Product,
     TargetTable,
     TransformVersion,
 )
 from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor.disagreements import Disagreement
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.publication.publisher import publish
 from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
 from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.review import diff as diff_module
 from benchmarks import small_table
-from benchmarks.small_table import HISTORY, READINGS, SCOPE, TARGET, Reading, manifest, planned, serves, staged
+from benchmarks.small_table import HISTORY, READINGS, SCOPE, SOURCE, TARGET, Reading, manifest, planned, serves, staged
 from manifests.errors import PlanRefused
 from manifests.lifecycle import RunState
 from resources.ledger.facade import RunRecord, Verdict
@@ -58,6 +62,7 @@ class ReadingWithAnotherType(Reading):
     value: pl.Int32 = pa.Field(description="What it said.")
 
 
+REFERENCE = "reference.events"
 EVOLVED = replace(TARGET, model=ReadingWithStatus)
 
 
@@ -150,6 +155,57 @@ def test_a_plan_is_refused_where_table_and_model_differ_and_names_the_column(
     with pytest.raises(PlanRefused, match="has the column value as long, and its model declares int"):
         planned(platform, contract)
     assert platform.ledger.find("after") is None
+
+
+class Event(pa.DataFrameModel):
+    """What is read: `small_table` makes its table."""
+
+    id: str = pa.Field(description="Which.")
+    at: Instant = pa.Field(description="When.")
+
+
+class EventOfMore(Event):
+    """The same, with a column that came later."""
+
+    quality: pl.Int32 = pa.Field(nullable=True, description="How good it is.")
+
+
+class EventOfText(Event):
+    """The same, with another type of that column."""
+
+    quality: str = pa.Field(nullable=True, description="How good it is.")
+
+
+def test_a_plan_that_reads_a_table_without_what_its_model_declares_is_refused_and_names_the_column(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reads(model: type[pa.DataFrameModel], *, as_reference: bool = False) -> list[Disagreement]:
+        name = REFERENCE if as_reference else SOURCE
+        target = replace(TARGET, references=(REFERENCE,)) if as_reference else TARGET
+        table = InputTable(name, "Events.", model, TARGET.owners, is_reference=True)
+        monkeypatch.setattr(finding, "find_products", serves(Product("readings", (table,), (target,))))
+        return [one for one in examine(platform) if one.kind == "columns-differ"]
+
+    contract = manifest("after", "REPLACE_PARTITIONS", SCOPE)
+    lacking = f"{SOURCE} has no column quality, which its model declares as int"
+    assert [(one.where, one.what) for one in reads(EventOfMore)] == [(SOURCE, lacking)]
+    with pytest.raises(PlanRefused) as refused:
+        planned(platform, contract)
+    assert [one.what for one in refused.value.problems] == [lacking]
+    with platform.lakehouse.table(SOURCE).update_schema() as update:
+        update.add_column("quality", IntegerType())
+    other = f"{SOURCE} has the column quality as int, and its model declares string"
+    assert [one.what for one in reads(EventOfText)] == [other]
+    with pytest.raises(PlanRefused) as refused:
+        planned(platform, contract)
+    assert [one.what for one in refused.value.problems] == [other]
+    platform.lakehouse.ensure(REFERENCE, iceberg_schema(Event), UNPARTITIONED_PARTITION_SPEC, {})
+    reads(EventOfText, as_reference=True)
+    with pytest.raises(PlanRefused, match=f"{REFERENCE} has no column quality, which its model declares as string"):
+        planned(platform, contract)
+    # a column that the model does not declare is nothing to whoever reads the table
+    assert [one.where for one in reads(Event)] == [SOURCE]
+    assert planned(platform, contract).state == RunState.APPROVED
 
 
 def gained(monkeypatch: pytest.MonkeyPatch, target: TargetTable = EVOLVED) -> None:

@@ -33,9 +33,10 @@ from backfill_assets.ingestion.own_loaders import delivered
 from backfill_assets.ingestion.table_loads import load_file, undo_load
 from backfill_assets.ingestion.typed_values import as_declared
 from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.initialise import initialise
 from benchmarks.small_table import serves
-from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
 from manifests.model import ReferenceData
 from manifests.reference_pins import pin_reference
 from resources import actors
@@ -164,6 +165,53 @@ def test_a_loader_that_raises_or_delivers_what_does_not_fit_is_refused_by_name(
         load_delivery(logged, "bronze.meter_readings", delivered("readings-log", lambda: wrong(file)), 0.5)
     assert "loader" in str(refused.value)
     assert held(logged, "bronze.meter_readings") == []
+
+
+class WiderLogged(Logged):
+    watt_hours: Annotated[pl.Decimal, 20, 3] = pandera.Field()
+
+
+class WiderReadings(Readings):
+    watt_hours: pl.Int64 = pandera.Field(ge=0)
+    note: str = pandera.Field(nullable=True)
+
+    class Config:
+        unique = ("meter", "read_at")
+
+
+class OtherTariffs(Tariffs):
+    cents: str = pandera.Field()
+
+
+def test_a_table_that_is_not_as_its_model_says_takes_no_load_and_every_column_that_differs_is_named(
+    logged: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = {READINGS: WiderReadings, TARIFFS: OtherTariffs, "bronze.meter_readings": WiderLogged}
+    inputs = tuple(replace(one, model=models.get(one.name, one.model)) for one in logged.products.inputs)
+    monkeypatch.setattr(finding, "find_products", serves(ba.Product("metering", inputs, ())))
+    platform = Platform.of(logged.settings)
+    file = tmp_path / "readings.csv"
+    for table, wrong in (
+        (READINGS, ("no column note", "the column watt_hours as int, and its model declares long")),
+        (TARIFFS, ("the column cents as long, and its model declares string",)),
+    ):
+        with pytest.raises(EnvironmentRefused) as refused:
+            load_file(platform, table, file)
+        assert [said in one.what for one, said in zip(refused.value.problems, wrong, strict=True)] == [True] * len(
+            wrong
+        )
+    log = tmp_path / "log.txt"
+    log.write_text("m1;2024-07-01T12:00:00;0.5\nm1;noon;2\n")
+    loader = shown_loader()["LOADER"]
+    with pytest.raises(EnvironmentRefused, match=r"watt_hours as long, and its model declares decimal\(20, 3\)"):
+        load_delivery(platform, loader.table, delivered("readings-log", lambda: loader.from_file(log)), 0.5)
+    assert {name: held(platform, name) for name in (READINGS, loader.table, f"{loader.table}_quarantine")} == {
+        READINGS: [],
+        loader.table: [],
+        f"{loader.table}_quarantine": [],
+    }
+    said = [(one.kind, one.where) for one in examine(platform)]
+    assert said == [("columns-differ", name) for name in (READINGS, READINGS, TARIFFS, loader.table)]
 
 
 def test_a_loader_that_returns_no_delivery_is_refused_with_what_it_lacks(tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from backfill_assets.declarations.quarantine import with_quarantines
 from backfill_assets.declarations.sources import modules_of
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import InputRefused, Problem
+
+if TYPE_CHECKING:
+    import pandera.polars as pa
 
 _Table = TypeVar("_Table", InputTable, TargetTable)
 
@@ -47,6 +50,12 @@ class Products:
     def modules(self) -> tuple[str, ...]:
         """The modules that models and functions of the products are in."""
         return tuple(dict.fromkeys(name for product in self.declared for name in modules_of(product)))
+
+    @cached_property
+    def models(self) -> dict[str, type[pa.DataFrameModel]]:
+        """The model of every table, by the table's name."""
+        of_targets = {name: model for target in self.targets for name, model in target.models}
+        return {table.name: table.model for table in self.inputs} | of_targets
 
     def target(self, name: str) -> TargetTable:
         """Return a declared target.

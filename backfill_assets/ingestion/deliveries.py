@@ -18,6 +18,7 @@ from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
 from backfill_assets.declarations.deliveries import Counted, Delivery
 from backfill_assets.declarations.quarantine import WITHHELD, Rejections
+from backfill_assets.ingestion.columns_in_place import require_declared_columns
 from backfill_assets.installation import Platform
 from manifests.errors import InputRefused, Problem
 from resources.lakehouse.facade import Commit
@@ -51,7 +52,9 @@ def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: flo
 
     Raises:
         InputRefused: if the load is damaged or too much of it cannot be classified; nothing is written then.
+        EnvironmentRefused: if the table, or its quarantine, does not have the columns of its model.
     """
+    require_declared_columns(platform, platform.products.input(table))
     at = platform.ledger.now().replace(microsecond=0)
     counted = delivery.count(at)
     withheld = platform.policy.protects(table)

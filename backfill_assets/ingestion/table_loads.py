@@ -21,6 +21,7 @@ from backfill_assets.decisions import decider
 from backfill_assets.declarations.quarantine import WITHHELD, FirstRow, Quarantine, Rejections
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import InputTable
+from backfill_assets.ingestion.columns_in_place import require_declared_columns
 from backfill_assets.ingestion.input_files import DETAIL, REASON, RECORD, ROW, Checked, InputFile
 from backfill_assets.ingestion.load_names import load_meant, short_name
 from backfill_assets.ingestion.repeated_keys import RepeatedRows, repeated_rows
@@ -107,8 +108,10 @@ def load_file(
     Raises:
         InputRefused: if the table is not declared, the file does not have its columns, too many rows would be quarantined, or
             the same content was loaded before. Nothing is written then. Or if the load was taken back while it was made.
+        EnvironmentRefused: if the table, or its quarantine, does not have the columns of its model.
     """
     declared = _loadable(platform, table, version)
+    require_declared_columns(platform, declared)
     limit = 0.0 if declared.is_reference else platform.settings.quarantine_limit
     opened = InputFile(path, declared.model)
     content = f"{declared.name}:{opened.content_hash}"

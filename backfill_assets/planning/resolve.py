@@ -59,6 +59,8 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         require_row_rules(target)
     with refused.kept():
         _require_columns(platform, target, manifest)
+    with refused.kept():
+        _require_input_columns(platform, target)
     as_declared = refused.number == before
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
@@ -182,6 +184,25 @@ def _require_columns(platform: Platform, target: TargetTable, manifest: RunManif
         problem
         for name, model in declared
         for problem in column_problems(platform.lakehouse.table(name), iceberg_schema(model))
+    ]
+    if problems:
+        raise PlanRefused(problems)
+
+
+def _require_input_columns(platform: Platform, target: TargetTable) -> None:
+    """Refuse a plan that reads tables without the columns, or with other types, than their models declare.
+
+    A transform is written for those; what a table has besides is nothing to it.
+
+    Raises:
+        PlanRefused: naming each column that differs.
+    """
+    models = platform.products.models
+    problems = [
+        problem
+        for name in (target.source, *target.references)
+        if name in models  # what is not declared, no model says anything of
+        for problem in column_problems(platform.lakehouse.table(name), iceberg_schema(models[name]), besides=False)
     ]
     if problems:
         raise PlanRefused(problems)

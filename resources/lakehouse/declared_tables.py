@@ -52,12 +52,13 @@ def isolation_problems(table: Table) -> list[Problem]:
     ]
 
 
-def column_problems(table: Table, schema: Schema) -> list[Problem]:
-    """Say which columns of a table are not the declared ones, each with the way out."""
+def column_problems(table: Table, schema: Schema, *, besides: bool = True) -> list[Problem]:
+    """Say which columns of a table are not the declared ones, each with the way out; `besides`: also those that it has more."""
     declared = {field.name: str(field.field_type) for field in schema.fields}
     found = {field.name: str(field.field_type) for field in table.schema().fields}
     rule, problems = "a table's columns come from its pandera model", []
-    for name in sorted(name for name in declared.keys() | found.keys() if declared.get(name) != found.get(name)):
+    names = declared.keys() | (found.keys() if besides else set())
+    for name in sorted(name for name in names if declared.get(name) != found.get(name)):
         if name not in found:
             what = f"{_name(table)} has no column {name}, which its model declares as {declared[name]}"
             way_out = (
@@ -66,7 +67,7 @@ def column_problems(table: Table, schema: Schema) -> list[Problem]:
             )
         elif name not in declared:
             what = f"{_name(table)} has a column {name} ({found[name]}), which its model does not declare"
-            way_out = "declare it in the model, or drop it from the table: a run would publish it as NULL"
+            way_out = "declare it in the model, or drop it from the table: what is written here would leave it NULL"
         else:
             what = f"{_name(table)} has the column {name} as {found[name]}, and its model declares {declared[name]}"
             way_out = "correct the model; a column of another type gets another name"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from manifests.errors import InputRefused
 from resources.lakehouse.metadata import UnreadableMetadata
 from resources.ledger.cells import IllegibleRow
 
@@ -75,6 +76,12 @@ def damaged_metadata(where: str, refusal: UnreadableMetadata) -> Disagreement:
     """Return the finding of metadata that keeps the doctor from looking."""
     (problem,) = refusal.problems
     return Disagreement("metadata-damaged", where, problem.what, Sure.CERTAIN, problem.fix)
+
+
+def table_missing(where: str, refusal: InputRefused) -> Disagreement:
+    """Return the finding of a declared table that the catalog does not have."""
+    fix = "`backfill init`, or restore the catalog"
+    return Disagreement("table-missing", where, refusal.problems[0].what, Sure.CERTAIN, fix)
 
 
 def some(items: Iterable[str]) -> str:

@@ -15,7 +15,14 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.accepted_files import accepted_files_that_differ
 from backfill_assets.operations.doctor.attempts import attempts_not_running
 from backfill_assets.operations.doctor.damaged_files import damaged_staged_files, lost_files
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, damaged_metadata, data_loss, not_checked
+from backfill_assets.operations.doctor.disagreements import (
+    Disagreement,
+    Sure,
+    damaged_metadata,
+    data_loss,
+    not_checked,
+    table_missing,
+)
 from backfill_assets.operations.doctor.environment import clock_behind, policy_file_that_differs
 from backfill_assets.operations.doctor.evidence import (
     damaged_bundles,
@@ -37,6 +44,7 @@ from backfill_assets.operations.doctor.settling import settled
 from backfill_assets.operations.doctor.tables import (
     columns_that_differ,
     foreign_snapshots,
+    input_columns_that_differ,
     planted_fences,
     redirected_file_access,
 )
@@ -63,6 +71,9 @@ def examine(platform: Platform) -> list[Disagreement]:
         tables = () if target is None else target.changed_tables
         look_at = partial(_look_at_target, platform, name, target)
         found += settled(platform, partial(_as_far_as_possible, platform, name, look_at), tables)
+    for table in platform.products.inputs:
+        columns = partial(input_columns_that_differ, platform, table)
+        found += settled(platform, partial(_as_far_as_possible, platform, table.name, columns), (table.name,))
     for look in (
         attempts_not_running,
         loads_taken_back,
@@ -132,9 +143,7 @@ def _examine_target(
             table = platform.lakehouse.table(name)
             storage = Storage(table)
         except InputRefused as refusal:
-            yield Disagreement(
-                "table-missing", name, refusal.problems[0].what, Sure.CERTAIN, "`backfill init`, or restore the catalog"
-            )
+            yield table_missing(name, refusal)
             continue
         except UnreadableMetadata as refusal:
             yield data_loss(name, refusal)

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from backfill_assets.declarations.schema import iceberg_schema
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
+from backfill_assets.declarations.target import InputTable
+from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, table_missing
 from backfill_assets.operations.doctor.views import TableView, properties_of
+from manifests.errors import InputRefused
 from manifests.text import visible
 from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import RUN_PROPERTY
@@ -25,6 +28,17 @@ def columns_that_differ(view: TableView) -> Iterator[Disagreement]:
     model = corrections.model if corrections is not None and view.name == corrections.name else view.target.model
     for one in column_problems(view.table, iceberg_schema(model)):
         yield Disagreement("columns-differ", view.name, one.what, Sure.CERTAIN, one.fix)
+
+
+def input_columns_that_differ(platform: Platform, table: InputTable) -> Iterator[Disagreement]:
+    """Hold the columns of an input table against its model: it takes no loads, and no plan may read it, where they differ."""
+    try:
+        found = platform.lakehouse.table(table.name)
+    except InputRefused as refusal:
+        yield table_missing(table.name, refusal)
+        return
+    for one in column_problems(found, iceberg_schema(table.model)):
+        yield Disagreement("columns-differ", table.name, one.what, Sure.CERTAIN, one.fix)
 
 
 def redirected_file_access(view: TableView) -> Iterator[Disagreement]:
