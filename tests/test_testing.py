@@ -199,6 +199,10 @@ def misspelt(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
     return daily(inputs, context).select("meter", "day", "wat_hours")
 
 
+def of_another_type_and_more(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    return a_double(inputs, context).withColumn("extra", F.lit(1))
+
+
 def undeclared(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
     return context.references["reference.rates"]
 
@@ -212,6 +216,10 @@ def reading(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
     [
         (a_double, r"returned watt_hours of silver\.daily as double; it is declared as bigint"),
         (without_energy, r"returned for silver\.daily lacks watt_hours; has besides extra"),
+        (
+            of_another_type_and_more,
+            r"(?s)returned for silver\.daily has besides extra.*returned watt_hours of silver\.daily as double",
+        ),
         (misspelt, r"cannot be built: AnalysisException: .*wat_hours.*test_testing\.py:\d+, in misspelt"),
         (undeclared, r"the target declares no reference 'reference\.rates': it has none"),
         (reading, r"cannot be built: AnalysisException: .*PATH_NOT_FOUND"),

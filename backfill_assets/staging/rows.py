@@ -150,8 +150,8 @@ def computed_rows(
     version = target.versions[plan.transform_version]
     with building(plan):
         rows = version.function(inputs, context)
-        _require_columns(target, plan, rows)
-        _require_types(target, plan, rows, schema)
+        if problems := [*_column_problems(target, plan, rows), *_type_problems(target, plan, rows, schema)]:
+            raise TransformRefused(problems)
         rows = _only_these(rows, target, chunks)
         if not version.clustered:
             rows = _clustered(rows, target, context)
@@ -195,7 +195,8 @@ def _may_depend_on_rows(error: Exception) -> bool:
     return isinstance(error, (Py4JError, OSError, MemoryError))
 
 
-def _require_columns(target: TargetTable, plan: Plan, rows: DataFrame) -> None:
+def _column_problems(target: TargetTable, plan: Plan, rows: DataFrame) -> list[Problem]:
+    """Say which columns a transform's output lacks or has besides."""
     declared = [name for name in dtypes(target.model) if name not in LINEAGE_COLUMNS]
     counted = Counter(rows.columns)
     wrong = {
@@ -204,21 +205,22 @@ def _require_columns(target: TargetTable, plan: Plan, rows: DataFrame) -> None:
         "has twice": sorted(name for name, number in counted.items() if number > 1),
     }
     said = "; ".join(f"{what} {', '.join(names)}" for what, names in wrong.items() if names)
-    if said:
-        raise TransformRefused(
-            Problem(
-                f"what {plan.transform} {plan.transform_version} returned for {target.name} {said}",
-                "a transform returns exactly the declared columns, each once, without the lineage columns",
-                "correct the transform or the model",
-            )
+    if not said:
+        return []
+    return [
+        Problem(
+            f"what {plan.transform} {plan.transform_version} returned for {target.name} {said}",
+            "a transform returns exactly the declared columns, each once, without the lineage columns",
+            "correct the transform or the model",
         )
+    ]
 
 
-def _require_types(target: TargetTable, plan: Plan, rows: DataFrame, schema: Schema) -> None:
-    """Refuse columns whose values a cast to the declared type could change."""
+def _type_problems(target: TargetTable, plan: Plan, rows: DataFrame, schema: Schema) -> list[Problem]:
+    """Say of which columns the values a cast to the declared type could change."""
     declared = {field.name: field.dataType for field in spark_schema(schema).fields}
     found = {field.name: field.dataType for field in rows.schema.fields}
-    problems = [
+    return [
         Problem(
             f"{plan.transform} {plan.transform_version} returned {name} of {target.name} as "
             f"{kind.simpleString()}; it is declared as {declared[name].simpleString()}",
@@ -228,8 +230,6 @@ def _require_types(target: TargetTable, plan: Plan, rows: DataFrame, schema: Sch
         for name, kind in found.items()
         if name in declared and not fits(kind, declared[name])
     ]
-    if problems:
-        raise TransformRefused(problems)
 
 
 def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:
