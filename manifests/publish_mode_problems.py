@@ -6,6 +6,7 @@ Put here what a mode asks of its target, and files that cannot be replaced whole
 
 from __future__ import annotations
 
+from manifests.chunks import aligned
 from manifests.errors import Problem
 from manifests.facts import BaseState, TargetContract
 from manifests.model import DayRange, RunManifest
@@ -63,8 +64,9 @@ def publish_mode_problems(manifest: RunManifest, contract: TargetContract, base:
 
 
 def whole_file_problems(publish: DayRange, contract: TargetContract, base: BaseState) -> list[Problem]:
-    """Return what keeps files of the target from being replaced whole."""
-    if not base.files_beyond or base.rows_in_scope:
+    """Return what keeps files of the target from being replaced whole; nothing of a range that is no whole chunks."""
+    is_whole = aligned(contract.chunking, publish.start, publish.end) == (publish.start, publish.end)
+    if not base.files_beyond or base.rows_in_scope or not is_whole:
         return []
     shown = "; ".join(base.files_beyond[:_SHOWN_FILES]) + ("; …" if len(base.files_beyond) > _SHOWN_FILES else "")
     return [

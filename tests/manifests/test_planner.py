@@ -751,3 +751,11 @@ def test_all_that_stands_between_history_and_live_is_said_at_once() -> None:
     later = a_source().committed_at + timedelta(seconds=1)
     base = BaseState(accepted=frozenset({"2011-06"}), live_at=later)
     assert len(reasons(refusal(a_manifest(cutLine="2012-03-01"), base=base))) == 3
+
+
+def test_files_that_hold_other_days_are_named_where_the_range_is_whole_chunks() -> None:
+    base = BaseState(files_beyond=("part-0.parquet of 2012-01-10",))
+    (whole,) = reasons(refusal(base=base))
+    assert "1 file(s)" in whole
+    partly = a_manifest(target=publishing("2012-01-10", "2012-03-31"))
+    assert reasons(refusal(partly, base=base)) == ["target.publishRange is 2012-01-10 to 2012-03-31"]
