@@ -120,7 +120,9 @@ def check_transition(run_id: str, current: RunState, wanted: RunState) -> None:
     after = ", ".join(sorted(TRANSITIONS[current])) or "nothing: it is final"
     raise TransitionRefused(
         Problem(
-            f"run '{run_id}' is {current} and cannot become {wanted}",
+            f"run '{run_id}' is {current} already"
+            if wanted is current
+            else f"run '{run_id}' is {current} and cannot become {wanted}",
             f"after {current} comes {after}",
             "see `backfill status` for what the run waits for; a new attempt at the same change is a new run id",
         )

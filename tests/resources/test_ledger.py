@@ -340,7 +340,7 @@ def test_a_move_has_a_name(ledger: Ledger) -> None:
 def test_a_run_is_approved_once(ledger: Ledger) -> None:
     approved(ledger, RUN)
 
-    with pytest.raises(TransitionRefused, match="is APPROVED and cannot become APPROVED"):
+    with pytest.raises(TransitionRefused, match="is APPROVED already"):
         decide(ledger, "grace")
     assert len(ledger.approvals(RUN)) == 1
 
