@@ -339,7 +339,7 @@ def test_a_run_that_was_stopped_and_launched_again_says_both(platform: Platform)
             dg.GraphDefinition("staging").to_job(), status=dg.DagsterRunStatus.STARTING, tags={RUN_TAG: "again"}
         )
         found = page(platform, "/backfill/again", partial(starting, instance))
-    assert "Stopped:</b> stopped by ada" in found
+    assert "<b>Stopped</b> by ada (backfill stop), " in found
     assert " UTC <a href='/runs/" in found, "nobody vouches for who it was"
     assert "its process is starting" in found
     assert "it waits for a launch" not in found

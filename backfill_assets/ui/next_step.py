@@ -14,6 +14,7 @@ from backfill_assets.ui.html_parts import time_html
 from manifests.chunks import in_words
 from manifests.lifecycle import RunState
 from resources.ledger.facade import RAISED, ChunkRecord, Ledger, RunRecord, Verdict
+from resources.ledger.stops import Stop
 
 _NEXT = {
     RunState.DRAFT: "plan it: <code>backfill plan</code>",
@@ -53,7 +54,7 @@ def next_step(
     launched = any(not one.publishes for one in starting)
     if launched and (waiting is not None or record.state in {RunState.APPROVED, RunState.FAILED}):
         stop = None if waiting is None else waiting.stop
-        stopped = "" if stop is None else f"<p class=why><b>Stopped:</b> {escape(str(stop))}.</p>"
+        stopped = "" if stop is None else _stopped(stop)
         after = "" if stop is None else "; what was asked for before the stop does not end it"
         return f"{stopped}<p><b>Next:</b> the launch in Dagster computes its chunks and has them gated{after}.</p>"
     if waiting is None:
@@ -79,10 +80,15 @@ def next_step(
             what += "What is computed stays; the corrected change is a "
             what += f"new run with a manifest of its own, and {end} ends this one"
         return f"<p><b>Next:</b> {what}.</p>" if what else ""
-    stopped = "" if waiting.stop is None else f"<p class=why><b>Stopped:</b> {escape(str(waiting.stop))}.</p>"
+    stopped = "" if waiting.stop is None else _stopped(waiting.stop)
     what = f"its chunks {in_words(waiting.chunks)}" if waiting.chunks else "its chunks"
     command = f"<code>backfill {'run' if waiting.stop is None else 'resume'} {escape(record.run_id)}</code>"
     return f"{stopped}<p><b>Next:</b> it waits for a launch: launch {what} in Dagster, or {command}.</p>"
+
+
+def _stopped(stop: Stop) -> str:
+    """Say who has stopped a run, and when."""
+    return f"<p class=why><b>Stopped</b> {escape(str(stop).removeprefix('stopped '))}.</p>"
 
 
 def _have_rows(verdicts: Sequence[Verdict]) -> bool:
