@@ -176,12 +176,13 @@ def run_chunks(
     for first, last in stretches(record, chunks):
         tags = range_tags(record.run_id, first, last) | {PROCESS_TAG: this_process()}
         stopping.going_on(record.run_id)()
-        started(f"{first} to {last}")
+        which = f"{first} to {last}" if first != last else first
+        started(which)
         with dg.partition_loading_context(dynamic_partitions_store=instance), _helpers_apart(instance):
             result = job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False)
         success &= result.success
         for why in _failures(result):
-            failed(f"{first} to {last}: {why}" if first != last else f"{first}: {why}")
+            failed(f"{which}: {why}")
         if _cannot_be_computed(result):
             return False  # what its frame or its columns are refused for is alike for every chunk
     return success
