@@ -105,6 +105,30 @@ def test_a_run_that_is_over_is_not_shown_as_one_to_approve(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("home")
+def test_a_chunk_that_breaks_a_rule_is_not_computed_again_but_planned_anew_once_it_is_corrected() -> None:
+    refused = given("publish", DOUBLED, "--by", "grace").exception
+    assert isinstance(refused, Refused)
+    (problem,) = [one for one in refused.problems if "chunk(s) have not passed" in one.what]
+    assert problem.fix.endswith("plan the change under a new run id")
+    assert f"backfill exceptions {DOUBLED}" in problem.fix
+    assert f"backfill run {DOUBLED}" not in problem.fix
+
+
+def test_a_preview_of_a_run_that_is_not_planned_anew_says_so(home: Path) -> None:
+    file = home / "previewed.json"
+    file.write_text(json.dumps(manifest_data("previewed", "REPLACE_PARTITIONS", SCOPE)))
+    for prepared in ([], ["plan", str(file)]):
+        assert not prepared or given(*prepared).exit_code == 0
+        assert told("plan", str(file), "--preview")["state"] == "PREVIEW, not recorded"
+    assert given("cancel", "previewed", "--by", "ada").exit_code == 0
+    said = told("plan", str(file), "--preview")["state"]
+    assert said.startswith("PREVIEW, not recorded: run 'previewed' is CANCELLED already and is not planned again")
+    assert "a run id of its own" in " ".join(given("plan", str(file), "--preview").stdout.split())
+    again = given("cancel", "previewed", "--by", "ada").exception
+    assert "run 'previewed' is CANCELLED already" in str(again)
+
+
+@pytest.mark.usefixtures("home")
 def test_a_misspelt_run_id_is_answered_with_those_like_it() -> None:
     assert f"did you mean {DOUBLED}?" in str(given("status", "dubled").exception)
     assert "did you mean" not in str(given("status", "zzz-zzz").exception)

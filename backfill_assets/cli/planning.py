@@ -23,9 +23,10 @@ from manifests.errors import (
     Problem,
     TransitionRefused,
 )
-from manifests.lifecycle import RunState
+from manifests.lifecycle import APPROVED_OR_LATER, RunState
 
 if TYPE_CHECKING:
+    from backfill_assets.installation import Platform
     from manifests.model import RunManifest
     from resources.ledger.facade import RunRecord
 
@@ -47,7 +48,7 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
     contract = _valid(manifest)
     with opened_platform() as platform:
         if preview:
-            found = [(one, "PREVIEW, not recorded") for one in planning.preview_series(platform, contract)]
+            found = [(one, _as_preview(platform, one.run_id)) for one in planning.preview_series(platform, contract)]
         else:
             records = planning.plan_series(platform, contract)
             _refuse_dead(records)
@@ -67,6 +68,17 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
     else:
         of_each = zip(found, programs, strict=True)
         show(*(show_plan(one, state, program, contract.freeze) for (one, state), program in of_each))
+
+
+def _as_preview(platform: Platform, run_id: str) -> str:
+    """Say that a plan is not recorded, and of a run that cannot be planned anew that it never will be."""
+    record = platform.ledger.find(run_id)
+    if record is None or record.state not in APPROVED_OR_LATER:
+        return "PREVIEW, not recorded"
+    return (
+        f"PREVIEW, not recorded: run '{run_id}' is {record.state} already and is not planned again; give the change a run id "
+        "of its own"
+    )
 
 
 def _valid(manifest: Path) -> RunManifest:

@@ -192,22 +192,25 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
 def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[ChunkRecord]) -> list[Problem]:
     problems: list[Problem] = []
     verdicts = {(verdict.chunk, verdict.gate): verdict for verdict in platform.ledger.verdicts(run_id)}
+    judged_as_staged = {
+        chunk.chunk: verdict.passed
+        for chunk in chunks
+        if (verdict := verdicts.get((chunk.chunk, CHUNK_GATE))) is not None and verdict.attempt == chunk.attempt
+    }
     open_chunks = [
         chunk.chunk
         for chunk in chunks
-        if chunk.state is not ChunkState.PASSED
-        or (verdict := verdicts.get((chunk.chunk, CHUNK_GATE))) is None
-        or not verdict.passed
-        or verdict.attempt != chunk.attempt
+        if chunk.state is not ChunkState.PASSED or not judged_as_staged.get(chunk.chunk, False)
     ]
     if open_chunks or len(chunks) != len(plan.chunks):
-        problems.append(
-            Problem(
-                f"{len(open_chunks)} chunk(s) have not passed their gate: {in_words(open_chunks)}",
-                "every planned chunk is staged and has passed",
-                f"`backfill run {run_id}` computes and gates what is left; `backfill status {run_id}` says what failed, and why",
-            )
+        what = f"{len(open_chunks)} chunk(s) have not passed their gate: {in_words(open_chunks)}"
+        way_out = (
+            f"`backfill run {run_id}` computes and gates what is left; `backfill status {run_id}` says what failed, and why"
+            if all(judged_as_staged.values())
+            else f"`backfill exceptions {run_id}` shows rows that break the rules; correct the transform or its input, and plan "
+            "the change under a new run id"
         )
+        problems.append(Problem(what, "every planned chunk is staged and has passed", way_out))
     missing = [gate for gate in plan.gates if ("", gate) not in verdicts]
     accepted = platform.ledger.accepted_gates(run_id)
     not_passed = [gate for gate in plan.gates if ("", gate) in verdicts and not verdicts["", gate].passed]
