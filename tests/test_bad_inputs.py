@@ -402,9 +402,7 @@ BAD_COMMANDS = [
         ("requested run", "the approver differs from the requester"),
     ),
     Case("approved-by-nobody", ("approve", PLANNED, "--by", " "), ("nobody is named", "give --by")),
-    command(
-        "approved-twice", f"approve {APPROVED} --by {APPROVER}", f"'{APPROVED}' is APPROVED", "cannot become APPROVED"
-    ),
+    command("approved-twice", f"approve {APPROVED} --by {APPROVER}", f"'{APPROVED}' is APPROVED already"),
     command(
         "approve-after-rejection", f"approve {REJECTED} --by {APPROVER}", f"'{REJECTED}' is REJECTED", "it is final"
     ),
@@ -415,9 +413,7 @@ BAD_COMMANDS = [
         f"the plan of '{PLANNED}' is",
         f"not {'0' * 64}",
     ),
-    command(
-        "rejected-twice", f"reject {REJECTED} --by {APPROVER}", f"'{REJECTED}' is REJECTED", "cannot become REJECTED"
-    ),
+    command("rejected-twice", f"reject {REJECTED} --by {APPROVER}", f"'{REJECTED}' is REJECTED already"),
     command("reject-unknown", f"reject no-such-run --by {APPROVER}", "run 'no-such-run' is unknown"),
     command("cancel-after-rejection", f"cancel {REJECTED} --by {APPROVER}", f"'{REJECTED}' is REJECTED", "it is final"),
     command("cancel-unknown", f"cancel no-such-run --by {APPROVER}", "run 'no-such-run' is unknown"),
