@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -104,6 +104,11 @@ def are_adjacent(keys: Sequence[str]) -> bool:
     chunking = Chunking.MONTH if _KEY[Chunking.MONTH].fullmatch(keys[0]) else Chunking.DAY
     firsts = [first_day(chunking, key) for key in keys]
     return all(following(chunking, one) == after for one, after in pairwise(firsts))
+
+
+def span(keys: Collection[str]) -> str:
+    """Return the first and the last of some chunks in words; one chunk is named once."""
+    return f"{min(keys)} to {max(keys)}" if len(keys) > 1 else next(iter(keys))
 
 
 def in_words(keys: Iterable[str]) -> str:

@@ -16,7 +16,8 @@ from matplotlib import font_manager
 
 from backfill_assets.audit.charts import as_markdown, before_and_after, heat_map
 from backfill_assets.staging import progress as staging_progress
-from backfill_assets.staging.progress import Progress, span, written_chunks
+from backfill_assets.staging.progress import Progress, written_chunks
+from manifests.chunks import span
 
 CHUNKS = ("2010-01", "2010-02", "2010-03")
 
@@ -70,6 +71,7 @@ def test_a_failure_is_told_with_its_reason() -> None:
 def test_nothing_is_written_where_staging_is_no_folder(tmp_path: Path) -> None:
     assert written_chunks(f"file://{tmp_path}/gone") == set()
     assert span(["2010-02", "2010-01"]) == "2010-01 to 2010-02"
+    assert span(["2010-02"]) == "2010-02"
 
 
 def test_a_chart_of_what_changed_is_an_image_with_its_own_text() -> None:

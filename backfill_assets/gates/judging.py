@@ -45,6 +45,7 @@ from backfill_assets.worker.chunk_rules import rule_name
 from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask, spec_of
 from backfill_assets.worker.violations import require_read
 from manifests.canonical import plain
+from manifests.chunks import span
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.lifecycle import RunState
 from manifests.model import DayRange
@@ -240,7 +241,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
     @cache
     def contexts() -> dict[str, ReconciliationContext]:
         return {
-            f"{stretch[0]} to {stretch[-1]}": reconciliation_context(
+            span(stretch): reconciliation_context(
                 platform, target, own, [chunk for chunk in chunks if chunk.chunk in stretch]
             )
             for own, stretch in _stretches(platform.ledger.plans(record), plan)

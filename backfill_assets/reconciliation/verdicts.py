@@ -30,6 +30,7 @@ from backfill_assets.staging.compute import history_until_end
 from backfill_assets.staging.raised import found_or_raised
 from backfill_assets.worker.gate_tasks import GateResult
 from manifests.canonical import sha256_of
+from manifests.chunks import span
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.plan import Plan
 from resources.ledger.facade import RunRecord, Verdict
@@ -90,7 +91,7 @@ def _of_the_product(
     @cache
     def contexts() -> dict[str, ReconciliationContext]:
         return {
-            f"{stretch[0]} to {stretch[-1]}, {own.transform_version}": reconciliation_context(
+            f"{span(stretch)}, {own.transform_version}": reconciliation_context(
                 platform,
                 target,
                 own,

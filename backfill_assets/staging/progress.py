@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from manifests.chunks import span
 from resources.lakehouse.facade import local_path
 
 LOOK_SECONDS = 1.0
@@ -83,8 +84,3 @@ class Progress:
         if self._watcher is not None:
             self._watcher.join()
             self._watcher = None
-
-
-def span(chunks: Collection[str]) -> str:
-    """Return first and last of some chunks in words."""
-    return f"{min(chunks)} to {max(chunks)}" if len(chunks) > 1 else next(iter(chunks))
