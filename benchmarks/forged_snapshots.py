@@ -199,14 +199,20 @@ def split_behind_the_rows(forger: Forger) -> Forged:
 # --- what other programs' files hold ----------------------------------------------------------------------------------
 
 
-def _a_file(forger: Forger, name: str) -> Entry:
+def a_file(forger: Forger, name: str) -> Entry:
+    """Return a file of an accepted chunk of a table."""
     return forger.random.choice(forger.accepted(Seen(forger.table(name))))
 
 
-def _deletes(forger: Forger, name: str) -> str:
-    """Commit a file of deleted positions of an accepted file, which says by bounds and partition that it is of another day."""
+def delete_rows(
+    forger: Forger, name: str, made: Callable[[arrow.Table], arrow.Table] = lambda positions: positions
+) -> str:
+    """Commit a file of deleted positions of an accepted file, which says by bounds and partition that it is of another day.
+
+    With `made` the file has what that makes of them.
+    """
     table = forger.table(name)
-    seen, entry = Seen(table), _a_file(forger, name)
+    seen, entry = Seen(table), a_file(forger, name)
     place = Path(local_path(table.location())) / "data" / f"{uuid4()}-deletes.parquet"
     place.parent.mkdir(exist_ok=True)
     columns = {"file_path": (arrow.string(), _PATH_FIELD), "pos": (arrow.int64(), _POSITION_FIELD)}
@@ -216,7 +222,8 @@ def _deletes(forger: Forger, name: str) -> str:
             for column, (kind, number) in columns.items()
         ]
     )
-    pq.write_table(arrow.table({"file_path": [entry.file.file_path] * 3, "pos": [0, 1, 2]}, schema=schema), place)
+    positions = arrow.table({"file_path": [entry.file.file_path] * 3, "pos": [0, 1, 2]}, schema=schema)
+    pq.write_table(made(positions), place)
     day = table.schema().find_field("day").field_id
     partition = copy.deepcopy(entry.file.partition)
     if forger.random.random() < 0.5:
@@ -259,7 +266,7 @@ def _deletes(forger: Forger, name: str) -> str:
 
 def _again(forger: Forger, name: str, *, lies: bool) -> Path:
     """Append the rows of an accepted file in another one, which says that they are of another day if it `lies`."""
-    table, entry = forger.table(name), _a_file(forger, name)
+    table, entry = forger.table(name), a_file(forger, name)
     again = Path(entry.place).with_name(f"part-{uuid4()}.parquet")
     pq.write_table(pq.read_table(entry.place), again)
     file = parquet_file_to_data_file(table.io, table.metadata, f"file://{again}")
@@ -274,7 +281,7 @@ def _again(forger: Forger, name: str, *, lies: bool) -> Path:
 
 def deletes_of_another_day(forger: Forger) -> Forged:
     """Delete rows of an accepted file by a file of positions that says it is of another day."""
-    return Forged("deleted positions of another day", (_deletes(forger, READINGS),))
+    return Forged("deleted positions of another day", (delete_rows(forger, READINGS),))
 
 
 def rows_of_another_day(forger: Forger) -> Forged:
@@ -284,7 +291,7 @@ def rows_of_another_day(forger: Forger) -> Forged:
 
 def deletes_of_corrections(forger: Forger) -> Forged:
     """Delete corrections by a file of positions."""
-    return Forged("deleted positions of corrections", (_deletes(forger, CORRECTIONS),))
+    return Forged("deleted positions of corrections", (delete_rows(forger, CORRECTIONS),))
 
 
 def corrections_again(forger: Forger) -> Forged:

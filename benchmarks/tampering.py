@@ -38,6 +38,7 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from benchmarks import small_table
 from benchmarks.changed_bytes import Tamperer, problems_of
+from benchmarks.forged_columns import FORGED_COLUMNS
 from benchmarks.forged_records import FORGED_RECORDS, Hand
 from benchmarks.forged_snapshots import FORGED_SNAPSHOTS
 from benchmarks.forgeries import FORGERIES, Forged, Forger
@@ -52,7 +53,7 @@ CHANGED: tuple[tuple[str, tuple[str, str], str, dict[str, Any]], ...] = (
     ("REPLACE_PARTITIONS", ("2020-03-01", "2020-03-31"), "1", {}),
 )
 """The runs of the installation that is changed; the last one is rolled back."""
-OF_TABLES = (*FORGERIES, *FORGED_SNAPSHOTS)
+OF_TABLES = (*FORGERIES, *FORGED_SNAPSHOTS, *FORGED_COLUMNS)
 """Every kind of forgery of a table, in turn."""
 
 

@@ -220,8 +220,8 @@ def _foreign(platform: Platform) -> list[Entry]:
 
 def _deleted_from(platform: Platform, entry: Entry) -> None:
     forger = Forger(platform, random.Random(SEED))
-    with mock.patch.object(forged_snapshots, "_a_file", return_value=entry):
-        forged_snapshots._deletes(forger, READINGS)
+    with mock.patch.object(forged_snapshots, "a_file", return_value=entry):
+        forged_snapshots.delete_rows(forger, READINGS)
 
 
 def test_the_metadata_files_of_each_change_are_in_the_evidence(platform: Platform) -> None:

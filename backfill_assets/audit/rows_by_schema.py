@@ -18,9 +18,11 @@ import pyarrow as arrow
 import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.transforms import Transform
 from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, TimestamptzType
 
+from backfill_assets.audit.file_columns import columns_of
 from backfill_assets.audit.findings import Report
 from backfill_assets.audit.listed_files import counts_in
 from resources.lakehouse.snapshots import Days, Entry, Seen
@@ -75,7 +77,7 @@ def read_by_schema(
         return None, False
     is_right = True
     try:
-        frame, renamed = by_field_id(raw, schema)
+        frame, renamed = by_field_id(raw, schema, seen.table.name_mapping())
         for field_id, own, name in renamed:
             report.add(f"{at} column {own} (field {field_id})", "readers find it under another name", own, name)
             is_right = False
@@ -88,27 +90,29 @@ def read_by_schema(
     return frame, is_right
 
 
-def by_field_id(raw: bytes, schema: Schema) -> tuple[pl.DataFrame, list[tuple[int, str, str]]]:
+def by_field_id(
+    raw: bytes, schema: Schema, mapping: NameMapping | None = None
+) -> tuple[pl.DataFrame, list[tuple[int, str, str]]]:
     """Return a Parquet file's rows as a schema reads them, and each column that has another name there than in the file.
 
-    Columns are found by their field ids; one that the file lacks is NULL. A file without ids is read by names.
+    Columns are found as `columns_of` has it; one that the file lacks is NULL.
+
+    Raises:
+        ValueError: if engines differ about which column is which, or a column of days is of another type.
     """
+    own = columns_of(raw, mapping)
     found = pq.read_table(BytesIO(raw))
-    ids: dict[int, int] = {}
-    for position, column in enumerate(found.schema):
-        number = (column.metadata or {}).get(b"PARQUET:field_id")
-        if number is not None:
-            ids[int(number)] = position
     columns, renamed = {}, []
-    place: int | None
     for field in schema.fields:
-        place = ids.get(field.field_id) if ids else found.schema.get_field_index(field.name)
-        if place is None or place < 0:
+        column = own.get(field.field_id)
+        if column is None:
             columns[field.name] = arrow.nulls(found.num_rows, _arrow_type(field.field_type))
             continue
-        columns[field.name] = found.column(place)
-        if (own := found.schema.field(place).name) != field.name:
-            renamed.append((field.field_id, own, field.name))
+        if isinstance(field.field_type, DateType) and column.type != arrow.date32():
+            raise ValueError(f"its column {column.name} is of {column.type}, not of days")
+        columns[field.name] = found.column(column.name)
+        if column.name != field.name:
+            renamed.append((field.field_id, column.name, field.name))
     frame = pl.from_arrow(arrow.table(columns))
     assert isinstance(frame, pl.DataFrame)
     return frame, renamed

@@ -6,24 +6,25 @@ they delete. What follows from it is `accepted_files`' and `issued_corrections`'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from io import BytesIO
-from typing import Any
 
 import pyarrow as arrow
 import pyarrow.parquet as pq
 from pyarrow import compute
 from pyiceberg.manifest import DataFileContent, FileFormat
 
-from resources.lakehouse.snapshots import Days, Entry, Seen
+from backfill_assets.audit.file_columns import columns_of
+from resources.lakehouse.snapshots import Days, Entry, Seen, day_at
 from resources.lakehouse.storage import Storage, place_of, store_of
 
 UNPROVABLE = "is of nobody's run, and cannot be opened: what readers get by it of accepted days cannot be proved"
 """What is said of a file about which there is trouble."""
 _PATH_FIELD = 2147483546
-"""Field id of the column of a file of deleted positions that names the file in which they are."""
+_PATH_NAME = "file_path"
+"""Field id and name of the column of a file of deleted positions that names the file in which they are."""
 _UNREADABLE = (OSError, arrow.ArrowException, ValueError, KeyError, TypeError)
 
 
@@ -100,28 +101,37 @@ def _opened(seen: Seen, entry: Entry, day: int | None, run: int | None) -> Holds
     try:
         raw = Storage(seen.table).content(entry.place)
         if not entry.is_data:
-            return Holds(deletes=frozenset(map(place_of, _values(raw, _PATH_FIELD, "file_path"))))
-        schema = seen.table.schema()
-        days, runs = (
-            _values(raw, field, schema.find_column_name(field) or "") if field is not None else []
-            for field in (day, run)
+            return Holds(deletes=frozenset(map(place_of, _paths(raw))))
+        columns = columns_of(raw, seen.table.name_mapping())
+        days, runs = (columns.get(field) if field is not None else None for field in (day, run))
+        numbers = {
+            one for values in _values(raw, days, arrow.date32()) for one in values.cast(arrow.int32()).to_pylist()
+        }
+        return Holds(
+            tuple(sorted({day_at(number) for number in numbers})),
+            frozenset(one for values in _values(raw, runs, arrow.string()) for one in values.to_pylist()),
         )
-        return Holds(tuple(sorted(days)), frozenset(map(str, runs)))
     except _UNREADABLE as error:
         return Holds(trouble=f"{type(error).__name__}: {str(error)[:200]}")
 
 
-def _values(raw: bytes, field_id: int, name: str) -> list[Any]:
-    """Return what is in a column of a Parquet file: the one with the field id, or in a file without ids the one with the name."""
-    parquet = pq.ParquetFile(BytesIO(raw))
-    ids = {int(one.metadata[b"PARQUET:field_id"]): one.name for one in parquet.schema_arrow if _has_id(one)}
-    own = ids.get(field_id) if ids else name
-    found: set[Any] = set()
-    if own in parquet.schema_arrow.names:
-        for batch in parquet.iter_batches(columns=[own]):
-            found |= set(compute.unique(batch.column(0)).to_pylist())
-    return list(found - {None})
+def _paths(raw: bytes) -> set[str]:
+    """Return the files of which a file of deleted positions deletes rows; some engines find its column by id, some by name."""
+    column = columns_of(raw, None).get(_PATH_FIELD)
+    if column is None or column.name != _PATH_NAME:
+        raise ValueError(f"it has no column {_PATH_NAME} with field id {_PATH_FIELD}")
+    return {one for values in _values(raw, column, arrow.string()) for one in values.to_pylist()}
 
 
-def _has_id(field: arrow.Field) -> bool:
-    return b"PARQUET:field_id" in (field.metadata or {})
+def _values(raw: bytes, column: arrow.Field | None, kind: arrow.DataType) -> Iterator[arrow.Array]:
+    """Yield what is in a column but NULLs, of each part of a file once; nothing of a column that the file lacks.
+
+    Raises:
+        ValueError: if the column is of another type.
+    """
+    if column is None:
+        return
+    if column.type != kind:
+        raise ValueError(f"its column {column.name} is of {column.type}, not of {kind}")
+    for batch in pq.ParquetFile(BytesIO(raw)).iter_batches(columns=[column.name]):
+        yield compute.drop_null(compute.unique(batch.column(column.name).cast(kind)))

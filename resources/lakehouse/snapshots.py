@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from calendar import monthrange
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from functools import cached_property, partial
 from typing import Any
 
@@ -352,12 +353,24 @@ def days_of(seen: Seen, entry: Entry, day: int | None) -> Days:
     for place, field in enumerate(spec.fields):
         value = entry.file.partition[place]
         if field.source_id == day and str(field.transform) == "month" and isinstance(value, int):
-            first = date(1970 + value // 12, value % 12 + 1, 1)
-            return first, (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+            return _days_of_month(value)
         if field.source_id == day and str(field.transform) in {"day", "identity"} and isinstance(value, int):
-            found = _EPOCH + timedelta(days=value)
-            return found, found
+            return day_at(value), day_at(value)
     return date.min, date.max
+
+
+def day_at(number: int) -> date:
+    """Return a day by its number since 1970; one before or after all that Python knows is the first or the last of them."""
+    return date.fromordinal(min(max(_EPOCH.toordinal() + number, 1), date.max.toordinal()))
+
+
+def _days_of_month(number: int) -> Days:
+    """Return the first and the last day of a month by its number since 1970; the nearest that Python knows."""
+    year, month = divmod(1970 * 12 + number, 12)
+    if not date.min.year <= year <= date.max.year:
+        nearest = date.min if year < date.min.year else date.max
+        return nearest, nearest
+    return date(year, month + 1, 1), date(year, month + 1, monthrange(year, month + 1)[1])
 
 
 def day_bounds(entry: Entry, day: int | None) -> Days | None:
@@ -367,7 +380,7 @@ def day_bounds(entry: Entry, day: int | None) -> Days | None:
     low, high = (entry.file.lower_bounds or {}).get(day), (entry.file.upper_bounds or {}).get(day)
     if low is None or high is None:
         return None
-    first, last = (_EPOCH + timedelta(days=int(from_bytes(DateType(), raw))) for raw in (low, high))
+    first, last = (day_at(int(from_bytes(DateType(), raw))) for raw in (low, high))
     return first, last
 
 

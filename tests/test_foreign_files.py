@@ -1,0 +1,172 @@
+"""Files that other programs write beside published ones: what they hide from readers of metadata is found, what is lawful is no alarm."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+
+import pyarrow as arrow
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+from backfill_assets.audit.file_columns import columns_of
+from backfill_assets.audit.verification import verify
+from backfill_assets.installation import Platform
+from benchmarks.forged_columns import FORGED_COLUMNS, append, twice, with_day, without_ids
+from benchmarks.forgeries import Forged, Forger
+from benchmarks.small_table import READINGS
+from benchmarks.tampering import Copies, installation
+from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.snapshots import day_at
+
+LONG_AGO = -600, -25_000
+"""A month and a day in it of which nothing is accepted, by their numbers since 1970."""
+MORE = "readers get other files than those accepted"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Platform, Copies]]:
+    """Runs of several modes over one table, published, accepted under a name, and rolled back."""
+    folder = tmp_path_factory.mktemp("foreign")
+    with installation(folder) as platform:
+        yield platform, Copies(platform, folder)
+
+
+@pytest.fixture
+def platform(made: tuple[Platform, Copies]) -> Iterator[Platform]:
+    yield made[0]
+    made[1].put_back()
+
+
+def forger(platform: Platform, seed: int = 1) -> Forger:
+    return Forger(platform, random.Random(seed))
+
+
+def said(platform: Platform, *, data: bool = True) -> list[str]:
+    found = verify(platform, data=data).everything
+    return [f"{one.where}: {one.what} ({one.found})" for one in found]
+
+
+def days(rows: arrow.Table, number: int) -> arrow.Array:
+    return arrow.array([number] * rows.num_rows, arrow.int32()).cast(arrow.date32())
+
+
+# --- which column is which --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("forgery", FORGED_COLUMNS)
+def test_rows_that_are_hidden_in_the_columns_of_a_file_of_others_are_named(
+    platform: Platform, forgery: Callable[[Forger], Forged], seed: int
+) -> None:
+    forged = forgery(forger(platform, seed))
+    assert said(platform, data=False) == []
+    found = said(platform)
+    assert any(forged.words[0] in one for one in found)
+    assert not any("not everything could be checked" in one for one in found)
+
+
+def test_what_arrow_notes_beside_a_schema_does_not_say_which_column_is_which() -> None:
+    notes = arrow.schema(
+        [
+            arrow.field(name, arrow.date32(), metadata={"PARQUET:field_id": one})
+            for name, one in (("a", "1"), ("b", "2"))
+        ]
+    )
+    rows = arrow.table({"a": [date(2020, 1, 1)], "b": [date(1901, 1, 1)]})
+    sink = arrow.BufferOutputStream()
+    with pq.ParquetWriter(sink, rows.schema, store_schema=False) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata({b"ARROW:schema": base64.b64encode(notes.serialize().to_pybytes())})
+    raw = sink.getvalue().to_pybytes()
+    assert pq.read_schema(arrow.BufferReader(raw)).field("a").metadata == {b"PARQUET:field_id": b"1"}
+    with pytest.raises(ValueError, match="have no field ids"):
+        columns_of(raw, None)
+
+
+def test_a_field_id_that_stands_again_inside_of_a_column_is_not_read() -> None:
+    inner = arrow.field("day", arrow.date32(), metadata={"PARQUET:field_id": "1"})
+    schema = arrow.schema([inner, arrow.field("more", arrow.struct([inner]), metadata={"PARQUET:field_id": "2"})])
+    sink = arrow.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    with pytest.raises(ValueError, match="field id 1 stands more than once"):
+        columns_of(sink.getvalue().to_pybytes(), None)
+
+
+def test_a_column_whose_name_begins_like_the_days_is_not_read_for_them(platform: Platform) -> None:
+    def made(rows: arrow.Table) -> arrow.Table:
+        field = arrow.field("day.x", arrow.date32(), metadata={"PARQUET:field_id": "99"})
+        return rows.add_column(0, field, days(rows, LONG_AGO[1]))
+
+    place = append(forger(platform), made)
+    assert any(MORE in one and str(place) in one for one in said(platform))
+
+
+def test_accepted_rows_written_again_with_a_second_column_of_values_are_named(platform: Platform) -> None:
+    hand = forger(platform)
+    entry, table = hand._entry(), hand.table()
+    rows = pq.read_table(entry.place)
+    place = Path(entry.place).with_name("again.parquet")
+    pq.write_table(rows, place)
+    file = parquet_file_to_data_file(table.io, table.metadata, f"file://{place}")
+    at = rows.schema.get_field_index("value")
+    forged = rows.set_column(at, rows.schema.field(at), arrow.array([7] * rows.num_rows, rows.schema.field(at).type))
+    decoy = [*forged.columns, rows.column(at)]
+    pq.write_table(arrow.table(decoy, schema=twice(rows, "value", 7, "other").schema), place)
+    file._data[5] = place.stat().st_size
+    commit_replacement(table, AlwaysTrue(), [entry.file], [file], {})
+    found = said(platform)
+    assert any(str(place) in one and "stands more than once" in one for one in found)
+
+
+def test_rows_without_field_ids_are_found_by_the_names_that_the_table_maps_to_them(platform: Platform) -> None:
+    table = platform.lakehouse.table(READINGS)
+    with table.transaction() as transaction:
+        transaction.set_properties({"schema.name-mapping.default": table.schema().name_mapping.model_dump_json()})
+    append(forger(platform), lambda rows: without_ids(with_day(rows, days(rows, LONG_AGO[1]))))
+    assert said(platform) == []
+    place = append(forger(platform), without_ids)
+    found = said(platform)
+    assert any(MORE in one and str(place) in one for one in found)
+
+
+# --- days that no calendar has-------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("month", "day"),
+    [
+        ((10_000 - 1970) * 12, 2_932_897),
+        ((9999 - 1970) * 12 + 11, 2_932_896),
+        (-1970 * 12 - 1, -719_600),
+        (2**31 - 1, 2**31 - 1),
+        (-(2**31), -(2**31)),
+    ],
+)
+@pytest.mark.parametrize("is_bounded", [True, False])
+def test_rows_of_others_on_days_that_no_calendar_has_are_no_alarm_and_hide_none(
+    platform: Platform, month: int, day: int, *, is_bounded: bool
+) -> None:
+    append(
+        forger(platform),
+        lambda rows: with_day(rows, days(rows, day)),
+        month=month,
+        day=day if is_bounded else None,
+    )
+    assert said(platform, data=False) == []
+    assert said(platform) == []
+    place = append(forger(platform), lambda rows: rows, month=(2020 - 1970) * 12, day=None)
+    found = said(platform, data=False)
+    assert found
+    assert all(MORE in one and str(place) in one for one in found)
+
+
+def test_days_by_their_numbers_end_where_the_calendar_does() -> None:
+    assert day_at(0) == date(1970, 1, 1)
+    assert (day_at(-719_162), day_at(2_932_896)) == (date.min, date.max)
+    assert (day_at(-719_163), day_at(2_932_897)) == (date.min, date.max)
