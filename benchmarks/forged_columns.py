@@ -1,4 +1,4 @@
-"""Forgeries of a table by files of rows, or of deleted rows, whose columns engines find differently.
+"""Forgeries of a table by files of rows, or of deleted rows, whose columns engines find differently, or that say they have no day.
 
 Put here what is hidden in a file's own columns from one who takes the wrong one of them. Files that lie by bounds and partition
 alone are `forged_snapshots`'. Each function changes a copy of an installation of `small_table`, as those of `forgeries` do.
@@ -116,11 +116,17 @@ def rows_of_another_type(forger: Forger) -> Forged:
     return Forged(f"days of {kind}", (str(place),))
 
 
+def rows_of_no_day(forger: Forger) -> Forged:
+    """Append rows of accepted days in a file that says by its partition that they have none."""
+    return Forged("rows that say they have no day", (str(append(forger, lambda rows: rows, month=None, day=None)),))
+
+
 FORGED_COLUMNS: tuple[Callable[[Forger], Forged], ...] = (
     rows_with_a_second_day,
     corrections_with_a_second_run,
     deletes_with_a_second_path,
     rows_without_ids,
     rows_of_another_type,
+    rows_of_no_day,
 )
 """Every kind, in turn."""

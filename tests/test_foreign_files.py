@@ -12,20 +12,22 @@ import pyarrow as arrow
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 
 from backfill_assets.audit.file_columns import columns_of
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
-from benchmarks.forged_columns import FORGED_COLUMNS, append, twice, with_day, without_ids
+from benchmarks import small_table
+from benchmarks.forged_columns import FORGED_COLUMNS, append, say, twice, with_day, without_ids
 from benchmarks.forgeries import Forged, Forger
 from benchmarks.small_table import READINGS
 from benchmarks.tampering import Copies, installation
 from resources.lakehouse.commits import commit_replacement
-from resources.lakehouse.snapshots import day_at
+from resources.lakehouse.snapshots import Entry, Seen, day_at, days_of
 
 LONG_AGO = -600, -25_000
 """A month and a day in it of which nothing is accepted, by their numbers since 1970."""
+UNPROVABLE = "is of nobody's run, and cannot be opened"
 MORE = "readers get other files than those accepted"
 
 
@@ -50,6 +52,11 @@ def forger(platform: Platform, seed: int = 1) -> Forger:
 def said(platform: Platform, *, data: bool = True) -> list[str]:
     found = verify(platform, data=data).everything
     return [f"{one.where}: {one.what} ({one.found})" for one in found]
+
+
+def entry_of(platform: Platform, place: Path) -> tuple[Seen, Entry]:
+    seen = Seen(platform.lakehouse.table(READINGS))
+    return seen, seen.entries[str(place)][0]
 
 
 def days(rows: arrow.Table, number: int) -> arrow.Array:
@@ -135,7 +142,7 @@ def test_rows_without_field_ids_are_found_by_the_names_that_the_table_maps_to_th
     assert any(MORE in one and str(place) in one for one in found)
 
 
-# --- days that no calendar has-------------------------------------------------------------------------------------
+# --- days that no calendar has, and none ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -170,3 +177,60 @@ def test_days_by_their_numbers_end_where_the_calendar_does() -> None:
     assert day_at(0) == date(1970, 1, 1)
     assert (day_at(-719_162), day_at(2_932_896)) == (date.min, date.max)
     assert (day_at(-719_163), day_at(2_932_897)) == (date.min, date.max)
+
+
+def without_days(platform: Platform) -> Path:
+    """Have another program append a row whose day is NULL, and return its file."""
+    table = platform.lakehouse.table(READINGS)
+    before = set(Seen(table).entries)
+    schema = schema_to_pyarrow(table.schema())
+    row = {**dict.fromkeys(schema.names), "meter": "m1", "value": 1}
+    table.append(arrow.Table.from_pylist([row], schema=schema))
+    small_table.forget_catalog(platform.lakehouse)
+    (place,) = set(Seen(platform.lakehouse.table(READINGS)).entries) - before
+    return Path(place)
+
+
+def test_rows_of_others_that_have_no_day_are_no_alarm(platform: Platform) -> None:
+    without_days(platform)
+    assert said(platform, data=False) == []
+    assert said(platform) == []
+
+
+def test_rows_that_have_no_day_and_cannot_be_opened_are_named(platform: Platform) -> None:
+    place = without_days(platform)
+    place.write_bytes(b"nothing that anybody could read")
+    assert said(platform, data=False) == []
+    assert all(UNPROVABLE in one and str(place) in one for one in said(platform))
+    assert said(platform)
+
+
+def test_a_file_that_may_hold_any_day_is_one_of_every_day_to_what_changes_a_table(platform: Platform) -> None:
+    seen, entry = entry_of(platform, without_days(platform))
+    assert days_of(seen, entry, seen.table.schema().find_field("day").field_id) == (date.min, date.max)
+
+
+def test_a_file_of_which_nothing_says_its_days_is_where_its_rows_are(platform: Platform) -> None:
+    """It says that its partition has no day, and that it has no NULLs: readers cannot go by that."""
+
+    def add(number: int) -> Path:
+        hand = forger(platform)
+        table = hand.table()
+        rows = pq.read_table(hand._entry().place)
+        place = Path(hand._entry().place).with_name(f"of-{abs(number)}.parquet")
+        pq.write_table(with_day(rows, days(rows, number)), place)
+        file = parquet_file_to_data_file(table.io, table.metadata, f"file://{place}")
+        field = table.schema().find_field("day").field_id
+        nulls = file.null_value_counts
+        say(file, field, None, None)
+        file._data[8] = {**nulls, field: 0}
+        commit_replacement(table, AlwaysTrue(), [], [file], {})
+        return place
+
+    place = add(LONG_AGO[1])
+    assert any(MORE in one and str(place) in one for one in said(platform, data=False))
+    assert said(platform) == []
+    other = add((date(2020, 2, 3) - date(1970, 1, 1)).days)
+    found = said(platform)
+    assert any(MORE in one and str(other) in one for one in found)
+    assert all("2020-02" in one for one in found)

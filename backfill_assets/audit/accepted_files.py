@@ -29,7 +29,7 @@ from backfill_assets.audit.run_in_table import (
 from backfill_assets.audit.unknown_files import UNPROVABLE, Holds
 from backfill_assets.evidence.seals import Sealed
 from backfill_assets.publication.under_way import Effect
-from resources.lakehouse.snapshots import Days, Entry, Seen, day_bounds, days_of
+from resources.lakehouse.snapshots import Days, Entry, Seen, day_bounds, is_of_no_day, said_days
 from resources.lakehouse.storage import place_of, store_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -227,7 +227,8 @@ def _strays(
 ) -> dict[str, list[Entry]]:
     """Return the files in which readers may find rows of chunks, or that delete such, and are not `known` to be theirs, by chunk.
 
-    A file is where its bounds and partition say; where it may be opened, also where its rows are.
+    A file is where its bounds and partition say; where it may be opened, also where its rows are, and only there if they do
+    not say. One whose partition says that its rows have no day is nowhere else: whoever asks for days does not get them.
     """
     day, unknown = field_of(seen, sealed, sealed.target.day_column), unknown_in(world, seen, sealed)
     by_start = sorted(days.items(), key=lambda item: item[1])
@@ -243,9 +244,14 @@ def _strays(
     found: dict[str, list[Entry]] = {}
     for place, entries in seen.entries.items():
         for entry in entries if place not in known else ():
-            keys = set(within(*days_of(seen, entry, day)))
             gated = unknown.gated_for(place) if entry.is_data else None
             held = Holds() if gated is not None and not any(within(*gated)) else unknown.holds(entry)
+            says = said_days(seen, entry, day)
+            is_known = unknown.are_opened and entry.is_data and not held.trouble
+            if says is None and (is_known or is_of_no_day(seen, entry, day)):
+                keys = set() if gated is None else set(within(*gated))
+            else:
+                keys = set(within(*(says or (date.min, date.max))))
             keys |= {key for one in held.days for key in within(one, one)}
             keys |= {known[file] for file in held.deletes if file in known}
             if held.trouble and not keys:

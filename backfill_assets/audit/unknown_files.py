@@ -80,6 +80,11 @@ class UnknownIn:
     day: int | None
     run: int | None
 
+    @property
+    def are_opened(self) -> bool:
+        """Whether files are opened."""
+        return self.files is not None
+
     def gated_for(self, place: str) -> Days | None:
         """Return the days for which a run has published a file; None if none has."""
         return None if self.files is None else self.files.gated(self.target, self.seen.name).get(place)

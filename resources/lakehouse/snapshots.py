@@ -36,6 +36,8 @@ Facts = dict[str, Any]
 Days = tuple[date, date]
 """The first and the last, both included."""
 _EPOCH = date(1970, 1, 1)
+_OF_DAYS = frozenset({"identity", "day", "month"})
+"""Transforms of a partition by which `said_days` knows the days of a file."""
 _READERS = 16
 _LAYOUT = frozenset({"id", "name", "type", "required"})
 _DEFAULTS = frozenset({"initial-default", "write-default"})
@@ -346,17 +348,37 @@ def days_of(seen: Seen, entry: Entry, day: int | None) -> Days:
 
     What deletes rows deletes them in its partition, whatever its bounds are of.
     """
+    return said_days(seen, entry, day) or (date.min, date.max)
+
+
+def said_days(seen: Seen, entry: Entry, day: int | None) -> Days | None:
+    """Return what `days_of` does; None where neither bounds nor partition say."""
     bounds = day_bounds(entry, day) if entry.is_data else None
     if bounds is not None:
         return bounds
-    spec = seen.table.specs()[entry.file.spec_id]
-    for place, field in enumerate(spec.fields):
-        value = entry.file.partition[place]
-        if field.source_id == day and str(field.transform) == "month" and isinstance(value, int):
-            return _days_of_month(value)
-        if field.source_id == day and str(field.transform) in {"day", "identity"} and isinstance(value, int):
-            return day_at(value), day_at(value)
-    return date.min, date.max
+    for transform, value in _day_partitions(seen, entry, day):
+        if isinstance(value, int):
+            return _days_of_month(value) if transform == "month" else (day_at(value), day_at(value))
+    return None
+
+
+def is_of_no_day(seen: Seen, entry: Entry, day: int | None) -> bool:
+    """Whether a file of rows says by its partition that its rows have no day, and nothing else that is said of it denies it."""
+    file = entry.file
+    bounded = any(day in (bounds or {}) for bounds in (file.lower_bounds, file.upper_bounds))
+    nulls = (file.null_value_counts or {}).get(day or 0, file.record_count)
+    values = [value for _, value in _day_partitions(seen, entry, day)]
+    return entry.is_data and not bounded and nulls == file.record_count and values != [] and set(values) == {None}
+
+
+def _day_partitions(seen: Seen, entry: Entry, day: int | None) -> list[tuple[str, Any]]:
+    """Return transform and value of each part of a file's partition that says which days it holds."""
+    fields = enumerate(seen.table.specs()[entry.file.spec_id].fields)
+    return [
+        (str(field.transform), entry.file.partition[place])
+        for place, field in fields
+        if field.source_id == day and str(field.transform) in _OF_DAYS
+    ]
 
 
 def day_at(number: int) -> date:
