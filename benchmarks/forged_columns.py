@@ -1,4 +1,4 @@
-"""Forgeries of a table by files of rows, or of deleted rows, whose columns engines find differently, or that say they have no day.
+"""Forgeries of a table by files whose columns engines find differently, or whose partition says otherwise than they what is in them.
 
 Put here what is hidden in a file's own columns from one who takes the wrong one of them. Files that lie by bounds and partition
 alone are `forged_snapshots`'. Each function changes a copy of an installation of `small_table`, as those of `forgeries` do.
@@ -20,7 +20,7 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import Record
 
-from benchmarks.forged_snapshots import a_file, delete_rows
+from benchmarks.forged_snapshots import a_file, delete_rows, edit_metadata
 from benchmarks.forgeries import Forged, Forger
 from benchmarks.small_table import CORRECTIONS, READINGS
 from resources.lakehouse.commits import commit_replacement
@@ -28,6 +28,8 @@ from resources.lakehouse.commits import commit_replacement
 _PARTITION, _BYTES, _NULLS, _LOWER, _UPPER = 3, 5, 8, 10, 11
 """Places of a data file's facts in its manifest's record."""
 _LONG_AGO = date(1901, 1, 1)
+_ACCEPTED = (date(2020, 1, 9), date(2020, 2, 3), date(2020, 3, 31))
+"""Days that are accepted of every installation."""
 _ID = "PARQUET:field_id"
 
 Made = Callable[[arrow.Table], arrow.Table]
@@ -121,6 +123,54 @@ def rows_of_no_day(forger: Forger) -> Forged:
     return Forged("rows that say they have no day", (str(append(forger, lambda rows: rows, month=None, day=None)),))
 
 
+def _in_own_partitions(forger: Forger, made: Made, column: str, value: Any, name: str) -> Path:
+    """Append rows in a partition by the values of a column, which says that they have another one than they have."""
+    field = forger.table(name).schema().find_field(column).field_id
+    own = {"source-id": field, "field-id": 2_000, "transform": "identity", "name": f"own_{column}"}
+
+    def edit(content: dict[str, Any]) -> None:
+        content["partition-specs"].append({"spec-id": 7, "fields": [own]})
+        content["last-partition-id"] = own["field-id"]
+
+    edit_metadata(forger, edit, name)
+    table, entry = forger.table(name), a_file(forger, name)
+    place = Path(entry.place).with_name(f"part-{uuid4()}.parquet")
+    rows = made(pq.read_table(entry.place))
+    pq.write_table(rows, place)
+    file = parquet_file_to_data_file(table.io, table.metadata, f"file://{place}")
+    file._data[_PARTITION] = Record(value)
+    file.spec_id = 7
+    commit_replacement(table, AlwaysTrue(), [], [file], {})
+    return place
+
+
+def rows_in_partitions_of_days(forger: Forger) -> Forged:
+    """Append rows of long ago in a partition by days, whose value is an accepted one: engines give readers that of the partition."""
+    long_ago = arrow.scalar(_LONG_AGO, arrow.date32())
+    value = (forger.random.choice(_ACCEPTED) - date(1970, 1, 1)).days
+
+    def made(rows: arrow.Table) -> arrow.Table:
+        return with_day(rows, arrow.repeat(long_ago, rows.num_rows))
+
+    place = _in_own_partitions(forger, made, "day", value, READINGS)
+    return Forged("rows in a partition of an accepted day", (str(place),))
+
+
+def corrections_in_partitions_of_runs(forger: Forger) -> Forged:
+    """Append corrections of nobody's run in a partition by runs, which says that they are of one that issued some."""
+    rows = pq.read_table(a_file(forger, CORRECTIONS).place)
+    run_id = rows.column("run_id")[0].as_py()
+
+    def made(rows: arrow.Table) -> arrow.Table:
+        at = rows.schema.get_field_index("run_id")
+        return rows.set_column(
+            at, rows.schema.field(at), arrow.array(["nobody"] * rows.num_rows, rows.schema.field(at).type)
+        )
+
+    place = _in_own_partitions(forger, made, "run_id", run_id, CORRECTIONS)
+    return Forged(f"corrections in a partition of {run_id}", (str(place),))
+
+
 FORGED_COLUMNS: tuple[Callable[[Forger], Forged], ...] = (
     rows_with_a_second_day,
     corrections_with_a_second_run,
@@ -128,5 +178,7 @@ FORGED_COLUMNS: tuple[Callable[[Forger], Forged], ...] = (
     rows_without_ids,
     rows_of_another_type,
     rows_of_no_day,
+    rows_in_partitions_of_days,
+    corrections_in_partitions_of_runs,
 )
 """Every kind, in turn."""

@@ -53,7 +53,7 @@ def _with(manifest: ManifestFile, **changed: Any) -> ManifestFile:
     return ManifestFile.from_args(**{name: getattr(manifest, name) for name in _OF_A_MANIFEST} | changed)
 
 
-def _new_metadata(forger: Forger, edit: Callable[[dict[str, Any]], None], name: str = READINGS) -> None:
+def edit_metadata(forger: Forger, edit: Callable[[dict[str, Any]], None], name: str = READINGS) -> None:
     """Point the catalog to a new metadata file; the one that was sealed stays as it is."""
     file = Path(local_path(forger.table(name).metadata_location))
     content = json.loads(file.read_bytes())
@@ -93,7 +93,7 @@ def _new_snapshot(
         content["snapshot-log"].append({"snapshot-id": snapshot_id, "timestamp-ms": at})
         content |= {"last-sequence-number": number, "last-updated-ms": at}
 
-    _new_metadata(forger, edit, name)
+    edit_metadata(forger, edit, name)
     return snapshot_id
 
 
@@ -326,7 +326,7 @@ def another_spec_of_the_source(forger: Forger) -> Forged:
         for spec in content["partition-specs"]:
             spec["fields"][0]["transform"] = forger.random.choice(["day", "year", "void"])
 
-    _new_metadata(forger, edit, SOURCE)
+    edit_metadata(forger, edit, SOURCE)
     return Forged("another partition spec of the source", (f"{SOURCE} partition spec",))
 
 
@@ -339,7 +339,7 @@ def another_schema_of_the_source(forger: Forger) -> Forged:
         for one in content["snapshots"]:
             one["schema-id"] = 7
 
-    _new_metadata(forger, edit, SOURCE)
+    edit_metadata(forger, edit, SOURCE)
     return Forged("another schema of the source", (f"{SOURCE} schema", f"{SOURCE} snapshot"))
 
 
@@ -354,7 +354,7 @@ def log_goes_back(forger: Forger) -> Forged:
         when = entries[at - 1]["timestamp-ms"]
         entries.insert(at, {"snapshot-id": entries[0]["snapshot-id"], "timestamp-ms": when})
 
-    _new_metadata(forger, edit)
+    edit_metadata(forger, edit)
     return Forged(f"main went back before {log[at].snapshot_id}", (f"{READINGS} snapshot log",))
 
 
@@ -373,7 +373,7 @@ def moved_base(forger: Forger) -> Forged:
         else:
             content["refs"][chosen]["snapshot-id"] = other
 
-    _new_metadata(forger, edit)
+    edit_metadata(forger, edit)
     return Forged(f"{chosen} {'removed' if is_removed else f'names {other}'}", (f"{READINGS} ref {chosen}",))
 
 
@@ -386,7 +386,7 @@ def moved_candidate(forger: Forger) -> Forged:
     def edit(content: dict[str, Any]) -> None:
         content["refs"][chosen]["snapshot-id"] = other
 
-    _new_metadata(forger, edit)
+    edit_metadata(forger, edit)
     return Forged(f"{chosen} names {other}", (f"{READINGS} ref {chosen}",))
 
 
@@ -399,7 +399,7 @@ def another_kind_of_name(forger: Forger) -> Forged:
     def edit(content: dict[str, Any]) -> None:
         content["refs"][chosen]["type"] = others[content["refs"][chosen]["type"]]
 
-    _new_metadata(forger, edit)
+    edit_metadata(forger, edit)
     return Forged(f"{chosen} is another kind of name", (f"{READINGS} ref {chosen} type",))
 
 
@@ -415,7 +415,7 @@ def later_schema_with_swapped_names(forger: Forger) -> Forged:
         content["schemas"].append({**current, "schema-id": 9, "fields": fields})
         next(one for one in content["snapshots"] if one["snapshot-id"] == snapshot_id)["schema-id"] = 9
 
-    _new_metadata(forger, edit)
+    edit_metadata(forger, edit)
     return Forged(f"schema 9 of {snapshot_id}", (f"{READINGS} schema 9",))
 
 
@@ -426,7 +426,7 @@ def columns_in_another_order(forger: Forger) -> Forged:
         for one in content["schemas"]:
             one["fields"] = one["fields"][::-1]
 
-    _new_metadata(forger, edit)
+    edit_metadata(forger, edit)
     return Forged("columns in another order", (f"{READINGS} schema",))
 
 
@@ -438,7 +438,7 @@ def a_required_column(forger: Forger) -> Forged:
         for schema in content["schemas"]:
             next(one for one in schema["fields"] if one["name"] == "value")[key] = value
 
-    _new_metadata(forger, edit)
+    edit_metadata(forger, edit)
     return Forged(f"value {key}", (f"{READINGS} schema",))
 
 
@@ -449,7 +449,7 @@ def ids_given_again(forger: Forger) -> Forged:
     def edit(content: dict[str, Any]) -> None:
         content[key] = value
 
-    _new_metadata(forger, edit)
+    edit_metadata(forger, edit)
     return Forged(f"{key} {value}", (f"{READINGS} {key}",))
 
 

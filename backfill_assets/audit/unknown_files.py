@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from io import BytesIO
+from typing import Any
 
 import pyarrow as arrow
 import pyarrow.parquet as pq
 from pyarrow import compute
 from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.transforms import IdentityTransform
 
 from backfill_assets.audit.file_columns import columns_of
 from resources.lakehouse.snapshots import Days, Entry, Seen, day_at
@@ -107,17 +109,28 @@ def _opened(seen: Seen, entry: Entry, day: int | None, run: int | None) -> Holds
         raw = Storage(seen.table).content(entry.place)
         if not entry.is_data:
             return Holds(deletes=frozenset(map(place_of, _paths(raw))))
-        columns = columns_of(raw, seen.table.name_mapping())
+        columns, constants = columns_of(raw, seen.table.name_mapping()), _constants(seen, entry)
         days, runs = (columns.get(field) if field is not None else None for field in (day, run))
         numbers = {
             one for values in _values(raw, days, arrow.date32()) for one in values.cast(arrow.int32()).to_pylist()
         }
-        return Holds(
-            tuple(sorted({day_at(number) for number in numbers})),
-            frozenset(one for values in _values(raw, runs, arrow.string()) for one in values.to_pylist()),
-        )
+        names = {one for values in _values(raw, runs, arrow.string()) for one in values.to_pylist()}
+        numbers |= {constants[day]} if day in constants else set()
+        names |= {constants[run]} if run in constants else set()
+        return Holds(tuple(sorted({day_at(number) for number in numbers})), frozenset(names))
     except _UNREADABLE as error:
         return Holds(trouble=f"{type(error).__name__}: {str(error)[:200]}")
+
+
+def _constants(seen: Seen, entry: Entry) -> dict[int | None, Any]:
+    """Return by field what a file's partition has as it is: some engines give that to readers, whatever is in the file."""
+    spec = seen.table.specs()[entry.file.spec_id]
+    fields = [(one, entry.file.partition[place]) for place, one in enumerate(spec.fields)]
+    return {
+        one.source_id: value
+        for one, value in fields
+        if isinstance(one.transform, IdentityTransform) and value is not None
+    }
 
 
 def _paths(raw: bytes) -> set[str]:
