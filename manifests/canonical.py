@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from enum import Enum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel
 
@@ -54,6 +54,28 @@ def _plain_object(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     return value
+
+
+def completed(kind: Any, data: Any) -> Any:
+    """Return plain data of a dataclass with the defaults of the fields that it lacks, at every depth; what it says stays.
+
+    Its text lacks them where an earlier version wrote it, and those that came `LATER` wherever they say their default.
+    """
+    if isinstance(data, list):
+        return [completed(kind, one) for one in data]
+    if not isinstance(data, dict):
+        return data
+    found = dict(data)
+    for within in (kind, *get_args(kind)):  # of what may be None, or of each of several, the class is inside
+        if not (isinstance(within, type) and dataclasses.is_dataclass(within)):
+            continue
+        kinds = get_type_hints(within)
+        for field in dataclasses.fields(within):
+            if field.name in found:
+                found[field.name] = completed(kinds[field.name], found[field.name])
+            elif field.default is not dataclasses.MISSING:
+                found[field.name] = plain(field.default)
+    return found
 
 
 def canonical_json(value: Any) -> str:

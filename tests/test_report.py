@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import subprocess
+from collections import defaultdict
+from dataclasses import fields
 from datetime import date
 from decimal import Decimal
 from html import unescape
@@ -30,6 +32,7 @@ from backfill_assets.review.kept_diffs import after_publication
 from benchmarks.changed_bytes import overwrite
 from manifests.canonical import plain
 from manifests.errors import InputRefused
+from manifests.plan import Plan
 from resources.evidence.store import REPORT
 from resources.lakehouse.facade import local_path
 
@@ -167,6 +170,29 @@ def test_decisions_that_an_earlier_version_recorded_without_their_proof_are_show
     shown = report(world.platform, "fixed")
     assert "bob" in shown
     assert "(claimed)" not in shown
+
+
+@pytest.mark.parametrize("run_id", ["history", "fixed", "waiting"])
+@pytest.mark.parametrize("forged", [{}, {"transform_version": 3}], ids=["as it was", "forged"])
+def test_a_run_that_an_earlier_version_has_planned_has_a_report(
+    world: World, monkeypatch: pytest.MonkeyPatch, run_id: str, forged: dict[str, Any]
+) -> None:
+    """Its plan lacks the fields that came later, the product's code among them, and its rows the columns."""
+    facts = report_module._facts
+    later = {field.name for field in fields(Plan) if field.metadata.get("later")}
+
+    def earlier(installation: Any, rows: Any, *others: Any) -> Any:
+        run = rows["runs"][run_id]
+        plan = {name: said for name, said in run["plan"].items() if name not in later} | forged
+        plan["code"] = {name: said for name, said in plan["code"].items() if name != "product"}
+        attempts = {key: {"id": row["id"], "state": row["state"]} for key, row in rows["attempts"].items()}
+        without = {"runs": {run_id: run | {"plan": plan}}, "attempts": attempts}
+        return facts(installation, defaultdict(dict, rows | without), *others)
+
+    monkeypatch.setattr(report_module, "_facts", earlier)
+    page = Page(report(world.platform, run_id))
+    assert world.platform.ledger.run(run_id).plan.code.content_hash in page.text
+    assert "its content hash" not in page.text
 
 
 def test_a_run_that_waits_for_its_publication_has_a_page_for_its_reviewer(world: World) -> None:

@@ -30,12 +30,14 @@ from backfill_assets.evidence.records import Record, last_diff, records_of
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.publication.modes import strategy_in
-from manifests.canonical import plain
+from manifests.canonical import completed, plain
 from manifests.lifecycle import DecisionKind, PublicationState, RunState
+from manifests.plan import Plan
 from manifests.stages import in_commits
 from resources.evidence.store import INDEX
 from resources.files.whole_files import write_whole
 from resources.ledger.rows import Rows
+from resources.ledger.tables import runs
 
 _LOG = logging.getLogger(__name__)
 _DECISIONS = {
@@ -125,9 +127,19 @@ def _merged_by(platform: Platform, rows: Rows) -> list[str]:
     return [one.run_id for one in later if one is not None and platform.ledger.with_plan(one).plan.merge is not None]
 
 
+def _completed(rows: Rows) -> Rows:
+    """Return rows with every column of their tables: None in those that a bundle of an earlier version lacks."""
+    found: Rows = defaultdict(dict)
+    for name, own in rows.items():
+        lacking = dict.fromkeys(runs.metadata.tables[name].c.keys())
+        found[name] = {key: lacking | row for key, row in own.items()}
+    return found
+
+
 def _facts(platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any]) -> dict[str, Any]:
+    rows = _completed(rows)
     run = rows["runs"][run_id]
-    manifest, plan = run["manifest"], run["plan"]
+    manifest, plan = run["manifest"], completed(Plan, run["plan"])
     chunks = list(rows["chunks"].values())
     table = platform.products.target(run["target"])
     keys = [chunk["chunk"] for chunk in chunks]
