@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import date
+from html import escape, unescape
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +20,10 @@ from worlds import SPARK
 
 import backfill_assets as ba
 from backfill_assets import decisions
+from backfill_assets.audit.explain import explain
+from backfill_assets.audit.report import report
+from backfill_assets.cli import explain_view
+from backfill_assets.cli.console import make_console
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.target import ChunkRows, Finding
 from backfill_assets.gates import exception_table
@@ -25,7 +31,9 @@ from backfill_assets.gates.judging import rows_by_chunk
 from backfill_assets.ingestion.table_loads import load_file
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise as make_installation
+from backfill_assets.operations.runbook import steps
 from backfill_assets.publication.publisher import publish
+from backfill_assets.ui.run_page import run_page
 from benchmarks.small_table import (
     HISTORY,
     SCOPE,
@@ -303,6 +311,50 @@ def test_a_change_that_asks_leaves_its_run_waiting_for_an_owner_who_may_accept_i
     decisions.accept_change(metering, "asked", CHANGE, by=OWNER, reason=why)
     assert metering.ledger.run("asked").state is RunState.VALIDATED
     assert publish(metering, "asked").new
+
+
+def test_what_an_owner_has_accepted_is_said_wherever_its_run_is_shown(
+    metering: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naming(monkeypatch, ba.change_gate(asks=True), ba.record_gate(("meter",)))
+    load(metering, tmp_path / "once-more.csv", [2], ["m2", "m1"])
+    ran(metering, "asked")
+    why = "resends fall <away>"
+    decisions.accept_change(metering, "asked", CHANGE, by=OWNER, reason=why)
+    publish(metering, "asked")
+    accepted = f"not passed, accepted by {OWNER}: {why}"
+
+    page = " ".join(unescape(re.sub("<[^>]*>", " ", report(metering, "asked"))).split())
+    of = len(metering.ledger.run("asked").plan.gates)
+    assert f"{of - 1} of {of} passed, 1 accepted by an owner" in page
+    assert accepted.replace("<away>", "&lt;away&gt;") in report(metering, "asked")
+    assert "NOT PASSED" not in page
+    assert f"what {CHANGE} found accepted by {OWNER}" in page
+
+    record = metering.ledger.run("asked")
+    shown = bytes(run_page(metering.ledger, metering.evidence, record, (), None).body).decode()
+    assert f"<td>{escape(accepted)}<td>" in shown
+    assert "not passed</b>" not in shown
+    assert f"<td>decided: accepted {CHANGE}<td>{OWNER}<td>" in shown
+
+    told = {one.title: one for one in steps(metering, "asked")}
+    assert any(one.startswith(f"{CHANGE} {accepted}: ") for one in told["Judge"].facts)
+    assert any(one.startswith(f"ACCEPTED {CHANGE} by {OWNER}") for one in told["Approve"].facts)
+
+    rows = metering.lakehouse.table(METERED.name).scan().to_arrow().to_pylist()
+    row = next(one for one in rows if one["run_id"] == "asked")
+    found = explain(metering, METERED.name, [f"meter={row['meter']},day={row['day']}"])
+    assert found.producer is not None
+    assert [one["gate"] for one in found.producer.gates] == ["chunk_rules", *record.plan.gates], "in the plan's order"
+    assert {one["accepted"] for one in found.producer.gates if one["gate"] == CHANGE} == {f"accepted by {OWNER}: {why}"}
+    assert (f"ACCEPTED {CHANGE}", OWNER, why) in {
+        (one["decision"], one["decided_by"], one["comment"]) for one in found.producer.decisions
+    }
+    terminal = make_console()
+    terminal.width = 400
+    with terminal.capture() as capture:
+        terminal.print(explain_view.shown(found))
+    assert accepted in capture.get()
 
 
 def test_a_change_that_asks_is_no_way_round_a_gate_that_does_not(

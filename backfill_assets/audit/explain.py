@@ -65,7 +65,8 @@ class Version:
 class Producer:
     """The run that made a row: who asked and why, who agreed, what it read, with which code, and what its gates said.
 
-    `gates` has the verdict on the row's chunk and those on the whole run; `publications` every change of the table by it.
+    `gates` has the verdict on the row's chunk and those on the whole run, in the plan's order, each with what an owner has
+    `accepted` of it; `publications` every change of the table by it.
     """
 
     run_id: str
@@ -360,14 +361,17 @@ def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
     plan, ledger = _plan_of(platform, record, chunk), platform.ledger
     planned = [one for one in plan.chunks if one.key == chunk]
     start, end = read_window(plan, planned) if planned else (plan.read_from, plan.read_until)
+    accepted = ledger.accepted_changes(record.run_id)
     gates = [
         {"gate": verdict.gate, "chunk": verdict.chunk, "passed": verdict.passed, "summary": verdict.summary}
+        | {"accepted": "" if verdict.chunk or verdict.gate not in accepted else str(accepted[verdict.gate])}
         for verdict in ledger.verdicts(record.run_id)
         if verdict.chunk == chunk or not verdict.chunk
     ]
+    order = {gate: number for number, gate in enumerate((CHUNK_GATE, *plan.gates))}
     decisions = [
-        {name: plain(getattr(one, name)) for name in ("decision", "decided_by", "comment", "at")}
-        for one in ledger.approvals(record.run_id)
+        {"decision": one.decision, "decided_by": one.by, "comment": one.comment, "at": plain(one.at)}
+        for one in ledger.decisions(record.run_id)
     ]
     publications = [
         {name: plain(getattr(one, name)) for name in ("action", "snapshot_id", "actor", "ended_at")}
@@ -394,7 +398,7 @@ def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
         run_clock=plan.run_clock,
         manifest_hash=record.manifest_hash,
         plan_hash=record.plan_hash,
-        gates=sorted(gates, key=lambda one: (one["gate"] != CHUNK_GATE, str(one["gate"]))),
+        gates=sorted(gates, key=lambda one: (order.get(str(one["gate"]), len(order)), str(one["gate"]))),
         publications=publications,
         evidence=str(platform.evidence.path(record.run_id)),
     )

@@ -30,7 +30,7 @@ from backfill_assets.evidence.records import Record, last_diff, records_of
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.publication.modes import strategy_in
-from manifests.canonical import completed, plain
+from manifests.canonical import completed, plain, sha256_of
 from manifests.lifecycle import DecisionKind, PublicationState, RunState
 from manifests.plan import Plan
 from manifests.stages import in_commits
@@ -152,8 +152,11 @@ def _facts(platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any
     open_ = [one for one in rows["accepted_versions"].values() if one["ended_at"] is None]
     last_pass = {(row["chunk"], row["gate"]): row for row in rows["verdicts"].values()}
     levels = {item.name: (item.level.value, item.description) for item in table.reconciliations}
+    accepted = _accepted(rows, run)
     gates = [
-        last_pass["", gate] | {"level": levels.get(gate, ("platform", ""))[0], "about": levels.get(gate, ("", ""))[1]}
+        last_pass["", gate]
+        | {"level": levels.get(gate, ("platform", ""))[0], "about": levels.get(gate, ("", ""))[1]}
+        | {"accepted": accepted.get((gate, _numbers_hash(last_pass["", gate])), "")}
         for gate in plan["gates"]
         if ("", gate) in last_pass
     ]
@@ -163,9 +166,7 @@ def _facts(platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any
         "manifest_text": yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True),
         "plan": plan,
         "table": {"name": table.name, "description": table.description, "owners": table.owners},
-        "decisions": [
-            one | {"said": _DECISIONS.get(one["decision"], one["decision"])} for one in rows["approvals"].values()
-        ],
+        "decisions": _decisions(rows),
         "transitions": list(rows["transitions"].values()),
         "publications": list(rows["publications"].values()),
         "committed": done,
@@ -186,6 +187,31 @@ def _facts(platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any
         "slices": slices,
         "earlier": earlier,
     }
+
+
+def _decisions(rows: Rows) -> list[dict[str, Any]]:
+    """Return what people have decided, in order: also what owners have accepted of gates."""
+    found = [one | {"said": _DECISIONS.get(one["decision"], one["decision"])} for one in rows["approvals"].values()]
+    for one in rows["acceptances"].values():
+        said = {"said": f"what {one['gate']} found accepted", "decided_by": one["accepted_by"]}
+        found.append(one | said | {"comment": one["reason"], "self_approved": False})
+    return sorted(found, key=lambda one: str(one["at"]))
+
+
+def _accepted(rows: Rows, run: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Return what owners have accepted under the plan of a run, in words: by gate and hash of the accepted numbers."""
+    return {
+        (one["gate"], one["numbers_hash"]): f"accepted by {one['accepted_by']}: {one['reason']}"
+        for one in rows["acceptances"].values()
+        if one["plan_hash"] == run["plan_hash"]
+    }
+
+
+def _numbers_hash(verdict: Mapping[str, Any]) -> str:
+    """Return the hash of what an owner accepts of a verdict; empty of one that does not ask."""
+    if verdict["passed"] or not verdict["asks"]:
+        return ""
+    return sha256_of({"summary": verdict["summary"], "details": verdict["details"]})
 
 
 def _chunk(chunk: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -125,6 +125,8 @@ def _gates(gates: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("gate", "of", "verdict", "found", title="what its gates said", title_justify="left")
     for gate in gates:
         verdict = Text("passed", "green") if gate["passed"] else Text("NOT PASSED", "bold red")
+        if gate["accepted"]:
+            verdict = Text(f"not passed, {gate['accepted']}")
         table.add_row(gate["gate"], gate["chunk"] or "the run", verdict, gate["summary"])
     return table
 

@@ -144,11 +144,11 @@ class _Book(RunOnRecord):
 
     def approved(self) -> Said:
         facts = []
-        for one in self._platform.ledger.approvals(self._id):
+        for one in self._platform.ledger.decisions(self._id):
             own = " (claimed)" if one.proof == Proof.CLAIMED else ""
             own += ", who requested it" if one.self_approved else ""
             comment = f": {one.comment}" if one.comment else ""
-            facts.append(f"{one.decision} by {one.decided_by}{own}, {instant_text(one.at)}{comment}")
+            facts.append(f"{one.decision} by {one.by}{own}, {instant_text(one.at)}{comment}")
         facts += [
             f"LIVE does not publish into {one.start_day} to {one.end_day}, at most until {instant_text(one.until_at)}"
             for one in self._platform.ledger.repairs.open_freezes()
@@ -230,7 +230,12 @@ class _Book(RunOnRecord):
 
     def judged(self) -> Said:
         found = {one.gate: one for one in self._verdicts if not one.chunk and one.gate in self._plan.gates}
-        facts = [f"{one.gate} {'passed' if one.passed else 'NOT PASSED'}: {one.summary}" for one in found.values()]
+        accepted = self._platform.ledger.accepted_changes(self._id)
+        said = {gate: f"not passed, {one}" for gate, one in accepted.items()}
+        facts = [
+            f"{gate} {'passed' if one.passed else said.get(gate, 'NOT PASSED')}: {one.summary}"
+            for gate, one in found.items()
+        ]
         if self._state in {RunState.VALIDATED, *PUBLISHED_STATES}:
             return StepState.DONE, facts, []
         if self._state is RunState.FAILED and any(RAISED in one.details for one in self._failed_gates):

@@ -16,26 +16,38 @@ from backfill_assets.ui.html_parts import asset_address, evidence_link, table_ht
 from manifests.errors import EnvironmentRefused
 from resources.evidence.store import EvidenceStore, sha256_of_file
 from resources.files.kept_files import read_json
-from resources.ledger.facade import Ledger, Verdict
+from resources.ledger.facade import AcceptanceRecord, Ledger, Verdict
 
 _SHOWN_ROWS = 20
 _DIFF_OF_CHUNK = ("chunk", "added", "removed", "changed", "unchanged")
 _DIFF_OF_COLUMN = ("column", "changed", "before", "after", "delta")
 
 
-def gates_table(target: str, verdicts: Sequence[Verdict]) -> str:
-    """Return the table of verdicts, each with what it found and a link to the rows that it shows."""
+def gates_table(target: str, verdicts: Sequence[Verdict], accepted: Mapping[str, AcceptanceRecord]) -> str:
+    """Return the table of verdicts, each with what it found and a link to the rows that it shows.
+
+    `accepted` is what owners have accepted of gates of the whole run.
+    """
     rows = [
         (
             f"<a href='{asset_address(target, view='checks', checkDetail=verdict.gate)}'>{escape(verdict.gate)}</a>",
             escape(verdict.chunk),
-            "<span class=good>passed</span>" if verdict.passed else "<b class=bad>not passed</b>",
-            escape(verdict.summary) + (f" <a href='#{_anchor(verdict)}'>rows</a>" if _rows_of(verdict) else ""),
+            _verdict(verdict, accepted),
+            escape(verdict.summary)
+            + (f"<br><a href='#{_anchor(verdict)}'>show the rows</a>" if _rows_of(verdict) else ""),
             "" if verdict.at is None else time_html(verdict.at),
         )
         for verdict in verdicts
     ]
     return table_html(("gate", "chunk", "verdict", "found", "judged"), rows)
+
+
+def _verdict(verdict: Verdict, accepted: Mapping[str, AcceptanceRecord]) -> str:
+    if verdict.passed:
+        return "<span class=good>passed</span>"
+    if not verdict.chunk and verdict.gate in accepted:
+        return f"not passed, {escape(str(accepted[verdict.gate]))}"
+    return "<b class=bad>not passed</b>"
 
 
 def _anchor(verdict: Verdict) -> str:

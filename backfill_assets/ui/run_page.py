@@ -61,8 +61,9 @@ def _run_parts(
     in_order = _in_order(record, verdicts)
     passed = sum(verdict.passed for verdict in verdicts if verdict.chunk)
     if verdicts:
+        gates = gates_table(record.target, in_order, ledger.accepted_changes(run_id))
         told = f"{passed} of {len(chunks)} chunks have passed their rules"
-        parts += [f"<h2 id=gates>Gates</h2><p>{told}.</p>", gates_table(record.target, in_order)]
+        parts += [f"<h2 id=gates>Gates</h2><p>{told}.</p>", gates]
     parts += rows_that_disagree(in_order)
     parts += recorded_diff_parts(ledger, evidence, run_id, files)
     parts += ["<h2>Chunks</h2>", "<div class=grid>", *(_chunk(chunk.chunk, chunk.state) for chunk in chunks), "</div>"]
@@ -152,8 +153,7 @@ def _who(ledger: Ledger, record: RunRecord) -> list[tuple[str, str, str, str]]:
     """Return who has asked for, decided and stopped what, and each change of what readers see, in order."""
     rows = [(record.created_at, "requested", record.manifest.requested_by, "")]
     rows += [
-        (one.at, f"decided: {str(one.decision).lower()}", one.decided_by, one.comment)
-        for one in ledger.approvals(record.run_id)
+        (one.at, f"decided: {one.decision.lower()}", one.by, one.comment) for one in ledger.decisions(record.run_id)
     ]
     for stop in ledger.stops.of_run(record.run_id):
         through = f"through {stop.through}" if stop.through else ""

@@ -44,12 +44,19 @@ class AcceptanceRecord(Stored):
     policy_hash: str
     at: datetime
 
+    def __str__(self) -> str:
+        return f"accepted by {self.accepted_by}: {self.reason}"
+
 
 class Acceptances(Part):
     """What owners have accepted of a ledger's runs."""
 
     def accepted_gates(self, run_id: str) -> dict[str, str]:
-        """Return the run-level gates whose newest verdict asks and is accepted, with the hash of the accepted numbers.
+        """Return the run-level gates whose newest verdict asks and is accepted, with the hash of the accepted numbers."""
+        return {gate: one.numbers_hash for gate, one in self.accepted_changes(run_id).items()}
+
+    def accepted_changes(self, run_id: str) -> dict[str, AcceptanceRecord]:
+        """Return the run-level gates whose newest verdict asks and is accepted, with what was accepted last.
 
         An acceptance of another plan, or of other numbers, does not count.
         """
@@ -63,7 +70,7 @@ class Acceptances(Part):
         with self.engine.connect() as connection:
             plan_hash = run_of(connection, run_id).plan_hash
         return {
-            one.gate: one.numbers_hash
+            one.gate: one
             for one in self.acceptances(run_id)
             if one.plan_hash == plan_hash and asking.get(one.gate) == one.numbers_hash
         }

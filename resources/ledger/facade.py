@@ -19,7 +19,7 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.lifecycle import ChunkState
 from resources import actors
 from resources.ledger import figures, instants, schema, telling
-from resources.ledger.acceptances import Acceptances
+from resources.ledger.acceptances import AcceptanceRecord, Acceptances
 from resources.ledger.amendments import OBSOLETE, Amendments
 from resources.ledger.approvals import ApprovalRecord, Approvals, RunDecision
 from resources.ledger.attempts import AttemptRecord, Attempts, chunks_of
@@ -49,6 +49,7 @@ __all__ = [
     "OBSOLETE",
     "RAISED",
     "STAGED",
+    "AcceptanceRecord",
     "ApprovalRecord",
     "AttemptRecord",
     "ChunkRecord",
