@@ -327,10 +327,11 @@ def _decided(
     _record_publisher(platform, record, policy, decision, by, comment, break_glass)
     try:
         yield
-    except Refused:
+    except Refused as refusal:
         # where the evidence is damaged, which may be why it is refused, nothing is added to it
         with suppress(OSError, ValueError, KeyError, EnvironmentRefused):
-            catch_up(platform, run_id, REFUSED, {"action": decision.lower()})
+            why = "; ".join(problem.what for problem in refusal.problems)
+            catch_up(platform, run_id, REFUSED, {"action": decision.lower(), "why": why})
         raise
 
 

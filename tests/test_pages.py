@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from backfill_assets import decisions, faults
+from backfill_assets.audit.report import report
 from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
 from backfill_assets.defs import build as definitions
@@ -31,6 +32,7 @@ from backfill_assets.products.enforcement import PRODUCT
 from backfill_assets.publication import accepting, undoing
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.modes import stages_of
+from backfill_assets.publication.replace_files import ReplaceFiles
 from backfill_assets.publication.requirements import ATTEMPTS
 from backfill_assets.review.kept_diffs import keep_diff
 from backfill_assets.staging import executor
@@ -128,6 +130,7 @@ def test_a_run_leads_to_its_asset_launch_checks_publication_and_to_the_rows_that
         assert way in shown, way
     (anchor,) = {name for name in re.findall(r"href='#(rows-[^']+)'", shown) if name.endswith("2020-02")}
     assert f"id='{anchor}'" in shown
+    assert f"<br><a href='#{anchor}'>show the rows</a>" in shown, "the link is no part of the sentence before it"
     assert "unique key" in shown.partition("Rows that disagree")[2]
     next_ = shown.partition("<b>Next:</b>")[2].partition("</p>")[0]
     assert "<code>backfill exceptions doubled</code>" in next_
@@ -397,6 +400,46 @@ def test_stops_and_the_launches_that_end_them_are_among_the_decisions(
     assert "STOPPED" in CliRunner().invoke(cli, ["decisions"], catch_exceptions=False).output
     only = CliRunner().invoke(cli, ["decisions", "--break-glass"], catch_exceptions=False).output
     assert "STOPPED" not in only
+
+
+def test_a_decision_that_was_refused_says_so_and_why(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    planned(platform, "over")
+    small_table.staged(platform, "over")
+    decisions.publish(platform, "over", by="ops")
+
+    def said(run_id: str) -> list[tuple[str, str]]:
+        run = CliRunner().invoke(cli, ["decisions", run_id, "--json"], catch_exceptions=False)
+        return [(one["decision"], one["refused"]) for one in json.loads(run.output)]
+
+    assert {refused for _, refused in said("over")} == {""}
+    # refused after the ledger had an entry of it
+    why = "the catalog <is> away"
+    with (
+        mock.patch.object(ReplaceFiles, "undo", side_effect=PublicationRefused(Problem(why))),
+        pytest.raises(PublicationRefused),
+    ):
+        decisions.rollback(platform, "over", by="ops", comment="too early")
+    assert said("over")[-1] == ("ROLLBACK", f"refused: {why}")
+    decisions.rollback(platform, "over", by="root")
+    assert said("over")[-2:] == [("ROLLBACK", f"refused: {why}"), ("ROLLBACK", "")]
+    # refused before: only the evidence says it
+    with (
+        mock.patch.object(undoing, "require_unharmed", side_effect=PublicationRefused(Problem("a file is damaged"))),
+        pytest.raises(PublicationRefused),
+    ):
+        decisions.reinstate(platform, "over", by="root")
+    assert said("over")[-1] == ("REINSTATE", "refused: a file is damaged")
+    shown = page(platform, "/backfill/over")
+    assert re.search(rf"<td>decided: rollback<td>ops<td>{TIME.pattern}<td>too early; refused: {escape(why)}<", shown)
+    assert re.search(rf"<td>decided: reinstate<td>root<td>{TIME.pattern}<td>refused: a file is damaged<", shown)
+    told = unescape(re.sub("<[^>]*>", "", report(platform, "over")))
+    assert f"“too early”; refused: {why}" in told
+    assert "without a comment; refused: a file is damaged" in told
+    assert "refused: a file is damaged" in CliRunner(env={"COLUMNS": "400"}).invoke(cli, ["decisions", "over"]).output
+    # what is tried again and done was not refused
+    decisions.reinstate(platform, "over", by="root")
+    assert said("over")[3:] == [("ROLLBACK", ""), ("REINSTATE", "")]
 
 
 def test_a_run_shows_the_stages_that_it_is_executed_by(platform: Platform) -> None:

@@ -27,6 +27,7 @@ from backfill_assets.evidence.bundles import bundle_in_use
 from backfill_assets.evidence.links import of_no_form
 from backfill_assets.evidence.record_damage import damaged_files, unharmed_rows
 from backfill_assets.evidence.records import Record, last_diff, records_of
+from backfill_assets.evidence.refusals import in_words, refused
 from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.publication.modes import strategy_in
@@ -68,7 +69,10 @@ def report(platform: Platform, run_id: str) -> str:
         before = plain(accepted_before(platform, record))
     else:
         before = sealed_file(damaged, bundle, "accepted_before.json") or {}
-    facts = _facts(platform, defaultdict(dict, rows), run_id, before)  # a table without a row has no file in a bundle
+    vouched = [one for one in records if f"{run_id}/records/{one.name}.json" not in damaged]
+    facts = _facts(
+        platform, defaultdict(dict, rows), run_id, before, vouched
+    )  # a table without a row has no file in a bundle
     facts |= {
         "change": what_changed(
             facts, changes_by_chunk(platform, record, bundle, facts, before, damaged), last_diff(platform, run_id)
@@ -136,7 +140,9 @@ def _completed(rows: Rows) -> Rows:
     return found
 
 
-def _facts(platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(
+    platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any], records: Sequence[Record]
+) -> dict[str, Any]:
     rows = _completed(rows)
     run = rows["runs"][run_id]
     manifest, plan = run["manifest"], completed(Plan, run["plan"])
@@ -166,7 +172,7 @@ def _facts(platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any
         "manifest_text": yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True),
         "plan": plan,
         "table": {"name": table.name, "description": table.description, "owners": table.owners},
-        "decisions": _decisions(rows),
+        "decisions": _decisions(rows, records),
         "transitions": list(rows["transitions"].values()),
         "publications": list(rows["publications"].values()),
         "committed": done,
@@ -189,12 +195,17 @@ def _facts(platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any
     }
 
 
-def _decisions(rows: Rows) -> list[dict[str, Any]]:
-    """Return what people have decided, in order: also what owners have accepted of gates."""
-    found = [one | {"said": _DECISIONS.get(one["decision"], one["decision"])} for one in rows["approvals"].values()]
+def _decisions(rows: Rows, records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return what people have decided, in order: also what owners have accepted of gates, and why a decision was refused."""
+    decided = list(rows["approvals"].values())
+    why = refused(decided, list(rows["publications"].values()), records)
+    found = [
+        one | {"said": _DECISIONS.get(one["decision"], one["decision"]), "refused": in_words(why.get(one["id"]))}
+        for one in decided
+    ]
     for one in rows["acceptances"].values():
         said = {"said": f"what {one['gate']} found accepted", "decided_by": one["accepted_by"]}
-        found.append(one | said | {"comment": one["reason"], "self_approved": False})
+        found.append(one | said | {"comment": one["reason"], "self_approved": False, "refused": ""})
     return sorted(found, key=lambda one: str(one["at"]))
 
 

@@ -13,6 +13,10 @@ from backfill_assets.cli.base import F, json_option, opened_instance, opened_pla
 from manifests.errors import InputRefused, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.text import Text
+
     from backfill_assets.installation import Platform
 
 
@@ -154,7 +158,7 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
     with opened_platform() as platform:
         if run_id is not None:
             platform.ledger.run(run_id)
-        found = [one.as_record() for one in platform.ledger.decisions(run_id, break_glass=break_glass)]
+        found = _of_runs(platform, run_id, break_glass=break_glass)
         if not break_glass:
             found = sorted([*found, *_of_stops(platform, run_id)], key=lambda one: (one["at"], one["runId"]))
     if as_json:
@@ -171,21 +175,47 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
         said = Text(one["decision"], "dim" if one["void"] else "")
         if one["void"]:
             said.append(" (void)", "yellow")
-        why = Text(one["comment"])
-        if one["breakGlass"]:
-            why = Text(f"BREAK-GLASS: {one['breakGlass']} {one['comment']}".strip(), "bold red")
-        if one["selfApproved"]:
-            why.append(" (own run)", "yellow")
         at = f"{one['at']:%Y-%m-%d %H:%M:%S}"
         by = shown_actor(one["by"], one["proof"])
-        table.add_row(one["runId"], said, one["role"], by, one["channel"], at, one["planHash"][:12], why)
+        table.add_row(one["runId"], said, one["role"], by, one["channel"], at, one["planHash"][:12], _why(one))
     show(table)
+
+
+def _why(one: Mapping[str, Any]) -> Text:
+    """Return why something was decided, and why it was refused then."""
+    from rich.text import Text
+
+    why = Text(one["comment"])
+    if one["breakGlass"]:
+        why = Text(f"BREAK-GLASS: {one['breakGlass']} {one['comment']}".strip(), "bold red")
+    if one["refused"]:
+        why.append(f"{'; ' if why else ''}{one['refused']}", "red")
+    if one["selfApproved"]:
+        why.append(" (own run)", "yellow")
+    return why
+
+
+def _of_runs(platform: Platform, run_id: str | None, *, break_glass: bool) -> list[dict[str, Any]]:
+    """Return the decisions of runs, each with what is said where it was refused when it was acted on."""
+    from backfill_assets.evidence.refusals import in_words, refusals_of
+
+    found = platform.ledger.decisions(run_id, break_glass=break_glass)
+    why = {name: refusals_of(platform.ledger, platform.evidence, name) for name in {one.run_id for one in found}}
+    return [one.as_record() | {"refused": in_words(why[one.run_id].get(one.approval or 0))} for one in found]
 
 
 def _of_stops(platform: Platform, run_id: str | None) -> list[dict[str, Any]]:
     """Return the stops of runs, and the launches that ended them, as decisions; they are about no plan, and take no role."""
     found: list[dict[str, Any]] = []
-    same = {"role": "", "planHash": "", "breakGlass": "", "selfApproved": False, "policyHash": "", "proof": ""}
+    same = {
+        "role": "",
+        "planHash": "",
+        "breakGlass": "",
+        "selfApproved": False,
+        "policyHash": "",
+        "proof": "",
+        "refused": "",
+    }
     for one in platform.ledger.stops.all_of(run_id):
         why = ". ".join(text for text in (one.reason, one.note) if text)
         stopped = {"decision": "STOPPED", "by": one.stopped_by, "at": one.at, "channel": one.through, "comment": why}

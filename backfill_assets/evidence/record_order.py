@@ -23,7 +23,7 @@ _SAID = frozenset(
     {"event", "run_id", "number", "bundle", "evidence_root", "follows", "at", "rows", "tables", "beside", COMMITTED}
 )
 """What every record says that changes rows."""
-_FACTS = frozenset({"action", "by", "completedBy"})
+_FACTS = frozenset({"action", "by", "completedBy", "why"})
 """What the record of an event beside a change may say of it."""
 _AS_COMMITTED = (
     "snapshotId",

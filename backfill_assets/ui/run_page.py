@@ -5,7 +5,7 @@ Put here a part of the page. What comes next is in `next_step`, what gates and d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from urllib.parse import quote, urlencode
 
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.launched_by import RUN_TAG
 from backfill_assets.defs.starting import Starting
+from backfill_assets.evidence.refusals import in_words, refusals_of
 from backfill_assets.review.wording import failed_chunks, of_kind
 from backfill_assets.ui.evidence_files import REPORT, files_of
 from backfill_assets.ui.gate_parts import gates_table, recorded_diff_parts, rows_that_disagree
@@ -56,7 +57,7 @@ def _run_parts(
         next_step(ledger, record, chunks, verdicts, starting),
         *_plan_parts(record, stages_of),
         "<h2>Who and when</h2>",
-        table_html(("what", "by", "at", "why"), _who(ledger, record)),
+        table_html(("what", "by", "at", "why"), _who(ledger, record, refusals_of(ledger, evidence, run_id))),
     ]
     in_order = _in_order(record, verdicts)
     passed = sum(verdict.passed for verdict in verdicts if verdict.chunk)
@@ -149,12 +150,13 @@ def _in_dagster(record: RunRecord) -> list[str]:
     ]
 
 
-def _who(ledger: Ledger, record: RunRecord) -> list[tuple[str, str, str, str]]:
+def _who(ledger: Ledger, record: RunRecord, refusals: Mapping[int, str]) -> list[tuple[str, str, str, str]]:
     """Return who has asked for, decided and stopped what, and each change of what readers see, in order."""
     rows = [(record.created_at, "requested", record.manifest.requested_by, "")]
-    rows += [
-        (one.at, f"decided: {one.decision.lower()}", one.by, one.comment) for one in ledger.decisions(record.run_id)
-    ]
+    for one in ledger.decisions(record.run_id):
+        refused = in_words(refusals.get(one.approval or 0))
+        why = "; ".join(text for text in (one.comment, refused) if text)
+        rows.append((one.at, f"decided: {one.decision.lower()}", one.by, why))
     for stop in ledger.stops.of_run(record.run_id):
         through = f"through {stop.through}" if stop.through else ""
         rows.append(

@@ -73,7 +73,10 @@ class ApprovalRecord(Stored):
 
 @dataclass(frozen=True)
 class RunDecision:
-    """One decision about a run, of whatever role. `void`: about a plan, rows or numbers that are no longer the run's."""
+    """One decision about a run, of whatever role. `void`: about a plan, rows or numbers that are no longer the run's.
+
+    `approval` is the id of its row among the approvals; None of what an owner has accepted of a gate.
+    """
 
     run_id: str
     decision: str
@@ -88,6 +91,7 @@ class RunDecision:
     channel: str
     proof: str
     void: bool
+    approval: int | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return it as `backfill decisions --json` gives it."""
@@ -356,6 +360,7 @@ def _decision_of(row: sa.Row[Any], anew: datetime | None) -> RunDecision:
         row.channel,
         row.proof,
         void=row.plan_hash != row.present or outlived,
+        approval=row.id,
     )
 
 

@@ -1,0 +1,101 @@
+"""Decisions of publishers that came to nothing: why each was refused.
+
+Put here how a decision is found in what is on record of its outcome: the ledger's entry of the action, or, where it was refused
+before there was one, the record in the evidence that has the decision among its rows. What is written then is `decisions`'.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from backfill_assets.evidence.events import REFUSED
+from backfill_assets.evidence.records import Record, is_about, record_of
+from manifests.errors import EnvironmentRefused
+from manifests.lifecycle import DecisionKind, PublicationState
+from resources.evidence.store import EvidenceStore
+from resources.files.kept_files import read_kept
+from resources.ledger.facade import Ledger
+
+_ACTED_ON = frozenset({DecisionKind.PUBLISH, DecisionKind.ROLLBACK, DecisionKind.REINSTATE, DecisionKind.ACCEPT})
+_PROBLEM = re.compile(r"^  - (.*)$", re.MULTILINE)
+"""What is wrong, in the text of a refusal."""
+
+
+def refusals_of(ledger: Ledger, evidence: EvidenceStore, run_id: str) -> dict[int, str]:
+    """Return why decisions about a run were refused, by the ids of their approvals; the evidence is read where one came to nothing."""
+    decided = [one.as_record() for one in ledger.approvals(run_id)]
+    if not any(one["decision"] in _ACTED_ON for one in decided):
+        return {}
+    entries = [one.as_record() for one in ledger.publications(run_id)]
+    return refused(decided, entries, _records_of_refusals(evidence, run_id))
+
+
+def refused(
+    decided: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]], records: Sequence[Record]
+) -> dict[int, str]:
+    """Return why decisions were refused, by their ids.
+
+    Args:
+        decided: the rows of a run's approvals, in order.
+        entries: the rows of its publications, in order, with instants of the same kind.
+        records: those of its records that a link vouches for.
+    """
+    told = _told(records)
+    found: dict[int, str] = {}
+    for number, one in enumerate(decided):
+        if one["decision"] not in _ACTED_ON:
+            continue
+        later = (other["at"] for other in decided[number + 1 :] if other["decision"] == one["decision"])
+        until = next(later, None)
+        mine = [
+            entry
+            for entry in entries
+            if entry["action"] == one["decision"].lower()
+            and entry["started_at"] >= one["at"]
+            and (until is None or entry["started_at"] < until)
+        ]
+        states = [entry["state"] for entry in mine]
+        if PublicationState.COMMITTED in states or PublicationState.INTENT in states[-1:]:
+            continue
+        notes = [entry["note"] for entry in mine if entry["state"] == PublicationState.REFUSED]
+        if notes:
+            found[one["id"]] = "; ".join(_PROBLEM.findall(notes[-1])) or notes[-1].partition("\n")[0]
+        elif one["id"] in told:
+            found[one["id"]] = told[one["id"]]
+    return found
+
+
+def in_words(why: str | None) -> str:
+    """Return what is said of a decision that was refused, and why as far as that is on record; empty of one that was not."""
+    if why is None:
+        return ""
+    return f"refused: {why}" if why else "refused"
+
+
+def _told(records: Sequence[Record]) -> dict[int, str]:
+    """Return what records of refusals say of the decisions among their rows."""
+    found: dict[int, str] = {}
+    for one in records:
+        if one.number and one.content.get("event") == REFUSED:
+            why = one.content.get("why")
+            keys = one.content["rows"].get("approvals", {})
+            found |= {int(key): why if isinstance(why, str) else "" for key in keys if key.isdecimal()}
+    return found
+
+
+def _records_of_refusals(evidence: EvidenceStore, run_id: str) -> list[Record]:
+    """Return the records of refusals that a link vouches for; what is damaged says nothing: `verify` names it."""
+    files = sorted(evidence.records(run_id).glob(f"{REFUSED}-*.json"))
+    try:
+        found = [record_of(file, run_id, read_kept(file)) for file in files]
+        links = [link for link in evidence.chain.contents() if link.get("run") == run_id] if found else []
+    except (OSError, ValueError, EnvironmentRefused):
+        return []
+    hashes = {one.hash: one for one in found}
+    return [
+        hashes[link["recordHash"]]
+        for link in links
+        if link.get("recordHash") in hashes and is_about(link, run_id, hashes[link["recordHash"]])
+    ]
