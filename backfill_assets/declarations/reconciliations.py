@@ -28,6 +28,8 @@ from backfill_assets.declarations.target import (
 
 SLICES = 50
 """Failing slices that a verdict names; their number is kept whole, and the exception table has a row for each."""
+INSTANTS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+"""How `to_json` writes instants: by itself it cuts them to milliseconds, and none is found by such a key."""
 _FRAME = ", ".join(f"{name} string" for name in EXCEPTION_COLUMNS)
 
 
@@ -322,8 +324,8 @@ def off(expected: Any, found: Any, *, relative: bool) -> float:
 
 
 def text_of(*columns: str) -> Column:
-    """Return columns as JSON text, nulls kept."""
-    return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}) if columns else F.lit("{}")
+    """Return columns as JSON text, nulls kept; instants to the microsecond, so that a key is that of its row."""
+    return F.to_json(F.struct(*columns), {"ignoreNullFields": "false", **INSTANTS}) if columns else F.lit("{}")
 
 
 def exception_rows(spark: SparkSession, rows: Sequence[Mapping[str, Any]]) -> DataFrame:

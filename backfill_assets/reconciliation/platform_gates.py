@@ -12,7 +12,7 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
-from backfill_assets.declarations.reconciliations import SLICES, exception_rows, text_of
+from backfill_assets.declarations.reconciliations import INSTANTS, SLICES, exception_rows, text_of
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
@@ -157,7 +157,9 @@ def _row_exceptions(platform: Platform, target: TargetTable, plan: Plan, differi
     columns = {name: F.coalesce(f"was.{name}", f"now.{name}") for name in target.key}
     day = F.coalesce(f"was.{target.day_column}", f"now.{target.day_column}")
     sides = {
-        side: F.to_json(F.struct(*[F.when(differs[name], F.col(f"{side}.{name}")).alias(name) for name in others]))
+        side: F.to_json(
+            F.struct(*[F.when(differs[name], F.col(f"{side}.{name}")).alias(name) for name in others]), INSTANTS
+        )
         for side in ("was", "now")
     }
     what = (
