@@ -11,9 +11,12 @@ from typing import Any
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from pyiceberg.expressions import AlwaysTrue
 from worlds import FEW_GATES, KEY, TARGET, VALUES, World, make_world
 
-from backfill_assets.audit.explain import Explanation, explain, parse_key
+from backfill_assets.audit import explain as explain_module
+from backfill_assets.audit.explain import Explanation, SourceRows, explain, parse_key
+from backfill_assets.cli import explain_view
 from backfill_assets.cli.command import cli
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.publication.accepting import accept
@@ -106,6 +109,29 @@ def test_its_source_rows_are_those_of_the_case_at_the_pinned_snapshot(
     assert found.source.total == inside.height > 0
     assert sorted(one["event_id"] for one in found.source.rows) == sorted(inside["event_id"])
     assert found.source.earlier == mine.filter(pl.col("event_at") < start).height
+
+
+def test_source_rows_are_told_from_those_nearest_to_the_day_of_the_row_on(world: World) -> None:
+    table = world.platform.lakehouse.table("bronze.case_events")
+    snapshot = world.platform.ledger.run("restated").plan.source_snapshot_id
+    day = date(2010, 3, 10)
+    rows = explain_module._rows(table, AlwaysTrue(), snapshot, "event_at", day)
+    instants = [row["event_at"] for row in rows]
+    before = [at for at in instants if at.date() <= day]
+    after = [at for at in instants if at.date() > day]
+    assert before == sorted(before, reverse=True)
+    assert after == sorted(after)
+    assert abs((instants[0].date() - day).days) <= 1 < abs((instants[-1].date() - day).days)
+    in_order = explain_module._rows(table, AlwaysTrue(), snapshot, "event_at", None)
+    assert [row["event_at"] for row in in_order] == sorted(instants)
+
+
+def test_how_the_shown_source_rows_are_chosen_is_said() -> None:
+    many, one = (SourceRows({}, [], total, [], 0, day=date(2024, 10, 27)) for total in (68, 1))
+    assert explain_view._which(many, 68) == ", the 12 nearest to 2024-10-27 shown, nearest first"
+    assert explain_view._which(many, 5) == ", nearest to 2024-10-27 first"
+    assert explain_view._which(one, 1) == ""
+    assert explain_view._which(SourceRows({}, [], 68, [], 0), 68) == ", the first 12 shown"
 
 
 def removed_and_added(sides: tuple[pl.DataFrame, pl.DataFrame]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import Any
@@ -97,7 +97,8 @@ class Producer:
 class SourceRows:
     """The source rows of the key's entity that its run read: those of the input range whole, earlier ones in few columns.
 
-    `total` and `earlier` count all of them; at most `SHOWN_ROWS` of each are here. `missing` says why there are none.
+    `total` and `earlier` count all of them; at most `SHOWN_ROWS` of each are here, those nearest to the row's `day` first, or
+    the oldest first where no day is known. `missing` says why there are none.
     """
 
     entity: dict[str, Any]
@@ -106,6 +107,7 @@ class SourceRows:
     look_back: list[dict[str, Any]]
     earlier: int
     missing: str = ""
+    day: date | None = None
 
 
 @dataclass(frozen=True)
@@ -420,13 +422,13 @@ def _source_rows(
     if target.entity not in table.schema().column_names:
         return SourceRows(shown_row(entity), [], 0, [], 0, f"{plan.source} has no column {target.entity}")
     start, end = read_window(plan, planned) if planned else (plan.read_from, plan.read_until)
-    mine, instant = _where(entity), target.source_time_column
+    mine, instant, day = _where(entity), target.source_time_column, row.get(target.day_column)
     try:
-        rows = _rows(table, And(mine, between(instant, start, end)), plan.source_snapshot_id, instant)
+        rows = _rows(table, And(mine, between(instant, start, end)), plan.source_snapshot_id, instant, day)
         earlier: list[dict[str, Any]] = []
         if target.look_back_columns:
             columns = tuple(target.look_back_columns)
-            earlier = _rows(table, And(mine, before(instant, start)), plan.source_snapshot_id, instant, columns)
+            earlier = _rows(table, And(mine, before(instant, start)), plan.source_snapshot_id, instant, day, columns)
     except EnvironmentRefused as refusal:  # the rest can be explained all the same
         return SourceRows(shown_row(entity), [], 0, [], 0, refusal.problems[0].what)
     return SourceRows(
@@ -435,14 +437,31 @@ def _source_rows(
         len(rows),
         [shown_row(one) for one in earlier[:SHOWN_ROWS]],
         len(earlier),
+        day=day,
     )
 
 
 def _rows(
-    table: Table, where: BooleanExpression, snapshot_id: int, instant: str, columns: tuple[str, ...] = ("*",)
+    table: Table,
+    where: BooleanExpression,
+    snapshot_id: int,
+    instant: str,
+    day: date | None,
+    columns: tuple[str, ...] = ("*",),
 ) -> list[dict[str, Any]]:
+    """Return rows of a source, those nearest to a day first: of those that are equally near the newest."""
     rows = _read(table, table.scan(row_filter=where, snapshot_id=snapshot_id, selected_fields=columns))
-    return sorted(rows, key=lambda row: (row.get(instant) is None, row.get(instant), str(row)))
+    rows.sort(key=lambda row: (row.get(instant) is None, row.get(instant), str(row)))
+    if day is None:
+        return rows
+    start = datetime.combine(day, datetime.min.time(), UTC)
+    end = start + timedelta(days=1)
+
+    def far(row: Mapping[str, Any]) -> tuple[bool, timedelta, timedelta]:
+        at = row.get(instant)
+        return (True, end - end, end - end) if at is None else (False, max(start - at, at - end, end - end), end - at)
+
+    return sorted(rows, key=far)
 
 
 def _read(table: Table, scan: DataScan) -> list[dict[str, Any]]:

@@ -139,7 +139,7 @@ def _source(source: SourceRows, made: Producer) -> list[RenderableType]:
         (f"{_rows(source.total)} in the input range", source.rows, source.total),
         (f"{_rows(source.earlier, 'earlier ')}, of which few columns were read", source.look_back, source.earlier),
     ):
-        shown = f", the first {_MOST_ROWS} shown" if total > _MOST_ROWS else ""
+        shown = _which(source, total)
         title = f"{made.source}, {_text(source.entity)}: {name}{shown}"
         if not rows:
             parts.append(Text(title, "dim"))
@@ -152,6 +152,15 @@ def _source(source: SourceRows, made: Producer) -> list[RenderableType]:
             table.add_row(*(_value(row[column]) for column in names))
         parts.append(table)
     return parts
+
+
+def _which(source: SourceRows, total: int) -> str:
+    """Say how many of several rows are shown, and in which order."""
+    if source.day is None or total <= 1:
+        return f", the first {_MOST_ROWS} shown" if total > _MOST_ROWS else ""
+    if total <= _MOST_ROWS:
+        return f", nearest to {source.day} first"
+    return f", the {_MOST_ROWS} nearest to {source.day} shown, nearest first"
 
 
 def _rows(number: int, which: str = "") -> str:
