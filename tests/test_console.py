@@ -10,15 +10,17 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from backfill_assets.cli import console, explain_view
+from backfill_assets.cli import console, diff_view, explain_view
 from backfill_assets.cli.command import cli
 from backfill_assets.defs.checks import _rows_table as check_rows
+from backfill_assets.evidence.diff_records import RunDiff
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.planning.resolve import preview
 from backfill_assets.publication.announcements import Published
@@ -95,6 +97,22 @@ def test_what_people_have_typed_is_printed_as_it_is() -> None:
 def test_one_row_is_one_row_in_an_explanation() -> None:
     assert [explain_view._rows(number) for number in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
     assert explain_view._rows(1, "earlier ") == "1 earlier row"
+
+
+def test_a_missing_value_has_one_word_in_the_largest_changes_and_in_the_sample() -> None:
+    row = {
+        "column": "day",
+        "kind": "CHANGED",
+        "by": "1",
+        "unit": "",
+        "chunk": "2020-02",
+        "key": {"meter": "a", "at": None},
+    }
+    row |= {"old": {"day": None}, "new": {"day": "2020-02-01"}}
+    diff = cast("RunDiff", SimpleNamespace(largest=[row], sample=[row]))
+    for table in (diff_view._largest(diff), diff_view._sample(diff)):
+        assert printed(table).count("null") == 2
+        assert "None" not in printed(table)
 
 
 def test_the_help_of_load_lists_the_options_of_a_load_of_any_table(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from backfill_assets.cli.console import Table, facts
 from backfill_assets.evidence.diff_records import ChangesTable, ColumnDiff, RunDiff
 from backfill_assets.review.diff import Made
-from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown
+from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown, value_of
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED
 
 _STYLE = {ADDED: "green", REMOVED: "red", CHANGED: "yellow"}
@@ -142,7 +142,7 @@ def _largest(diff: RunDiff) -> Table:
         table.add_column(name, justify="right" if name in {"by", "before", "after"} else "left")
     for row in _first_of_each(diff.largest):
         name = row["column"]
-        sides = ("" if row[side] is None else str(row[side].get(name, "")) for side in ("old", "new"))
+        sides = ("" if row[side] is None else value_of(row[side].get(name)) for side in ("old", "new"))
         table.add_row(name, Text(row["kind"], _STYLE[row["kind"]]), amount(row), *sides, row["chunk"], key_of_row(row))
     return table
 

@@ -33,7 +33,7 @@ def amount(row: Mapping[str, Any]) -> str:
 
 def key_of_row(row: Mapping[str, Any]) -> str:
     """Return the key of a changed row in one line."""
-    return ", ".join(str(value) for value in row["key"].values())
+    return ", ".join(value_of(value) for value in row["key"].values())
 
 
 def changes_of(row: Mapping[str, Any]) -> str:
