@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from backfill_assets.cli.command import cli
 from backfill_assets.cli.console import make_console
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS
 from benchmarks import small_table
 from benchmarks.small_table import SCOPE, TARGET, manifest, manifest_data, planned, staged
 from manifests.errors import Refused
@@ -57,6 +58,12 @@ def test_the_rows_that_break_a_rule_are_shown_with_their_chunk_and_rule() -> Non
         assert one["rows"] > 0
         assert set(TARGET.key) <= set(one["sample"][0])
     shown = given("exceptions", DOUBLED).stdout
+    wide = given("exceptions", DOUBLED, COLUMNS="400").stdout
+    first = found[0]["sample"][0]
+    assert ", ".join(f"{name}={first[name]}" for name in ("meter", "day", "value")) in wide, (
+        "the key, then the other columns as they are declared"
+    )
+    assert not [name for name in LINEAGE_COLUMNS if f"{name}=" in wide]
     for text in ("2020-02", found[0]["rule"], "of them on record", f"meter={found[0]['sample'][0]['meter']}"):
         assert text in shown
     assert told("exceptions", DOUBLED, "--gate", "chunk_rules")["brokenRules"] == found

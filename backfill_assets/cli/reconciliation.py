@@ -14,6 +14,7 @@ from manifests.errors import InputRefused, Problem
 
 if TYPE_CHECKING:
     from backfill_assets.cli.console import Table
+    from backfill_assets.declarations.target import TargetTable
     from backfill_assets.gates.broken_rules import BrokenRule
     from backfill_assets.installation import Platform
     from manifests.model import DayRange
@@ -194,6 +195,7 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
         wanted = {name: one for name, one in kept.items() if gate in {None, name}}
         judgements = {name: one["judgement"] for name, one in wanted.items()}
         found = exception_table.rows(platform, run_id, judgements, limit)
+        declared = platform.products.find_target(platform.ledger.run(run_id).target)
     if as_json:
         say({"runId": run_id, "gates": wanted, "shown": len(found), "exceptions": found, "brokenRules": broken})
         return
@@ -201,7 +203,7 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
         click.echo(f"no gate of {run_id} has exceptions")
         return
     if broken:
-        _show_broken(run_id, broken, limit)
+        _show_broken(run_id, declared, broken, limit)
     if not wanted:
         return
     from backfill_assets.cli.console import Table
@@ -234,15 +236,17 @@ def _require_gate(platform: Platform, run_id: str, gate: str) -> None:
         raise InputRefused(Problem(f"'{gate}' is no gate of run '{run_id}'{meant}", rule, "correct the name"))
 
 
-def _show_broken(run_id: str, broken: list[BrokenRule], limit: int) -> None:
+def _show_broken(run_id: str, declared: TargetTable | None, broken: list[BrokenRule], limit: int) -> None:
     from rich.text import Text
 
     from backfill_assets.cli.console import Table
+    from backfill_assets.gates.broken_rules import as_declared
 
     table = Table("chunk", "rule", "row", title=f"rows of {run_id} that break a rule", title_justify="left")
     rows = [(one, row) for one in broken for row in one.sample][:limit]
     for one, row in rows:
-        table.add_row(one.chunk, one.rule, Text(", ".join(f"{name}={value}" for name, value in row.items())))
+        cells = row if declared is None else as_declared(declared, row)
+        table.add_row(one.chunk, one.rule, Text(", ".join(f"{name}={value}" for name, value in cells.items())))
     show(table)
     for one in broken:
         click.echo(f"{one.chunk} {one.rule}: {one.rows:,} row(s), {len(one.sample):,} of them on record")

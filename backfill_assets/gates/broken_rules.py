@@ -1,6 +1,6 @@
 """The rows that break a rule of their table, chunk by chunk, as the newest verdicts have them.
 
-Put here how they are read from verdicts. What a rule is, is `worker.chunk_rules`'; how rows are shown, the commands'.
+Put here how they are read from verdicts, and in which order their columns are shown. What a rule is, is `worker.chunk_rules`'; how rows are shown, the commands'.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.declarations.target import TargetTable
 from resources.ledger.facade import Verdict
 
 
@@ -21,6 +23,12 @@ class BrokenRule:
     rule: str
     rows: int
     sample: tuple[Mapping[str, Any], ...]
+
+
+def as_declared(table: TargetTable, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its key first, then the columns in the order of the model; without those of the lineage."""
+    order = [*table.key, *dtypes(table.model), *row]
+    return {name: row[name] for name in dict.fromkeys(order) if name in row and name not in LINEAGE_COLUMNS}
 
 
 def broken_rules(verdicts: Iterable[Verdict]) -> list[BrokenRule]:
