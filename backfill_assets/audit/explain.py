@@ -455,7 +455,7 @@ def _rows(
     if day is None:
         return rows
     start = datetime.combine(day, datetime.min.time(), UTC)
-    end = start + timedelta(days=1)
+    end = start + timedelta(days=1, microseconds=-1)  # the last day of the calendar has none after it
 
     def far(row: Mapping[str, Any]) -> tuple[bool, timedelta, timedelta]:
         at = row.get(instant)
