@@ -14,8 +14,10 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
+from pyiceberg.expressions import AlwaysTrue
 from test_others_writing import UNDOINGS, history
 from test_taking_back import (
+    APRIL,
     BESIDE,
     FEBRUARY,
     LATER,
@@ -36,16 +38,20 @@ from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import undoing
 from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.ending import cancel
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.interleavings import Died, bury, expire
-from benchmarks.small_table import CORRECTIONS, closed, opened, rows
+from benchmarks.small_table import CORRECTIONS, READINGS, closed, opened, rows
 from manifests.errors import LeaseLost, PublicationRefused
-from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK
+from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, RunState
+from resources.lakehouse.commits import commit_replacement
+from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.lakehouse.lineage import ancestors
 
 __all__ = ["history"]
 
+TABLES = (READINGS, CORRECTIONS)
 MARCH = ("2020-03-01", "2020-03-31")
 
 
@@ -187,9 +193,10 @@ def test_an_acceptance_is_told_as_what_it_was_although_it_was_taken_back_at_once
     closed(other)
 
 
-@pytest.mark.parametrize("by", ["the same command", "another run", "the doctor"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("by", ["the same command", "the doctor"])
 def test_a_change_that_the_table_has_taken_back_since_the_ledgers_backup_is_not_recorded(
-    history: Platform, tmp_path: Path, by: str
+    history: Platform, tmp_path: Path, by: str, masked: bool
 ) -> None:
     ledger, backup = history.settings.home / "ledger.db", tmp_path / "backup.db"
     validated(history, "run")
@@ -213,18 +220,53 @@ def test_a_change_that_the_table_has_taken_back_since_the_ledgers_backup_is_not_
     shutil.copy(backup, ledger)
     restored = opened(history.settings.home, **NO_RETENTION)
     bury(restored)
-    told = [(one.where, one.repair) for one in examine(restored) if "older than the table" in one.what]
+    if masked:  # another program says the number of the run's publication once more, after its rollback
+        says(restored, ROLLBACK, "1")
+    told = [(one.where, one.repair) for one in examine(restored) if "lacks what came before" in one.what]
     assert told == [("run", None)]
-    assert "intent-left-open" not in {one.kind for one in examine(restored)}
+    with pytest.raises(PublicationRefused, match="the ledger is older than the table"):
+        publish(restored, "run")
     if by == "the doctor":
         mend(restored)
-    else:
-        with pytest.raises(PublicationRefused, match="the ledger is older than the table"):
-            publish(restored, "run" if by == "the same command" else "next")
+        cancel(restored, "run", "grace", "its publication was taken back")
+        assert state(restored, "run") is RunState.CANCELLED
     assert state(restored, "run") is not PUBLISHED
-    assert set(restored.ledger.accepted("silver.readings").values()) == set(seen.values())
-    assert readers(restored) == seen
+    assert restored.ledger.accepted(READINGS) == readers(restored) == seen
     closed(restored)
+
+
+def says(platform: Platform, action: str, number: str) -> None:
+    """Have another program commit an empty snapshot to the target in the words of the run."""
+    said = {RUN_PROPERTY: "run", ACTION_PROPERTY: action, SEQUENCE_PROPERTY: number}
+    commit_replacement(platform.lakehouse.table(READINGS), AlwaysTrue(), [], [], said)
+
+
+@pytest.mark.parametrize("number", ["99", "x", "-1", "9" * 400])
+def test_a_number_that_another_program_says_of_a_run_refuses_nothing(history: Platform, number: str) -> None:
+    published(history, "run")
+    rollback(history, "run")
+    reinstate(history, "run")
+    validated(history, "next", scope=FEBRUARY)
+    says(history, ROLLBACK, number)
+    assert not [one for one in examine(history) if "lacks what came before" in one.what]
+    rollback(history, "run")
+    assert state(history, "run") is ROLLED_BACK
+
+
+def test_a_table_whose_metadata_is_damaged_holds_up_nobody_who_does_not_change_it(history: Platform) -> None:
+    published(history, "earlier", scope=APRIL, **BESIDE)
+    validated(history, "run")
+    validated(history, "next", scope=FEBRUARY)
+    with dying_at(history, "publishing.tagged"):
+        publish(history, "run")
+    metadata = Path(urlparse(history.lakehouse.table(CORRECTIONS).metadata_location).path)
+    kept = metadata.read_bytes()
+    metadata.write_text("{")
+    assert publish(history, "next").new
+    metadata.write_bytes(kept)
+    rollback(history, "next")
+    fences = [{ref for ref in history.lakehouse.refs(table) if ref.startswith("fence-")} for table in TABLES]
+    assert fences[0] == fences[1] != set(), "whoever comes next fences where it could not be done"
 
 
 def test_corrections_that_were_damaged_when_the_target_had_changed_already_hold_up_nobody(history: Platform) -> None:

@@ -34,7 +34,6 @@ from resources.lakehouse.facade import (
     Scope,
 )
 from resources.lakehouse.lineage import amended_base_tag, base_tag
-from resources.lakehouse.metadata import count_said
 from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord
 
 MAIN = "main"
@@ -274,12 +273,17 @@ class Change:
             return None
         return Commit(snapshot.snapshot_id, *self.platform.lakehouse.changed_files(table, snapshot))
 
-    def number_of_last(self, table: str, action: str) -> int:
-        """Return the number that the newest snapshot of an action of the run says of itself in a table's main; 0 without one."""
-        snapshot = self.last(table, action)
-        if snapshot is None:
-            return 0
-        return count_said(self.platform.lakehouse.table(table), snapshot, SEQUENCE_PROPERTY) or 0
+    def later(self, number: int) -> tuple[str, Snapshot] | None:
+        """Return the newest rollback or reinstatement of the run that its table shows after its `number`th change, and which it is.
+
+        By what it has done, not only says: the ledger is older than the table then.
+        """
+        table = self.tables[0]
+        said = self.platform.lakehouse.numbers_of(table, self.record.run_id, {ROLLBACK, REINSTATE})
+        for own, action in sorted(said, reverse=True):
+            if own > number and (shown := self._found(table, action, own, MAIN, in_part=False)) is not None:
+                return action, shown
+        return None
 
     def shown_by(self, table: str, action: str) -> Snapshot | None:
         """Return the newest rollback or reinstatement of the run in a table's main, by what it has done."""

@@ -49,7 +49,7 @@ def end_unpublished(platform: Platform, run_id: str, end: Callable[[RunState, in
     """
     while True:  # each turn follows a step that somebody else took with the run
         record = platform.ledger.run(run_id)
-        looked_at = record.updated_at
+        looked_at = record.state, record.updated_at
         faults.reach("ending.looked")
         try:
             if record.state is not RunState.VALIDATED or not record.plan.publishes:
@@ -62,7 +62,8 @@ def end_unpublished(platform: Platform, run_id: str, end: Callable[[RunState, in
                 faults.reach("ending.leased")
                 return end(record.state, lease.token)
         except StateMoved:
-            if platform.ledger.run(run_id).updated_at == looked_at:
+            record = platform.ledger.run(run_id)
+            if (record.state, record.updated_at) == looked_at:
                 raise  # it was another run of these days that could not be recorded: no turn would change that
 
 

@@ -15,10 +15,10 @@ from backfill_assets import faults
 from backfill_assets.installation import Platform
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of, strategy_of
-from backfill_assets.publication.requirements import require_ledger_as_new
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, undone_by
 from resources.lakehouse.facade import Commit
+from resources.lakehouse.metadata import UnreadableMetadata
 from resources.ledger.facade import RunRecord, operator
 from resources.ledger.leases import Lease, Leases
 
@@ -42,19 +42,29 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
     lease = leases.acquire(record.target, *_days(record, action), record.run_id, action)
     faults.reach("leasing.taken")
     with _released_unless_fenced(leases, lease):
-        _fence(platform, lease)
+        fenced = _fence(platform, lease)
         faults.reach("leasing.fenced")
-        leases.fenced(lease.lost)
+        leases.fenced(fenced)
     with _given_back(leases, lease):
         _record_interrupted(platform, record, action, lease)
         yield lease
 
 
-def _fence(platform: Platform, lease: Lease) -> None:
-    """Fence the leases that one took over, in every table of the target: their holders may be completing any run's change."""
+def _fence(platform: Platform, lease: Lease) -> tuple[int, ...]:
+    """Fence the leases that one took over, in every table of the target: their holders may be completing any run's change.
+
+    Returns those that are fenced in all of them. Where metadata cannot be read nobody can commit, and others need not wait
+    for that: the next holder tries again.
+    """
+    fenced = lease.lost
     for table in _tables(platform, lease.target) if lease.lost else ():
-        for token in lease.lost:
-            platform.lakehouse.fence(table, token)
+        try:
+            if platform.lakehouse.exists(table):
+                for token in lease.lost:
+                    platform.lakehouse.fence(table, token)
+        except UnreadableMetadata:
+            fenced = ()
+    return fenced
 
 
 @contextmanager
@@ -100,17 +110,16 @@ def collecting_lease(platform: Platform, target: str) -> Iterator[Lease]:
     leases = leases_of(platform)
     lease = leases.acquire(target, date.min, date.max, COLLECTION, "collect")
     with _released_unless_fenced(leases, lease):
-        _fence(platform, lease)
-        leases.fenced(lease.lost)
+        leases.fenced(_fence(platform, lease))
     with _given_back(leases, lease):
         yield lease
 
 
 def _tables(platform: Platform, target: str) -> list[str]:
-    """Return the tables, of those that exist, that anybody changes under a lease of a target."""
+    """Return the tables that anybody changes under a lease of a target; some may not exist."""
     declared = platform.products.target(target)
     corrections = [] if declared.corrections is None else [declared.corrections.name]
-    return [name for name in (target, *corrections, declared.changes) if platform.lakehouse.exists(name)]
+    return [target, *corrections, declared.changes]
 
 
 def leases_of(platform: Platform) -> Leases:
@@ -159,6 +168,8 @@ def _record_interrupted(platform: Platform, record: RunRecord, wanted: str, leas
 def brought_to_an_end(platform: Platform, change: Change, action: str) -> Commit | None:
     """Return what an action of a run has committed, after completing it where it has in one of two tables; else None.
 
+    None as well where the table shows a later change of the run: others are not held up by a ledger that is older than that.
+
     Only for the holder of the run's days: the change carries the lease's token.
 
     Raises:
@@ -169,7 +180,8 @@ def brought_to_an_end(platform: Platform, change: Change, action: str) -> Commit
     number = 1 if action == PUBLISH else len(done) + 1
     if action == PUBLISH:
         strategy.take_announcement_back(change)
-    require_ledger_as_new(change, number)
+    if change.later(number) is not None:
+        return None  # the ledger is older than the table: this change is not its last one
     if not strategy.is_half_done(change, action, number):
         return strategy.recorded_late(change, action, number)
     root = next(one.evidence_root for one in reversed(entries) if one.action == action)

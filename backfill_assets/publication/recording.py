@@ -50,7 +50,7 @@ def close_intent(platform: Platform, run_id: str, entry: int, action: str) -> st
         if later:
             state, note = ABANDONED, f"{PROCESS_ENDED} before it could record the {action}; entry {later[0]} records it"
         else:
-            state, note = PublicationState.REFUSED, f"{PROCESS_ENDED}; nothing of it is in the target's history"
+            state, note = PublicationState.REFUSED, f"{PROCESS_ENDED}; readers see nothing of it"
         return state if ledger.repairs.close_publication(entry, state, note) else None
 
 

@@ -23,7 +23,7 @@ from manifests.errors import (
     Refused,
     StateMoved,
 )
-from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, DecisionKind, RunState
+from manifests.lifecycle import PUBLISH, DecisionKind, RunState
 from manifests.model import OnConflict
 from manifests.plan import Plan
 from manifests.policy import Role
@@ -127,18 +127,17 @@ def require_ledger_as_new(change: Change, number: int) -> None:
     Raises:
         PublicationRefused: naming the later change.
     """
-    run_id, table = change.record.run_id, change.tables[0]
-    for action in (ROLLBACK, REINSTATE):
-        if change.number_of_last(table, action) <= number or (later := change.shown_by(table, action)) is None:
-            continue
-        raise PublicationRefused(
-            Problem(
-                f"snapshot {later.snapshot_id} of {table} is the {action} of '{run_id}', and the ledger does not have it: the "
-                "ledger is older than the table",
-                "what a run has done is on record before it does anything more",
-                "restore the newest ledger; `backfill doctor` names what it lacks",
-            )
+    if (later := change.later(number)) is None:
+        return
+    action, snapshot = later
+    raise PublicationRefused(
+        Problem(
+            f"snapshot {snapshot.snapshot_id} of {change.tables[0]} is the {action} of '{change.record.run_id}', and the ledger "
+            "does not have it: the ledger is older than the table",
+            "what a run has done is on record before it does anything more",
+            "restore the newest ledger; where it is lost, restate the scope with a new run (`backfill doctor` closes what is open)",
         )
+    )
 
 
 def require_newest(change: Change, landed: Commit) -> None:

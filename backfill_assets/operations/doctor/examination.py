@@ -152,7 +152,8 @@ def _examine_target(
         yield from _as_far_as_possible(platform, name, partial(foreign_snapshots, views[name]))
         yield from columns_that_differ(views[name])
         yield from redirected_file_access(views[name])
-        yield from planted_fences(views[name])
+    for name in (*views, target.changes):
+        yield from _as_far_as_possible(platform, name, partial(planted_fences, platform, name))
     open_ends: list[Disagreement] = []
     for record in runs:
         if record.was_planned_anew:

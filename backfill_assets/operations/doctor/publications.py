@@ -25,6 +25,7 @@ from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW, 
 from resources.lakehouse.exchanges import exchanged
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.lakehouse.lineage import withdrawn
+from resources.lakehouse.lookups import changed_by
 from resources.lakehouse.metadata import count_said
 from resources.lakehouse.reads import rows_of_run
 from resources.ledger.facade import BEFORE, PublicationRecord, RunRecord
@@ -56,19 +57,30 @@ def publications_off_the_record(views: Mapping[str, TableView], record: RunRecor
         other = _landed(views[table], record, change, recorded, intended)
         if other is not None and other.number > max(len(recorded), landed.number if landed else 0):
             view, landed = views[table], other
-    lacking = 0 if landed is None else landed.number - len(recorded)
-    if landed is not None and lacking > 1:
-        yield _ledger_behind(view, record, landed, len(recorded))
-    elif landed is not None and lacking == 1:
+    behind = None
+    if any(_says_more_than(one, record, len(recorded) + 1) for one in view.history):
+        behind = change_of(platform, record, platform.ledger.chunks(record.run_id)).later(len(recorded) + 1)
+    is_unrecorded = landed is not None and landed.number > len(recorded)
+    if behind is not None:
+        yield _ledger_behind(view, record, *behind)
+    elif landed is not None and is_unrecorded:
         held, begun = view.at_it.get(record.run_id), change.has_begun(landed.action)
         yield _unrecorded(view, record, landed, begun=begun) if held is None else _under_way(view, record, landed, held)
     elif landed is None and recorded and record.state is RunState.PUBLISHED:
         yield _not_in_history(view, record, recorded[-1].snapshot)
     for entry in entries:
-        is_told = lacking > 1 or (lacking == 1 and landed is not None and landed.action == entry.action)
-        if entry.is_intent and not is_told:
+        healed_first = behind is None and is_unrecorded and landed is not None and landed.action == entry.action
+        if entry.is_intent and behind is not None and behind[0] == ROLLBACK:
+            yield _taken_back(platform, record, entry)
+        elif entry.is_intent and behind is None and not healed_first:
             later = [one for one in recorded if one.action == entry.action and one.id > entry.id]
             yield _open_intent(platform, record, entry, later[:1])
+
+
+def _says_more_than(snapshot: Snapshot, record: RunRecord, number: int) -> bool:
+    said = properties_of(snapshot)
+    own = said.get(SEQUENCE_PROPERTY) or ""
+    return said.get(RUN_PROPERTY) == record.run_id and own.isdecimal() and int(own) > number
 
 
 def _landed(
@@ -120,14 +132,26 @@ def _not_in_history(view: TableView, record: RunRecord, snapshot_id: int) -> Dis
     return Disagreement("publication-not-in-history", record.run_id, what, Sure.CERTAIN, fix)
 
 
-def _ledger_behind(view: TableView, record: RunRecord, landed: _Landed, recorded: int) -> Disagreement:
+def _ledger_behind(view: TableView, record: RunRecord, action: str, shown: Snapshot) -> Disagreement:
     return Disagreement(
         "publication-unrecorded",
         record.run_id,
-        f"snapshot {landed.snapshot.snapshot_id} of {view.name} is its {landed.action}, its change number {landed.number}, and "
-        f"the ledger has {recorded}: the ledger is older than the table",
+        f"snapshot {shown.snapshot_id} of {view.name} is its {action}, and the ledger lacks what came before that, too: the "
+        "ledger is older than the table",
         Sure.CERTAIN,
-        "restore the newest ledger: until then nothing of this run is recorded, published or taken back",
+        "restore the newest ledger: nothing of this run is recorded, published or taken back by this one; where it is lost, "
+        "restate the run's scope with a new run",
+    )
+
+
+def _taken_back(platform: Platform, record: RunRecord, entry: PublicationRecord) -> Disagreement:
+    return Disagreement(
+        "intent-left-open",
+        f"{record.run_id} publication {entry.id}",
+        f"the intent to {entry.action} is open, and the table shows that the run was rolled back since",
+        Sure.CERTAIN,
+        "close it as refused: readers see nothing of it; then the run can be cancelled",
+        partial(_close_intent, platform, record.run_id, entry.id, entry.action),
     )
 
 
@@ -289,8 +313,12 @@ def corrections_missing(views: Mapping[str, TableView], record: RunRecord) -> It
         said = properties_of(snapshot)
         if said.get(RUN_PROPERTY) != record.run_id or said.get(ACTION_PROPERTY) not in {PUBLISH, REINSTATE}:
             continue
-        exchange = exchanged(view.table, snapshot)
-        if missing := sorted(own - {file.file_path for file in exchange.came} - (exchange.before or frozenset())):
+        missing = sorted(own - changed_by(view.table, snapshot)[0])
+        if missing:
+            exchange = exchanged(view.table, snapshot)
+            stayed = (exchange.before or frozenset()) - {file.file_path for file in exchange.gone}
+            missing = sorted(own - {file.file_path for file in exchange.came} - stayed)
+        if missing:
             yield Disagreement(
                 "corrections-missing",
                 record.run_id,

@@ -54,15 +54,15 @@ def redirected_file_access(view: TableView) -> Iterator[Disagreement]:
         )
 
 
-def planted_fences(view: TableView) -> Iterator[Disagreement]:
+def planted_fences(platform: Platform, name: str) -> Iterator[Disagreement]:
     """Find fences of leases that the ledger has never given: they will keep out whoever gets the lease of that number."""
-    given = view.platform.ledger.repairs.newest_token()
-    for token in sorted(fenced_in(view.table)):
+    given = platform.ledger.repairs.newest_token()
+    for token in sorted(fenced_in(platform.lakehouse.table(name)) if platform.lakehouse.exists(name) else ()):
         if token <= given:
             continue
         yield Disagreement(
             "fence-unknown",
-            f"{view.name} tag {fence_of(token)}",
+            f"{name} tag {fence_of(token)}",
             f"it fences lease {token}, which this ledger has not given yet: the publisher who gets that lease will be kept out",
             Sure.CERTAIN,
             "restore the ledger that has given it; or, once no process of another ledger can still be at the table, remove the tag",
