@@ -146,8 +146,8 @@ class Lakehouse(Tables):
         for snapshot in each_with(self.table(name), RUN_PROPERTY, run_id):
             said = summary_of(snapshot)
             action, number = said.get(ACTION_PROPERTY), said.get(SEQUENCE_PROPERTY)
-            if action in actions and number is not None and re.fullmatch("[0-9]{1,9}", number):
-                found.add((int(number), action))
+            if action is not None and action in actions and re.fullmatch("[0-9]{1,9}", number or ""):
+                found.add((int(number or 0), action))
         return found
 
     def is_described(self, name: str, exchange: Exchange, staged: Sequence[StagedFile]) -> bool:
