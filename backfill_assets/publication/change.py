@@ -34,6 +34,7 @@ from resources.lakehouse.facade import (
     Scope,
 )
 from resources.lakehouse.lineage import amended_base_tag, base_tag
+from resources.lakehouse.summaries import numbers_said
 from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord
 
 MAIN = "main"
@@ -279,7 +280,7 @@ class Change:
         By what it has done, not only says: the ledger is older than the table then.
         """
         table = self.tables[0]
-        said = self.platform.lakehouse.numbers_of(table, self.record.run_id, {ROLLBACK, REINSTATE})
+        said = numbers_said(self.platform.lakehouse.table(table), self.record.run_id, {ROLLBACK, REINSTATE})
         for own, action in sorted(said, reverse=True):
             if own > number and (shown := self._found(table, action, own, MAIN, in_part=False)) is not None:
                 return action, shown

@@ -7,7 +7,6 @@ whether a commit may happen is the publisher's. Every commit here is one snapsho
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import date
@@ -139,16 +138,6 @@ class Lakehouse(Tables):
         table = self.table(name)
         said = each_with(table, RUN_PROPERTY, run_id, action, ref, sequence)
         return next((one for one in said if is_own(exchanges.exchanged(table, one))), None)
-
-    def numbers_of(self, name: str, run_id: str, actions: Collection[str]) -> set[tuple[int, str]]:
-        """Return the numbers that snapshots of main say they are of a run's changes, each with its action; none that is no number."""
-        found = set()
-        for snapshot in each_with(self.table(name), RUN_PROPERTY, run_id):
-            said = summary_of(snapshot)
-            action, number = said.get(ACTION_PROPERTY), said.get(SEQUENCE_PROPERTY)
-            if action is not None and action in actions and re.fullmatch("[0-9]{1,9}", number or ""):
-                found.add((int(number or 0), action))
-        return found
 
     def is_described(self, name: str, exchange: Exchange, staged: Sequence[StagedFile]) -> bool:
         """Whether a snapshot describes those staged files that it brought as they are; one that was lost or damaged since, as it was staged.

@@ -6,7 +6,8 @@ Put here the keys of publications, and looking a snapshot up by a key. The keys 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -61,3 +62,14 @@ def each_with(
             continue
         if sequence is None or properties.get(SEQUENCE_PROPERTY) in {None, str(sequence)}:
             yield snapshot
+
+
+def numbers_said(table: Table, run_id: str, actions: Collection[str]) -> set[tuple[int, str]]:
+    """Return the numbers that snapshots of main say they are of a run's changes, each with its action; none that is no number."""
+    found = set()
+    for snapshot in each_with(table, RUN_PROPERTY, run_id):
+        said = summary_of(snapshot)
+        action, number = said.get(ACTION_PROPERTY), said.get(SEQUENCE_PROPERTY) or ""
+        if action is not None and action in actions and re.fullmatch("[0-9]{1,9}", number):
+            found.add((int(number), action))
+    return found
