@@ -29,6 +29,8 @@ _FREE_TEXT = frozenset({"constant", "command", "file"})
 _NAMED_ONLY = frozenset({Kind.LIVE, Kind.RECONCILIATION})
 GROUP, TEAM = "group:", "team:"
 """What an entry begins with that names a group of people; Dagster writes owners with `team:`."""
+OF_A_POLICY = "policy:"
+"""What the name of a policy that approves by itself begins with: the platform's, and no person's."""
 
 Who = Annotated[str, Field(min_length=1, max_length=200)]
 Glob = Annotated[str, Field(pattern=r"^[a-z0-9_.*?]{1,200}$")]
@@ -363,8 +365,9 @@ class Policy(Part):
         return f"ask one of them, or {otherwise}" if self.stands_for_anybody(entries) else otherwise
 
     def stands_for_anybody(self, entries: Sequence[str]) -> bool:
-        """Whether any person is meant by `entries`: a group without members is none."""
-        return any(self._people(entry) for entry in entries)
+        """Whether any person is meant by `entries`: a group without members is none, and no person is called like a group."""
+        people = (person for entry in entries for person in self._people(entry))
+        return not all(names_group(one) or same_name(one).startswith(OF_A_POLICY) for one in people)
 
 
 def same_name(name: str) -> str:

@@ -12,12 +12,10 @@ from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy
 from backfill_assets.installation import Platform
 from manifests.errors import Problem
 from manifests.model import MAX_RUN_ID, Kind, RunManifest
-from manifests.policy import names_group, same_name
+from manifests.policy import OF_A_POLICY, names_group, same_name
 
 ATTEMPTS = 5
 """Live runs for one source snapshot: each after the first stands in for one that lost its scope to somebody else."""
-POLICY_NAME = "policy:"
-"""What the name of a policy that approves by itself begins with."""
 
 
 def prefix_of(target: TargetTable) -> str:
@@ -46,7 +44,7 @@ def name_problems(platform: Platform, by: str) -> list[Problem]:
                 "give your own name",
             )
         ]
-    if named not in _names(platform) and not named.startswith(POLICY_NAME):
+    if named not in _names(platform) and not named.startswith(OF_A_POLICY):
         return []
     return [
         Problem(

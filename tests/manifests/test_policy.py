@@ -290,6 +290,25 @@ def test_who_may_not_act_is_told_who_may():
     assert len(break_glass_problems(policy, rule, "ops", "\u200b" * 12, TABLE)) == 1
 
 
+@pytest.mark.parametrize(
+    ("keepers", "members"),
+    [
+        (["Group:docks"], ["ada"]),
+        (["TEAM:docks"], ["ada"]),
+        (["\uff47roup:docks", "team:unknown"], ["ada"]),
+        (["group:docks"], ["Team:x"]),
+        (["group:docks"], ["policy:live"]),
+        (["policy:live"], ["ada"]),
+        (["group:docks"], []),
+    ],
+)
+def test_keepers_who_are_no_person_are_refused(keepers: list[str], members: list[str]):
+    said = {"name": "locked", "groups": {"docks": members}, "keepers": keepers}
+    with pytest.raises(EnvironmentRefused, match="which is no person"):
+        parse_policy(json.dumps(said))
+    assert parse_policy(json.dumps(said | {"keepers": [*keepers[1:], "ada"]})).keepers
+
+
 def test_nobody_is_told_to_ask_one_of_those_whom_the_policy_names_where_it_names_nobody():
     named, nobody = (
         a_policy(groups={"none": []}, rules=[{"approvers": who, "breakGlass": [*who]}])
