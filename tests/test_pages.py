@@ -26,10 +26,11 @@ from backfill_assets.declarations import finding
 from backfill_assets.defs import build as definitions
 from backfill_assets.defs.launched_by import RUN_TAG, USER_TAG
 from backfill_assets.defs.starting import Starting, starting
+from backfill_assets.evidence.refusals import refusals_of
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import PRODUCT
-from backfill_assets.publication import accepting, undoing
+from backfill_assets.publication import accepting, announcements, undoing
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.publication.replace_files import ReplaceFiles
@@ -440,6 +441,26 @@ def test_a_decision_that_was_refused_says_so_and_why(platform: Platform, monkeyp
     # what is tried again and done was not refused
     decisions.reinstate(platform, "over", by="root")
     assert said("over")[3:] == [("ROLLBACK", ""), ("REINSTATE", "")]
+
+
+def test_a_refusal_by_which_a_run_of_an_earlier_version_comes_under_the_chain_is_told(platform: Platform) -> None:
+    planned(platform, "older")
+    small_table.staged(platform, "older")
+    with (
+        mock.patch.object(publication, "bundle_files", return_value={"plan.json": {"any": "plan"}, "chunks.json": []}),
+        mock.patch.object(announcements, "tell"),
+        mock.patch.object(announcements, "catch_up"),
+    ):
+        decisions.publish(platform, "older", by="ops")  # as a version did that sealed no rows
+    with (
+        mock.patch.object(undoing, "require_unharmed", side_effect=PublicationRefused(Problem("a file is damaged"))),
+        pytest.raises(PublicationRefused),
+    ):
+        decisions.rollback(platform, "older", by="root")
+    assert [file.stem for file in platform.evidence.records("older").iterdir()] == ["adopted-1"]
+    done = platform.ledger.decisions("older")
+    assert refusals_of(platform.ledger, platform.evidence, "older") == {done[-1].approval: "a file is damaged"}
+    assert done[-1].decision == "ROLLBACK"
 
 
 def test_a_run_shows_the_stages_that_it_is_executed_by(platform: Platform) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from backfill_assets.evidence.events import REFUSED
@@ -42,7 +43,7 @@ def refused(
         entries: the rows of its publications, in order, with instants of the same kind.
         records: those of its records that a link vouches for.
     """
-    told = _told(records)
+    told = _told(records, decided)
     found: dict[int, str] = {}
     for number, one in enumerate(decided):
         if one["decision"] not in _ACTED_ON:
@@ -74,28 +75,39 @@ def in_words(why: str | None) -> str:
     return f"refused: {why}" if why else "refused"
 
 
-def _told(records: Sequence[Record]) -> dict[int, str]:
+def _told(records: Sequence[Record], decided: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """Return what records of refusals say of the decisions among their rows."""
+    kinds = {one["id"]: one["decision"].lower() for one in decided}
     found: dict[int, str] = {}
     for one in records:
-        if one.number and one.content.get("event") == REFUSED:
-            why = one.content.get("why")
-            keys = one.content["rows"].get("approvals", {})
-            found |= {int(key): why if isinstance(why, str) else "" for key in keys if key.isdecimal()}
+        why, action = one.content.get("why"), one.content.get("action")
+        if not _is_refusal(one):
+            continue
+        mine = sorted(int(key) for key in one.content["rows"].get("approvals", {}) if key.isdecimal())
+        if isinstance(action, str):  # where a run comes under the chain by it, the record has earlier decisions, too
+            mine = [key for key in mine if kinds.get(key) == action][-1:]
+        found |= dict.fromkeys(mine, why if isinstance(why, str) else "")
     return found
 
 
 def _records_of_refusals(evidence: EvidenceStore, run_id: str) -> list[Record]:
     """Return the records of refusals that a link vouches for; what is damaged says nothing: `verify` names it."""
-    files = sorted(evidence.records(run_id).glob(f"{REFUSED}-*.json"))
+    found = []
+    for file in sorted(evidence.records(run_id).glob("*.json")):
+        with suppress(OSError, EnvironmentRefused):
+            found.append(record_of(file, run_id, read_kept(file)))
+    hashes = {one.hash: one for one in found if _is_refusal(one)}
     try:
-        found = [record_of(file, run_id, read_kept(file)) for file in files]
-        links = [link for link in evidence.chain.contents() if link.get("run") == run_id] if found else []
+        links = [link for link in evidence.chain.contents() if link.get("run") == run_id] if hashes else []
     except (OSError, ValueError, EnvironmentRefused):
         return []
-    hashes = {one.hash: one for one in found}
     return [
         hashes[link["recordHash"]]
         for link in links
         if link.get("recordHash") in hashes and is_about(link, run_id, hashes[link["recordHash"]])
     ]
+
+
+def _is_refusal(record: Record) -> bool:
+    """Whether a record is of a refusal, perhaps one by which a run of an earlier version came under the chain."""
+    return record.number > 0 and (record.content.get("event") == REFUSED or "why" in record.content)
