@@ -459,7 +459,11 @@ def test_a_refusal_by_which_a_run_of_an_earlier_version_comes_under_the_chain_is
         decisions.rollback(platform, "older", by="root")
     assert [file.stem for file in platform.evidence.records("older").iterdir()] == ["adopted-1"]
     done = platform.ledger.decisions("older")
-    assert refusals_of(platform.ledger, platform.evidence, "older") == {done[-1].approval: "a file is damaged"}
+    chain = platform.evidence.chain
+    with mock.patch.object(type(chain), "contents", autospec=True, side_effect=type(chain).contents) as read:
+        assert refusals_of(platform.ledger, platform.evidence, "older") == {done[-1].approval: "a file is damaged"}
+    (called,) = read.call_args_list
+    assert called.kwargs["since"] == chain.length() - 1 > 0  # what came before the refusal is not read
     assert done[-1].decision == "ROLLBACK"
 
 

@@ -97,8 +97,11 @@ def _records_of_refusals(evidence: EvidenceStore, run_id: str) -> list[Record]:
         with suppress(OSError, EnvironmentRefused):
             found.append(record_of(file, run_id, read_kept(file)))
     hashes = {one.hash: one for one in found if _is_refusal(one)}
+    if not hashes:
+        return []
+    since = min(int(one.content["follows"]) for one in hashes.values())
     try:
-        links = [link for link in evidence.chain.contents() if link.get("run") == run_id] if hashes else []
+        links = list(evidence.chain.contents(since=since))
     except (OSError, ValueError, EnvironmentRefused):
         return []
     return [
