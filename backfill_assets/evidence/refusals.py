@@ -1,7 +1,9 @@
-"""Decisions of publishers that came to nothing: why each was refused.
+"""Decisions of publishers that came to nothing: why each was refused, as far as that is on record.
 
 Put here how a decision is found in what is on record of its outcome: the ledger's entry of the action, or, where it was refused
-before there was one, the record in the evidence that has the decision among its rows. What is written then is `decisions`'.
+before there was one, the record in the evidence that has the decision among its rows. Of a publication that was refused before
+anything was begun (by a freeze, or a lease that somebody held) there is neither: only the command has said why. What the policy
+refuses is no decision, and is not on record at all. What is written then is `decisions`'.
 """
 
 from __future__ import annotations
