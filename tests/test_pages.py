@@ -26,7 +26,7 @@ from backfill_assets.declarations import finding
 from backfill_assets.defs import build as definitions
 from backfill_assets.defs.launched_by import RUN_TAG, USER_TAG
 from backfill_assets.defs.starting import Starting, starting
-from backfill_assets.evidence.refusals import refusals_of
+from backfill_assets.evidence.refusals import in_words, refusals_of, refused
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import PRODUCT
@@ -44,7 +44,7 @@ from benchmarks.small_table import serves
 from manifests.errors import InputRefused, Problem, PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
-from resources.ledger.facade import Verdict
+from resources.ledger.facade import PROCESS_ENDED, RECORDED_BY_ANOTHER, Verdict
 
 TIME = re.compile(r"<time>20\d\d-\d\d-\d\d \d\d:\d\d:\d\d</time> UTC")
 ASSET = "/assets/silver/readings"
@@ -465,6 +465,21 @@ def test_a_refusal_by_which_a_run_of_an_earlier_version_comes_under_the_chain_is
     (called,) = read.call_args_list
     assert called.kwargs["since"] == chain.length() - 1 > 0  # what came before the refusal is not read
     assert done[-1].decision == "ROLLBACK"
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        (f"{PROCESS_ENDED}; nothing of it is in the target's history", ""),
+        (RECORDED_BY_ANOTHER, ""),
+        ("the rollback is refused\n  - the table has moved on\n    rule: none", "refused: the table has moved on"),
+        ("no more", "refused: no more"),
+    ],
+)
+def test_an_entry_that_a_repair_or_another_process_has_closed_is_no_refusal(note: str, said: str) -> None:
+    decided = [{"id": 1, "decision": "ROLLBACK", "at": "2020-01-01"}]
+    entry = {"action": "rollback", "started_at": "2020-01-02", "state": "REFUSED", "note": note}
+    assert in_words(refused(decided, [entry], []).get(1)) == said
 
 
 def test_a_run_shows_the_stages_that_it_is_executed_by(platform: Platform) -> None:

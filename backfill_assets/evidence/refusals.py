@@ -19,7 +19,7 @@ from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import DecisionKind, PublicationState
 from resources.evidence.store import EvidenceStore
 from resources.files.kept_files import read_kept
-from resources.ledger.facade import Ledger
+from resources.ledger.facade import PROCESS_ENDED, RECORDED_BY_ANOTHER, Ledger
 
 _ACTED_ON = frozenset({DecisionKind.PUBLISH, DecisionKind.ROLLBACK, DecisionKind.REINSTATE, DecisionKind.ACCEPT})
 _PROBLEM = re.compile(r"^  - (.*)$", re.MULTILINE)
@@ -62,7 +62,8 @@ def refused(
         states = [entry["state"] for entry in mine]
         if PublicationState.COMMITTED in states or PublicationState.INTENT in states[-1:]:
             continue
-        notes = [entry["note"] for entry in mine if entry["state"] == PublicationState.REFUSED]
+        closed = [entry["note"] for entry in mine if entry["state"] == PublicationState.REFUSED]
+        notes = [note for note in closed if not note.startswith((PROCESS_ENDED, RECORDED_BY_ANOTHER))]
         if notes:
             found[one["id"]] = "; ".join(_PROBLEM.findall(notes[-1])) or notes[-1].partition("\n")[0]
         elif one["id"] in told:

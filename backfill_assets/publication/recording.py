@@ -11,10 +11,8 @@ from backfill_assets.publication.announcements import tell_of
 from backfill_assets.publication.leasing import publishing_lease, tag_bases
 from backfill_assets.publication.modes import change_of
 from manifests.lifecycle import PublicationState, RunState
-from resources.ledger.facade import ABANDONED
+from resources.ledger.facade import ABANDONED, PROCESS_ENDED
 
-PROCESS_ENDED = "process ended"
-"""What is noted of something that was left open."""
 RECORD = "record"
 """What a lease is taken for under which what has landed is put on record."""
 

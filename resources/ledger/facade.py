@@ -33,7 +33,14 @@ from resources.ledger.leases import Leases
 from resources.ledger.locks import lock_target, require_lease
 from resources.ledger.moments import Moment
 from resources.ledger.policy_in_force import Policies
-from resources.ledger.publications import ABANDONED, BEFORE, PublicationRecord, Publications
+from resources.ledger.publications import (
+    ABANDONED,
+    BEFORE,
+    PROCESS_ENDED,
+    RECORDED_BY_ANOTHER,
+    PublicationRecord,
+    Publications,
+)
 from resources.ledger.repairs import Repairs
 from resources.ledger.runs import RunRecord, Runs, TransitionRecord
 from resources.ledger.sink_requests import SinkRequests
@@ -47,7 +54,9 @@ __all__ = [
     "ABANDONED",
     "BEFORE",
     "OBSOLETE",
+    "PROCESS_ENDED",
     "RAISED",
+    "RECORDED_BY_ANOTHER",
     "STAGED",
     "AcceptanceRecord",
     "ApprovalRecord",

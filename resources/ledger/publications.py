@@ -26,6 +26,10 @@ from resources.ledger.runs import RunRecord, holding_target, move_run, moved, re
 from resources.ledger.tables import publications, runs
 
 ABANDONED = PublicationState.ABANDONED
+PROCESS_ENDED = "process ended"
+"""What the note of something that was left open begins with, once a repair has closed it."""
+RECORDED_BY_ANOTHER = "another process has recorded it"
+"""The note of an intent whose outcome is on record already."""
 BEFORE = {
     "publish": RunState.VALIDATED,
     "rollback": RunState.PUBLISHED,
@@ -382,5 +386,5 @@ def _close_recorded(
     connection.execute(
         publications.update()
         .where(publications.c.id == publication, publications.c.state == PublicationState.INTENT)
-        .values(state=PublicationState.REFUSED, note="another process has recorded it", ended_at=at)
+        .values(state=PublicationState.REFUSED, note=RECORDED_BY_ANOTHER, ended_at=at)
     )

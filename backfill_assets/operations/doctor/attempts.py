@@ -12,8 +12,7 @@ from functools import partial
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, outcome
 from backfill_assets.operations.doctor.views import legible_runs
-from backfill_assets.publication.recording import PROCESS_ENDED
-from resources.ledger.facade import RunRecord
+from resources.ledger.facade import PROCESS_ENDED, RunRecord
 from resources.processes import has_ended, is_busy
 
 SILENT_AFTER = timedelta(days=1)
