@@ -1025,7 +1025,7 @@ def test_a_planted_record_is_never_made_lawful(
     assert places(platform) == []
 
 
-@pytest.mark.parametrize("lie", ["left out", "nothing", "another list", "another parent", "twice"])
+@pytest.mark.parametrize("lie", ["left out", "nothing", "another list", "another parent", "twice", "no text"])
 def test_a_planted_record_of_a_publication_that_was_interrupted_is_not_taken_over(platform: Platform, lie: str) -> None:
     with killed_at("recording.written"):
         publish(platform, "waiting")
@@ -1038,7 +1038,10 @@ def test_a_planted_record_of_a_publication_that_was_interrupted_is_not_taken_ove
         "another list": [facts | {"manifestList": facts["manifestList"] | {"sha256": "0" * 64}}],
         "another parent": [facts | {"parentId": 12}],
         "twice": [facts, facts],
+        "no text": [facts],
     }[lie]
+    if lie == "no text":
+        said["why"] = ["the board"]
     if lie == "left out":
         del said["committed"]
     honest = file.read_bytes()

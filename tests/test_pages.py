@@ -474,6 +474,7 @@ def test_a_refusal_by_which_a_run_of_an_earlier_version_comes_under_the_chain_is
         (RECORDED_BY_ANOTHER, ""),
         ("the rollback is refused\n  - the table has moved on\n    rule: none", "refused: the table has moved on"),
         ("no more", "refused: no more"),
+        ("\x1b[2Jno more", "refused: \\x1b[2Jno more"),
     ],
 )
 def test_an_entry_that_a_repair_or_another_process_has_closed_is_no_refusal(note: str, said: str) -> None:

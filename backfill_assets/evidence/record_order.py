@@ -141,6 +141,8 @@ def _are_in(said: Any, known: Mapping[str, str]) -> bool:
 def _says_what_happened(one: Record, entries: Mapping[str, Row], *, has_changes: bool) -> bool:
     """Whether the facts of a record are those of a change that the ledger has, or of an event beside one."""
     said, event = one.content, str(one.content["event"])
+    if not isinstance(said.get("why", ""), str):
+        return False
     if event == ADOPTED and one.name != f"{event}-{one.number}":  # with the record of a change, under that one's name
         event = str(said.get("action"))
     if event not in ACTIONS:

@@ -17,6 +17,7 @@ from backfill_assets.evidence.events import REFUSED
 from backfill_assets.evidence.records import Record, is_about, record_of
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import DecisionKind, PublicationState
+from manifests.text import visible
 from resources.evidence.store import EvidenceStore
 from resources.files.kept_files import read_kept
 from resources.ledger.facade import PROCESS_ENDED, RECORDED_BY_ANOTHER, Ledger
@@ -75,7 +76,7 @@ def in_words(why: str | None) -> str:
     """Return what is said of a decision that was refused, and why as far as that is on record; empty of one that was not."""
     if why is None:
         return ""
-    return f"refused: {why}" if why else "refused"
+    return f"refused: {visible(why)}" if why else "refused"
 
 
 def _told(records: Sequence[Record], decided: Sequence[Mapping[str, Any]]) -> dict[int, str]:
