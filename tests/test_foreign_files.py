@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.typedef import Record
 
+from backfill_assets.audit import unknown_files
 from backfill_assets.audit.file_columns import columns_of
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
@@ -208,6 +210,13 @@ def test_rows_that_have_no_day_and_cannot_be_opened_are_named(platform: Platform
 def test_a_file_that_may_hold_any_day_is_one_of_every_day_to_what_changes_a_table(platform: Platform) -> None:
     seen, entry = entry_of(platform, without_days(platform))
     assert days_of(seen, entry, seen.table.schema().find_field("day").field_id) == (date.min, date.max)
+
+
+def test_a_file_whose_partition_has_fewer_values_than_its_fields_cannot_be_opened(platform: Platform) -> None:
+    seen, entry = entry_of(platform, without_days(platform))
+    entry.file._data[3] = Record()
+    day, run = (seen.table.schema().find_field(name).field_id for name in ("day", "run_id"))
+    assert unknown_files._opened(seen, entry, day, run).trouble.startswith("IndexError")
 
 
 def test_a_file_of_which_nothing_says_its_days_is_where_its_rows_are(platform: Platform) -> None:

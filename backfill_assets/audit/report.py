@@ -37,6 +37,7 @@ from manifests.plan import Plan
 from manifests.stages import in_commits
 from resources.evidence.store import INDEX
 from resources.files.whole_files import write_whole
+from resources.ledger.acceptances import accepted_in_words, numbers_in
 from resources.ledger.rows import Rows
 from resources.ledger.tables import runs
 
@@ -212,7 +213,7 @@ def _decisions(rows: Rows, records: Sequence[Record]) -> list[dict[str, Any]]:
 def _accepted(rows: Rows, run: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     """Return what owners have accepted under the plan of a run, in words: by gate and hash of the accepted numbers."""
     return {
-        (one["gate"], one["numbers_hash"]): f"accepted by {one['accepted_by']}: {one['reason']}"
+        (one["gate"], one["numbers_hash"]): accepted_in_words(one["accepted_by"], one["reason"])
         for one in rows["acceptances"].values()
         if one["plan_hash"] == run["plan_hash"]
     }
@@ -222,7 +223,7 @@ def _numbers_hash(verdict: Mapping[str, Any]) -> str:
     """Return the hash of what an owner accepts of a verdict; empty of one that does not ask."""
     if verdict["passed"] or not verdict["asks"]:
         return ""
-    return sha256_of({"summary": verdict["summary"], "details": verdict["details"]})
+    return sha256_of(numbers_in(verdict["summary"], verdict["details"]))
 
 
 def _chunk(chunk: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:

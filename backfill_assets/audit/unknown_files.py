@@ -27,7 +27,7 @@ UNPROVABLE = "is of nobody's run, and cannot be opened: what readers get by it o
 _PATH_FIELD = 2147483546
 _PATH_NAME = "file_path"
 """Field id and name of the column of a file of deleted positions that names the file in which they are."""
-_UNREADABLE = (OSError, arrow.ArrowException, ValueError, KeyError, TypeError)
+_UNREADABLE = (OSError, arrow.ArrowException, ValueError, LookupError, TypeError)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class AcceptanceRecord(Stored):
     at: datetime
 
     def __str__(self) -> str:
-        return f"accepted by {self.accepted_by}: {self.reason}"
+        return accepted_in_words(self.accepted_by, self.reason)
 
 
 class Acceptances(Part):
@@ -174,7 +174,17 @@ class Acceptances(Part):
 
 def numbers_of(verdict: Verdict) -> dict[str, Any]:
     """Return what an owner accepts: what the gate said, and its numbers."""
-    return {"summary": verdict.summary, "details": dict(verdict.details)}
+    return numbers_in(verdict.summary, dict(verdict.details))
+
+
+def numbers_in(summary: Any, details: Any) -> dict[str, Any]:
+    """Return what an owner accepts of a verdict, from its cells."""
+    return {"summary": summary, "details": details}
+
+
+def accepted_in_words(by: str, reason: str) -> str:
+    """Return what is said of an owner's acceptance."""
+    return f"accepted by {by}: {reason}"
 
 
 def _require_waiting_for(
