@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from pyiceberg.expressions import AlwaysTrue
 from worlds import FEW_GATES, KEY, TARGET, VALUES, World, make_world
 
 from backfill_assets.audit import explain as explain_module
-from backfill_assets.audit.explain import Explanation, SourceRows, explain, parse_key
+from backfill_assets.audit.explain import Explanation, explain, parse_key
 from backfill_assets.cli import explain_view
 from backfill_assets.cli.command import cli
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
@@ -127,11 +128,24 @@ def test_source_rows_are_told_from_those_nearest_to_the_day_of_the_row_on(world:
 
 
 def test_how_the_shown_source_rows_are_chosen_is_said() -> None:
-    many, one = (SourceRows({}, [], total, [], 0, day=date(2024, 10, 27)) for total in (68, 1))
-    assert explain_view._which(many, 68) == ", the 12 nearest to 2024-10-27 shown, nearest first"
-    assert explain_view._which(many, 5) == ", nearest to 2024-10-27 first"
-    assert explain_view._which(one, 1) == ""
-    assert explain_view._which(SourceRows({}, [], 68, [], 0), 68) == ", the first 12 shown"
+    day = date(2024, 10, 27)
+    assert explain_view._which(day, 68) == ", the 12 nearest to 2024-10-27 shown, nearest first"
+    assert explain_view._which(day, 5) == ", nearest to 2024-10-27 first"
+    assert explain_view._which(day, 1) == ""
+    assert explain_view._which(None, 68) == ", the first 12 shown"
+
+
+def test_earlier_source_rows_without_their_instants_are_not_said_to_be_the_nearest(
+    world: World, sides: tuple[pl.DataFrame, pl.DataFrame]
+) -> None:
+    target, record = CASE_SLA_DAILY, world.platform.ledger.run("restated")
+    row = sides[1].row(0, named=True)
+    chunk = record.plan.chunks[0].key
+    for columns, day in (((target.entity,), None), ((target.entity, "event_at"), row[target.day_column])):
+        found = explain_module._source_rows(
+            world.platform, replace(target, look_back_columns=columns), record, chunk, row
+        )
+        assert (found.day, found.look_back_day) == (row[target.day_column], day)
 
 
 def removed_and_added(sides: tuple[pl.DataFrame, pl.DataFrame]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -97,8 +97,9 @@ class Producer:
 class SourceRows:
     """The source rows of the key's entity that its run read: those of the input range whole, earlier ones in few columns.
 
-    `total` and `earlier` count all of them; at most `SHOWN_ROWS` of each are here, those nearest to the row's `day` first, or
-    the oldest first where no day is known. `missing` says why there are none.
+    `total` and `earlier` count all of them; at most `SHOWN_ROWS` of each are here, those nearest to the row's `day` first (of
+    earlier ones to `look_back_day`), or the oldest first where no day is known, or the rows were read without their instants.
+    `missing` says why there are none.
     """
 
     entity: dict[str, Any]
@@ -108,6 +109,7 @@ class SourceRows:
     earlier: int
     missing: str = ""
     day: date | None = None
+    look_back_day: date | None = None
 
 
 @dataclass(frozen=True)
@@ -426,9 +428,11 @@ def _source_rows(
     try:
         rows = _rows(table, And(mine, between(instant, start, end)), plan.source_snapshot_id, instant, day)
         earlier: list[dict[str, Any]] = []
-        if target.look_back_columns:
-            columns = tuple(target.look_back_columns)
-            earlier = _rows(table, And(mine, before(instant, start)), plan.source_snapshot_id, instant, day, columns)
+        columns = tuple(target.look_back_columns)
+        look_back_day = day if instant in columns else None  # nothing says which are nearest
+        if columns:
+            where = And(mine, before(instant, start))
+            earlier = _rows(table, where, plan.source_snapshot_id, instant, look_back_day, columns)
     except EnvironmentRefused as refusal:  # the rest can be explained all the same
         return SourceRows(shown_row(entity), [], 0, [], 0, refusal.problems[0].what)
     return SourceRows(
@@ -438,6 +442,7 @@ def _source_rows(
         [shown_row(one) for one in earlier[:SHOWN_ROWS]],
         len(earlier),
         day=day,
+        look_back_day=look_back_day,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -135,11 +135,12 @@ def _source(source: SourceRows, made: Producer) -> list[RenderableType]:
     if source.missing:
         return [Text(f"source rows: {source.missing}", "yellow")]
     parts: list[RenderableType] = []
-    for name, rows, total in (
-        (f"{_rows(source.total)} in the input range", source.rows, source.total),
-        (f"{_rows(source.earlier, 'earlier ')}, of which few columns were read", source.look_back, source.earlier),
+    earlier = f"{_rows(source.earlier, 'earlier ')}, of which few columns were read"
+    for name, rows, total, day in (
+        (f"{_rows(source.total)} in the input range", source.rows, source.total, source.day),
+        (earlier, source.look_back, source.earlier, source.look_back_day),
     ):
-        shown = _which(source, total)
+        shown = _which(day, total)
         title = f"{made.source}, {_text(source.entity)}: {name}{shown}"
         if not rows:
             parts.append(Text(title, "dim"))
@@ -154,13 +155,13 @@ def _source(source: SourceRows, made: Producer) -> list[RenderableType]:
     return parts
 
 
-def _which(source: SourceRows, total: int) -> str:
+def _which(day: date | None, total: int) -> str:
     """Say how many of several rows are shown, and in which order."""
-    if source.day is None or total <= 1:
+    if day is None or total <= 1:
         return f", the first {_MOST_ROWS} shown" if total > _MOST_ROWS else ""
     if total <= _MOST_ROWS:
-        return f", nearest to {source.day} first"
-    return f", the {_MOST_ROWS} nearest to {source.day} shown, nearest first"
+        return f", nearest to {day} first"
+    return f", the {_MOST_ROWS} nearest to {day} shown, nearest first"
 
 
 def _rows(number: int, which: str = "") -> str:
