@@ -29,17 +29,20 @@ _IGNORABLE = (
 """Letters and marks that have no form of their own: joiners, fillers, the blank of Braille, selectors of variants."""
 _LETTERS_AND_DIGITS = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nd"})
 _MARKS = frozenset({"Mn", "Mc"})
-_SIGNS = frozenset("+=$|\u2019\u2018\u2010\u2013\u00b7\u30fb\u05be\u05f3\u05f4\u3007")
-"""What names have beside letters, digits and the punctuation of ASCII: in accounts, and as people write them.
+_SIGNS = frozenset("\u2019\u2018\u201c\u201d\u2010\u2013\u00b7\u2027\u30fb\u05be\u05f3\u05f4\u0f0b\u3007")
+"""What names have beside letters, digits, and the punctuation and signs of ASCII.
 
-Apostrophes, hyphens, the dots within Catalan, Chinese and Japanese names, the signs of Hebrew ones, the Chinese zero.
+Apostrophes, quotes, hyphens, the dots within Catalan, Chinese and Japanese names, the signs of Hebrew ones, what is between the
+syllables of Tibetan ones, the Chinese zero.
 """
+_ACUTE = {0x00B4: "'"}
+"""An accent that stands alone, as keyboards have it for an apostrophe; Unicode makes a space with a mark of it."""
 _SAME_SIGNS = str.maketrans(
     {
-        **dict.fromkeys("\u2019\u2018\u02bb\u02bc\u05f3", "'"),
+        **dict.fromkeys("`\u2019\u2018\u02b9\u02bb\u02bc\u02c8\u05f3\ua78c", "'"),
         **dict.fromkeys("\u2010\u2013\u05be", "-"),
-        "\u05f4": '"',
-        "\u30fb": "\u00b7",
+        **dict.fromkeys("\u201c\u201d\u05f4", '"'),
+        **dict.fromkeys("\u2027\u30fb", "\u00b7"),
         "\u0640": None,
     }
 )
@@ -80,7 +83,7 @@ def not_a_name(text: str) -> str | None:
         where = f"U+{ord(character):04X} at character {position}"
         if _is_unseen(character):
             return f"{where} is not seen, or is no plain space"
-        for one in unicodedata.normalize("NFKC", character):
+        for one in _composed(character):
             if unicodedata.category(one) in _MARKS:
                 if not follows_letter:
                     return f"{where} is a mark with no letter before it"
@@ -88,17 +91,18 @@ def not_a_name(text: str) -> str | None:
                 return f"{where} is no letter or digit, and no punctuation of names"
             else:
                 follows_letter = one.isalpha()
-    return _mixed(unicodedata.normalize("NFKC", text))
+    if text and not same_text(text):
+        return "it has no letter, digit or sign that tells it from another"
+    return _mixed(_composed(text))
 
 
 def _is_of_names(character: str) -> bool:
-    category = unicodedata.category(character)
-    return (
-        category in _LETTERS_AND_DIGITS
-        or character == " "
-        or character in _SIGNS
-        or (character.isascii() and category.startswith("P"))
-    )
+    return character.isascii() or character in _SIGNS or unicodedata.category(character) in _LETTERS_AND_DIGITS
+
+
+def _composed(text: str) -> str:
+    """Return a text in Unicode's form NFKC, with an apostrophe for an accent that stands alone."""
+    return unicodedata.normalize("NFKC", text.translate(_ACUTE))
 
 
 def _mixed(name: str) -> str | None:
@@ -138,7 +142,7 @@ def words_of(error: BaseException) -> str:
 
 def same_text(text: str) -> str:
     """Return what the spellings of a name have in common: width, composition, case, signs, space around and between its words."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
+    folded = _composed(text).casefold()
     return seen(unicodedata.normalize("NFKC", folded)).translate(_SAME_SIGNS)
 
 

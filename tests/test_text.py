@@ -47,6 +47,7 @@ def test_what_no_editor_writes_is_named_with_its_place(text: str, said: str) -> 
         "ada", "Zoë O'Neil-Ångström", "Zoe\u0308", "李小龙", "卡尔·马克思", "佐々木 希", "ジョン・スミス", "김철수", "محمد", "محمد٢", "Ольга",
         "Знаб\u02bcя", "Αλέξανδρος", "דוד בן־גוריון", "नरेन्द्र", "สมชาย", "policy:live-daily", "a@b.org", "team R&D, #2 (night)",
         "group:enforcement_data", "DOMAIN\\ada", "auth0|5f7c8ec7", "CN=Ada,O=X", "batch$", "https://id.example.org/ada+1", "12",
+        "<ada>", "~ada^2", "ada`s", "བསྟན་འཛིན", "Jo\u2027sep", "\u201cAda\u201d", "O\u00b4Neil", "O\ua78cNeil", "O\u02c8Neil",
     ],
 )  # fmt: skip
 def test_names_that_are_seen_as_they_are_are_names(name: str) -> None:
@@ -83,6 +84,8 @@ def test_names_that_are_seen_as_they_are_are_names(name: str) -> None:
         ("ada\u05c0", "U+05C0"),
         ("ada\U0001f600", "U+1F600"),
         ("ada\u02dc", "U+02DC"),
+        ("\u0640\u0640", "no letter, digit or sign"),
+        ("  ", "no letter, digit or sign"),
     ],
 )
 def test_a_name_that_looks_like_another_is_none(name: str, said: str) -> None:
@@ -97,6 +100,9 @@ def test_a_name_has_no_character_that_nobody_sees(character: str) -> None:
 
 def test_signs_that_a_reader_takes_for_one_are_one() -> None:
     assert same_text("O\u2019Neil") == same_text("O\u02bcNeil") == same_text("o'neil") != same_text("oneil")
+    assert {same_text(f"O{one}Neil") for one in "`\u00b4\u02b9\u02c8\ua78b\ua78c\u2018\u05f3"} == {"o'neil"}
+    assert same_text("\u201cAda\u201d") == same_text("\u05f4ada\u05f4") == '"ada"'
+    assert same_text("a\u2027b") == same_text("a\u30fbb") == same_text("a\u00b7b") != same_text("a.b")
     assert same_text("Jean\u2010Luc") == same_text("Jean\u2013Luc") == same_text("jean-luc")
     assert same_text("\u0645\u062d\u0640\u0645\u062f") == same_text("\u0645\u062d\u0645\u062f")
 
