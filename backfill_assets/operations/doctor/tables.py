@@ -31,7 +31,10 @@ def columns_that_differ(view: TableView) -> Iterator[Disagreement]:
 
 
 def input_columns_that_differ(platform: Platform, table: InputTable) -> Iterator[Disagreement]:
-    """Hold the columns of an input table against its model: it takes no loads, and no plan may read it, where they differ."""
+    """Hold the columns of an input table against its model: where they differ it takes no loads.
+
+    No plan may read one that lacks a column or has one of another type; what it has besides is no matter to plans.
+    """
     try:
         found = platform.lakehouse.table(table.name)
     except InputRefused as refusal:
