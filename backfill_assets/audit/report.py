@@ -71,9 +71,8 @@ def report(platform: Platform, run_id: str) -> str:
     else:
         before = sealed_file(damaged, bundle, "accepted_before.json") or {}
     vouched = [one for one in records if f"{run_id}/records/{one.name}.json" not in damaged]
-    facts = _facts(
-        platform, defaultdict(dict, rows), run_id, before, vouched
-    )  # a table without a row has no file in a bundle
+    tables = defaultdict(dict, rows)  # a table without a row has no file in a bundle
+    facts = _facts(platform, tables, run_id, before, vouched)
     facts |= {
         "change": what_changed(
             facts, changes_by_chunk(platform, record, bundle, facts, before, damaged), last_diff(platform, run_id)
