@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -20,6 +21,8 @@ from hypothesis import strategies as st
 from support import LINEAGE, RUN_CLOCK, sla_row
 
 from backfill_assets.declarations.schema import Published, dtypes, false_row_rules, row_rule
+from backfill_assets.planning.contracts import require_row_rules
+from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
 from backfill_assets.worker import chunk_gate as gates
 from backfill_assets.worker import chunk_rules
@@ -33,7 +36,7 @@ from backfill_assets.worker.gate_tasks import (
 from backfill_assets.worker.references import named, reference_to
 from backfill_assets.worker.violations import READ_RULE, SAMPLE_ROWS, require_read
 from manifests.canonical import plain
-from manifests.errors import EnvironmentRefused
+from manifests.errors import EnvironmentRefused, PlanRefused
 from resources.spark.chunk_work import task_text, tasks_of
 
 unhurried = settings(deadline=None)
@@ -638,6 +641,30 @@ def test_a_row_rule_that_sums_rows_up_is_told_from_those_of_one_row() -> None:
 
     assert false_row_rules(Wrong) == ["some money in all"]
     assert false_row_rules(CaseSlaDaily) == []
+
+
+@pytest.mark.parametrize("name", [lambda _cls, data: data.lazyframe, "", " "])
+def test_a_row_rule_without_a_name_is_refused_where_it_is_declared(name: Any) -> None:
+    with pytest.raises(TypeError, match="a row_rule has a name"):
+        row_rule(name)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda frame: frame.select(pl.col("amuont") > 0), 'ColumnNotFoundError: unable to find column "amuont"'),
+        (lambda _: {}["x"], "KeyError: 'x'"),
+    ],
+)
+def test_a_row_rule_that_cannot_be_answered_refuses_a_plan_in_words(answer: Any, said: str) -> None:
+    class Wrong(CaseSlaDaily):
+        @row_rule("odd")
+        def _odd(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+            return answer(data.lazyframe)
+
+    with pytest.raises(PlanRefused, match=re.escape(said)) as refused:
+        require_row_rules(replace(CASE_SLA_DAILY, model=Wrong))
+    assert "\n" not in refused.value.problems[0].what
 
 
 def test_the_outline_has_the_first_and_last_day_of_each_clock(tmp_path: Path) -> None:

@@ -52,7 +52,12 @@ def row_rule(name: str) -> Callable[[Callable[..., pl.LazyFrame]], Any]:
 
     It is a `pandera.dataframe_check` with that promise: many small chunks are held against it at once, as they are
     against the checks of a field. A rule that looks at several rows is a `dataframe_check`.
+
+    Raises:
+        TypeError: without a name; as a bare `@row_rule` it would be no rule at all, and nothing would ever fail.
     """
+    if not isinstance(name, str) or not name.strip():
+        raise TypeError('a row_rule has a name: @row_rule("no negative amounts")')
     decorated: Callable[..., Any] = pa.dataframe_check(name=name, statistics={_OF_ONE_ROW: True})
     return decorated
 
