@@ -283,6 +283,29 @@ def test_a_mistake_is_named_with_its_place(changes: dict[str, Any], found: str) 
     assert found in [one.replace("tests.test_declared", "test_declared") for one in said(replace(TARGET, **changes))]
 
 
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"column_origins": {"kwh": ("kwh",)}}, "AttributeError: 'str' object has no attribute 'table'"),
+        ({"live": ba.LivePolicy("1.0.0", rewind_days="1")}, "TypeError: '<' not supported"),  # type: ignore[arg-type]
+        ({"live": ba.LivePolicy("1.0.0", 1, begins_on="2024-04-01")}, "TypeError: "),  # type: ignore[arg-type]
+    ],
+    ids=["column_origins", "rewind_days", "begins_on"],
+)
+def test_a_value_of_a_form_that_nobody_expects_is_a_refusal_in_words(changes: dict[str, Any], error: str) -> None:
+    found = said(replace(TARGET, day_column="dya", **changes))
+    what = f"{TARGET.name}: a value in its declaration is of another form than it is declared to have: {error}"
+    assert [one for one in found if one.startswith(what)], found
+
+
+def test_a_unique_of_another_form_is_a_refusal_in_words() -> None:
+    class Counted(Readings):
+        class Config:
+            unique = 3  # type: ignore[assignment]
+
+    assert any("of another form" in one for one in said(TARGET, inputs=(replace(INPUT, model=Counted), METERS)))
+
+
 def test_every_mistake_is_named_at_once() -> None:
     wrong = replace(TARGET, day_column="dya", source="bronze.reading", versions={}, chunks_from="2020-1")
     assert len(said(wrong)) == 4

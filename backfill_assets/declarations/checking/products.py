@@ -13,6 +13,7 @@ from itertools import chain
 from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns
 from backfill_assets.declarations.checking.fields import wrong_fields
 from backfill_assets.declarations.checking.gates import not_gates, with_gates
+from backfill_assets.declarations.checking.imports import python_words
 from backfill_assets.declarations.checking.tables import of_input
 from backfill_assets.declarations.checking.targets import of_target
 from backfill_assets.declarations.quarantine import with_quarantines
@@ -60,10 +61,23 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
                     f"product {product.name}",
                 )
         for own in product.inputs:
-            yield from of_input(own, columns)
+            yield from _in_words(own.name, of_input(own, columns))
         for target in product.targets:
             yield from not_gates(target)
-            yield from of_target(with_gates(target), columns, references)
+            yield from _in_words(target.name, of_target(with_gates(target), columns, references))
+
+
+def _in_words(table: str, problems: Iterator[Problem]) -> Iterator[Problem]:
+    """Yield problems; where looking for them fails on a value of a form that nobody expects, say that as the last of them."""
+    try:
+        yield from problems
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        yield Problem(
+            f"a value in its declaration is of another form than it is declared to have: {python_words(error)}",
+            "each value has the type that the documentation gives it",
+            "compare it with the tables of fields in docs/adding-a-table.md",
+            table,
+        )
 
 
 def _twice(
