@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.typedef import Record
+from test_readers import made, platform
 
 from backfill_assets.audit import unknown_files
 from backfill_assets.audit.file_columns import columns_of
@@ -23,28 +24,15 @@ from benchmarks import small_table
 from benchmarks.forged_columns import FORGED_COLUMNS, append, say, twice, with_day, without_ids
 from benchmarks.forgeries import Forged, Forger
 from benchmarks.small_table import READINGS
-from benchmarks.tampering import Copies, installation
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.snapshots import Entry, Seen, day_at, days_of
+
+__all__ = ["made", "platform"]
 
 LONG_AGO = -600, -25_000
 """A month and a day in it of which nothing is accepted, by their numbers since 1970."""
 UNPROVABLE = "is of nobody's run, and cannot be opened"
 MORE = "readers get other files than those accepted"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Platform, Copies]]:
-    """Runs of several modes over one table, published, accepted under a name, and rolled back."""
-    folder = tmp_path_factory.mktemp("foreign")
-    with installation(folder) as platform:
-        yield platform, Copies(platform, folder)
-
-
-@pytest.fixture
-def platform(made: tuple[Platform, Copies]) -> Iterator[Platform]:
-    yield made[0]
-    made[1].put_back()
 
 
 def forger(platform: Platform, seed: int = 1) -> Forger:
