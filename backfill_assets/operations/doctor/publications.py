@@ -28,6 +28,7 @@ from resources.lakehouse.lineage import withdrawn
 from resources.lakehouse.lookups import changed_by
 from resources.lakehouse.metadata import count_said
 from resources.lakehouse.reads import rows_of_run
+from resources.lakehouse.summaries import numbers_said
 from resources.ledger.facade import BEFORE, PublicationRecord, RunRecord
 from resources.ledger.leases import LeaseRecord
 
@@ -58,7 +59,8 @@ def publications_off_the_record(views: Mapping[str, TableView], record: RunRecor
         if other is not None and other.number > max(len(recorded), landed.number if landed else 0):
             view, landed = views[table], other
     behind = None
-    if any(_says_more_than(one, record, len(recorded) + 1) for one in view.history):
+    said = numbers_said(view.table, record.run_id, {ROLLBACK, REINSTATE})
+    if any(number > len(recorded) + 1 for number, _ in said):
         behind = change_of(platform, record, platform.ledger.chunks(record.run_id)).later(len(recorded) + 1)
     is_unrecorded = landed is not None and landed.number > len(recorded)
     if behind is not None:
@@ -75,12 +77,6 @@ def publications_off_the_record(views: Mapping[str, TableView], record: RunRecor
         elif entry.is_intent and behind is None and not healed_first:
             later = [one for one in recorded if one.action == entry.action and one.id > entry.id]
             yield _open_intent(platform, record, entry, later[:1])
-
-
-def _says_more_than(snapshot: Snapshot, record: RunRecord, number: int) -> bool:
-    said = properties_of(snapshot)
-    own = said.get(SEQUENCE_PROPERTY) or ""
-    return said.get(RUN_PROPERTY) == record.run_id and own.isdecimal() and int(own) > number
 
 
 def _landed(
