@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -287,10 +288,9 @@ def test_a_mistake_is_named_with_its_place(changes: dict[str, Any], found: str) 
     ("changes", "error"),
     [
         ({"column_origins": {"kwh": ("kwh",)}}, "AttributeError: 'str' object has no attribute 'table'"),
-        ({"live": ba.LivePolicy("1.0.0", rewind_days="1")}, "TypeError: '<' not supported"),  # type: ignore[arg-type]
-        ({"live": ba.LivePolicy("1.0.0", 1, begins_on="2024-04-01")}, "TypeError: "),  # type: ignore[arg-type]
+        ({"tolerances": {("a", "b"): 1.0}, "column_origins": {"kwh": (None,)}}, "AttributeError: 'NoneType'"),
     ],
-    ids=["column_origins", "rewind_days", "begins_on"],
+    ids=["a text", "None"],
 )
 def test_a_value_of_a_form_that_nobody_expects_is_a_refusal_in_words(changes: dict[str, Any], error: str) -> None:
     found = said(replace(TARGET, day_column="dya", **changes))
@@ -304,6 +304,115 @@ def test_a_unique_of_another_form_is_a_refusal_in_words() -> None:
             unique = 3  # type: ignore[assignment]
 
     assert any("of another form" in one for one in said(TARGET, inputs=(replace(INPUT, model=Counted), METERS)))
+
+
+class OfAnotherKey(ba.Corrections):
+    """A correction whose key is of another type, with a column that nothing fills."""
+
+    meter_id: pl.Int64
+    day: pl.Date
+    why: str
+
+
+def of_three(rows: Any, more: Any, most: Any) -> Any:
+    raise NotImplementedError
+
+
+LIVE = ba.LivePolicy("1.0.0", 1)
+DAILY_TOLERANCE = partial(ba.change_gate, percent=5.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"measure": of_three}, "measure: of_three cannot be called with rows: missing a required argument: 'more'"),
+        (
+            {"outline": ba.Outline(("meter_id",), of_three)},
+            "outline.rows: of_three cannot be called with rows: missing a required argument: 'more'",
+        ),
+        ({"outline": ba.Outline(("meter_id",), None)}, "outline.rows: outline.rows is None"),  # type: ignore[arg-type]
+        (
+            {"versions": {"1.0.0": ba.TransformVersion(first_rows)}},  # type: ignore[arg-type]
+            "versions['1.0.0']: first_rows cannot be called with inputs and context: too many positional arguments",
+        ),
+        (
+            {"warm_up_days": lambda: 3},
+            "warm_up_days: <lambda> cannot be called with references: too many positional arguments",
+        ),
+        (
+            {"reconciliations": (ba.Reconciliation("mine", ba.Level.STATE, "Mine.", of_three),)},
+            "gate mine: of_three cannot be called with context: missing a required argument: 'more'",
+        ),
+        (
+            {"corrections": ba.CorrectionsTable("silver.fixes", OfAnotherKey)},
+            "corrections: 'meter_id' of silver.fixes is Int64, and of silver.daily String",
+        ),
+        (
+            {"corrections": ba.CorrectionsTable("silver.fixes", OfAnotherKey)},
+            "corrections: 'why' of silver.fixes is no column of the key of silver.daily",
+        ),
+        ({"corrections": ba.CorrectionsTable("silver.fixes", None)}, "corrections: model is None"),  # type: ignore[arg-type]
+        ({"model": {"meter_id": str}}, "model: model is {'meter_id': <class 'str'>}"),
+        ({"key": ("meter_id", "day", "meter_id")}, "key: key has 'meter_id' 2 times"),
+        ({"look_back_columns": ("read_at",) * 3}, "look_back_columns: look_back_columns has 'read_at' 3 times"),
+        ({"references": ("reference.meters",) * 2}, "references: references has 'reference.meters' 2 times"),
+        ({"references": ("bronze.readings",)}, "references: bronze.readings is the source"),
+        ({"references": ("silver.daily",)}, "references: silver.daily is no reference table"),
+        (
+            {"reconciliations": (DAILY_TOLERANCE(),), "tolerances": {"change_percnt": 1.0}},
+            "tolerances: no gate looks for the tolerance 'change_percnt'; did you mean 'change_percent'?",
+        ),
+        ({"live": replace(LIVE, gates="every")}, "live: gates is the text 'every'"),  # type: ignore[arg-type]
+        ({"live": replace(LIVE, rewind_days="1")}, "live: rewind_days is '1'"),  # type: ignore[arg-type]
+        ({"live": replace(LIVE, begins_on="2024-04-01")}, "live: begins_on is '2024-04-01'"),  # type: ignore[arg-type]
+        ({"live": replace(LIVE, late_after_hours=0)}, "live: late_after_hours is 0"),
+        ({"live": replace(LIVE, cron="daily at two")}, "live: cron is 'daily at two': "),
+        ({"live": replace(LIVE, cron="0 15 2 * * *")}, "live: cron is '0 15 2 * * *': it does not have 5 fields"),
+        ({"live": replace(LIVE, cron="0 0 31 2 *")}, "live: cron is '0 0 31 2 *': Bad day-of-month"),
+        ({"live": replace(LIVE, sinks=("run_adit",))}, "live: sinks: names 'run_adit'"),
+        ({"live": replace(LIVE, begins_on=date(2021, 1, 1))}, "live: begins_on is 2021-01-01, outside of the chunks"),
+        ({"live": replace(LIVE, begins_on=date(2019, 12, 1))}, "live: begins_on is 2019-12-01, outside of the chunks"),
+        (
+            {"live": replace(LIVE, requested_by="ada", approved_by="ada")},
+            "live: requested_by and approved_by are both 'ada'",
+        ),
+        ({"reconciled": ba.ReconciliationPolicy(days=-1)}, "reconciled: days is -1"),
+        ({"reconciled": ba.ReconciliationPolicy(days=0)}, "reconciled: days is 0"),
+        ({"reconciled": ba.ReconciliationPolicy(cron="61 * * * *")}, "reconciled: cron is '61 * * * *': "),
+        ({"reconciled": ba.ReconciliationPolicy(gates="keys")}, "reconciled: gates is the text 'keys'"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_used_to_pass_until_it_was_needed_is_refused_when_it_is_declared(
+    changes: dict[str, Any], found: str
+) -> None:
+    problems = said(replace(TARGET, **changes))
+    assert any(one.startswith(f"silver.daily: {found}") for one in problems), problems
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"warm_up_days": lambda references, days=3: days * len(references)},
+        {"measure": max},  # of one that is not written in Python nobody knows what it takes
+        {"reconciliations": (DAILY_TOLERANCE(),), "tolerances": {"change_percent": 1.0, "of_my_own": 2.0}},
+        {"live": replace(LIVE, cron="*/5 0-6,22 * jan-mar mon-fri", begins_on=date(2020, 12, 1), sinks=("run_audit",))},
+        {"reconciled": ba.ReconciliationPolicy(cron="@daily", days=1)},
+    ],
+)
+def test_what_is_unusual_and_right_is_taken(changes: dict[str, Any]) -> None:
+    assert said(replace(TARGET, **changes)) == []
+
+
+def test_a_schedule_is_one_that_dagster_runs() -> None:
+    fields_of = ("*", "0", "7", "60", "1-5", "*/5", "L", "mon", "1#2", "5-1", "1,2", "a", "0/15", "31")
+    for number, value in enumerate(fields_of * 5):
+        cron = ["0"] * 2 + ["*"] * 3
+        cron[number % 5] = value
+        mine = not said(replace(TARGET, reconciled=ba.ReconciliationPolicy(cron=" ".join(cron))))
+        try:
+            dg.ScheduleDefinition(job_name="any", cron_schedule=" ".join(cron))
+        except dg.DagsterInvalidDefinitionError:
+            assert not mine, cron
 
 
 def test_every_mistake_is_named_at_once() -> None:
@@ -346,10 +455,9 @@ def test_a_model_of_corrections_that_pandera_refuses_is_named() -> None:
         def _any(cls, data: Any) -> bool:  # noqa: N805
             return data is not None
 
-    for model, reason in ((Corrected, "SchemaInitError: Check _any is assigned"), (None, "AttributeError: 'NoneType'")):
-        table = ba.CorrectionsTable("silver.daily_corrections", model)  # type: ignore[arg-type]
-        (found,) = said(replace(TARGET, corrections=table))
-        assert found.startswith(f"silver.daily_corrections: model: {reason}")
+    table = ba.CorrectionsTable("silver.daily_corrections", Corrected)
+    (found,) = said(replace(TARGET, corrections=table))
+    assert found.startswith("silver.daily_corrections: model: SchemaInitError: Check _any is assigned")
 
 
 @pytest.mark.parametrize(
@@ -481,6 +589,40 @@ def test_every_argument_that_a_declaration_does_not_have_or_lacks_is_named_at_on
             "transform", "versions", "owners",
         )
     ]  # fmt: skip
+
+
+WRONG_TWICE = """
+import backfill_assets as ba
+OUTLINE = ba.Outline(column=("meter_id",), rows=None)
+LIVE = ba.LivePolicy("1.0.0", rewind=1)
+LAST = OUTLINE.columns[0]
+"""
+
+
+def test_the_arguments_of_every_declaration_of_every_product_are_named_at_once(folder: Path) -> None:
+    (folder / "zzz_parts.py").write_text(WRONG_TWICE)
+    (folder / "zzz_twice.py").write_text("import zzz_parts\nimport backfill_assets as ba\nPRODUCT = ba.Product()\n")
+    (folder / "zzz_raises.py").write_text("1 // 0\n")
+    expected = [
+        ("Outline has no column; did you mean columns?", "zzz_parts.py:3"),
+        ("LivePolicy has no rewind; did you mean rewind_days?", "zzz_parts.py:4"),
+        ("ZeroDivisionError: integer division or modulo by zero", "zzz_raises.py:1"),
+    ]
+    for _ in range(2):  # what was imported with a mistake is imported anew
+        found = refusal_of("zzz_twice:PRODUCT", "zzz_raises:PRODUCT")
+        assert [(one.what, Path(one.where).name) for one in found] == expected
+        assert not {"zzz_parts", "zzz_twice"} & sys.modules.keys()
+    (folder / "zzz_parts.py").write_text(WRONG_TWICE.replace("LAST", "# "))
+    found = [(one.what, Path(one.where).name) for one in refusal_of("zzz_twice:PRODUCT")]
+    assert found == expected[:2] + [
+        (f"Product lacks {name}", "zzz_twice.py:3") for name in ("name", "inputs", "targets")
+    ]
+    with pytest.raises(TypeError, match="Outline has no column"):  # by itself, the first is Python's error
+        importlib.import_module("zzz_twice")
+    (folder / "zzz_parts.py").write_text("")
+    (folder / "zzz_twice.py").write_text("import backfill_assets as ba\nPRODUCT = ba.Product('twice', (), ())\n")
+    importlib.invalidate_caches()
+    assert [one.name for one in find_products(["zzz_twice:PRODUCT"])] == ["twice"]
 
 
 def test_an_argument_of_a_gate_that_is_misspelt_hides_no_other_mistake_of_its_target() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -20,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import LINEAGE, RUN_CLOCK, sla_row
 
-from backfill_assets.declarations.schema import Published, dtypes, false_row_rules, row_rule
-from backfill_assets.planning.contracts import require_row_rules
+from backfill_assets.declarations.checking.rules import false_row_rules, rule_problems
+from backfill_assets.declarations.schema import Published, dtypes, row_rule
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
 from backfill_assets.worker import chunk_gate as gates
@@ -36,7 +35,7 @@ from backfill_assets.worker.gate_tasks import (
 from backfill_assets.worker.references import named, reference_to
 from backfill_assets.worker.violations import READ_RULE, SAMPLE_ROWS, require_read
 from manifests.canonical import plain
-from manifests.errors import EnvironmentRefused, PlanRefused
+from manifests.errors import EnvironmentRefused
 from resources.spark.chunk_work import task_text, tasks_of
 
 unhurried = settings(deadline=None)
@@ -654,17 +653,55 @@ def test_a_row_rule_without_a_name_is_refused_where_it_is_declared(name: Any) ->
     [
         (lambda frame: frame.select(pl.col("amuont") > 0), 'ColumnNotFoundError: unable to find column "amuont"'),
         (lambda _: {}["x"], "KeyError: 'x'"),
+        (lambda frame: frame.select(pl.col("amount") * 2), "TypeError: it returns Decimal"),
+        (
+            lambda frame: frame.select(pl.col("amount") > 0, pl.col("case_id") > ""),
+            "TypeError: it returns Boolean and Boolean",
+        ),
+        (lambda _: True, "TypeError: it returns bool"),
     ],
 )
-def test_a_row_rule_that_cannot_be_answered_refuses_a_plan_in_words(answer: Any, said: str) -> None:
+def test_a_row_rule_that_cannot_be_answered_is_refused_in_words(answer: Any, said: str) -> None:
     class Wrong(CaseSlaDaily):
         @row_rule("odd")
         def _odd(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
             return answer(data.lazyframe)
 
-    with pytest.raises(PlanRefused, match=re.escape(said)) as refused:
-        require_row_rules(replace(CASE_SLA_DAILY, model=Wrong))
-    assert "\n" not in refused.value.problems[0].what
+    (problem,) = rule_problems({"silver.wrong": Wrong})
+    assert said in problem.what
+    assert "\n" not in problem.what
+    assert "tests/test_gates.py:" in problem.where or problem.where == "silver.wrong: model"
+
+
+def test_a_rule_of_a_field_that_cannot_be_asked_of_its_type_is_named_with_its_column() -> None:
+    class Wrong(Published):
+        meter_id: str = pandera.Field(ge=1)
+        day: pl.Date
+        amount: pl.Int64 = pandera.Field(gt="0", str_length={"max_value": 3})
+        share: pl.Int64 = pandera.Field(ge=0, isin=(1, 2), nullable=True)
+        city: str = pandera.Field(str_matches="x", isin=("x",))
+
+        @pandera.check("city")
+        def _long(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+            return data.lazyframe.select(pl.col("city") > 3)
+
+        @pandera.dataframe_check
+        def _first(cls, data: pandera.PolarsData) -> bool:  # noqa: N805 - it has no answer where there is no row
+            return bool(data.lazyframe.collect()["amount"][0] > 0)
+
+        @pandera.dataframe_check
+        def _all(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+            return data.lazyframe.select(pl.col("amuont").sum() > 0)
+
+    found = [one.what.partition(" of Wrong ")[0] for one in rule_problems({"silver.wrong": Wrong})]
+    assert found == [
+        "the rule 'meter_id: greater_than_or_equal_to'",
+        "the rule 'amount: greater_than'",
+        "the rule 'amount: str_length'",
+        "the rule 'city: _long'",
+        "the rule '_all'",
+    ]
+    assert [*rule_problems(dict(CASE_SLA_DAILY.models))] == []
 
 
 def test_the_outline_has_the_first_and_last_day_of_each_clock(tmp_path: Path) -> None:

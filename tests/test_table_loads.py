@@ -36,7 +36,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.initialise import initialise
 from benchmarks.small_table import serves
-from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
+from manifests.errors import DeclarationRefused, EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
 from manifests.model import ReferenceData
 from manifests.reference_pins import pin_reference
 from resources import actors
@@ -165,6 +165,42 @@ def test_a_loader_that_raises_or_delivers_what_does_not_fit_is_refused_by_name(
         load_delivery(logged, "bronze.meter_readings", delivered("readings-log", lambda: wrong(file)), 0.5)
     assert "loader" in str(refused.value)
     assert held(logged, "bronze.meter_readings") == []
+
+
+class Unanswerable(Readings):
+    watt_hours: pl.Int32 = pandera.Field(ge="0")
+
+
+def test_a_rule_that_no_row_could_be_held_against_is_no_fault_of_the_file(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = ba.InputTable(READINGS, "readings", Unanswerable, ("team:x",), partition_by="read_at")
+    monkeypatch.setattr(finding, "find_products", serves(ba.Product("metering", (table,), ())))
+    opened = Platform.of(load_settings(home=platform.settings.home, quarantine_limit=0.5))
+    file = tmp_path / "readings.csv"
+    file.write_text("meter,read_at,watt_hours,price\nm1,2024-01-01T12:00:00Z,1,\n")
+    with pytest.raises(DeclarationRefused, match="'watt_hours: greater_than_or_equal_to' of Unanswerable") as refused:
+        load_file(opened, READINGS, file)
+    assert [one.where for one in refused.value.problems] == ["bronze.readings: model"]
+    assert held(opened, READINGS) == []
+
+
+@pytest.mark.parametrize(
+    ("references", "said"),
+    [
+        ("test_table_loads:NOPE", "has no attribute 'NOPE'"),
+        ("test_table_loads:NOON", "test_table_loads:NOON is a datetime"),
+    ],
+)
+def test_reference_data_that_is_not_there_is_refused_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, references: str, said: str
+) -> None:
+    table = ba.InputTable(TARIFFS, "tariffs", Tariffs, ("team:x",), is_reference=True)
+    product = ba.Product("metering", (table,), (), references=references)
+    monkeypatch.setattr(finding, "find_products", serves(product))
+    with pytest.raises(DeclarationRefused, match=said):
+        initialise(Platform.of(load_settings(home=tmp_path / "home")))
+    assert not (tmp_path / "home").exists()
 
 
 class WiderLogged(Logged):

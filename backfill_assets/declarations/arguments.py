@@ -6,12 +6,16 @@ Put here what holds of the arguments of any declaration. What can be said once i
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import MISSING, fields
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import wraps
+from inspect import currentframe
 from math import isfinite
 from numbers import Real
+from traceback import StackSummary, walk_stack
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from manifests.errors import Problem
@@ -41,11 +45,38 @@ def is_amount(value: Any) -> bool:
 
 
 class WrongArgumentsError(TypeError):
-    """Arguments of a declaration that it does not have, or lacks: all of them at once."""
+    """Arguments of a declaration that it does not have, or lacks: all of them at once.
+
+    Attributes:
+        reasons: each of them.
+        way: the lines that led to the declaration, if the error was collected instead of raised.
+        executing: the modules that were being imported then.
+    """
+
+    reasons: tuple[str, ...]
+    way: StackSummary | None
+    executing: frozenset[str]
 
     def __init__(self, reasons: Sequence[str]) -> None:
-        self.reasons = tuple(reasons)
+        self.reasons, self.way, self.executing = tuple(reasons), None, frozenset()
         super().__init__("; ".join(reasons))
+
+
+_collected: ContextVar[list[WrongArgumentsError] | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[list[WrongArgumentsError]]:
+    """Let declarations with wrong arguments be made all the same within, each unusable, and yield what was wrong with them.
+
+    Whoever asks for this uses nothing that was declared within, if there is anything in the list.
+    """
+    found: list[WrongArgumentsError] = []
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
 
 
 def wrong_arguments(
@@ -76,7 +107,22 @@ def said_at_once(declared: type[Declared]) -> type[Declared]:
     @wraps(init)
     def checked(self: Declared, *given: Any, **named: Any) -> None:
         if reasons := wrong_arguments(name, names, required, given, named):
-            raise WrongArgumentsError([*reasons, *_of_gates((*given, *named.values()))])
+            error = WrongArgumentsError([*reasons, *_of_gates((*given, *named.values()))])
+            if (others := _collected.get()) is None:
+                raise error
+            here = currentframe()
+            frames = [frame for frame, _ in walk_stack(None if here is None else here.f_back)]
+            error.way = StackSummary.extract((frame, frame.f_lineno) for frame in reversed(frames))
+            error.executing = frozenset(
+                str(frame.f_globals["__name__"]) for frame in frames if frame.f_code.co_name == "<module>"
+            )
+            others.append(error)
+            understood = dict(zip(names, given, strict=False)) | {name: named[name] for name in named if name in names}
+            for one in known:
+                default = one.default_factory() if one.default_factory is not MISSING else one.default
+                without = None if default is MISSING else default
+                object.__setattr__(self, one.name, understood.get(one.name, without))
+            return
         init(self, *given, **named)
 
     declared.__init__ = checked  # type: ignore[method-assign, assignment]

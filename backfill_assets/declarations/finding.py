@@ -7,13 +7,15 @@ The products that ship are found like anybody else's: nothing here imports one b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
+from backfill_assets.declarations.arguments import collected
 from backfill_assets.declarations.checking.imports import ENDS_THE_PROCESS, import_problems, python_words
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.deliveries import Loader
@@ -90,7 +92,15 @@ def products_named(names: tuple[str, ...] | None) -> Products:
         problems += _problems_of_names(paths, known)
     if problems:
         raise DeclarationRefused(problems)
-    return check_products([_imported(path) for path in paths])
+    products: list[Product] = []
+    for path in paths:
+        try:
+            products.append(_imported(path))
+        except DeclarationRefused as refused:
+            problems += refused.problems
+    if problems:
+        raise DeclarationRefused(problems)
+    return check_products(products)
 
 
 def check_products(declared: Iterable[Product]) -> Products:
@@ -118,6 +128,25 @@ def imported_loader(path: str, product: str) -> Loader:
         Problem(
             f"{path} is a {type(value).__name__}",
             "`loaders` of a product names each as module:ATTRIBUTE of a `backfill_assets.Loader`",
+            "correct the path",
+            f"product {product}",
+        )
+    )
+
+
+def imported_references(path: str, product: str) -> Callable[[], Iterable[tuple[str, Any, str]]]:
+    """Import what yields the reference tables that a product ships.
+
+    Raises:
+        DeclarationRefused: if it cannot be imported, or cannot be called.
+    """
+    value = _attribute(path)
+    if callable(value):
+        return value  # type: ignore[no-any-return]
+    raise DeclarationRefused(
+        Problem(
+            f"{path} is a {type(value).__name__}",
+            "`references` of a product names, as module:function, what yields name, Arrow rows and version of each table",
             "correct the path",
             f"product {product}",
         )
@@ -153,12 +182,35 @@ def _imported(path: str) -> Product:
     return value
 
 
+def _imported_module(name: str) -> Any:
+    """Import a module of a product.
+
+    Raises:
+        DeclarationRefused: if declarations have arguments that they do not have, or lack some: with those of all of them.
+            What else the import raises may come of that, and is not said.
+    """
+    known = set(sys.modules)
+    with collected() as mistakes:
+        try:
+            module = import_module(name)
+        except (Exception, *ENDS_THE_PROCESS):
+            if not mistakes:
+                raise
+    if not mistakes:
+        return module
+    for one in frozenset().union(*(error.executing for error in mistakes)) - known:
+        sys.modules.pop(one, None)
+    raise DeclarationRefused([problem for error in mistakes for problem in import_problems(error, name)])
+
+
 def _attribute(path: str) -> Any:
     module, _, attribute = path.partition(":")
     if not _PATH.fullmatch(path):
         raise DeclarationRefused(Problem(f"{path!r} is no path", "a path is module:ATTRIBUTE", "correct the path"))
     try:
-        value: Any = import_module(module)
+        value = _imported_module(module)
+    except DeclarationRefused:
+        raise
     except (Exception, *ENDS_THE_PROCESS) as error:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise DeclarationRefused(

@@ -22,14 +22,16 @@ _IN_WORKER = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)', re.MULTILIN
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
-def place(error: BaseException) -> str:
+def place(error: BaseException, *, only_products: bool = False) -> str:
     """Return `file:line, in function` of the last line of a product that an error came from; nothing where none is known.
 
-    Where no product's line is on its way, it is the platform's own last one. Of what a Python worker of Spark raised the
+    Where no product's line is on its way, it is the platform's own last one, unless only those of products are wanted. Of what a Python worker of Spark raised the
     worker's lines count.
     """
     found = [*_ways(error)]
-    own = [one for one in found if is_own(one[0])] or [one for one in found if is_core(one[0])]
+    own = [one for one in found if is_own(one[0])]
+    if not (own or only_products):
+        own = [one for one in found if is_core(one[0])]
     if not own:
         return ""
     file, line, function = own[-1]

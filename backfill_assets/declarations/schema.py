@@ -27,8 +27,6 @@ from pyiceberg.types import (
 )
 from pyspark.sql import types as spark
 
-from backfill_assets.declarations.pandera_private import answers_of
-
 Instant = Annotated[pl.Datetime, "us", "UTC"]
 """Type of a column that holds points in time (timestamptz)."""
 LINEAGE_COLUMNS = ("run_id", "processing_mode", "transform_version", "input_snapshot_id", "produced_at")
@@ -65,19 +63,6 @@ def row_rule(name: str) -> Callable[[Callable[..., pl.LazyFrame]], Any]:
 def is_row_rule(check: pa.Check) -> bool:
     """Whether a check of a model was declared as a `row_rule`."""
     return bool((check.statistics or {}).get(_OF_ONE_ROW))
-
-
-def false_row_rules(model: type[pa.DataFrameModel]) -> list[str]:
-    """Return the names of a model's `row_rule`s that have an answer for a frame without rows: they sum rows up.
-
-    Such a rule would pass or fail many chunks at once. Polars computes it: not for a process that others are forked from.
-    """
-    none = pl.LazyFrame(schema=dtypes(model))
-    return [
-        str(check.name)
-        for check in filter(is_row_rule, model.to_schema().checks)
-        if answers_of(check, none).collect().height
-    ]
 
 
 class Published(pa.DataFrameModel):

@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as arrow
 
 from backfill_assets.decisions import decider
+from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.quarantine import WITHHELD, FirstRow, Quarantine, Rejections
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import InputTable
@@ -27,7 +28,7 @@ from backfill_assets.ingestion.load_names import load_meant, short_name
 from backfill_assets.ingestion.repeated_keys import RepeatedRows, repeated_rows
 from backfill_assets.installation import Platform
 from backfill_assets.planning.pinned_loads import SHOWN, publishing_with
-from manifests.errors import InputRefused, Problem
+from manifests.errors import DeclarationRefused, InputRefused, Problem
 from manifests.fields import VERSION_PATTERN
 from manifests.text import seen
 from resources import actors
@@ -109,9 +110,12 @@ def load_file(
         InputRefused: if the table is not declared, the file does not have its columns, too many rows would be quarantined, or
             the same content was loaded before. Nothing is written then. Or if the load was taken back while it was made.
         EnvironmentRefused: if the table, or its quarantine, does not have the columns of its model.
+        DeclarationRefused: if a rule of the model could be answered for no row, whatever the file has.
     """
     declared = _loadable(platform, table, version)
     require_declared_columns(platform, declared)
+    if problems := [*rule_problems({declared.name: declared.model})]:
+        raise DeclarationRefused(problems)
     limit = 0.0 if declared.is_reference else platform.settings.quarantine_limit
     opened = InputFile(path, declared.model)
     content = f"{declared.name}:{opened.content_hash}"

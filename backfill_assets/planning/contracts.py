@@ -12,42 +12,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from backfill_assets.declarations.places import place
-from backfill_assets.declarations.schema import false_row_rules
 from backfill_assets.declarations.target import TargetTable
 from manifests.errors import PlanRefused, Problem, Refused
 from manifests.facts import TargetContract
 from manifests.text import words_of
 
 _HERE = Path(__file__).parent
-
-
-def require_row_rules(target: TargetTable) -> None:
-    """Refuse a plan for a target whose model declares as a rule of rows what looks at several of them.
-
-    Raises:
-        PlanRefused: naming the rules; or if one of them raises, with what it said.
-    """
-    try:
-        wrong = false_row_rules(target.model)
-    except Exception as error:
-        raise PlanRefused(
-            Problem(
-                f"a row_rule of the model of {target.name} cannot be answered: {type(error).__name__}: "
-                f"{words_of(error).partition(chr(10))[0]}",
-                "a row_rule returns a Boolean for each row, from columns of the model",
-                "correct the rule",
-                place(error) or f"{target.name}: model",
-            )
-        ) from error
-    if wrong:
-        raise PlanRefused(
-            Problem(
-                f"the model of {target.name} declares as row_rule what looks at several rows: {', '.join(wrong)}",
-                "many chunks are held against a row_rule at once",
-                "declare it as a pandera dataframe_check",
-            )
-        )
 
 
 def _never(_: Exception) -> bool:

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any
 
 from backfill_assets import faults
+from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from backfill_assets.planning.contracts import contract_of, require_row_rules
+from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
 from manifests.chunks import aligned, cut, first_day, key_of, last_day
@@ -31,7 +32,7 @@ from manifests.policy import same_name, shown
 from manifests.reading import valid_part
 from manifests.reference_pins import pin_reference
 from manifests.series import series_of
-from resources import actors, logs, sinks
+from resources import actors, logs, sink_policy
 from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import Scope
 from resources.ledger.facade import RunRecord, operator
@@ -56,7 +57,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         raise refused.as_one()
     before = refused.number
     with refused.kept():
-        require_row_rules(target)
+        _require_rules(platform, target)
     with refused.kept():
         _require_columns(platform, target, manifest)
     with refused.kept():
@@ -189,6 +190,18 @@ def _require_columns(platform: Platform, target: TargetTable, manifest: RunManif
         raise PlanRefused(problems)
 
 
+def _require_rules(platform: Platform, target: TargetTable) -> None:
+    """Refuse a plan where a table that it reads or changes has a rule that no row can be held against.
+
+    Raises:
+        PlanRefused: naming each rule.
+    """
+    models = platform.products.models
+    read = {name: models[name] for name in (target.source, *target.references) if name in models}
+    if problems := [*rule_problems(read | dict(target.models))]:
+        raise PlanRefused(problems)
+
+
 def _require_input_columns(platform: Platform, target: TargetTable) -> None:
     """Refuse a plan that reads tables without the columns, or with other types, than their models declare.
 
@@ -298,7 +311,7 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
     refused = _Refusals()
     refused.add(refusal)
     mode = mode or (None if kind is None else mode_of(kind))
-    refused.add(ManifestRefused(sinks.draft_problems(part("safety", "sinks") or (), mode)))
+    refused.add(ManifestRefused(sink_policy.draft_problems(part("safety", "sinks") or (), mode)))
     target = None if table is None else platform.products.find_target(table)
     if table is not None and target is None:
         with refused.kept():

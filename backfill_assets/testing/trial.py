@@ -21,10 +21,11 @@ import pyarrow.fs as pafs
 from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.declarations.checking.products import problems_of
+from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.finding import find_products
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_schema
 from backfill_assets.declarations.target import Inputs, InputTable, Product, TargetTable, TransformContext
-from backfill_assets.planning.contracts import contract_of, require_row_rules
+from backfill_assets.planning.contracts import contract_of
 from backfill_assets.staging.rows import (
     CHUNK_FOLDER,
     computed_rows,
@@ -250,7 +251,9 @@ class Trial:
         if problems := problems_of([Product("trial", tuple(tables.values()), (self.target,))]):
             raise DeclarationRefused(problems)
         self._require_references()
-        require_row_rules(self.target)
+        models = {name: table.model for name, table in tables.items()} | dict(self.target.models)
+        if problems := [*rule_problems(models)]:
+            raise DeclarationRefused(problems)
         first, last = self.publish_range
         manifest = manifest_from(
             {

@@ -74,7 +74,7 @@ def is_code(name: str) -> bool:
 def _roots(package: str) -> Iterator[Path]:
     try:
         spec = find_spec(package)
-    except (ImportError, ValueError):  # `__main__`, or what only its author's script knows
+    except Exception:  # noqa: BLE001 - `__main__`, what only its author's script knows, or a package above it that raises
         spec = None
     if spec is not None and spec.submodule_search_locations is not None:
         yield from (Path(folder).resolve() for folder in spec.submodule_search_locations)

@@ -17,20 +17,12 @@ from support import a_manifest, planned
 
 from manifests.errors import SinkRefused
 from manifests.model import Mode, RunManifest
+from resources import sink_policy
 from resources import sinks as module
 from resources.lakehouse.facade import Lakehouse
 from resources.ledger.facade import Ledger
-from resources.sinks import (
-    AUDIT_TABLE,
-    DECLARED,
-    AuditTable,
-    Decision,
-    SinkClass,
-    SinkDeclaration,
-    Sinks,
-    Webhook,
-    judge,
-)
+from resources.sink_policy import DECLARED, Decision, SinkClass, SinkDeclaration, judge
+from resources.sinks import AUDIT_TABLE, AuditTable, Sinks, Webhook
 
 RUN = "restate-2012"
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -128,7 +120,7 @@ def test_the_shipped_sinks_are_classed_as_what_they_do() -> None:
     assert DECLARED["breach_notifications"].sink_class is SinkClass.NOTIFICATION
     assert DECLARED["run_audit"].sink_class is SinkClass.ANALYTICAL_TABLE
     assert DECLARED["run_audit"].isolated
-    assert {sink_class.value for sink_class in module.SIDE_EFFECTS} == SIDE_EFFECTS
+    assert {sink_class.value for sink_class in sink_policy.SIDE_EFFECTS} == SIDE_EFFECTS
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------

@@ -44,10 +44,14 @@ def in_columns(table: str, field: str, names: Iterable[str], of: str, columns: M
 def declared_columns(table: str, model: type[pa.DataFrameModel]) -> tuple[ColumnTypes | None, list[Problem]]:
     """Return the columns of a model; where it has none, None and why."""
     try:
-        return dtypes(model), []
+        columns = dtypes(model)
     except Exception as error:  # noqa: BLE001 - pandera raises what it meets in a model
         what, rule = python_words(error), "pandera makes a schema of it"
         return None, [Problem(what, rule, "correct the model", f"{table}: model")]
+    if not columns:
+        what = f"{model.__name__} declares no column"
+        return None, [Problem(what, "a table has one or more", "declare them, each with its type", f"{table}: model")]
+    return columns, []
 
 
 def of_unique(table: str, model: type[pa.DataFrameModel]) -> Iterator[Problem]:

@@ -81,6 +81,7 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
         yield from _of_gate(target, gate)
     if target.live is not None:
         yield from _not_amounts(target.live.tolerances, f"{target.name}: live")
+    yield from _of_tolerances(target)
     own = [item.name for item in target.reconciliations if isinstance(item.name, str)]
     known = [ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *own]
     for name, times in Counter([*known, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, OLD_DATA_GATE]).items():
@@ -91,11 +92,27 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
                 "give one of them another name",
                 f"{target.name}: reconciliations",
             )
+    yield from _of_asked_gates(target, known)
+    for name in target.live.tolerances if target.live else ():
+        if name not in target.all_tolerances:
+            yield Problem(
+                f"{name!r} is no tolerance" + did_you_mean(name, target.all_tolerances),
+                f"tolerances are {', '.join(target.all_tolerances) or 'none'}",
+                "correct the name, or declare it in `tolerances`",
+                f"{target.name}: live",
+            )
+
+
+def _of_asked_gates(target: TargetTable, known: Sequence[str]) -> Iterator[Problem]:
+    """Say which gates that a policy of a target asks for are none."""
     asked = {
         "live": (target.live.gates if target.live else None, known),
         "reconciled": (target.reconciled.gates if target.reconciled else None, target.published_gates),
     }
     for field, (names, there) in asked.items():
+        if isinstance(names, str):
+            yield no_tuple(f"{target.name}: {field}", "gates is", names)
+            continue
         for name in names or ():
             if name not in there:
                 yield Problem(
@@ -104,13 +121,21 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
                     "correct the name",
                     f"{target.name}: {field}",
                 )
-    for name in target.live.tolerances if target.live else ():
-        if name not in target.all_tolerances:
+
+
+def _of_tolerances(target: TargetTable) -> Iterator[Problem]:
+    """Say which of a target's tolerances is probably meant for one that its gates look for, under another name.
+
+    A gate may look for one without saying so: of a name that is like none of theirs nothing is said.
+    """
+    wanted = {name for gate in target.reconciliations for name in (*gate.tolerances, *gate.needs.tolerances)}
+    for name in target.tolerances:
+        if name not in wanted and (meant := did_you_mean(name, wanted - target.tolerances.keys())):
             yield Problem(
-                f"{name!r} is no tolerance" + did_you_mean(name, target.all_tolerances),
-                f"tolerances are {', '.join(target.all_tolerances) or 'none'}",
-                "correct the name, or declare it in `tolerances`",
-                f"{target.name}: live",
+                f"no gate looks for the tolerance {name!r}{meant}",
+                f"the gates look for {', '.join(sorted(wanted))}",
+                "correct the name; a gate of your own that looks for it says so with `needs=ba.Needs(tolerances=(...,))`",
+                f"{target.name}: tolerances",
             )
 
 

@@ -62,7 +62,8 @@ def python_words(error: BaseException) -> str:
 def _line_of(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(Path(error.filename))}:{error.lineno}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    way = getattr(error, "way", None) or traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in way if not frame.filename.startswith("<")]
     at = max((number for number, frame in enumerate(frames) if Path(frame.filename) == _IMPORTING), default=-1)
     inside = frames[at + 1 :]
     # the line of the product, not the one in pandera or here that found the mistake

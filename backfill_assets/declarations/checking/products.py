@@ -19,6 +19,7 @@ from backfill_assets.declarations.checking.targets import of_target
 from backfill_assets.declarations.quarantine import with_quarantines
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import Problem
+from resources.code.sources import Sources
 
 
 def problems_of(declared: Sequence[Product]) -> list[Problem]:
@@ -50,6 +51,13 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
                     f"{name}={path!r}",
                     "it names a function or an attribute of a module, as `module:name`",
                     "write the full name of the module, a colon and the name",
+                    f"product {product.name}",
+                )
+            elif not Sources("", (path.partition(":")[0],)).roots:
+                yield Problem(
+                    f"{name}={path!r}, and there is no module {path.partition(':')[0]}",
+                    "it is imported when it is needed, and its code counts as the product's",
+                    "correct the name of the module, or install the distribution that has it",
                     f"product {product.name}",
                 )
         for name in product.loaders:

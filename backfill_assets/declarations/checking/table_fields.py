@@ -6,7 +6,10 @@ Put here what is asked of the kind of a field alone. What a field of the right k
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import date
 from typing import Any
+
+import pandera.polars as pa
 
 from backfill_assets.declarations.target import (
     CorrectionsTable,
@@ -18,7 +21,10 @@ from backfill_assets.declarations.target import (
 )
 from manifests.chunks import Chunking
 from manifests.errors import Problem
+from manifests.model import PublishMode
 
+_Kind = tuple[str, Callable[[Any], bool], str]
+"""A field, whether a value is of its kind, and the kind in words."""
 _SHOWN = 80
 _OBJECTS: dict[str, type] = {
     "outline": Outline,
@@ -32,15 +38,21 @@ _MAPPINGS = ("versions", "tolerances", "configuration")
 
 
 def wrong_table_fields(table: InputTable | TargetTable) -> Iterator[Problem]:
-    """Yield each field of a table that holds something else than it is declared to hold."""
+    """Yield each field of a table, or of a part of it, that holds something else than it is declared to hold."""
     where = table.name if isinstance(table.name, str) else f"a {type(table).__name__}"
-    for name, is_of_kind, kind in _KINDS:
-        if not hasattr(table, name):
-            continue
-        value = getattr(table, name)
-        if not is_of_kind(value):
-            what = f"{name} is {in_words(value)}"
-            yield Problem(what, f"it is {kind}", f"give `{name}` {kind}", f"{where}: {name}")
+    for name, what, kind in _wrong(table, _KINDS):
+        yield Problem(what, f"it is {kind}", f"give `{name}` {kind}", f"{where}: {name}")
+    for part, of_kind in _OBJECTS.items():
+        if isinstance(whole := getattr(table, part, None), of_kind):
+            for name, what, kind in _wrong(whole, _KINDS_OF_PARTS):
+                yield Problem(what, f"it is {kind}", f"give `{name}` {kind}", f"{where}: {part}")
+
+
+def _wrong(whole: Any, kinds: tuple[_Kind, ...]) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each field that is of another kind, what is wrong with it, and the kind."""
+    for name, is_of_kind, kind in kinds:
+        if hasattr(whole, name) and not is_of_kind(value := getattr(whole, name)):
+            yield name, f"{name} is {in_words(value)}", kind
 
 
 def in_words(value: Any) -> str:
@@ -89,8 +101,34 @@ def _is_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: value is None or isinstance(value, kind)
 
 
-_KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_count_or_nothing(value: Any) -> bool:
+    return value is None or _is_count(value)
+
+
+def _are_texts_or_nothing(value: Any) -> bool:
+    return value is None or _are_texts(value)
+
+
+def _is_day_or_nothing(value: Any) -> bool:
+    return value is None or type(value) is date
+
+
+def _is_publish_mode(value: Any) -> bool:
+    return isinstance(value, PublishMode)
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, pa.DataFrameModel)
+
+
+_MODEL: _Kind = ("model", _is_model, "a class that inherits from `pandera.polars.DataFrameModel`")
+_KINDS: tuple[_Kind, ...] = (
     ("name", _is_text, "a text"),
+    _MODEL,
     *((name, _is_text, "a text") for name in _TEXTS),
     *((name, _is_text_or_nothing, "a text, or None") for name in ("entity", "partition_by")),
     *((name, _are_texts, "a tuple of texts") for name in _COLLECTIONS),
@@ -101,4 +139,19 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("is_reference", _is_truth, "True or False"),
     *((name, _is_of(kind), f"a `{kind.__name__}`, or None") for name, kind in _OBJECTS.items()),
 )
-"""By field what it has to be, and in words."""
+"""By field of a table what it has to be, and in words."""
+_KINDS_OF_PARTS: tuple[_Kind, ...] = (
+    *((name, _is_text, "a text") for name in ("name", "transform_version", "cron")),
+    *((name, _are_texts, "a tuple of texts") for name in ("columns", "sinks")),
+    *((name, _is_truth, "True or False") for name in ("side_effects_allowed", "development")),
+    _MODEL,
+    ("gates", _are_texts_or_nothing, "a tuple of texts, or None"),
+    ("tolerances", _is_by_name, "a mapping by name"),
+    ("rewind_days", _is_whole, "a whole number, 0 or more"),
+    ("days", _is_count_or_nothing, "a whole number, 1 or more, or None"),
+    ("late_after_hours", _is_count, "a whole number, 1 or more"),
+    ("begins_on", _is_day_or_nothing, "a `datetime.date`, or None"),
+    ("publish_mode", _is_publish_mode, "a `ba.PublishMode`"),
+    ("purpose", _is_text_or_nothing, "a text, or None"),
+)
+"""The same of the fields of its parts, each of which has some of them."""

@@ -1,15 +1,14 @@
-"""Mistakes in the declaration of a target: its columns, key, chunks, versions, functions, LIVE and corrections.
+"""Mistakes in the declaration of a target: its columns, key, chunks, versions, references and corrections.
 
-Put here one function a part of a `TargetTable`, called by `of_target`. Its gates are held against it in `gates`.
+Put here one function a part of a `TargetTable`, called by `of_target`. What has to be called is held to be so in `functions`,
+what a schedule may do in `policies`, its gates in `gates`.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from operator import attrgetter
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from backfill_assets.declarations.checking.columns import (
@@ -25,16 +24,16 @@ from backfill_assets.declarations.checking.columns import (
     of_unique,
     without_type,
 )
+from backfill_assets.declarations.checking.functions import of_functions
 from backfill_assets.declarations.checking.gates import of_gates, of_needs
 from backfill_assets.declarations.checking.names import no_tuple, texts
+from backfill_assets.declarations.checking.policies import of_policies
 from backfill_assets.declarations.checking.tables import of_every_table
-from backfill_assets.declarations.schema import Corrections, Published
-from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable, TransformVersion
-from manifests.chunks import aligned, first_day
+from backfill_assets.declarations.schema import Corrections, Published, dtypes
+from backfill_assets.declarations.target import TargetTable, TransformVersion
+from manifests.chunks import first_day
 from manifests.errors import InputRefused, Problem
 from manifests.fields import NAME_PATTERN, NAME_WORDS, VERSION_PATTERN, VERSION_WORDS
-from manifests.model import PublishMode
-from manifests.text import NAME_RULE, not_a_name
 
 
 def of_target(
@@ -46,15 +45,11 @@ def of_target(
     yield from _of_chunks(target)
     yield from _of_transform(target)
     yield from _of_versions(target)
-    yield from _of_names(target)
     yield from of_gates(target)
-    yield from _of_functions(target)
-    yield from _of_live(target)
-    for name in ("model", "measure", "outline.rows"):
-        yield from _importable(target, name)
+    yield from of_functions(target)
+    yield from of_policies(target)
     yield from of_declared_table(target.name, "source", target.source, columns)
-    for name in texts(target.references):
-        yield from of_declared_table(target.name, "references", name, columns, sorted(references))
+    yield from _of_references(target, columns, references)
     own, source = columns[target.name], columns.get(target.source)
     if own is not None:
         yield from _of_own_columns(target, own, columns)
@@ -124,29 +119,6 @@ def _of_key(target: TargetTable) -> Iterator[Problem]:
         )
 
 
-def _of_live(target: TargetTable) -> Iterator[Problem]:
-    live, where = target.live, f"{target.name}: live"
-    if live is None:
-        return
-    if live.rewind_days < 0:
-        yield Problem(f"rewind_days is {live.rewind_days}", "LIVE goes back by 0 days or more", "correct it", where)
-    if live.publish_mode is not PublishMode.REPLACE_PARTITIONS:
-        yield Problem(
-            f"publish_mode is {live.publish_mode}",
-            "a rewind covers days again, which is a replacement",
-            "take it out",
-            where,
-        )
-    begins = live.begins_on
-    if begins is not None and aligned(target.chunking, begins, begins)[0] != begins:
-        yield Problem(
-            f"begins_on is {begins}, in the middle of a {target.chunking}",
-            "LIVE begins with the first day of a chunk",
-            f"{aligned(target.chunking, begins, begins)[0]}, or the first day of the one after it",
-            where,
-        )
-
-
 def _of_corrections(target: TargetTable) -> Iterator[Problem]:
     assert target.corrections is not None
     table, model, where = target.corrections.name, target.corrections.model, f"{target.name}: corrections"
@@ -163,6 +135,28 @@ def _of_corrections(target: TargetTable) -> Iterator[Problem]:
         )
     yield from in_columns(target.name, "corrections", texts(target.key), table, own)
     yield from of_unique(table, model)
+    yield from _of_corrections_columns(target, own, where)
+
+
+def _of_corrections_columns(target: TargetTable, own: ColumnTypes, where: str) -> Iterator[Problem]:
+    """Say which columns of a corrections table are not the key's, or of another type: nothing would fill them."""
+    assert target.corrections is not None
+    key, of_target = texts(target.key), dtypes(target.model)
+    for name in (one for one in key if one in own and one in of_target and own[one] != of_target[one]):
+        yield Problem(
+            f"{name!r} of {target.corrections.name} is {own[name]}, and of {target.name} {of_target[name]}",
+            "a correction has the key of the row that it corrects",
+            f"declare it as {of_target[name]}, as {target.model.__name__} does",
+            where,
+        )
+    lineage = dtypes(Corrections)
+    for name in (one for one in own if one not in key and one not in lineage):
+        yield Problem(
+            f"{name!r} of {target.corrections.name} is no column of the key of {target.name}",
+            "a correction has the key, and what `ba.Corrections` declares; the other columns are in old_values and new_values",
+            "take the column out of the model of corrections",
+            where,
+        )
 
 
 def _single_texts(target: TargetTable) -> Iterator[Problem]:
@@ -175,8 +169,31 @@ def _single_texts(target: TargetTable) -> Iterator[Problem]:
     for field, value in fields.items():
         if isinstance(value, str):
             yield no_tuple(f"{target.name}: {field}", f"{field} is", value)
+        else:
+            yield from _of_repeated(f"{target.name}: {field}", field, value)
     if not target.key:
         yield Problem("key is empty", "a key identifies a row", "name its columns", f"{target.name}: key")
+
+
+def _of_repeated(where: str, field: str, names: Sequence[str]) -> Iterator[Problem]:
+    for name, times in Counter(names).items():
+        if times > 1:
+            yield Problem(f"{field} has {name!r} {times} times", "each is named once", "take the others out", where)
+
+
+def _of_references(
+    target: TargetTable, columns: Mapping[str, ColumnTypes | None], references: set[str]
+) -> Iterator[Problem]:
+    """Say which references are not declared, or declared as something else: the rows of a reference are read whole."""
+    for name in texts(target.references):
+        yield from of_declared_table(target.name, "references", name, columns, sorted(references))
+        if name in columns and name not in references:
+            yield Problem(
+                f"{name} is {'the source' if name == target.source else 'no reference table'}",
+                "a reference is an InputTable with is_reference=True, and planning reads it whole",
+                "declare it so if it is one, or take it out; a source is read as `inputs.source`",
+                f"{target.name}: references",
+            )
 
 
 def _of_chunks(target: TargetTable) -> Iterator[Problem]:
@@ -213,22 +230,6 @@ def _of_transform(target: TargetTable) -> Iterator[Problem]:
         )
 
 
-def _of_names(target: TargetTable) -> Iterator[Problem]:
-    """Say of whom a policy of a target names that nobody is named so."""
-    policies: dict[str, LivePolicy | ReconciliationPolicy | None] = {
-        "live": target.live,
-        "reconciled": target.reconciled,
-    }
-    for field, policy in policies.items():
-        for name in ("requested_by", "approved_by"):
-            value: Any = getattr(policy, name, "nobody")
-            is_name = isinstance(value, str) and value.strip()
-            wrong = not_a_name(value) if is_name else ""
-            if wrong is not None:
-                what = f"{name} is {value!r}" + (f": {wrong}" if wrong else "")
-                yield Problem(what, NAME_RULE, "write who it is, or leave it out", f"{target.name}: {field}")
-
-
 def _of_versions(target: TargetTable) -> Iterator[Problem]:
     where = f"{target.name}: versions"
     if not target.versions:
@@ -254,61 +255,3 @@ def _of_versions(target: TargetTable) -> Iterator[Problem]:
                 f'write "{name}": ba.TransformVersion(function)',
                 where,
             )
-    if target.live is not None and target.live.transform_version not in target.versions:
-        yield Problem(
-            f"{target.live.transform_version!r} is no version",
-            f"versions are {', '.join(target.versions)}",
-            "correct live.transform_version",
-            f"{target.name}: live",
-        )
-
-
-def _of_functions(target: TargetTable) -> Iterator[Problem]:
-    """Say of what has to be called that it cannot be."""
-    outline = None if target.outline is None else target.outline.rows
-    fields: dict[str, tuple[Any, str]] = {
-        "warm_up_days": (
-            target.warm_up_days,
-            "from the rows of the pinned references, by table name, to the days to read before the publish range",
-        ),
-        "measure": (target.measure, "from the rows of one file of a chunk to a small frame of slices and sums"),
-        "outline.rows": (outline, "from the rows of one file of a chunk to those that the gates look at"),
-    }
-    fields |= {
-        f"versions[{name!r}]": (version.function, "from the inputs and the context to a Spark frame")
-        for name, version in target.versions.items()
-        if isinstance(version, TransformVersion)
-    }
-    fields |= {f"gate {gate.name}": (gate.check, "from the context to a Finding") for gate in target.reconciliations}
-    for field, (thing, rule) in fields.items():
-        if callable(thing) or (thing is None and field in {"measure", "outline.rows"}):
-            continue
-        same = (
-            f"; {thing!r} days always are `def warm_up(references): return {thing!r}`" if isinstance(thing, int) else ""
-        )
-        yield Problem(
-            f"{field} is {thing!r}",
-            f"it is a function, {rule}",
-            "name the function, without calling it" + same,
-            f"{target.name}: {field}",
-        )
-
-
-def _importable(target: TargetTable, field: str) -> Iterator[Problem]:
-    """Say of what Spark's workers import by name that it has none."""
-    thing: Any = target
-    for part in field.split("."):
-        thing = getattr(thing, part, None)
-    if thing is None:
-        return
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    found: Any = None
-    with suppress(KeyError, AttributeError):
-        found = attrgetter(str(name))(sys.modules[str(module)])
-    if found is not thing:
-        yield Problem(
-            f"{name or thing!r} is not a name of module {module}",
-            "Spark's workers import it by name",
-            "define it at the top level of a module; a lambda or an inner function has no such name",
-            f"{target.name}: {field}",
-        )

@@ -1,0 +1,125 @@
+"""Mistakes in what a target's schedules may do: its policy for LIVE, and that for reconciling what is published.
+
+Put here what can be said of a policy beside the target's own declaration. Its gates and tolerances are `gates`' to look up,
+the kind of each of its fields `table_fields`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from cronsim import CronSim, CronSimError
+
+from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
+from manifests.chunks import aligned, first_day
+from manifests.errors import Problem
+from manifests.model import Mode, PublishMode
+from manifests.text import NAME_RULE, not_a_name
+from resources.sink_policy import draft_problems
+
+_BY_NAME = frozenset({"@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually"})
+"""Schedules that Dagster knows by a name."""
+_FIELDS = 5
+_SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def of_policies(target: TargetTable) -> Iterator[Problem]:
+    """Say what is wrong with the policies of a target; of one that it has not, nothing."""
+    policies: dict[str, LivePolicy | ReconciliationPolicy | None] = {
+        "live": target.live,
+        "reconciled": target.reconciled,
+    }
+    for field, policy in policies.items():
+        if policy is not None:
+            yield from _of_names(policy, f"{target.name}: {field}")
+            yield from _of_cron(policy, f"{target.name}: {field}")
+    if target.live is not None:
+        yield from _of_live(target, target.live, f"{target.name}: live")
+
+
+def _of_names(policy: LivePolicy | ReconciliationPolicy, where: str) -> Iterator[Problem]:
+    """Say of whom a policy names that nobody is named so, or that they are one."""
+    wrong = False
+    for name in ("requested_by", "approved_by"):
+        value: Any = getattr(policy, name)
+        is_name = isinstance(value, str) and value.strip()
+        why = not_a_name(value) if is_name else ""
+        if why is not None:
+            wrong = True
+            what = f"{name} is {value!r}" + (f": {why}" if why else "")
+            yield Problem(what, NAME_RULE, "write who it is, or leave it out", where)
+    if not wrong and policy.requested_by == policy.approved_by:
+        yield Problem(
+            f"requested_by and approved_by are both {policy.requested_by!r}",
+            "who asks does not approve, of policies too",
+            "leave one of them out, or name another",
+            where,
+        )
+
+
+def _of_cron(policy: LivePolicy | ReconciliationPolicy, where: str) -> Iterator[Problem]:
+    """Say that a schedule is none that Dagster runs, or never comes."""
+    if policy.cron in _BY_NAME:
+        return
+    why = "" if len(policy.cron.split()) == _FIELDS else f"it does not have {_FIELDS} fields"
+    try:
+        next(CronSim(policy.cron, _SOME_DAY))
+    except CronSimError as error:
+        why = why or str(error)
+    except StopIteration:
+        why = why or "there is no such day"
+    if why:
+        rule = "it is a time in cron's five fields, in UTC: minute, hour, day of the month, month, day of the week"
+        yield Problem(
+            f"cron is {policy.cron!r}: {why}", rule, 'for example "15 2 * * *", a quarter past two each day', where
+        )
+
+
+def _of_live(target: TargetTable, live: LivePolicy, where: str) -> Iterator[Problem]:
+    if live.transform_version not in target.versions:
+        yield Problem(
+            f"{live.transform_version!r} is no version",
+            f"versions are {', '.join(map(str, target.versions))}",
+            "correct live.transform_version",
+            where,
+        )
+    if live.publish_mode is not PublishMode.REPLACE_PARTITIONS:
+        yield Problem(
+            f"publish_mode is {live.publish_mode}",
+            "a rewind covers days again, which is a replacement",
+            "take it out",
+            where,
+        )
+    for problem in draft_problems(live.sinks, Mode.LIVE):
+        yield Problem(
+            f"sinks: {problem.what.removeprefix('safety.sinks ')}",
+            problem.rule,
+            "correct the name, or remove it",
+            where,
+        )
+    if live.begins_on is not None:
+        yield from _of_begin(target, live, where)
+
+
+def _of_begin(target: TargetTable, live: LivePolicy, where: str) -> Iterator[Problem]:
+    begins = live.begins_on
+    assert begins is not None
+    first = aligned(target.chunking, begins, begins)[0]
+    if first != begins:
+        yield Problem(
+            f"begins_on is {begins}, in the middle of a {target.chunking}",
+            "LIVE begins with the first day of a chunk",
+            f"{first}, or the first day of the one after it",
+            where,
+        )
+        return
+    bounds = first_day(target.chunking, target.chunks_from), first_day(target.chunking, target.chunks_until)
+    if not bounds[0] <= begins <= bounds[1]:
+        yield Problem(
+            f"begins_on is {begins}, outside of the chunks that the table can have",
+            f"they are {target.chunks_from} to {target.chunks_until}",
+            "correct the day, or chunks_from and chunks_until",
+            where,
+        )
