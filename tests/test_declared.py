@@ -376,6 +376,10 @@ DAILY_TOLERANCE = partial(ba.change_gate, percent=5.0)
             {"live": replace(LIVE, requested_by="ada", approved_by="ada")},
             "live: requested_by and approved_by are both 'ada'",
         ),
+        (
+            {"live": replace(LIVE, begins_on=date(2020, 2, 1)), "chunks_from": "2020-1"},
+            "chunks_from: '2020-1' is not a chunk",
+        ),
         ({"reconciled": ba.ReconciliationPolicy(days=-1)}, "reconciled: days is -1"),
         ({"reconciled": ba.ReconciliationPolicy(days=0)}, "reconciled: days is 0"),
         ({"reconciled": ba.ReconciliationPolicy(cron="61 * * * *")}, "reconciled: cron is '61 * * * *': "),
@@ -601,7 +605,7 @@ LAST = OUTLINE.columns[0]
 
 def test_the_arguments_of_every_declaration_of_every_product_are_named_at_once(folder: Path) -> None:
     (folder / "zzz_parts.py").write_text(WRONG_TWICE)
-    (folder / "zzz_twice.py").write_text("import zzz_parts\nimport backfill_assets as ba\nPRODUCT = ba.Product()\n")
+    (folder / "zzz_lacking.py").write_text("import zzz_parts\nimport backfill_assets as ba\nPRODUCT = ba.Product()\n")
     (folder / "zzz_raises.py").write_text("1 // 0\n")
     expected = [
         ("Outline has no column; did you mean columns?", "zzz_parts.py:3"),
@@ -609,20 +613,20 @@ def test_the_arguments_of_every_declaration_of_every_product_are_named_at_once(f
         ("ZeroDivisionError: integer division or modulo by zero", "zzz_raises.py:1"),
     ]
     for _ in range(2):  # what was imported with a mistake is imported anew
-        found = refusal_of("zzz_twice:PRODUCT", "zzz_raises:PRODUCT")
+        found = refusal_of("zzz_lacking:PRODUCT", "zzz_raises:PRODUCT")
         assert [(one.what, Path(one.where).name) for one in found] == expected
-        assert not {"zzz_parts", "zzz_twice"} & sys.modules.keys()
+        assert not {"zzz_parts", "zzz_lacking"} & sys.modules.keys()
     (folder / "zzz_parts.py").write_text(WRONG_TWICE.replace("LAST", "# "))
-    found = [(one.what, Path(one.where).name) for one in refusal_of("zzz_twice:PRODUCT")]
+    found = [(one.what, Path(one.where).name) for one in refusal_of("zzz_lacking:PRODUCT")]
     assert found == expected[:2] + [
-        (f"Product lacks {name}", "zzz_twice.py:3") for name in ("name", "inputs", "targets")
+        (f"Product lacks {name}", "zzz_lacking.py:3") for name in ("name", "inputs", "targets")
     ]
     with pytest.raises(TypeError, match="Outline has no column"):  # by itself, the first is Python's error
-        importlib.import_module("zzz_twice")
+        importlib.import_module("zzz_lacking")
     (folder / "zzz_parts.py").write_text("")
-    (folder / "zzz_twice.py").write_text("import backfill_assets as ba\nPRODUCT = ba.Product('twice', (), ())\n")
+    (folder / "zzz_lacking.py").write_text("import backfill_assets as ba\nPRODUCT = ba.Product('twice', (), ())\n")
     importlib.invalidate_caches()
-    assert [one.name for one in find_products(["zzz_twice:PRODUCT"])] == ["twice"]
+    assert [one.name for one in find_products(["zzz_lacking:PRODUCT"])] == ["twice"]
 
 
 def test_an_argument_of_a_gate_that_is_misspelt_hides_no_other_mistake_of_its_target() -> None:

@@ -16,7 +16,7 @@ from inspect import currentframe
 from math import isfinite
 from numbers import Real
 from traceback import StackSummary, walk_stack
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from manifests.errors import Problem
 
@@ -60,6 +60,17 @@ class WrongArgumentsError(TypeError):
     def __init__(self, reasons: Sequence[str]) -> None:
         self.reasons, self.way, self.executing = tuple(reasons), None, frozenset()
         super().__init__("; ".join(reasons))
+
+    def remembered(self) -> Self:
+        """Return the error with the lines that have led to the call of whoever asks for this."""
+        here = currentframe()
+        maker = None if here is None else here.f_back
+        frames = [frame for frame, _ in walk_stack(None if maker is None else maker.f_back)]
+        self.way = StackSummary.extract((frame, frame.f_lineno) for frame in reversed(frames))
+        self.executing = frozenset(
+            str(frame.f_globals["__name__"]) for frame in frames if frame.f_code.co_name == "<module>"
+        )
+        return self
 
 
 _collected: ContextVar[list[WrongArgumentsError] | None] = ContextVar("collected", default=None)
@@ -110,18 +121,11 @@ def said_at_once(declared: type[Declared]) -> type[Declared]:
             error = WrongArgumentsError([*reasons, *_of_gates((*given, *named.values()))])
             if (others := _collected.get()) is None:
                 raise error
-            here = currentframe()
-            frames = [frame for frame, _ in walk_stack(None if here is None else here.f_back)]
-            error.way = StackSummary.extract((frame, frame.f_lineno) for frame in reversed(frames))
-            error.executing = frozenset(
-                str(frame.f_globals["__name__"]) for frame in frames if frame.f_code.co_name == "<module>"
-            )
-            others.append(error)
+            others.append(error.remembered())
             understood = dict(zip(names, given, strict=False)) | {name: named[name] for name in named if name in names}
             for one in known:
                 default = one.default_factory() if one.default_factory is not MISSING else one.default
-                without = None if default is MISSING else default
-                object.__setattr__(self, one.name, understood.get(one.name, without))
+                object.__setattr__(self, one.name, understood.get(one.name, None if default is MISSING else default))
             return
         init(self, *given, **named)
 

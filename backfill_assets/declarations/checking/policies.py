@@ -14,7 +14,7 @@ from cronsim import CronSim, CronSimError
 
 from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
 from manifests.chunks import aligned, first_day
-from manifests.errors import Problem
+from manifests.errors import InputRefused, Problem
 from manifests.model import Mode, PublishMode
 from manifests.text import NAME_RULE, not_a_name
 from resources.sink_policy import draft_problems
@@ -115,7 +115,10 @@ def _of_begin(target: TargetTable, live: LivePolicy, where: str) -> Iterator[Pro
             where,
         )
         return
-    bounds = first_day(target.chunking, target.chunks_from), first_day(target.chunking, target.chunks_until)
+    try:
+        bounds = first_day(target.chunking, target.chunks_from), first_day(target.chunking, target.chunks_until)
+    except (InputRefused, TypeError):  # one of them is none: said of the chunks
+        return
     if not bounds[0] <= begins <= bounds[1]:
         yield Problem(
             f"begins_on is {begins}, outside of the chunks that the table can have",
