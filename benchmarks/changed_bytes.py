@@ -102,9 +102,8 @@ class Tamperer:
             changed = raw[:place] + other + raw[place + 1 :]
             if not self._write(connection, table, column, rowid, changed):
                 return None
-            here = (
-                int(changed) if (column, table) in {("id", table), ("number", JOURNAL)} and changed.isdigit() else rowid
-            )  # which is the row's own number in SQLite
+            is_number = (column, table) in {("id", table), ("number", JOURNAL)} and changed.strip().isdigit()
+            here = int(changed) if is_number else rowid  # the row's own number in SQLite, blanks around it or not
             (kept,), *_ = connection.execute(
                 f"SELECT CAST({column} AS BLOB) FROM {table} WHERE rowid = ?", (here,)
             ).fetchall()
