@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import date
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import dagster as dg
@@ -318,7 +319,23 @@ def of_three(rows: Any, more: Any, most: Any) -> Any:
     raise NotImplementedError
 
 
+def with_a_third(function: Any) -> Any:
+    """Give a function a third argument, as a product's own decorator might."""
+
+    @wraps(function)
+    def given(*two: Any) -> Any:
+        return function(*two, 3)
+
+    return given
+
+
+@with_a_third
+def injected(rows: Any, more: Any, most: Any) -> Any:
+    raise NotImplementedError
+
+
 LIVE = ba.LivePolicy("1.0.0", 1)
+OWN_GATE = ba.Reconciliation("mine", ba.Level.STATE, "Mine.", lambda context: ba.Finding(True, str(context.tolerances)))
 DAILY_TOLERANCE = partial(ba.change_gate, percent=5.0)
 
 
@@ -368,7 +385,7 @@ DAILY_TOLERANCE = partial(ba.change_gate, percent=5.0)
         ({"live": replace(LIVE, late_after_hours=0)}, "live: late_after_hours is 0"),
         ({"live": replace(LIVE, cron="daily at two")}, "live: cron is 'daily at two': "),
         ({"live": replace(LIVE, cron="0 15 2 * * *")}, "live: cron is '0 15 2 * * *': it does not have 5 fields"),
-        ({"live": replace(LIVE, cron="0 0 31 2 *")}, "live: cron is '0 0 31 2 *': Bad day-of-month"),
+        ({"live": replace(LIVE, cron="0 0 31 2 *")}, "live: cron is '0 0 31 2 *': failed to find next date"),
         ({"live": replace(LIVE, sinks=("run_adit",))}, "live: sinks: names 'run_adit'"),
         ({"live": replace(LIVE, begins_on=date(2021, 1, 1))}, "live: begins_on is 2021-01-01, outside of the chunks"),
         ({"live": replace(LIVE, begins_on=date(2019, 12, 1))}, "live: begins_on is 2019-12-01, outside of the chunks"),
@@ -397,6 +414,8 @@ def test_what_used_to_pass_until_it_was_needed_is_refused_when_it_is_declared(
     "changes",
     [
         {"warm_up_days": lambda references, days=3: days * len(references)},
+        {"versions": {"1.0.0": ba.TransformVersion(injected)}},
+        {"reconciliations": (OWN_GATE, DAILY_TOLERANCE()), "tolerances": {"energy_percent": 1.0}},
         {"measure": max},  # of one that is not written in Python nobody knows what it takes
         {"reconciliations": (DAILY_TOLERANCE(),), "tolerances": {"change_percent": 1.0, "of_my_own": 2.0}},
         {"live": replace(LIVE, cron="*/5 0-6,22 * jan-mar mon-fri", begins_on=date(2020, 12, 1), sinks=("run_audit",))},
@@ -408,15 +427,35 @@ def test_what_is_unusual_and_right_is_taken(changes: dict[str, Any]) -> None:
 
 
 def test_a_schedule_is_one_that_dagster_runs() -> None:
-    fields_of = ("*", "0", "7", "60", "1-5", "*/5", "L", "mon", "1#2", "5-1", "1,2", "a", "0/15", "31")
-    for number, value in enumerate(fields_of * 5):
-        cron = ["0"] * 2 + ["*"] * 3
-        cron[number % 5] = value
-        mine = not said(replace(TARGET, reconciled=ba.ReconciliationPolicy(cron=" ".join(cron))))
+    values = (
+        "*",
+        "0",
+        "7",
+        "60",
+        "1-5",
+        "*/5",
+        "L",
+        "mon",
+        "1#2",
+        "5-1",
+        "1,2",
+        "a",
+        "0/15",
+        "31",
+        "?",
+        "5L",
+        "L5",
+        "fri-mon",
+    )
+    crons = [" ".join(("0", "0", "*", "*", "*")[:at] + (one,) + ("*",) * (4 - at)) for one in values for at in range(5)]
+    for cron in (*crons, "", "@daily", "@Weekly", "@reboot", "0 0 30 2 *", "0 0 30 2 mon", "0 15 2 * * *", "0 r * * *"):
+        found = said(replace(TARGET, reconciled=ba.ReconciliationPolicy(cron=cron)))
         try:
-            dg.ScheduleDefinition(job_name="any", cron_schedule=" ".join(cron))
+            dg.ScheduleDefinition(job_name="any", cron_schedule=cron)
         except dg.DagsterInvalidDefinitionError:
-            assert not mine, cron
+            assert found, cron
+        else:
+            assert found == [], cron
 
 
 def test_every_mistake_is_named_at_once() -> None:
@@ -615,7 +654,6 @@ def test_the_arguments_of_every_declaration_of_every_product_are_named_at_once(f
     for _ in range(2):  # what was imported with a mistake is imported anew
         found = refusal_of("zzz_lacking:PRODUCT", "zzz_raises:PRODUCT")
         assert [(one.what, Path(one.where).name) for one in found] == expected
-        assert not {"zzz_parts", "zzz_lacking"} & sys.modules.keys()
     (folder / "zzz_parts.py").write_text(WRONG_TWICE.replace("LAST", "# "))
     found = [(one.what, Path(one.where).name) for one in refusal_of("zzz_lacking:PRODUCT")]
     assert found == expected[:2] + [
@@ -627,6 +665,55 @@ def test_the_arguments_of_every_declaration_of_every_product_are_named_at_once(f
     (folder / "zzz_lacking.py").write_text("import backfill_assets as ba\nPRODUCT = ba.Product('twice', (), ())\n")
     importlib.invalidate_caches()
     assert [one.name for one in find_products(["zzz_lacking:PRODUCT"])] == ["twice"]
+
+
+@pytest.mark.parametrize(
+    ("module", "refused"),
+    [
+        ("import zzz_parts\nfrom zzz_later import LIVE\n", True),  # what it imported beside stays out of reach, too
+        ("try:\n    import zzz_parts\nexcept TypeError:\n    pass\n", False),  # it knows what to do about it
+    ],
+)
+def test_what_was_declared_wrongly_is_served_by_nobody(folder: Path, module: str, refused: bool) -> None:
+    (folder / "zzz_parts.py").write_text(WRONG_TWICE)
+    (folder / "zzz_later.py").write_text("from zzz_parts import LIVE\n")
+    product = "import backfill_assets as ba\nPRODUCT = ba.Product('mine', (), ())\n"
+    (folder / "zzz_module.py").write_text(module + product)
+    (folder / "zzz_beside.py").write_text("import zzz_later\n" + product)
+    if refused:
+        assert len(refusal_of("zzz_module:PRODUCT")) == 2
+    else:
+        assert len(find_products(["zzz_module:PRODUCT"])) == 1
+    assert len(refusal_of("zzz_beside:PRODUCT")) == 2
+    assert not {"zzz_parts", "zzz_later", "zzz_beside"} & sys.modules.keys()
+
+
+def test_a_module_that_is_named_is_looked_for_and_not_imported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "zzz_ends").mkdir()
+    (folder / "zzz_ends" / "__init__.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.setitem(sys.modules, "zzz_made", ModuleType("zzz_made"))
+    for path in ("zzz_ends.tables:reference_rows", "zzz_made:reference_rows"):
+        assert problems_of([ba.Product("mine", (), (), references=path, loaders={"rows": path})]) == []
+    (problem,) = problems_of([ba.Product("mine", (), (), references="zzz_nowhere.tables:reference_rows")])
+    assert problem.what == "references='zzz_nowhere.tables:reference_rows', and there is no zzz_nowhere"
+
+
+class Unlooked:
+    """What cannot be looked at."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not for you")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[Unlooked()], {"a": Unlooked()}, (Unlooked(),), 10**5000, pl.Series([1, 2])],
+    ids=["list", "dict", "tuple", "number", "series"],
+)
+@pytest.mark.parametrize("field", [one.name for one in fields(TARGET)])
+def test_a_value_that_cannot_even_be_looked_at_is_a_refusal(field: str, value: Any) -> None:
+    said(replace(TARGET, **{field: value}))
+    said(replace(TARGET, live=replace(LIVE, rewind_days=value)))
 
 
 def test_an_argument_of_a_gate_that_is_misspelt_hides_no_other_mistake_of_its_target() -> None:

@@ -659,6 +659,10 @@ def test_a_row_rule_without_a_name_is_refused_where_it_is_declared(name: Any) ->
             "TypeError: it returns Boolean and Boolean",
         ),
         (lambda _: True, "TypeError: it returns bool"),
+        (
+            lambda frame: frame.select(pl.col("amount").map_batches(lambda one: one > one[0], return_dtype=pl.Boolean)),
+            "IndexError",
+        ),
     ],
 )
 def test_a_row_rule_that_cannot_be_answered_is_refused_in_words(answer: Any, said: str) -> None:
@@ -690,6 +694,14 @@ def test_a_rule_of_a_field_that_cannot_be_asked_of_its_type_is_named_with_its_co
             return bool(data.lazyframe.collect()["amount"][0] > 0)
 
         @pandera.dataframe_check
+        def _by_rows(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805 - nor here
+            return pl.DataFrame(data.lazyframe.collect().to_dicts()).lazy().select(pl.col("amount") > 0)
+
+        @pandera.dataframe_check
+        def _ends(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805 - nor here
+            raise SystemExit(str(data))
+
+        @pandera.dataframe_check
         def _all(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
             return data.lazyframe.select(pl.col("amuont").sum() > 0)
 
@@ -699,6 +711,7 @@ def test_a_rule_of_a_field_that_cannot_be_asked_of_its_type_is_named_with_its_co
         "the rule 'amount: greater_than'",
         "the rule 'amount: str_length'",
         "the rule 'city: _long'",
+        "the rule '_ends'",
         "the rule '_all'",
     ]
     assert [*rule_problems(dict(CASE_SLA_DAILY.models))] == []

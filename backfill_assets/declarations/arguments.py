@@ -50,15 +50,13 @@ class WrongArgumentsError(TypeError):
     Attributes:
         reasons: each of them.
         way: the lines that led to the declaration, if the error was collected instead of raised.
-        executing: the modules that were being imported then.
     """
 
     reasons: tuple[str, ...]
     way: StackSummary | None
-    executing: frozenset[str]
 
     def __init__(self, reasons: Sequence[str]) -> None:
-        self.reasons, self.way, self.executing = tuple(reasons), None, frozenset()
+        self.reasons, self.way = tuple(reasons), None
         super().__init__("; ".join(reasons))
 
     def remembered(self) -> Self:
@@ -67,9 +65,6 @@ class WrongArgumentsError(TypeError):
         maker = None if here is None else here.f_back
         frames = [frame for frame, _ in walk_stack(None if maker is None else maker.f_back)]
         self.way = StackSummary.extract((frame, frame.f_lineno) for frame in reversed(frames))
-        self.executing = frozenset(
-            str(frame.f_globals["__name__"]) for frame in frames if frame.f_code.co_name == "<module>"
-        )
         return self
 
 
@@ -80,7 +75,7 @@ _collected: ContextVar[list[WrongArgumentsError] | None] = ContextVar("collected
 def collected() -> Iterator[list[WrongArgumentsError]]:
     """Let declarations with wrong arguments be made all the same within, each unusable, and yield what was wrong with them.
 
-    Whoever asks for this uses nothing that was declared within, if there is anything in the list.
+    For a process that ends afterwards: nothing that was declared within may ever be served.
     """
     found: list[WrongArgumentsError] = []
     token = _collected.set(found)

@@ -7,7 +7,6 @@ The products that ship are found like anybody else's: nothing here imports one b
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -15,8 +14,13 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from backfill_assets.declarations.arguments import collected
-from backfill_assets.declarations.checking.imports import ENDS_THE_PROCESS, import_problems, python_words
+from backfill_assets.declarations.arguments import WrongArgumentsError
+from backfill_assets.declarations.checking.imports import (
+    ENDS_THE_PROCESS,
+    all_wrong_arguments,
+    import_problems,
+    python_words,
+)
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.deliveries import Loader
 from backfill_assets.declarations.products import Products
@@ -182,35 +186,14 @@ def _imported(path: str) -> Product:
     return value
 
 
-def _imported_module(name: str) -> Any:
-    """Import a module of a product.
-
-    Raises:
-        DeclarationRefused: if declarations have arguments that they do not have, or lack some: with those of all of them.
-            What else the import raises may come of that, and is not said.
-    """
-    known = set(sys.modules)
-    with collected() as mistakes:
-        try:
-            module = import_module(name)
-        except (Exception, *ENDS_THE_PROCESS):
-            if not mistakes:
-                raise
-    if not mistakes:
-        return module
-    for one in frozenset().union(*(error.executing for error in mistakes)) - known:
-        sys.modules.pop(one, None)
-    raise DeclarationRefused([problem for error in mistakes for problem in import_problems(error, name)])
-
-
 def _attribute(path: str) -> Any:
     module, _, attribute = path.partition(":")
     if not _PATH.fullmatch(path):
         raise DeclarationRefused(Problem(f"{path!r} is no path", "a path is module:ATTRIBUTE", "correct the path"))
     try:
-        value = _imported_module(module)
-    except DeclarationRefused:
-        raise
+        value: Any = import_module(module)
+    except WrongArgumentsError as error:
+        raise DeclarationRefused(all_wrong_arguments(module) or import_problems(error, module)) from error
     except (Exception, *ENDS_THE_PROCESS) as error:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise DeclarationRefused(

@@ -19,7 +19,7 @@ def is_built_in(check: pa.Check) -> bool:
     return isinstance(check._check_fn, Dispatcher)  # noqa: SLF001
 
 
-def answers_of(check: pa.Check, frame: pl.LazyFrame) -> pl.LazyFrame:
-    """Return what a check of a whole frame answers for one, not collected."""
-    answers: pl.LazyFrame = check._check_fn(pa.PolarsData(frame, "*"))  # noqa: SLF001
+def answers_of(check: pa.Check, frame: pl.LazyFrame, column: str = "*") -> pl.LazyFrame:
+    """Return what a check of a whole frame, or of one of its columns, answers for one, not collected."""
+    answers: pl.LazyFrame = check._check_fn(pa.PolarsData(frame, column))  # noqa: SLF001
     return answers

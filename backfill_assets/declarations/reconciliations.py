@@ -248,9 +248,9 @@ def state_level(
         relative=relative,
         entities=entities,
     )
-    needs = replace(
-        Needs() if entities is None else entities.needs, tolerances=() if tolerance is None else (tolerance,)
-    )
+    needs = Needs() if entities is None else entities.needs
+    if tolerance is not None:
+        needs = replace(needs, tolerances=(tolerance,))
     return Reconciliation(name, Level.STATE, description, check, needs=needs)
 
 

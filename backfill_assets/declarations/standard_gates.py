@@ -199,7 +199,7 @@ def record_gate(
         wrong=(Wrong("missing", "missing"), Wrong("extra", "extra")),
         expected=("in_source",),
         found=("there",),
-        needs=Needs(source=key, target=key, zone=zone),
+        needs=Needs(source=key, target=key, zone=zone, tolerances=()),
     )
     said = "Each {} of the source's rows of the range is there, and no other is."
     gate = record_level(name, said.format(", ".join(key)), entities)
@@ -236,7 +236,7 @@ def duplicate_gate(
         wrong=(Wrong("twice", "the source has it more than once"),),
         expected=("expected",),
         found=("found",),
-        needs=Needs(source=columns, zone=zone),
+        needs=Needs(source=columns, zone=zone, tolerances=()),
     )
     gate = record_level(
         name,

@@ -189,13 +189,13 @@ class Needs:
         source: columns of the source's rows.
         target: columns of the staged rows: of the target's outline where it declares one.
         zone: a time zone.
-        tolerances: names of tolerances.
+        tolerances: names of tolerances; None where it does not say which.
     """
 
     source: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
     zone: str = "UTC"
-    tolerances: tuple[str, ...] = ()
+    tolerances: tuple[str, ...] | None = None
 
 
 @said_at_once

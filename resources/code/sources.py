@@ -66,6 +66,15 @@ class Sources:
         return f"{others[0]} {version(others[0])}" if others else None
 
 
+def is_there(module: str) -> bool:
+    """Return whether the top-level package of a module is found, or was imported; nothing is imported for this."""
+    top = module.partition(".")[0]
+    try:
+        return top in sys.modules or find_spec(top) is not None
+    except ValueError:
+        return False
+
+
 def is_code(name: str) -> bool:
     """Return whether a file of a product counts as its code, by its name or path."""
     return Path(name).suffix in _SUFFIXES
@@ -74,7 +83,7 @@ def is_code(name: str) -> bool:
 def _roots(package: str) -> Iterator[Path]:
     try:
         spec = find_spec(package)
-    except Exception:  # noqa: BLE001 - `__main__`, what only its author's script knows, or a package above it that raises
+    except (Exception, SystemExit, GeneratorExit):  # noqa: BLE001 - only its author's script knows it, or a package raises
         spec = None
     if spec is not None and spec.submodule_search_locations is not None:
         yield from (Path(folder).resolve() for folder in spec.submodule_search_locations)

@@ -64,8 +64,8 @@ def _functions(target: TargetTable) -> dict[str, _Function]:
 def _cannot_take(function: Any, count: int) -> str | None:
     """Return why a function cannot be called with so many arguments by place; None if it can, or if it does not say."""
     try:
-        taken = signature(function)
-    except (TypeError, ValueError):  # of some of those that are not written in Python nobody knows
+        taken = signature(function, follow_wrapped=False)  # a decorator may give what it wraps more, or less
+    except Exception:  # noqa: BLE001 - of some of those that are not written in Python nobody knows; one may raise anything
         return None
     try:
         taken.bind(*range(count))

@@ -126,9 +126,11 @@ def _of_asked_gates(target: TargetTable, known: Sequence[str]) -> Iterator[Probl
 def _of_tolerances(target: TargetTable) -> Iterator[Problem]:
     """Say which of a target's tolerances is probably meant for one that its gates look for, under another name.
 
-    A gate may look for one without saying so: of a name that is like none of theirs nothing is said.
+    Where one of the gates does not say which tolerances it looks for, nothing is said.
     """
-    wanted = {name for gate in target.reconciliations for name in (*gate.tolerances, *gate.needs.tolerances)}
+    if any(gate.needs.tolerances is None for gate in target.reconciliations):
+        return
+    wanted = {name for gate in target.reconciliations for name in (*gate.tolerances, *(gate.needs.tolerances or ()))}
     for name in target.tolerances:
         if name not in wanted and (meant := did_you_mean(name, wanted - target.tolerances.keys())):
             yield Problem(
@@ -163,7 +165,7 @@ def of_needs(
             "for example Europe/Rome, UTC or +02:00",
             f"{target.name}: {field}",
         )
-    for name in needs.tolerances:
+    for name in needs.tolerances or ():
         if name not in target.all_tolerances:
             yield Problem(
                 f"{name!r} is no tolerance" + did_you_mean(name, target.all_tolerances),

@@ -6,14 +6,19 @@ other modules' to say; how products are found is `declarations.finding`'s.
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
 import sys
+import tempfile
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
 
-from backfill_assets.declarations.arguments import WrongArgumentsError
+from backfill_assets.declarations.arguments import WrongArgumentsError, collected
 from backfill_assets.declarations.checking.names import did_you_mean
 from backfill_assets.declarations.places import ROOT, is_core
 from manifests.errors import Problem
@@ -21,6 +26,8 @@ from manifests.text import words_of
 
 ENDS_THE_PROCESS = (SystemExit, GeneratorExit)
 """What ends a process without a word, and no person has asked for: a module that raises it is refused like any other."""
+_SECONDS = 60
+"""How long the modules may take to be imported once more."""
 _IMPORTING = Path(import_module.__code__.co_filename)
 """Where Python's own function imports a product: the lines of the product come after it."""
 _NOT_IN_MODULE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
@@ -42,6 +49,46 @@ def import_problems(error: BaseException, module: str) -> list[Problem]:
         f"the whole traceback: `python -c 'import {module}'`"
     )
     return [Problem(one, rule, fix, _line_of(error)) for one in said]
+
+
+def all_wrong_arguments(module: str) -> list[Problem]:
+    """Return every argument that declarations of a product's modules do not have, or lack, where Python stops at the first.
+
+    They are imported once more for this, in a process of their own: nothing that was declared wrongly is left in this one.
+    Nothing where that process does not find them again: a module that no file has, or one that is imported with luck.
+    """
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as answer:
+        try:
+            subprocess.run(
+                [
+                    sys.executable,
+                    "-c",
+                    f"from {__name__} import tell_wrong_arguments as tell; tell()",
+                    module,
+                    answer.name,
+                ],
+                input=json.dumps(sys.path),
+                text=True,
+                check=True,
+                capture_output=True,
+                timeout=_SECONDS,
+            )
+            return [Problem(*one) for one in json.load(answer)]
+        except (subprocess.SubprocessError, OSError, ValueError):
+            return []
+
+
+def tell_wrong_arguments() -> None:
+    """Write what `all_wrong_arguments` asks for: the module and the file are the process's arguments, its path is handed in."""
+    module, answer = sys.argv[1:]
+    sys.path[:] = json.load(sys.stdin)
+    with collected() as mistakes, suppress(BaseException):  # what else is raised may come of a wrong declaration
+        import_module(module)
+    problems = [problem for error in mistakes for problem in import_problems(error, module)]
+    Path(answer).write_text(
+        json.dumps([(one.what, one.rule, one.fix, one.where) for one in problems]), encoding="utf-8"
+    )
+    os._exit(0)  # whatever threads the module has started
 
 
 def python_words(error: BaseException) -> str:

@@ -11,6 +11,9 @@ from typing import Any
 
 from manifests.errors import Problem
 
+_COMPARED = 200
+"""Characters of a name that it is compared by: comparing takes the square of them."""
+
 
 def texts(value: Any) -> tuple[Any, ...]:
     """Return the names of a field that has several; none of one that is a single text: `_single_texts` says so."""
@@ -29,5 +32,5 @@ def no_tuple(where: str, what: str, value: str) -> Problem:
 
 def did_you_mean(name: Any, names: Iterable[str]) -> str:
     """Return the name that was probably meant, to go on with in a message; nothing where none is close."""
-    close = get_close_matches(str(name), list(names), n=1)
+    close = get_close_matches(str(name)[:_COMPARED], list(names), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

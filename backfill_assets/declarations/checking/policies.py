@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from cronsim import CronSim, CronSimError
+from croniter import CroniterError, croniter
 
 from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
 from manifests.chunks import aligned, first_day
@@ -19,8 +19,6 @@ from manifests.model import Mode, PublishMode
 from manifests.text import NAME_RULE, not_a_name
 from resources.sink_policy import draft_problems
 
-_BY_NAME = frozenset({"@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually"})
-"""Schedules that Dagster knows by a name."""
 _FIELDS = 5
 _SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -61,15 +59,16 @@ def _of_names(policy: LivePolicy | ReconciliationPolicy, where: str) -> Iterator
 
 def _of_cron(policy: LivePolicy | ReconciliationPolicy, where: str) -> Iterator[Problem]:
     """Say that a schedule is none that Dagster runs, or never comes."""
-    if policy.cron in _BY_NAME:
-        return
-    why = "" if len(policy.cron.split()) == _FIELDS else f"it does not have {_FIELDS} fields"
+    why = ""
     try:
-        next(CronSim(policy.cron, _SOME_DAY))
-    except CronSimError as error:
-        why = why or str(error)
-    except StopIteration:
-        why = why or "there is no such day"
+        if len(croniter.expand(policy.cron)[0]) != _FIELDS:
+            why = f"it does not have {_FIELDS} fields"
+        croniter(policy.cron, _SOME_DAY).get_next(datetime)
+        parts = policy.cron.split()
+        if len(parts) == _FIELDS:  # Dagster wants the day of the month to come, whatever the day of the week
+            croniter(" ".join((*parts[:-1], "*")), _SOME_DAY).get_next(datetime)
+    except (CroniterError, ValueError) as error:
+        why = str(error) or "there is no such day"
     if why:
         rule = "it is a time in cron's five fields, in UTC: minute, hour, day of the month, month, day of the week"
         yield Problem(

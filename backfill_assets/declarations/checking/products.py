@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns
@@ -19,7 +19,7 @@ from backfill_assets.declarations.checking.targets import of_target
 from backfill_assets.declarations.quarantine import with_quarantines
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import Problem
-from resources.code.sources import Sources
+from resources.code.sources import is_there
 
 
 def problems_of(declared: Sequence[Product]) -> list[Problem]:
@@ -27,9 +27,9 @@ def problems_of(declared: Sequence[Product]) -> list[Problem]:
 
     Of a product with a field that holds something else than it is declared to hold, nothing but that is said.
     """
-    wrong = [list(wrong_fields(product)) for product in declared]
+    wrong = [list(_in_words("a product", wrong_fields(product))) for product in declared]
     usable = [product for product, problems in zip(declared, wrong, strict=True) if not problems]
-    return [*chain.from_iterable(wrong), *_problems(usable)]
+    return [*chain.from_iterable(wrong), *_in_words("the products", _problems(usable))]
 
 
 def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
@@ -53,9 +53,9 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
                     "write the full name of the module, a colon and the name",
                     f"product {product.name}",
                 )
-            elif not Sources("", (path.partition(":")[0],)).roots:
+            elif not is_there(path.partition(":")[0]):
                 yield Problem(
-                    f"{name}={path!r}, and there is no module {path.partition(':')[0]}",
+                    f"{name}={path!r}, and there is no {path.partition(':')[0].partition('.')[0]}",
                     "it is imported when it is needed, and its code counts as the product's",
                     "correct the name of the module, or install the distribution that has it",
                     f"product {product.name}",
@@ -71,15 +71,21 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
         for own in product.inputs:
             yield from _in_words(own.name, of_input(own, columns))
         for target in product.targets:
-            yield from not_gates(target)
-            yield from _in_words(target.name, of_target(with_gates(target), columns, references))
+            yield from _in_words(target.name, _of_target(target, columns, references))
+
+
+def _of_target(
+    target: TargetTable, columns: Mapping[str, ColumnTypes | None], references: set[str]
+) -> Iterator[Problem]:
+    yield from not_gates(target)
+    yield from of_target(with_gates(target), columns, references)
 
 
 def _in_words(table: str, problems: Iterator[Problem]) -> Iterator[Problem]:
     """Yield problems; where looking for them fails on a value of a form that nobody expects, say that as the last of them."""
     try:
         yield from problems
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - a value may raise anything when it is looked at
         yield Problem(
             f"a value in its declaration is of another form than it is declared to have: {python_words(error)}",
             "each value has the type that the documentation gives it",

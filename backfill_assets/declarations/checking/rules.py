@@ -7,10 +7,14 @@ declarations are imported, since Spark's workers are forked from processes that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
 
 import pandera.polars as pa
 import polars as pl
 
+from backfill_assets.declarations.checking.imports import ENDS_THE_PROCESS
 from backfill_assets.declarations.pandera_private import answers_of, is_built_in
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.schema import dtypes, is_row_rule
@@ -24,6 +28,7 @@ _OF_TYPES = (
     pl.exceptions.SchemaError,
 )
 """What Polars raises of names and types, whatever rows there are."""
+_SOME_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def rule_problems(models: Mapping[str, type[pa.DataFrameModel]]) -> Iterator[Problem]:
@@ -60,40 +65,76 @@ def false_row_rules(model: type[pa.DataFrameModel]) -> list[str]:
     ]
 
 
-def _unanswerable(model: type[pa.DataFrameModel]) -> dict[str, Exception]:
+def _unanswerable(model: type[pa.DataFrameModel]) -> dict[str, BaseException]:
     """Return by name the rules that no frame of a model's columns could be held against, each with what it raised.
 
-    They are asked of a frame without rows. A rule of a product's own that raises without rows may have an answer for some:
-    of those only what Polars says of names and types counts. A `row_rule` has no other answer than a Boolean a row.
+    They are asked of a frame without rows. A rule of a product's own may need rows to make its answer: of those only what
+    Polars says of names and types in the answer counts. A `row_rule` has no other answer than a Boolean a row.
     """
     schema, none = model.to_schema(), pl.LazyFrame(schema=dtypes(model))
-    found: dict[str, Exception] = {}
-    for name, column in schema.columns.items():
-        for check in column.checks:
-            try:
-                check(none, name)
-            except Exception as error:  # noqa: BLE001 - a product's own function raises what it likes
-                if is_built_in(check) or isinstance(error, _OF_TYPES):
-                    found[f"{name}: {check.name}"] = error
-    for check in schema.checks:
+    asked = [
+        (f"{name}: {check.name}", check, name) for name, column in schema.columns.items() for check in column.checks
+    ]
+    asked += [(str(check.name), check, "*") for check in schema.checks]
+    found: dict[str, BaseException] = {}
+    for rule, check, column in asked:
+        ask = _ask_row_rule if is_row_rule(check) else _ask_built_in if is_built_in(check) else _ask_own
         try:
-            _ask_whole(check, none)
-        except Exception as error:  # noqa: BLE001 - as above
-            if is_row_rule(check) or isinstance(error, _OF_TYPES):
-                found[str(check.name)] = error
+            ask(check, none, column)
+        except (Exception, *ENDS_THE_PROCESS) as error:  # noqa: BLE001 - a product's own function raises what it likes
+            found[rule] = error
     return found
 
 
-def _ask_whole(check: pa.Check, none: pl.LazyFrame) -> None:
-    """Ask a rule of a whole frame.
+def _ask_built_in(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
+    check(none, column)
+
+
+def _ask_row_rule(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
+    """Ask a rule of rows.
 
     Raises:
-        TypeError: if it is a `row_rule` and answers with something else than a Boolean a row.
+        TypeError: if it answers with something else than a Boolean a row.
     """
-    if not is_row_rule(check):
-        check(none)
-        return
-    answers = answers_of(check, none)
-    kinds = answers.collect_schema().dtypes() if isinstance(answers, pl.LazyFrame) else [type(answers).__name__]
+    answers = answers_of(check, none, column)
+    kinds = answers.collect().dtypes if isinstance(answers, pl.LazyFrame) else [type(answers).__name__]
     if kinds != [pl.Boolean]:
         raise TypeError(f"it returns {' and '.join(map(str, kinds))}")
+
+
+def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
+    """Ask a rule of a product's own, of no row and of one: it may make a frame of its own out of the rows.
+
+    Raises:
+        pl.exceptions.PolarsError: if it is one of names or types, both times.
+    """
+    for frame in (none, _one_row(none.collect_schema())):
+        try:
+            answers = answers_of(check, frame, column)
+        except Exception:  # noqa: BLE001 - it may have an answer for other rows
+            return
+        if check.element_wise or not isinstance(answers, pl.LazyFrame):
+            return
+        try:
+            answers.collect()
+        except _OF_TYPES as error:
+            last = error
+        except Exception:  # noqa: BLE001 - as above
+            return
+        else:
+            return
+    raise last
+
+
+def _one_row(kinds: pl.Schema) -> pl.LazyFrame:
+    """Return a row with a value in each column."""
+    values: dict[Any, Any] = {
+        pl.String: "x",
+        pl.Boolean: True,
+        pl.Date: _SOME_TIME.date(),
+        pl.Datetime: _SOME_TIME,
+        pl.Decimal: Decimal(1),
+        pl.List: [],
+    }
+    row = {name: [values.get(kind.base_type(), 1)] for name, kind in kinds.items()}
+    return pl.LazyFrame(row, schema=kinds, strict=False)

@@ -86,7 +86,7 @@ def _are_by_name(value: Any) -> bool:
 
 
 def _is_chunking(value: Any) -> bool:
-    return any(value == one for one in Chunking)
+    return isinstance(value, str) and value in {str(one) for one in Chunking}
 
 
 def _is_count(value: Any) -> bool:
