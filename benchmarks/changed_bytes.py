@@ -102,11 +102,13 @@ class Tamperer:
             changed = raw[:place] + other + raw[place + 1 :]
             if not self._write(connection, table, column, rowid, changed):
                 return None
-            is_number = (column, table) in {("id", table), ("number", JOURNAL)} and changed.strip().isdigit()
-            here = int(changed) if is_number else rowid  # the row's own number in SQLite, blanks around it or not
-            (kept,), *_ = connection.execute(
-                f"SELECT CAST({column} AS BLOB) FROM {table} WHERE rowid = ?", (here,)
-            ).fetchall()
+            cell = f"SELECT CAST({column} AS BLOB) FROM {table} WHERE rowid = ?"
+            here = rowid
+            if not (
+                kept := connection.execute(cell, (here,)).fetchone()
+            ):  # a column that is SQLite's own number of the row
+                here = int(changed)
+                kept = connection.execute(cell, (here,)).fetchone()
 
         def undo() -> None:
             with closing(sqlite3.connect(self.database)) as again:
@@ -114,7 +116,7 @@ class Tamperer:
                 again.execute(f"UPDATE {table} SET {column} = CAST(? AS {cast}) WHERE rowid = ?", (raw, here))
                 again.commit()
 
-        if kept == raw:  # another way to write the same number: the database has kept nothing of it
+        if kept[0] == raw:  # another way to write the same number: the database has kept nothing of it
             undo()
             return None
         where = f"{table}.{column} of {run}, row {rowid}, byte {place}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -69,7 +70,7 @@ def all_wrong_arguments(module: str) -> list[Problem]:
                 ],
                 input=json.dumps(sys.path),
                 text=True,
-                check=True,
+                check=False,
                 capture_output=True,
                 timeout=_SECONDS,
             )
@@ -88,7 +89,7 @@ def tell_wrong_arguments() -> None:
     Path(answer).write_text(
         json.dumps([(one.what, one.rule, one.fix, one.where) for one in problems]), encoding="utf-8"
     )
-    os._exit(0)  # whatever threads the module has started
+    os.kill(os.getpid(), signal.SIGKILL)  # whatever threads the modules have started
 
 
 def python_words(error: BaseException) -> str:
