@@ -91,6 +91,10 @@ SnapshotId = Annotated[
 ]
 
 
+MOST_DAYS = 36_500
+"""Days that anything may go back by: a hundred years."""
+
+
 def whole_number(least: int, most: int, meant: str) -> Any:
     """Return the declaration of a whole number between two bounds, with what it means."""
     words = f"{meant}: a whole number from {least:,} to {most:,}, without quotes"

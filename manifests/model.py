@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from manifests.canonical import canonical_json, sha256_of
-from manifests.fields import Day, Name, Part, SnapshotId, TableName, Version, whole_number
+from manifests.fields import MOST_DAYS, Day, Name, Part, SnapshotId, TableName, Version, whole_number
 
 RUN_ID_RULE = (
     "3 to 64 characters of a-z, 0-9, '-', '_' and '.', beginning and ending with a letter or digit, "
@@ -308,7 +308,7 @@ class Sample(Part):
 class WarmUp(Part):
     """How many days before the publish range are read as well."""
 
-    days: Annotated[int, whole_number(0, 36_500, "how many days before the publish range are read as well")]
+    days: Annotated[int, whole_number(0, MOST_DAYS, "how many days before the publish range are read as well")]
 
 
 class Safety(Part):

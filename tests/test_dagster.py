@@ -15,8 +15,8 @@ from worlds import World, make_world
 
 from backfill_assets.cli.launching import execute
 from backfill_assets.coordination import DecisionsFirst
+from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.defs.build import build_definitions
-from backfill_assets.defs.checks import CHUNK_GATE
 from backfill_assets.defs.decision_jobs import DECISION_JOBS, stop_run
 from backfill_assets.defs.inputs import observations
 from backfill_assets.defs.launch import report_inputs, run_chunks, run_publication

@@ -13,7 +13,7 @@ from datetime import date
 from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import dagster as dg
 import pandera.polars as pa
@@ -87,6 +87,15 @@ class Inexact(ba.Published):
     share: pl.Float64
     parts: pl.List(pl.Int64)  # type: ignore[valid-type]
     small: pl.Int8
+
+
+class Swapped(ba.Published):
+    """A row with decimals that there are not."""
+
+    meter_id: str
+    day: pl.Date
+    price: Annotated[pl.Decimal, 2, 12]
+    total: Annotated[pl.Decimal, 50, 2]
 
 
 class Alone(pa.DataFrameModel):
@@ -382,6 +391,16 @@ DAILY_TOLERANCE = partial(ba.change_gate, percent=5.0)
         ({"live": replace(LIVE, gates="every")}, "live: gates is the text 'every'"),  # type: ignore[arg-type]
         ({"live": replace(LIVE, rewind_days="1")}, "live: rewind_days is '1'"),  # type: ignore[arg-type]
         ({"live": replace(LIVE, begins_on="2024-04-01")}, "live: begins_on is '2024-04-01'"),  # type: ignore[arg-type]
+        ({"live": replace(LIVE, rewind_days=10**7)}, "live: rewind_days is 10000000"),
+        (
+            {"versions": {"1.0.0": ba.TransformVersion(meter_daily, clustered="no")}},  # type: ignore[arg-type]
+            "versions: clustered of version '1.0.0' is 'no'",
+        ),
+        ({"reconciliations": (replace(OWN_GATE, level="STATE"),)}, "gate mine: level is 'STATE'"),  # type: ignore[type-var]
+        (
+            {"reconciliations": (replace(OWN_GATE, name="chunk_rules"),)},
+            "reconciliations: gate chunk_rules is declared 2 times",
+        ),
         ({"live": replace(LIVE, late_after_hours=0)}, "live: late_after_hours is 0"),
         ({"live": replace(LIVE, cron="daily at two")}, "live: cron is 'daily at two': "),
         ({"live": replace(LIVE, cron="0 15 2 * * *")}, "live: cron is '0 15 2 * * *': it does not have 5 fields"),
@@ -549,6 +568,13 @@ def test_types_without_an_encoding_are_named_column_by_column() -> None:
         "silver.daily: model: column share: Float64",
         "silver.daily: model: column parts: List(Int64)",
         "silver.daily: model: column small: Int8",
+    ]
+
+
+def test_a_decimal_has_digits_before_the_point_and_no_more_than_there_is_place_for() -> None:
+    assert [one.partition("; ")[2] for one in said(replace(TARGET, model=Swapped)) if "decimal" in one] == [
+        "not 2 and 12",
+        "not 50 and 2",
     ]
 
 

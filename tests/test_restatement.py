@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from worlds import END, SPARK, START, TARGET, World, declare, generated, real_world, with_version
 
 from backfill_assets.declarations.schema import row_rule
-from backfill_assets.gates.judging import CHUNK_GATE
+from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, reference, transforms

@@ -40,6 +40,7 @@ def raising(_: Any) -> int:
         (by_name, "it raised KeyError: 'reference.meters' (test_warm_up.py, line 30)"),
         (raising, "it raised ValueError: no meter is read that often (test_warm_up.py, line 34)"),
         (lambda _: -1, "it returned -1"),
+        (lambda _: 10**9, "it returned 1000000000"),
         (lambda _: 2.5, "it returned 2.5"),
         (lambda _: None, "it returned None"),
         (lambda _: True, "it returned True"),
@@ -54,5 +55,5 @@ def test_a_warm_up_that_cannot_be_used_refuses_the_plan(
         plan_run(platform, small_table.manifest("warm", "REPLACE_PARTITIONS", small_table.SCOPE))
     (problem,) = refused.value.problems
     assert (problem.where, problem.what) == ("silver.readings: warm_up_days", said)
-    assert "returns whole days, 0 or more" in problem.rule
+    assert "returns whole days, 0 to 36500" in problem.rule
     assert problem.fix == "correct the function; the references are none"

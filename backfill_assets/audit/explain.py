@@ -20,8 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import BooleanType, DateType, DecimalType, IntegerType, LongType, TimestamptzType
 
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, iceberg_schema
-from backfill_assets.declarations.target import TargetTable
-from backfill_assets.gates.judging import CHUNK_GATE
+from backfill_assets.declarations.target import CHUNK_GATE, TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.staging.rows import read_window
 from backfill_assets.worker.violations import shown_row

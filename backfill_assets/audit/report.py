@@ -22,13 +22,13 @@ from backfill_assets.audit.report_changes import DONE_BY, changes_by_chunk, seal
 from backfill_assets.audit.report_charts import charts_of
 from backfill_assets.audit.report_measures import slices_of, totals_of
 from backfill_assets.audit.report_values import cell, figure, instant, number, percent, prose, signed
+from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.evidence.bundle_contents import accepted_before
 from backfill_assets.evidence.bundles import bundle_in_use
 from backfill_assets.evidence.links import of_no_form
 from backfill_assets.evidence.record_damage import damaged_files, unharmed_rows
 from backfill_assets.evidence.records import Record, last_diff, records_of
 from backfill_assets.evidence.refusals import in_words, refused
-from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.publication.modes import strategy_in
 from manifests.canonical import completed, plain, sha256_of

@@ -17,8 +17,8 @@ from backfill_assets import decisions
 from backfill_assets.cli import console
 from backfill_assets.cli.base import EXIT_FAILED
 from backfill_assets.cli.launching import execute
+from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, report_inputs
-from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.installation import Platform, open_platform
 from backfill_assets.operations.initialise import initialise

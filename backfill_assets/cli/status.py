@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
     """Show one run: its state and why, its chunks, its gates, and what it waits for."""
     from backfill_assets.cli import console
-    from backfill_assets.gates.judging import CHUNK_GATE
+    from backfill_assets.declarations.target import CHUNK_GATE
     from backfill_assets.review import wording
     from resources.ledger import launches
 

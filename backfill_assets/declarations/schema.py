@@ -42,6 +42,7 @@ TABLE_PROPERTIES = {
 }
 """Of every table that is made here."""
 
+_MOST_DIGITS = 38
 _OF_ONE_ROW = "of one row"
 
 
@@ -134,7 +135,13 @@ def iceberg_type(name: str, dtype: pl.DataType, nested_id: int) -> Any:
         inner = iceberg_type(name, dtype.inner, nested_id)  # type: ignore[arg-type]
         return ListType(element_id=nested_id, element_type=inner, element_required=False)
     if isinstance(dtype, pl.Decimal):
-        return DecimalType(dtype.precision or 38, dtype.scale)
+        precision = _MOST_DIGITS if dtype.precision is None else dtype.precision
+        if not 0 < precision <= _MOST_DIGITS or dtype.scale > precision:
+            raise TypeError(
+                f"column {name}: a decimal has 1 to {_MOST_DIGITS} digits, and after the point no more than these; "
+                f"not {precision} and {dtype.scale}"
+            )
+        return DecimalType(precision, dtype.scale)
     if isinstance(dtype, pl.Datetime):
         if (dtype.time_unit, dtype.time_zone) != ("us", "UTC"):
             raise TypeError(f"column {name}: instants are Datetime('us', 'UTC'), not {dtype}")

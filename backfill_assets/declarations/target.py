@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+CHUNK_GATE = "chunk_rules"
+"""The gate that every chunk must pass: the target's pandera model on its staged files."""
 ALL_CHUNKS_GATE = "all_chunks_staged"
 """Run-level gate that every target has: each planned chunk is staged and has passed its own gate."""
 EXPECTED_ROWS_GATE = "rows_within_expected"

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 from dagster import AssetCheckExecutionContext
 
-from backfill_assets.declarations.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, TargetTable
+from backfill_assets.declarations.target import ALL_CHUNKS_GATE, CHUNK_GATE, EXPECTED_ROWS_GATE, TargetTable
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import AssetCheckEvaluationTargetMaterializationData
 from backfill_assets.defs.event_storage import stored_together
@@ -28,7 +28,6 @@ from backfill_assets.defs.staging import (
 )
 from backfill_assets.execution import Execution
 from backfill_assets.gates.exception_words import worded
-from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.review.markdown import block, code, escaped, table
 from backfill_assets.staging.progress import Progress

@@ -20,6 +20,7 @@ from backfill_assets import faults
 from backfill_assets.declarations.reconciliations import SLICES
 from backfill_assets.declarations.target import (
     ALL_CHUNKS_GATE,
+    CHUNK_GATE,
     EXPECTED_ROWS_GATE,
     ChunkRows,
     Finding,
@@ -64,8 +65,6 @@ from resources.ledger.facade import (
 )
 
 _log = logging.getLogger(__name__)
-CHUNK_GATE = "chunk_rules"
-"""The gate that every chunk must pass: the target's pandera model on its staged files."""
 
 
 def gate_spec(target: TargetTable, plan: Plan) -> GateSpec:

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 
-from backfill_assets.gates.judging import CHUNK_GATE
+from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.installation import Platform
 from manifests.lifecycle import AttemptState, RunState
 from manifests.plan import Plan

@@ -15,6 +15,7 @@ from typing import Any
 from backfill_assets.declarations.target import TargetTable
 from manifests.errors import PlanRefused, Problem, Refused
 from manifests.facts import TargetContract
+from manifests.fields import MOST_DAYS
 from manifests.text import words_of
 
 _HERE = Path(__file__).parent
@@ -40,7 +41,7 @@ def contract_of(
         PlanRefused: if what the product has for the warm-up raises, or returns no number of days.
     """
     where = f"{target.name}: warm_up_days"
-    rule = "it is a function of the rows of the pinned references, by table name, and returns whole days, 0 or more"
+    rule = f"it is a function of the rows of the pinned references, by table name, and returns whole days, 0 to {MOST_DAYS}"
     shown = f"the references are {', '.join(rows) or 'none'}"
     try:
         contract = target.contract(rows)
@@ -58,6 +59,6 @@ def contract_of(
         what = f"it raised {type(error).__name__}: {words_of(error).strip().partition(chr(10))[0][:300]}{meant}{at}"
         raise PlanRefused(Problem(what, rule, f"correct the function; {shown}", where)) from error
     days = contract.warm_up_days
-    if not isinstance(days, int) or isinstance(days, bool) or days < 0:
+    if not isinstance(days, int) or isinstance(days, bool) or not 0 <= days <= MOST_DAYS:
         raise PlanRefused(Problem(f"it returned {days!r}", rule, f"correct the function; {shown}", where))
     return contract

@@ -450,7 +450,8 @@ def _reference_states(platform: Platform, target: TargetTable, manifest: RunMani
         record = platform.ledger.run(run_id)
         if _touches(record.manifest, scope):
             for pin in record.plan.references:
-                recorded[pin.table].add(pin.snapshot_id)
+                if pin.table in recorded:  # of a table that the target reads no more nothing is asked
+                    recorded[pin.table].add(pin.snapshot_id)
     return {table: platform.lakehouse.reference_state(table, frozenset(recorded[table])) for table in target.references}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from backfill_assets.gates.judging import CHUNK_GATE
+from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.publication.change import Change

@@ -8,9 +8,8 @@ is asked for is in `reconciliation.manifest`, what is judged in `reconciliation.
 from __future__ import annotations
 
 from backfill_assets import faults
-from backfill_assets.declarations.target import TargetTable
+from backfill_assets.declarations.target import CHUNK_GATE, TargetTable
 from backfill_assets.execution import Execution, Handler
-from backfill_assets.gates.judging import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.reconciliation.published_chunks import published_chunks, read_chunks
 from backfill_assets.reconciliation.verdicts import verdicts_of

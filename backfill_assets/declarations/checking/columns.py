@@ -95,6 +95,8 @@ def in_iceberg(name: str, kind: pl.DataType) -> None:
 
 def in_digest(name: str, kind: pl.DataType) -> None:
     """Require that a column has a type in Iceberg, and an encoding in the row digest."""
+    if isinstance(kind, pl.Decimal):
+        iceberg_type(name, kind, 0)  # says of its digits what is wrong with them
     canonical_type(name, kind)
     iceberg_type(name, kind, 0)
 

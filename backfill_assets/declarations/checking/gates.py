@@ -19,8 +19,10 @@ from backfill_assets.declarations.checking.names import did_you_mean, no_tuple, 
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     ALL_CHUNKS_GATE,
+    CHUNK_GATE,
     EXPECTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
+    Level,
     Reconciliation,
     TargetTable,
 )
@@ -67,6 +69,9 @@ def _of_gate(target: TargetTable, gate: Reconciliation) -> Iterator[Problem]:
     if not (isinstance(gate.name, str) and re.fullmatch(NAME, gate.name)):
         rule = "a gate has a name of letters, digits and _"
         yield Problem(f"name is {gate.name!r}", rule, "for example totals_agree", where)
+    if not isinstance(gate.level, Level):
+        levels = ", ".join(f"Level.{one.name}" for one in Level)
+        yield Problem(f"level is {gate.level!r}", f"it is one of {levels}", "for example ba.Level.STATE", where)
     yield from (replace(one, where=where) for one in gate.mistakes)
     yield from _not_amounts(gate.tolerances, where)
     if type(gate.exceptions_limit) is not int or gate.exceptions_limit < 0:
@@ -84,7 +89,7 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
     yield from _of_tolerances(target)
     own = [item.name for item in target.reconciliations if isinstance(item.name, str)]
     known = [ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *own]
-    for name, times in Counter([*known, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, OLD_DATA_GATE]).items():
+    for name, times in Counter([*known, CHUNK_GATE, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, OLD_DATA_GATE]).items():
         if times > 1:
             yield Problem(
                 f"gate {name} is declared {times} times",

@@ -21,6 +21,7 @@ from backfill_assets.declarations.target import (
 )
 from manifests.chunks import Chunking
 from manifests.errors import Problem
+from manifests.fields import MOST_DAYS
 from manifests.model import PublishMode
 
 _Kind = tuple[str, Callable[[Any], bool], str]
@@ -101,12 +102,12 @@ def _is_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: value is None or isinstance(value, kind)
 
 
-def _is_whole(value: Any) -> bool:
-    return type(value) is int and value >= 0
+def _are_days(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_DAYS
 
 
-def _is_count_or_nothing(value: Any) -> bool:
-    return value is None or _is_count(value)
+def _are_days_or_nothing(value: Any) -> bool:
+    return value is None or (_are_days(value) and value > 0)
 
 
 def _are_texts_or_nothing(value: Any) -> bool:
@@ -147,8 +148,8 @@ _KINDS_OF_PARTS: tuple[_Kind, ...] = (
     _MODEL,
     ("gates", _are_texts_or_nothing, "a tuple of texts, or None"),
     ("tolerances", _is_by_name, "a mapping by name"),
-    ("rewind_days", _is_whole, "a whole number, 0 or more"),
-    ("days", _is_count_or_nothing, "a whole number, 1 or more, or None"),
+    ("rewind_days", _are_days, f"a whole number, 0 to {MOST_DAYS}"),
+    ("days", _are_days_or_nothing, f"a whole number, 1 to {MOST_DAYS}, or None"),
     ("late_after_hours", _is_count, "a whole number, 1 or more"),
     ("begins_on", _is_day_or_nothing, "a `datetime.date`, or None"),
     ("publish_mode", _is_publish_mode, "a `ba.PublishMode`"),

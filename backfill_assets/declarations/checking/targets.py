@@ -255,3 +255,10 @@ def _of_versions(target: TargetTable) -> Iterator[Problem]:
                 f'write "{name}": ba.TransformVersion(function)',
                 where,
             )
+        elif not isinstance(version.clustered, bool):
+            yield Problem(
+                f"clustered of version {name!r} is {version.clustered!r}",
+                "it is True or False",
+                "write it without quotes",
+                where,
+            )
