@@ -37,8 +37,7 @@ from rich.table import Table
 
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Published, iceberg_schema
-from backfill_assets.declarations.target import Product, TargetTable, TransformVersion
-from backfill_assets.declarations.target import CHUNK_GATE
+from backfill_assets.declarations.target import CHUNK_GATE, Product, TargetTable, TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
 from backfill_assets.planning.resolve import plan_run
