@@ -228,7 +228,7 @@ def test_what_is_shipped_and_shown_has_no_mistake() -> None:
             {"corrections": ba.CorrectionsTable("silver.daily_corrections", ba.Corrections)},
             "silver.daily: corrections: 'meter_id' is no column of silver.daily_corrections",
         ),
-        ({"name": "daily"}, ": a table is named 'daily'"),
+        ({"name": "daily"}, "daily: name: a table is named 'daily'"),
         (
             {"reconciliations": (ba.change_gate(), ba.change_gate())},
             "silver.daily: reconciliations: gate change_within_tolerance is declared 2 times",
@@ -406,6 +406,26 @@ DAILY_TOLERANCE = partial(ba.change_gate, percent=5.0)
         ({"live": replace(LIVE, cron="0 15 2 * * *")}, "live: cron is '0 15 2 * * *': it does not have 5 fields"),
         ({"live": replace(LIVE, cron="0 0 31 2 *")}, "live: cron is '0 0 31 2 *': failed to find next date"),
         ({"live": replace(LIVE, sinks=("run_adit",))}, "live: sinks: names 'run_adit'"),
+        ({"live": replace(LIVE, sinks="run_audit")}, "live: sinks is the text 'run_audit'"),  # type: ignore[arg-type]
+        (
+            {"live": replace(LIVE, sinks=("breach_notifications",))},
+            "live: sinks has breach_notifications, and side_effects_allowed is False",
+        ),
+        ({"reconciled": ba.ReconciliationPolicy(gates=())}, "reconciled: gates is empty"),
+        ({"chunking": "MONTH"}, "chunking: chunking is 'MONTH'"),
+        ({"model": ba.TargetTable}, "model: model is the class TargetTable"),
+        (
+            {"reconciliations": (replace(OWN_GATE, needs={}),)},  # type: ignore[arg-type]
+            "reconciliations: needs of gate mine is {}",
+        ),
+        (
+            {"reconciliations": (replace(OWN_GATE, tolerances=None),)},  # type: ignore[arg-type]
+            "reconciliations: tolerances of gate mine is None",
+        ),
+        (
+            {"reconciliations": (replace(OWN_GATE, needs=ba.Needs(tolerances="percent")),)},  # type: ignore[arg-type]
+            "gate mine: its tolerances are the text 'percent'",
+        ),
         ({"live": replace(LIVE, begins_on=date(2021, 1, 1))}, "live: begins_on is 2021-01-01, outside of the chunks"),
         ({"live": replace(LIVE, begins_on=date(2019, 12, 1))}, "live: begins_on is 2019-12-01, outside of the chunks"),
         (
@@ -439,6 +459,7 @@ def test_what_used_to_pass_until_it_was_needed_is_refused_when_it_is_declared(
         {"reconciliations": (DAILY_TOLERANCE(),), "tolerances": {"change_percent": 1.0, "of_my_own": 2.0}},
         {"live": replace(LIVE, cron="*/5 0-6,22 * jan-mar mon-fri", begins_on=date(2020, 12, 1), sinks=("run_audit",))},
         {"reconciled": ba.ReconciliationPolicy(cron="@daily", days=1)},
+        {"live": replace(LIVE, sinks=("breach_notifications",), side_effects_allowed=True)},
     ],
 )
 def test_what_is_unusual_and_right_is_taken(changes: dict[str, Any]) -> None:

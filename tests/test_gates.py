@@ -642,6 +642,71 @@ def test_a_row_rule_that_sums_rows_up_is_told_from_those_of_one_row() -> None:
     assert false_row_rules(CaseSlaDaily) == []
 
 
+COUNT = pl.col("amount")
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_of_one_row"),
+    [
+        (COUNT.shift(1) >= COUNT, False),
+        (COUNT.diff() > 0, False),
+        (COUNT.cum_sum() > 0, False),
+        (COUNT.sum().over("case_id") > 0, False),
+        (COUNT.rank() > 1, False),
+        (COUNT.is_unique(), False),
+        (COUNT.is_first_distinct(), False),
+        (COUNT.sort() > 0, False),
+        (COUNT.reverse() > 0, False),
+        (COUNT.forward_fill() > 0, False),
+        (COUNT.head(1) > 0, False),
+        (COUNT.max() > COUNT, False),
+        (pl.lit(True), False),
+        (COUNT > 0, True),
+        (COUNT.is_null() | (pl.col("case_id").str.len_chars() > 3), True),
+        (pl.col("case_id").str.to_date() > date(2020, 1, 1), True),  # most texts are none
+        (pl.all_horizontal(COUNT > 0, pl.col("case_id") != ""), True),
+    ],
+    ids=str,
+)
+def test_a_row_rule_has_the_same_answer_for_a_row_alone(rule: pl.Expr, *, is_of_one_row: bool) -> None:
+    class Ruled(Published):
+        case_id: str
+        amount: pl.Int64
+
+        @row_rule("as it is")
+        def _rule(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+            return data.lazyframe.select(rule)
+
+    assert [one.what for one in rule_problems({"silver.ruled": Ruled})] == (
+        [] if is_of_one_row else ["Ruled declares as row_rule what looks at several rows: as it is"]
+    )
+
+
+def test_rules_that_no_verdict_could_tell_apart_and_values_that_are_a_text_are_named() -> None:
+    class Named(Published):
+        kind: str = pandera.Field(isin="CLASSIC", notin=("X",))  # pandera takes each for its letters
+
+        @row_rule("it is one")
+        def _one(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+            return data.lazyframe.select(pl.col("kind") != "")
+
+        @row_rule("it is one")
+        def _other(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+            return data.lazyframe.select(pl.col("kind") != "x")
+
+        @pandera.dataframe_check
+        def _nothing(cls, data: pandera.PolarsData) -> None:  # noqa: N805
+            data.lazyframe.select(pl.col("kind") != "")
+
+    found = [one.what for one in rule_problems({"silver.named": Named})]
+    assert [one.partition(" of Named ")[0] for one in found] == [
+        "the rule 'kind: isin'",
+        "the rule 'kind: notin'",
+        "the rule '_nothing'",
+        "Named has 2 rules of the name 'it is one'",
+    ]
+
+
 @pytest.mark.parametrize("name", [lambda _cls, data: data.lazyframe, "", " "])
 def test_a_row_rule_without_a_name_is_refused_where_it_is_declared(name: Any) -> None:
     with pytest.raises(TypeError, match="a row_rule has a name"):
@@ -683,7 +748,7 @@ def test_a_rule_of_a_field_that_cannot_be_asked_of_its_type_is_named_with_its_co
         day: pl.Date
         amount: pl.Int64 = pandera.Field(gt="0", str_length={"max_value": 3})
         share: pl.Int64 = pandera.Field(ge=0, isin=(1, 2), nullable=True)
-        city: str = pandera.Field(str_matches="x", isin=("x",))
+        city: str = pandera.Field(str_matches="x", isin=["x"])
 
         @pandera.check("city")
         def _long(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805

@@ -167,6 +167,33 @@ def test_a_loader_that_raises_or_delivers_what_does_not_fit_is_refused_by_name(
     assert held(logged, "bronze.meter_readings") == []
 
 
+def test_a_load_whose_taking_back_was_killed_halfway_is_not_loaded_a_second_time_beside(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "readings.csv"
+    file.write_text("meter,read_at,watt_hours,price\nm1,2024-01-01T12:00:00Z,1,\nm1,2024-01-01T13:00:00Z,-1,\n")
+    quarantine = f"{READINGS}_quarantine"
+    loaded = load_file(platform, READINGS, file).load.load_id
+    real, done = platform.lakehouse.undo_load, []
+
+    def killed(name: str, *given: Any) -> Any:
+        if done:
+            raise KeyboardInterrupt
+        done.append(name)
+        return real(name, *given)
+
+    monkeypatch.setattr(platform.lakehouse, "undo_load", killed)
+    with pytest.raises(KeyboardInterrupt):
+        undo_load(platform, READINGS, loaded, by="ada", reason="the wrong file")
+    monkeypatch.setattr(platform.lakehouse, "undo_load", real)
+    with pytest.raises(InputRefused, match="the same content is loaded once"):
+        load_file(platform, READINGS, file)
+    undo_load(platform, READINGS, loaded, by="ada", reason="the wrong file")
+    assert (held(platform), held(platform, quarantine)) == ([], [])
+    load_file(platform, READINGS, file)
+    assert (len(held(platform)), len(held(platform, quarantine))) == (1, 1)
+
+
 class Unanswerable(Readings):
     watt_hours: pl.Int32 = pandera.Field(ge="0")
 

@@ -125,7 +125,7 @@ def imported_loader(path: str, product: str) -> Loader:
     Raises:
         DeclarationRefused: if it cannot be imported, or is no loader.
     """
-    value = _attribute(path)
+    value = _attribute(path, f"a loader of the product {product} is named as module:ATTRIBUTE")
     if isinstance(value, Loader):
         return value
     raise DeclarationRefused(
@@ -144,7 +144,7 @@ def imported_references(path: str, product: str) -> Callable[[], Iterable[tuple[
     Raises:
         DeclarationRefused: if it cannot be imported, or cannot be called.
     """
-    value = _attribute(path)
+    value = _attribute(path, f"the references of the product {product} are named as module:function")
     if callable(value):
         return value  # type: ignore[no-any-return]
     raise DeclarationRefused(
@@ -186,7 +186,7 @@ def _imported(path: str) -> Product:
     return value
 
 
-def _attribute(path: str) -> Any:
+def _attribute(path: str, rule: str = _FROM) -> Any:
     module, _, attribute = path.partition(":")
     if not _PATH.fullmatch(path):
         raise DeclarationRefused(Problem(f"{path!r} is no path", "a path is module:ATTRIBUTE", "correct the path"))
@@ -197,7 +197,7 @@ def _attribute(path: str) -> Any:
     except (Exception, *ENDS_THE_PROCESS) as error:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise DeclarationRefused(
-                Problem(f"{path}: {error}", _FROM, "correct the path, or install the distribution that has the module")
+                Problem(f"{path}: {error}", rule, "correct the path, or install the distribution that has the module")
             ) from error
         raise DeclarationRefused(import_problems(error, module)) from error
     folders = ", ".join(getattr(value, "__path__", ()))
@@ -210,7 +210,7 @@ def _attribute(path: str) -> Any:
         if error.obj is not value or error.name != name:  # it was raised within: by a module's own __getattr__
             raise DeclarationRefused(import_problems(error, module)) from error
         said = f"{path}: {python_words(error)}"
-        raise DeclarationRefused(Problem(said, f"{_FROM} of that module, {place}", "correct the path")) from error
+        raise DeclarationRefused(Problem(said, f"{rule} of that module, {place}", "correct the path")) from error
     except (Exception, *ENDS_THE_PROCESS) as error:
         raise DeclarationRefused(import_problems(error, module)) from error
     return value

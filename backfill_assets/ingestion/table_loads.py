@@ -42,6 +42,7 @@ from resources.lakehouse.loads import (
     REJECTED_PROPERTY,
     Load,
     load_to_make,
+    undoing,
 )
 from resources.ledger.facade import operator
 
@@ -265,13 +266,15 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
     found = load_meant(platform.lakehouse.loads(declared.name), declared.name, load_id)
     properties = {ACTOR_PROPERTY: who.name, REASON_PROPERTY: reason}
     is_new = found.undone_by is None
-    snapshot = platform.lakehouse.undo_load(declared.name, found.load_id, properties)
+    undoing(platform.lakehouse.table(declared.name), found.load_id)  # refuses before anything is written
+    # the quarantine first: until the last commit the content counts as loaded, and nobody loads it a second time beside
     quarantine = platform.products.quarantine_of(declared)
     if quarantine.name != declared.name:
         for rejected in platform.lakehouse.loads(quarantine.name):
             if rejected.load_id == found.load_id:
                 is_new |= rejected.undone_by is None
                 platform.lakehouse.undo_load(quarantine.name, found.load_id, properties)
+    snapshot = platform.lakehouse.undo_load(declared.name, found.load_id, properties)
     load = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == found.load_id)
     with_it = publishing_with(platform, declared.name, load.load_id)
     return LoadUndone(

@@ -7,7 +7,7 @@ first puts on record what they published and could not say. What is done under t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import date
 
@@ -42,7 +42,7 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
     lease = leases.acquire(record.target, *_days(record, action), record.run_id, action)
     faults.reach("leasing.taken")
     with _released_unless_fenced(leases, lease):
-        fenced = _fence(platform, lease)
+        fenced = _fence(platform, lease, _needed(platform, record, action))
         faults.reach("leasing.fenced")
         leases.fenced(fenced)
     with _given_back(leases, lease):
@@ -50,11 +50,14 @@ def publishing_lease(platform: Platform, record: RunRecord, action: str) -> Iter
         yield lease
 
 
-def _fence(platform: Platform, lease: Lease) -> tuple[int, ...]:
+def _fence(platform: Platform, lease: Lease, needed: Collection[str]) -> tuple[int, ...]:
     """Fence the leases that one took over, in every table of the target: their holders may be completing any run's change.
 
-    Returns those that are fenced in all of them. Where metadata cannot be read nobody can commit, and others need not wait
-    for that: the next holder tries again.
+    Returns those that are fenced in all of them. Where metadata cannot be read, a holder that has read it before may still
+    commit: the `needed` tables must be readable. For the others nobody has to wait: the next holder tries again.
+
+    Raises:
+        UnreadableMetadata: if the metadata of a needed table cannot be read just now.
     """
     fenced = lease.lost
     for table in _tables(platform, lease.target) if lease.lost else ():
@@ -63,8 +66,23 @@ def _fence(platform: Platform, lease: Lease) -> tuple[int, ...]:
                 for token in lease.lost:
                     platform.lakehouse.fence(table, token)
         except UnreadableMetadata:
+            if table in needed:
+                raise
             fenced = ()
     return fenced
+
+
+def _needed(platform: Platform, record: RunRecord, action: str) -> set[str]:
+    """Return the tables that the holder looks at or changes: its run's, and those of what it brings to an end."""
+    start, end = _days(record, action)
+    runs = [record]
+    for _, run_id, interrupted in platform.ledger.interrupted_publications(record.target):
+        other = platform.ledger.run(run_id)
+        first, last = _days(other, interrupted)
+        if first <= end and last >= start:
+            runs.append(other)
+    target = platform.products.target(record.target)
+    return {table for one in runs for table in strategy_of(one.plan).tables(target)}
 
 
 @contextmanager
@@ -110,7 +128,7 @@ def collecting_lease(platform: Platform, target: str) -> Iterator[Lease]:
     leases = leases_of(platform)
     lease = leases.acquire(target, date.min, date.max, COLLECTION, "collect")
     with _released_unless_fenced(leases, lease):
-        leases.fenced(_fence(platform, lease))
+        leases.fenced(_fence(platform, lease, _tables(platform, target)))
     with _given_back(leases, lease):
         yield lease
 

@@ -29,14 +29,21 @@ DATE = ("a date (pl.Date)", lambda kind: kind == pl.Date)
 INSTANT = ("an instant (ba.Instant, timestamptz)", lambda kind: kind == pl.Datetime("us", "UTC"))
 
 
-def in_columns(table: str, field: str, names: Iterable[str], of: str, columns: Mapping[str, Any]) -> Iterator[Problem]:
+def in_columns(
+    table: str,
+    field: str,
+    names: Iterable[str],
+    of: str,
+    columns: Mapping[str, Any],
+    fix: str = "correct the name, or declare the column in the model",
+) -> Iterator[Problem]:
     """Say of names that must be columns of a table which of them are none."""
     for name in names:
         if name not in columns:
             yield Problem(
                 f"{name!r} is no column of {of}" + did_you_mean(name, columns),
                 f"columns of {of} are {', '.join(columns)}",
-                "correct the name, or declare the column in the model",
+                fix,
                 f"{table}: {field}",
             )
 

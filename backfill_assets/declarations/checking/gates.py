@@ -16,6 +16,7 @@ from zoneinfo import available_timezones
 from backfill_assets.declarations.arguments import NAME, is_amount
 from backfill_assets.declarations.checking.columns import ColumnTypes, in_columns
 from backfill_assets.declarations.checking.names import did_you_mean, no_tuple, texts
+from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     ALL_CHUNKS_GATE,
@@ -23,6 +24,7 @@ from backfill_assets.declarations.target import (
     EXPECTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
     Level,
+    Needs,
     Reconciliation,
     TargetTable,
 )
@@ -47,12 +49,25 @@ def not_gates(target: TargetTable) -> Iterator[Problem]:
         return
     for gate in _gates(target):
         if not isinstance(gate, Reconciliation):
-            yield Problem(f"{gate!r} is no gate", made, "call the function that makes it", field)
+            yield Problem(f"{in_words(gate)} is no gate", made, "call the function that makes it", field)
+        elif not isinstance(gate.needs, Needs):
+            yield Problem(
+                f"needs of gate {gate.name} is {in_words(gate.needs)}", "it is a ba.Needs", "ba.Needs(...)", field
+            )
+        elif not isinstance(gate.tolerances, Mapping):
+            what = f"tolerances of gate {gate.name} is {in_words(gate.tolerances)}"
+            yield Problem(what, "they are a mapping by name", 'for example {"energy_percent": 0.1}', field)
 
 
 def with_gates(target: TargetTable) -> TargetTable:
     """Return a target with those of its gates that are some."""
-    return replace(target, reconciliations=tuple(one for one in _gates(target) if isinstance(one, Reconciliation)))
+    return replace(target, reconciliations=tuple(one for one in _gates(target) if _is_gate(one)))
+
+
+def _is_gate(value: Any) -> bool:
+    return (
+        isinstance(value, Reconciliation) and isinstance(value.needs, Needs) and isinstance(value.tolerances, Mapping)
+    )
 
 
 def _not_amounts(tolerances: Mapping[str, Any], where: str) -> Iterator[Problem]:
@@ -162,7 +177,8 @@ def of_needs(
         if isinstance(names, str):
             yield no_tuple(f"{target.name}: {field}", f"its {side} columns are", names)
         elif columns is not None:
-            yield from in_columns(target.name, field, names, table, columns)
+            fix = "correct the name, or add it to the outline" if table != target.name and side == "target" else None
+            yield from in_columns(target.name, field, names, table, columns, *([] if fix is None else [fix]))
     if not _is_zone(needs.zone):
         yield Problem(
             f"{needs.zone!r} is no time zone" + did_you_mean(needs.zone, _zones()),
@@ -170,6 +186,9 @@ def of_needs(
             "for example Europe/Rome, UTC or +02:00",
             f"{target.name}: {field}",
         )
+    if isinstance(needs.tolerances, str):
+        yield no_tuple(f"{target.name}: {field}", "its tolerances are", needs.tolerances)
+        return
     for name in needs.tolerances or ():
         if name not in target.all_tolerances:
             yield Problem(

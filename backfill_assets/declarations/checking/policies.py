@@ -12,12 +12,13 @@ from typing import Any
 
 from croniter import CroniterError, croniter
 
+from backfill_assets.declarations.checking.names import no_tuple
 from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem
 from manifests.model import Mode, PublishMode
 from manifests.text import NAME_RULE, not_a_name
-from resources.sink_policy import draft_problems
+from resources.sink_policy import DECLARED, SIDE_EFFECTS, draft_problems
 
 _FIELDS = 5
 _SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)
@@ -33,6 +34,13 @@ def of_policies(target: TargetTable) -> Iterator[Problem]:
         if policy is not None:
             yield from _of_names(policy, f"{target.name}: {field}")
             yield from _of_cron(policy, f"{target.name}: {field}")
+    if target.reconciled is not None and target.reconciled.gates is not None and not target.reconciled.gates:
+        yield Problem(
+            "gates is empty",
+            "a reconciliation holds what is published against one gate or more",
+            "name them, or leave it out for all that there are",
+            f"{target.name}: reconciled",
+        )
     if target.live is not None:
         yield from _of_live(target, target.live, f"{target.name}: live")
 
@@ -91,6 +99,23 @@ def _of_live(target: TargetTable, live: LivePolicy, where: str) -> Iterator[Prob
             "take it out",
             where,
         )
+    if live.begins_on is not None:
+        yield from _of_begin(target, live, where)
+    yield from _of_sinks(live, where)
+
+
+def _of_sinks(live: LivePolicy, where: str) -> Iterator[Problem]:
+    if isinstance(live.sinks, str):
+        yield no_tuple(where, "sinks is", live.sinks)
+        return
+    told = [one for one in live.sinks if one in DECLARED and DECLARED[one].sink_class in SIDE_EFFECTS]
+    if told and not live.side_effects_allowed:
+        yield Problem(
+            f"sinks has {', '.join(told)}, and side_effects_allowed is False",
+            "what somebody outside sees at once is granted in so many words",
+            "write side_effects_allowed=True, or take the sink out",
+            where,
+        )
     for problem in draft_problems(live.sinks, Mode.LIVE):
         yield Problem(
             f"sinks: {problem.what.removeprefix('safety.sinks ')}",
@@ -98,8 +123,6 @@ def _of_live(target: TargetTable, live: LivePolicy, where: str) -> Iterator[Prob
             "correct the name, or remove it",
             where,
         )
-    if live.begins_on is not None:
-        yield from _of_begin(target, live, where)
 
 
 def _of_begin(target: TargetTable, live: LivePolicy, where: str) -> Iterator[Problem]:

@@ -6,8 +6,10 @@ declarations are imported, since Spark's workers are forked from processes that 
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -28,6 +30,8 @@ _OF_TYPES = (
     pl.exceptions.SchemaError,
 )
 """What Polars raises of names and types, whatever rows there are."""
+_LISTS = ("allowed_values", "forbidden_values")
+"""What pandera's checks `isin` and `notin` are given."""
 _SOME_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -43,6 +47,14 @@ def rule_problems(models: Mapping[str, type[pa.DataFrameModel]]) -> Iterator[Pro
                 "correct the rule, or the column's type",
                 place(error, only_products=True) or f"{table}: model",
             )
+        for name, times in Counter(str(one.name) for one in model.to_schema().checks if is_row_rule(one)).items():
+            if times > 1:
+                yield Problem(
+                    f"{model.__name__} has {times} rules of the name {name!r}",
+                    "a verdict names the rule that rows break",
+                    "give one of them another name",
+                    f"{table}: model",
+                )
         if not unanswerable and (wrong := false_row_rules(model)):
             yield Problem(
                 f"{model.__name__} declares as row_rule what looks at several rows: {', '.join(wrong)}",
@@ -53,16 +65,27 @@ def rule_problems(models: Mapping[str, type[pa.DataFrameModel]]) -> Iterator[Pro
 
 
 def false_row_rules(model: type[pa.DataFrameModel]) -> list[str]:
-    """Return the names of a model's `row_rule`s that have an answer for a frame without rows: they sum rows up.
+    """Return the names of a model's `row_rule`s that look at several rows: they answer for none, or otherwise for one alone.
 
-    Such a rule would pass or fail many chunks at once.
+    Many small chunks are held against a `row_rule` at once: such a rule would pass or fail them by each other's rows.
     """
-    none = pl.LazyFrame(schema=dtypes(model))
+    none, some = pl.LazyFrame(schema=dtypes(model)), _some_rows(pl.Schema(dtypes(model)))
+    rules = [check for check in model.to_schema().checks if is_row_rule(check)]
     return [
         str(check.name)
-        for check in filter(is_row_rule, model.to_schema().checks)
-        if answers_of(check, none).collect().height
+        for check in rules
+        if answers_of(check, none).collect().height or not _is_of_one_row(check, some)
     ]
+
+
+def _is_of_one_row(check: pa.Check, rows: pl.DataFrame) -> bool:
+    """Return whether a rule has the same answers for rows together as for each alone; what it has none for says nothing."""
+    try:
+        together = answers_of(check, rows.lazy()).collect()
+        alone = [answers_of(check, rows[at : at + 1].lazy()).collect() for at in range(rows.height)]
+    except Exception:  # noqa: BLE001 - a rule may not have an answer for whatever rows
+        return True
+    return together.height == rows.height and together.equals(pl.concat(alone), null_equal=True)
 
 
 def _unanswerable(model: type[pa.DataFrameModel]) -> dict[str, BaseException]:
@@ -78,6 +101,9 @@ def _unanswerable(model: type[pa.DataFrameModel]) -> dict[str, BaseException]:
     asked += [(str(check.name), check, "*") for check in schema.checks]
     found: dict[str, BaseException] = {}
     for rule, check, column in asked:
+        if is_built_in(check) and any(isinstance((check.statistics or {}).get(name), str) for name in _LISTS):
+            found[rule] = TypeError("its values are one text, as pandera makes of a tuple of one, too; write a list")
+            continue
         ask = _ask_row_rule if is_row_rule(check) else _ask_built_in if is_built_in(check) else _ask_own
         try:
             ask(check, none, column)
@@ -106,6 +132,7 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
     """Ask a rule of a product's own, of no row and of one: it may make a frame of its own out of the rows.
 
     Raises:
+        TypeError: if it returns nothing.
         pl.exceptions.PolarsError: if it is one of names or types, both times.
     """
     for frame in (none, _one_row(none.collect_schema())):
@@ -113,6 +140,8 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
             answers = answers_of(check, frame, column)
         except Exception:  # noqa: BLE001 - it may have an answer for other rows
             return
+        if answers is None:
+            raise TypeError("it returns None")
         if check.element_wise or not isinstance(answers, pl.LazyFrame):
             return
         try:
@@ -124,6 +153,24 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
         else:
             return
     raise last
+
+
+def _some_rows(kinds: pl.Schema, number: int = 12) -> pl.DataFrame:
+    """Return rows whose columns have few values each, one of them NULL, in no order; the same ones each time."""
+    chance = random.Random(number)  # noqa: S311 - nothing is kept secret by it
+    values: dict[Any, list[Any]] = {
+        pl.String: ["x", "", "case-1", "2024-01-01"],
+        pl.Boolean: [True, False],
+        pl.Date: [_SOME_TIME.date() + timedelta(days=day) for day in (0, 1, 31, 366)],
+        pl.Datetime: [_SOME_TIME + timedelta(hours=hour) for hour in (0, 1, 25, 9000)],
+        pl.Decimal: [Decimal(one) for one in (0, 1, 2, -3)],
+        pl.List: [[], None],
+    }
+    rows = {
+        name: [chance.choice([*values.get(kind.base_type(), [0, 1, 2, 5, -3]), None]) for _ in range(number)]
+        for name, kind in kinds.items()
+    }
+    return pl.DataFrame(rows, schema=kinds, strict=False)
 
 
 def _one_row(kinds: pl.Schema) -> pl.LazyFrame:

@@ -58,6 +58,8 @@ def _wrong(whole: Any, kinds: tuple[_Kind, ...]) -> Iterator[tuple[str, str, str
 
 def in_words(value: Any) -> str:
     """Return a value as it is written, or of a larger thing what it is."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     is_plain = value is None or isinstance(value, (str, int, float, list, tuple, dict))
     return ascii(value)[:_SHOWN] if is_plain else f"a {type(value).__name__}"
 
@@ -87,7 +89,7 @@ def _are_by_name(value: Any) -> bool:
 
 
 def _is_chunking(value: Any) -> bool:
-    return isinstance(value, str) and value in {str(one) for one in Chunking}
+    return isinstance(value, Chunking)
 
 
 def _is_count(value: Any) -> bool:

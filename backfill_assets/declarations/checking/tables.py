@@ -47,6 +47,7 @@ def of_every_table(table: InputTable | TargetTable) -> Iterator[Problem]:
             f"a table is named {table.name!r}",
             "a table's name is <namespace>.<table>, of letters, digits and underscores",
             "for example silver.meter_daily",
+            f"{table.name}: name",
         )
     wrong = [owner for owner in texts(table.owners) if not _OWNER.fullmatch(owner)]
     if wrong or isinstance(table.owners, str) or not table.owners:
