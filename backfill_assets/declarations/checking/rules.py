@@ -158,30 +158,22 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
 def _some_rows(kinds: pl.Schema, number: int = 12) -> pl.DataFrame:
     """Return rows whose columns have few values each, one of them NULL, in no order; the same ones each time."""
     chance = random.Random(number)  # noqa: S311 - nothing is kept secret by it
-    values: dict[Any, list[Any]] = {
-        pl.String: ["x", "", "case-1", "2024-01-01"],
-        pl.Boolean: [True, False],
-        pl.Date: [_SOME_TIME.date() + timedelta(days=day) for day in (0, 1, 31, 366)],
-        pl.Datetime: [_SOME_TIME + timedelta(hours=hour) for hour in (0, 1, 25, 9000)],
-        pl.Decimal: [Decimal(one) for one in (0, 1, 2, -3)],
-        pl.List: [[], None],
-    }
-    rows = {
-        name: [chance.choice([*values.get(kind.base_type(), [0, 1, 2, 5, -3]), None]) for _ in range(number)]
-        for name, kind in kinds.items()
-    }
+    rows = {name: [chance.choice([*_values(kind), None]) for _ in range(number)] for name, kind in kinds.items()}
     return pl.DataFrame(rows, schema=kinds, strict=False)
 
 
 def _one_row(kinds: pl.Schema) -> pl.LazyFrame:
     """Return a row with a value in each column."""
-    values: dict[Any, Any] = {
-        pl.String: "x",
-        pl.Boolean: True,
-        pl.Date: _SOME_TIME.date(),
-        pl.Datetime: _SOME_TIME,
-        pl.Decimal: Decimal(1),
-        pl.List: [],
+    return pl.LazyFrame({name: _values(kind)[:1] for name, kind in kinds.items()}, schema=kinds, strict=False)
+
+
+def _values(kind: pl.DataType) -> list[Any]:
+    values: dict[Any, list[Any]] = {
+        pl.String: ["x", "", "case-1", "2024-01-01"],
+        pl.Boolean: [True, False],
+        pl.Date: [_SOME_TIME.date() + timedelta(days=day) for day in (0, 1, 31, 366)],
+        pl.Datetime: [_SOME_TIME + timedelta(hours=hour) for hour in (0, 1, 25, 9000)],
+        pl.Decimal: [Decimal(one) for one in (1, 0, 2, -3)],
+        pl.List: [[]],
     }
-    row = {name: [values.get(kind.base_type(), 1)] for name, kind in kinds.items()}
-    return pl.LazyFrame(row, schema=kinds, strict=False)
+    return values.get(kind.base_type(), [1, 0, 2, 5, -3])
