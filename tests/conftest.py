@@ -14,8 +14,11 @@ from launches import CONTEXT
 from servers import NoServerError, Postgres, postgres
 from worlds import World, keep, make_world
 
+from backfill_assets.audit import verification
 from backfill_assets.declarations import finding
+from backfill_assets.evidence import preconditions
 from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor import journal, settling
 from backfill_assets.staging import executor
 
 os.environ.setdefault("TZ", "UTC")
@@ -73,6 +76,18 @@ def world(initialised: Callable[[], World]) -> World:
 def shared_world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """Like `world`, one for all tests of a module: they use run ids of their own."""
     return make_world(tmp_path_factory.mktemp("shared") / "home", cases=400)
+
+
+@pytest.fixture
+def looked_at_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests beside which nobody works: what is looked at again after half a second has not changed by then."""
+    for module, name in (
+        (settling, "AGAIN_SECONDS"),
+        (journal, "AGAIN_SECONDS"),
+        (verification, "_AGAIN_SECONDS"),
+        (preconditions, "_AGAIN_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, 0.01)
 
 
 @pytest.fixture(scope="session")

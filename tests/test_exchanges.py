@@ -59,6 +59,8 @@ from resources.lakehouse.data_files import gated_data_files
 from resources.lakehouse.live_files import all_files
 from resources.lakehouse.pyiceberg_private import Replacement
 
+pytestmark = pytest.mark.usefixtures("looked_at_again_at_once")
+
 __all__ = ["history"]
 
 # --- snapshots in a run's words ---------------------------------------------------------------------------------------

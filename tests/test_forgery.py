@@ -56,6 +56,8 @@ from resources.lakehouse.facade import local_path
 from resources.ledger import journal
 from resources.ledger.moments import Moment
 
+pytestmark = pytest.mark.usefixtures("looked_at_again_at_once")
+
 FORGED_REVIEW = """
     INSERT INTO approvals (run_id, decision, decided_by, comment, plan_hash, self_approved, role, at)
     SELECT run_id, 'REVIEWED', 'eve', 'looked at', plan_hash, 0, 'reviewer', '2020-01-01 00:00:00.000000'
