@@ -25,8 +25,8 @@ _INSTALLED = {"site-packages", "dist-packages"}
 def place(error: BaseException, *, only_products: bool = False) -> str:
     """Return `file:line, in function` of the last line of a product that an error came from; nothing where none is known.
 
-    Where no product's line is on its way, it is the platform's own last one, unless only those of products are wanted. Of what a Python worker of Spark raised the
-    worker's lines count.
+    Where no product's line is on its way, it is the platform's own last one, unless only those of products are wanted. Of
+    what a Python worker of Spark raised the worker's lines count.
     """
     found = [*_ways(error)]
     own = [one for one in found if is_own(one[0])]

@@ -20,6 +20,7 @@ from manifests.errors import Problem
 
 TARGET_TYPES = "a target has str, pl.Int32, pl.Int64, bool, pl.Date, Instant and Annotated[pl.Decimal, p, s]"
 INPUT_TYPES = "an input table may have pl.Float64 and pl.List(...) besides the types of a target"
+IN_MODEL = "correct the name, or declare the column in the model"
 ColumnTypes = Mapping[str, pl.DataType]
 
 
@@ -35,7 +36,7 @@ def in_columns(
     names: Iterable[str],
     of: str,
     columns: Mapping[str, Any],
-    fix: str = "correct the name, or declare the column in the model",
+    fix: str = IN_MODEL,
 ) -> Iterator[Problem]:
     """Say of names that must be columns of a table which of them are none."""
     for name in names:

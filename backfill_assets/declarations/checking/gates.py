@@ -14,7 +14,7 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from backfill_assets.declarations.arguments import NAME, is_amount
-from backfill_assets.declarations.checking.columns import ColumnTypes, in_columns
+from backfill_assets.declarations.checking.columns import IN_MODEL, ColumnTypes, in_columns
 from backfill_assets.declarations.checking.names import did_you_mean, no_tuple, texts
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.target import (
@@ -42,32 +42,31 @@ def _gates(target: TargetTable) -> Sequence[Any]:
 
 def not_gates(target: TargetTable) -> Iterator[Problem]:
     """Say of what is declared as the gates of a target that it is no gate."""
-    field, made = f"{target.name}: reconciliations", "a gate is a Reconciliation, as `ba.change_gate()` returns one"
+    field = f"{target.name}: reconciliations"
     if not isinstance(target.reconciliations, (tuple, list)):
         fix = "write (GATE,), with the comma"
         yield Problem(f"it is {target.reconciliations!r}"[:200], "several gates are a tuple", fix, field)
         return
-    for gate in _gates(target):
-        if not isinstance(gate, Reconciliation):
-            yield Problem(f"{in_words(gate)} is no gate", made, "call the function that makes it", field)
-        elif not isinstance(gate.needs, Needs):
-            yield Problem(
-                f"needs of gate {gate.name} is {in_words(gate.needs)}", "it is a ba.Needs", "ba.Needs(...)", field
-            )
-        elif not isinstance(gate.tolerances, Mapping):
-            what = f"tolerances of gate {gate.name} is {in_words(gate.tolerances)}"
-            yield Problem(what, "they are a mapping by name", 'for example {"energy_percent": 0.1}', field)
+    yield from (problem for gate in _gates(target) if (problem := _no_gate(gate, field)) is not None)
 
 
 def with_gates(target: TargetTable) -> TargetTable:
     """Return a target with those of its gates that are some."""
-    return replace(target, reconciliations=tuple(one for one in _gates(target) if _is_gate(one)))
+    return replace(target, reconciliations=tuple(one for one in _gates(target) if _no_gate(one, "") is None))
 
 
-def _is_gate(value: Any) -> bool:
-    return (
-        isinstance(value, Reconciliation) and isinstance(value.needs, Needs) and isinstance(value.tolerances, Mapping)
-    )
+def _no_gate(gate: Any, field: str) -> Problem | None:
+    """Return why something is no gate, or one that cannot be looked into; None if it is one."""
+    if not isinstance(gate, Reconciliation):
+        made = "a gate is a Reconciliation, as `ba.change_gate()` returns one"
+        return Problem(f"{in_words(gate)} is no gate", made, "call the function that makes it", field)
+    if not isinstance(gate.needs, Needs):
+        what = f"needs of gate {gate.name} is {in_words(gate.needs)}"
+        return Problem(what, "it is a ba.Needs", "ba.Needs(...)", field)
+    if not isinstance(gate.tolerances, Mapping):
+        what = f"tolerances of gate {gate.name} is {in_words(gate.tolerances)}"
+        return Problem(what, "they are a mapping by name", 'for example {"energy_percent": 0.1}', field)
+    return None
 
 
 def _not_amounts(tolerances: Mapping[str, Any], where: str) -> Iterator[Problem]:
@@ -177,8 +176,9 @@ def of_needs(
         if isinstance(names, str):
             yield no_tuple(f"{target.name}: {field}", f"its {side} columns are", names)
         elif columns is not None:
-            fix = "correct the name, or add it to the outline" if table != target.name and side == "target" else None
-            yield from in_columns(target.name, field, names, table, columns, *([] if fix is None else [fix]))
+            is_outline = side == "target" and target.outline is not None
+            fix = "correct the name, or add it to the outline" if is_outline else IN_MODEL
+            yield from in_columns(target.name, field, names, table, columns, fix)
     if not _is_zone(needs.zone):
         yield Problem(
             f"{needs.zone!r} is no time zone" + did_you_mean(needs.zone, _zones()),
