@@ -738,11 +738,98 @@ def test_what_was_declared_wrongly_is_served_by_nobody(folder: Path, module: str
 def test_a_module_that_is_named_is_looked_for_and_not_imported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "zzz_ends").mkdir()
     (folder / "zzz_ends" / "__init__.py").write_text("raise SystemExit(3)\n")
-    monkeypatch.setitem(sys.modules, "zzz_made", ModuleType("zzz_made"))
+    made = ModuleType("zzz_made")
+    monkeypatch.setattr(made, "reference_rows", 3, raising=False)
+    monkeypatch.setitem(sys.modules, "zzz_made", made)
     for path in ("zzz_ends.tables:reference_rows", "zzz_made:reference_rows"):
         assert problems_of([ba.Product("mine", (), (), references=path, loaders={"rows": path})]) == []
     (problem,) = problems_of([ba.Product("mine", (), (), references="zzz_nowhere.tables:reference_rows")])
     assert problem.what == "references='zzz_nowhere.tables:reference_rows', and there is no zzz_nowhere"
+
+
+@pytest.mark.parametrize(
+    ("code", "missing"),
+    [
+        ("LOADR = 1\n", "LOADER in zzz_loading"),
+        ("if True:\n    LOADER = 1\n", None),
+        ("try:\n    from json import loads as LOADER\nexcept ImportError:\n    LOADER = None\n", None),
+        ("def made():\n    LOADER = 1\nprint(LOADER)\n", "LOADER in zzz_loading"),
+        ("def LOADER(): ...\n", None),
+        ("for LOADER in (1, 2): pass\n", None),
+        ("from json import *\n", None),
+        ("def __getattr__(name): return 3\n", None),
+        ("globals().update(LOADER=3)\n", None),
+        ("raise SystemExit(3)\n", "LOADER in zzz_loading"),
+        ("this is no Python\n", None),  # said when it is imported, with its line
+    ],
+)
+def test_an_attribute_that_is_named_is_looked_for_in_the_file(folder: Path, code: str, missing: str | None) -> None:
+    (folder / "zzz_loading.py").write_text(code)
+    importlib.invalidate_caches()
+    found = problems_of([ba.Product("mine", (), (), loaders={"rows": "zzz_loading:LOADER"})])
+    what = f"loaders['rows']='zzz_loading:LOADER', and there is no {missing}"
+    assert [one.what for one in found] == ([what] if missing else [])
+    assert "zzz_loading" not in sys.modules
+    (folder / "zzz_pack").mkdir()
+    (folder / "zzz_pack" / "__init__.py").write_text("")
+    importlib.invalidate_caches()
+    importlib.import_module("zzz_pack")
+    try:
+        (problem,) = problems_of([ba.Product("mine", (), (), references="zzz_pack.tables:rows")])
+    finally:
+        del sys.modules["zzz_pack"]
+    assert problem.what == "references='zzz_pack.tables:rows', and there is no zzz_pack.tables"
+
+
+@pytest.mark.parametrize(
+    ("kind", "rules", "passes"),
+    [
+        (pl.Int64, {"ge": 3, "le": 2}, False),
+        (pl.Int64, {"ge": 3, "le": 3}, True),
+        (pl.Int64, {"gt": 3, "le": 3}, False),
+        (pl.Int64, {"gt": 3, "lt": 4}, False),
+        (pl.Int64, {"gt": 3, "lt": 5}, True),
+        (pl.Int64, {"gt": 3.2, "lt": 3.9}, False),
+        (pl.Int32, {"gt": 2**31}, False),
+        (pl.Int32, {"le": 2**40}, True),
+        (pl.Int64, {"isin": []}, False),
+        (pl.Int64, {"isin": [1, 2], "ge": 3}, False),
+        (pl.Int64, {"isin": [1, 2], "ge": 2}, True),
+        (pl.Int64, {"isin": [1, 2], "eq": 3}, False),
+        (pl.Int64, {"in_range": {"min_value": 3, "max_value": 4}, "lt": 3}, False),
+        (str, {"ge": "b", "le": "a"}, False),
+        (str, {"isin": ["a", "b"], "str_matches": "b"}, True),
+        (pl.Date, {"ge": date(2020, 1, 2), "le": date(2020, 1, 1)}, False),
+        (Annotated[pl.Decimal, 4, 2], {"ge": 100}, False),
+        (Annotated[pl.Decimal, 4, 2], {"ge": 99.99}, True),
+        (Annotated[pl.Decimal, 4, 2], {"ge": "100.00"}, True),  # what nobody can compare here, nothing is said of
+        (Annotated[pl.Decimal, 4, 2], {"gt": 3, "lt": 3}, False),
+    ],
+    ids=str,
+)
+def test_rules_that_leave_no_value_are_refused(kind: Any, rules: dict[str, Any], *, passes: bool) -> None:
+    attributes = {"__annotations__": {"meter_id": str, "amount": kind}, "amount": pa.Field(**rules)}
+    model = type("Model", (pa.DataFrameModel,), attributes)
+    found = [one.what for one in problems_of([ba.Product("mine", (replace(METERS, model=model),), ())])]
+    assert [one.partition(" passes its rules")[0].partition(" (")[0] for one in found] == (
+        [] if passes else ["no value of column amount"]
+    )
+
+
+def test_a_column_that_may_be_left_out_or_does_not_say_its_digits_is_refused() -> None:
+    class Loose(pa.DataFrameModel):
+        meter_id: str | None
+        city: str = pa.Field(nullable=True)
+        price: pl.Decimal
+        cost: Annotated[pl.Decimal, 28, 0]
+        area: str = pa.Field(regex=True)
+
+    found = [one.what for one in problems_of([ba.Product("mine", (replace(METERS, model=Loose),), ())])]
+    assert found == [
+        "column meter_id may be left out",
+        "column price is a decimal that does not say its digits",
+        "column area is a pattern (`regex=True`)",
+    ]
 
 
 class Unlooked:

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import LINEAGE, RUN_CLOCK, sla_row
 
+from backfill_assets.declarations.checking.answers import answer_problems
 from backfill_assets.declarations.checking.rules import false_row_rules, rule_problems
 from backfill_assets.declarations.schema import Published, dtypes, row_rule
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
@@ -780,6 +781,43 @@ def test_a_rule_of_a_field_that_cannot_be_asked_of_its_type_is_named_with_its_co
         "the rule '_all'",
     ]
     assert [*rule_problems(dict(CASE_SLA_DAILY.models))] == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda rows: rows.select(rows=pl.len(), amount=pl.col("amount").sum()), None),
+        (lambda rows: rows.group_by("clock").agg(rows=pl.len()), None),
+        (lambda rows: rows.select(rows=pl.len(), day=pl.col("clock").first().str.to_date()), None),  # who knows of other rows
+        (lambda rows: rows.select(rows=pl.len().cast(pl.String)), "measure returns no sum: rows (String)"),
+        (lambda _: pl.DataFrame(), "measure returns no sum: no column"),
+        (
+            lambda rows: rows.select(rows=pl.len(), amount=pl.col("amount").cast(pl.Float64).sum()),
+            "measure returns amount as Float64: count cents or thousandths",
+        ),
+        (lambda rows: rows.lazy(), "measure returns a LazyFrame"),
+        (lambda rows: rows.height, "measure returns a int"),
+        (lambda rows: rows.select("amuont"), 'measure raises ColumnNotFoundError: unable to find column "amuont"'),
+    ],
+)
+def test_a_measure_that_nothing_could_be_compared_by_is_refused_before_anything_is_computed(
+    answer: Any, said: str | None
+) -> None:
+    class Measured(Published):
+        clock: str
+        amount: pl.Int64
+
+    target = replace(CASE_SLA_DAILY, model=Measured, measure=answer, outline=None)
+    found = [one.what.partition("; valid columns")[0] for one in answer_problems(target)]
+    assert found == ([] if said is None else [said])
+
+
+def test_an_outline_that_leaves_out_its_columns_is_refused_before_anything_is_computed() -> None:
+    outline = replace(CASE_SLA_DAILY.outline, rows=lambda rows: rows.select("case_id"), columns=("case_id", "clock"))
+    assert [one.what for one in answer_problems(replace(CASE_SLA_DAILY, outline=outline))] == [
+        "outline.rows returns no clock"
+    ]
+    assert [*answer_problems(CASE_SLA_DAILY)] == []
 
 
 def test_the_outline_has_the_first_and_last_day_of_each_clock(tmp_path: Path) -> None:

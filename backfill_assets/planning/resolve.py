@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from backfill_assets import faults
+from backfill_assets.declarations.checking.answers import answer_problems
 from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TargetTable
@@ -191,14 +192,14 @@ def _require_columns(platform: Platform, target: TargetTable, manifest: RunManif
 
 
 def _require_rules(platform: Platform, target: TargetTable) -> None:
-    """Refuse a plan where a table that it reads or changes has a rule that no row can be held against.
+    """Refuse a plan where a table that it reads or changes has a rule that no row can be held against, or unusable measures.
 
     Raises:
-        PlanRefused: naming each rule.
+        PlanRefused: naming each rule and function.
     """
     models = platform.products.models
     read = {name: models[name] for name in (target.source, *target.references) if name in models}
-    if problems := [*rule_problems(read | dict(target.models))]:
+    if problems := [*rule_problems(read | dict(target.models)), *answer_problems(target)]:
         raise PlanRefused(problems)
 
 

@@ -21,6 +21,7 @@ import pyarrow.fs as pafs
 from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.declarations.checking.products import problems_of
+from backfill_assets.declarations.checking.answers import answer_problems
 from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.finding import find_products
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_schema
@@ -252,7 +253,7 @@ class Trial:
             raise DeclarationRefused(problems)
         self._require_references()
         models = {name: table.model for name, table in tables.items()} | dict(self.target.models)
-        if problems := [*rule_problems(models)]:
+        if problems := [*rule_problems(models), *answer_problems(self.target)]:
             raise DeclarationRefused(problems)
         first, last = self.publish_range
         manifest = manifest_from(

@@ -6,6 +6,7 @@ Put here how files are found and named. What their identity is, and what becomes
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
+from symtable import symtable
 
 LOCK_FILES = ("requirements.lock", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock")
 _SUFFIXES = frozenset({".py", ".sql", ".csv", ".json", ".toml", ".yaml", ".yml"})
 """Files of a product that can change what it computes: code, and the tables and texts that lie beside it."""
+_MAKES_NAMES = re.compile(r"\bimport \*|\bglobals\(|\bglobal |\bexec\(|\bsetattr\(|\bvars\(|__dict__")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
@@ -66,13 +69,37 @@ class Sources:
         return f"{others[0]} {version(others[0])}" if others else None
 
 
-def is_there(module: str) -> bool:
-    """Return whether the top-level package of a module is found, or was imported; nothing is imported for this."""
-    top = module.partition(".")[0]
+def missing_of(module: str, name: str) -> str | None:
+    """Return which part of `module:name` there is not, as far as files say; None if there is nothing to say against it.
+
+    Nothing is imported for this: of a package that was not imported, no more is said than that there is one.
+    """
+    if module in sys.modules:
+        return None if hasattr(sys.modules[module], name) else f"{name} in {module}"
+    top, parent = module.partition(".")[0], module.rpartition(".")[0]
     try:
-        return top in sys.modules or find_spec(top) is not None
-    except ValueError:
-        return False
+        if top not in sys.modules and find_spec(top) is None:
+            return top
+        if parent and parent not in sys.modules:
+            return None
+        spec = find_spec(module)
+    except (ValueError, ImportError):
+        return None
+    if spec is None:
+        return module
+    file = Path(spec.origin or "")
+    return None if file.suffix != ".py" or _binds(file, name) else f"{name} in {module}"
+
+
+def _binds(file: Path, name: str) -> bool:
+    """Return whether a file may bind a name at its top level; what has star imports, or makes up its names, may bind any."""
+    try:
+        code = file.read_text("utf-8")
+        symbols = symtable(code, str(file), "exec").get_symbols()
+    except (OSError, ValueError, SyntaxError):
+        return True
+    own = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+    return not own.isdisjoint({name, "__getattr__"}) or _MAKES_NAMES.search(code) is not None
 
 
 def is_code(name: str) -> bool:

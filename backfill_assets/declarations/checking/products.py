@@ -19,7 +19,7 @@ from backfill_assets.declarations.checking.targets import of_target
 from backfill_assets.declarations.quarantine import with_quarantines
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import Problem
-from resources.code.sources import is_there
+from resources.code.sources import missing_of
 
 
 def problems_of(declared: Sequence[Product]) -> list[Problem]:
@@ -53,11 +53,11 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
                     "write the full name of the module, a colon and the name",
                     f"product {product.name}",
                 )
-            elif not is_there(path.partition(":")[0]):
+            elif (missing := missing_of(*path.split(":"))) is not None:
                 yield Problem(
-                    f"{name}={path!r}, and there is no {path.partition(':')[0].partition('.')[0]}",
+                    f"{name}={path!r}, and there is no {missing}",
                     "it is imported when it is needed, and its code counts as the product's",
-                    "correct the name of the module, or install the distribution that has it",
+                    "correct the name, or install the distribution that has it",
                     f"product {product.name}",
                 )
         for name in product.loaders:

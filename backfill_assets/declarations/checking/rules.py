@@ -23,7 +23,7 @@ from backfill_assets.declarations.schema import dtypes, is_row_rule
 from manifests.errors import Problem
 from manifests.text import words_of
 
-_OF_TYPES = (
+OF_TYPES = (
     pl.exceptions.ColumnNotFoundError,
     pl.exceptions.ComputeError,
     pl.exceptions.InvalidOperationError,
@@ -69,7 +69,7 @@ def false_row_rules(model: type[pa.DataFrameModel]) -> list[str]:
 
     Many small chunks are held against a `row_rule` at once: such a rule would pass or fail them by each other's rows.
     """
-    none, some = pl.LazyFrame(schema=dtypes(model)), _some_rows(pl.Schema(dtypes(model)))
+    none, some = pl.LazyFrame(schema=dtypes(model)), some_rows(pl.Schema(dtypes(model)))
     rules = [check for check in model.to_schema().checks if is_row_rule(check)]
     return [
         str(check.name)
@@ -146,7 +146,7 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
             return
         try:
             answers.collect()
-        except _OF_TYPES as error:
+        except OF_TYPES as error:
             last = error
         except Exception:  # noqa: BLE001 - as above
             return
@@ -155,7 +155,7 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
     raise last
 
 
-def _some_rows(kinds: pl.Schema, number: int = 12) -> pl.DataFrame:
+def some_rows(kinds: pl.Schema, number: int = 12) -> pl.DataFrame:
     """Return rows whose columns have few values each, one of them NULL, in no order; the same ones each time."""
     chance = random.Random(number)  # noqa: S311 - nothing is kept secret by it
     rows = {name: [chance.choice([*_values(kind), None]) for _ in range(number)] for name, kind in kinds.items()}

@@ -19,6 +19,7 @@ from backfill_assets.declarations.checking.columns import (
     without_type,
 )
 from backfill_assets.declarations.checking.names import texts
+from backfill_assets.declarations.checking.ranges import of_values
 from backfill_assets.declarations.target import InputTable, TargetTable
 from manifests.errors import Problem
 
@@ -34,6 +35,7 @@ def of_input(table: InputTable, columns: Mapping[str, ColumnTypes | None]) -> It
         return
     yield from without_type(table.name, own, in_iceberg, INPUT_TYPES)
     yield from of_unique(table.name, table.model)
+    yield from of_values(table.name, table.model, own)
     if table.partition_by is not None:
         yield from of_kind(table.name, "partition_by", table.partition_by, table.name, own, INSTANT)
     if table.quarantine_of:

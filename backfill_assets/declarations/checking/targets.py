@@ -28,6 +28,7 @@ from backfill_assets.declarations.checking.functions import of_functions
 from backfill_assets.declarations.checking.gates import of_gates, of_needs
 from backfill_assets.declarations.checking.names import no_tuple, texts
 from backfill_assets.declarations.checking.policies import of_policies
+from backfill_assets.declarations.checking.ranges import of_values
 from backfill_assets.declarations.checking.tables import of_every_table
 from backfill_assets.declarations.schema import Corrections, Published, dtypes
 from backfill_assets.declarations.target import TargetTable, TransformVersion
@@ -76,6 +77,7 @@ def _of_own_columns(
         )
     yield from without_type(name, own, in_digest, TARGET_TYPES)
     yield from of_unique(name, target.model)
+    yield from of_values(name, target.model, own)
     yield from of_kind(name, "day_column", target.day_column, name, own, DATE)
     yield from in_columns(name, "key", texts(target.key), name, own)
     yield from _of_key(target)
@@ -135,6 +137,7 @@ def _of_corrections(target: TargetTable) -> Iterator[Problem]:
         )
     yield from in_columns(target.name, "corrections", texts(target.key), table, own)
     yield from of_unique(table, model)
+    yield from of_values(table, model, own)
     yield from _of_corrections_columns(target, own, where)
 
 

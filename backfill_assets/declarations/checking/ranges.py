@@ -1,0 +1,120 @@
+"""Mistakes in what a model says of a column's values: rules that together let no value pass, columns that may be left out.
+
+Put here what pandera takes, and a table cannot have. What is found by asking a rule is `rules`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from math import ceil, floor
+from typing import Any, get_type_hints
+
+import pandera.polars as pa
+import polars as pl
+
+from backfill_assets.declarations.checking.columns import ColumnTypes
+from backfill_assets.declarations.pandera_private import is_built_in
+from manifests.errors import Problem
+
+_INTEGERS = {pl.Int32: 31, pl.Int64: 63}
+"""How many bits of an integer its value has."""
+_Bound = tuple[Any, bool]
+"""A value, and whether it is one of those that it bounds."""
+
+
+def of_values(table: str, model: type[pa.DataFrameModel], columns: ColumnTypes) -> Iterator[Problem]:
+    """Say which columns of a model no value could be in, or which a row might not have."""
+    where = f"{table}: model"
+    without_digits: set[str] = set()
+    with suppress(NameError):  # of a name that only a function has, pandera has looked for itself
+        without_digits = {name for name, kind in get_type_hints(model, include_extras=True).items() if kind is pl.Decimal}
+    for name, column in model.to_schema().columns.items():
+        if not column.required:
+            yield Problem(
+                f"column {name} may be left out",
+                "pandera takes `Optional` and `| None` for a column that may be missing, and a row has every column",
+                "declare the plain type, with `pa.Field(nullable=True)` where it may be NULL",
+                where,
+            )
+        if column.regex:
+            yield Problem(
+                f"column {name} is a pattern (`regex=True`)",
+                "a column has one name",
+                "declare each column by its name",
+                where,
+            )
+        if name in without_digits:
+            yield Problem(
+                f"column {name} is a decimal that does not say its digits",
+                "pandera would take 28 of them, and none after the point",
+                "for example Annotated[pl.Decimal, 12, 2]",
+                where,
+            )
+        checks = [check for check in column.checks if is_built_in(check)]
+        if name in columns and not _some_value_passes(columns[name], checks):
+            yield Problem(
+                f"no value of column {name} ({columns[name]}) passes its rules: {', '.join(map(_rule, checks))}",
+                "a column has values of its type that pass all of its rules",
+                "correct the rules, or the column's type",
+                where,
+            )
+
+
+def _rule(check: pa.Check) -> str:
+    given = ", ".join(f"{name} {value}" for name, value in (check.statistics or {}).items() if value is not None)
+    return f"{check.name} ({given})"[:200]
+
+
+def _some_value_passes(kind: pl.DataType, checks: Sequence[pa.Check]) -> bool:
+    """Return whether the bounds of a column, those of its type among them, leave a value, as far as they say."""
+    lower, upper = _of_type(kind)
+    offered: list[list[Any]] = []
+    for check in checks:
+        said = check.statistics or {}
+        match check.name:
+            case "greater_than" | "greater_than_or_equal_to":
+                lower.append((said.get("min_value"), check.name != "greater_than"))
+            case "less_than" | "less_than_or_equal_to":
+                upper.append((said.get("max_value"), check.name != "less_than"))
+            case "in_range":
+                lower.append((said.get("min_value"), said.get("include_min", True)))
+                upper.append((said.get("max_value"), said.get("include_max", True)))
+            case "equal_to":
+                offered.append([said.get("value")])
+            case "isin" if not isinstance(said.get("allowed_values"), str):
+                offered.append(list(said.get("allowed_values") or ()))
+    whole = kind.is_integer()
+    if any(_apart(low, high, whole) for low in lower for high in upper):
+        return False
+    return all(
+        any(not _is_outside(value, lower, upper) for value in values if all(value in other for other in offered))
+        for values in offered
+    )
+
+
+def _of_type(kind: pl.DataType) -> tuple[list[_Bound], list[_Bound]]:
+    """Return the lower and the upper bounds of a type."""
+    if (bits := _INTEGERS.get(kind.base_type())) is not None:
+        return [(-(2**bits), True)], [(2**bits, False)]
+    if isinstance(kind, pl.Decimal) and kind.precision is not None:
+        beyond = Decimal(10) ** (kind.precision - kind.scale)
+        return [(-beyond, False)], [(beyond, False)]
+    return [], []
+
+
+def _is_outside(value: Any, lower: Sequence[_Bound], upper: Sequence[_Bound]) -> bool:
+    itself = (value, True)
+    return any(_apart(low, itself) for low in lower) or any(_apart(itself, high) for high in upper)
+
+
+def _apart(low: _Bound, high: _Bound, whole: bool = False) -> bool:
+    """Return whether nothing lies between two bounds, of integers only where it has to be `whole`; False where nobody knows."""
+    (least, with_least), (most, with_most) = low, high
+    with suppress(TypeError, ValueError, ArithmeticError):  # texts and numbers, or no number
+        if whole:
+            least, with_least = (ceil(least) if with_least else floor(least) + 1), True
+            most, with_most = (floor(most) if with_most else ceil(most) - 1), True
+        return bool(least > most or (least == most and not (with_least and with_most)))
+    return False
