@@ -96,6 +96,7 @@ class Swapped(ba.Published):
     day: pl.Date
     price: Annotated[pl.Decimal, 2, 12]
     total: Annotated[pl.Decimal, 50, 2]
+    below: Annotated[pl.Decimal, 12, -2]
 
 
 class Alone(pa.DataFrameModel):
@@ -595,7 +596,7 @@ def test_types_without_an_encoding_are_named_column_by_column() -> None:
 def test_a_decimal_has_digits_before_the_point_and_no_more_than_there_is_place_for() -> None:
     assert [one.partition("; ")[2] for one in said(replace(TARGET, model=Swapped)) if "decimal" in one] == [
         "not 2 and 12",
-        "not 50 and 2",
+        "not 50 and 2", "not 12 and -2",
     ]
 
 
@@ -739,10 +740,21 @@ def test_a_module_that_is_named_is_looked_for_and_not_imported(folder: Path, mon
     (folder / "zzz_ends").mkdir()
     (folder / "zzz_ends" / "__init__.py").write_text("raise SystemExit(3)\n")
     made = ModuleType("zzz_made")
-    monkeypatch.setattr(made, "reference_rows", 3, raising=False)
+    loaders = {"READ": ba.Loader("bronze.readings", "Readings.", Path), "ASTRAY": ba.Loader("bronze.radings", "", Path)}
+    vars(made).update(loaders, reference_rows=lambda: (), rows=3)
     monkeypatch.setitem(sys.modules, "zzz_made", made)
-    for path in ("zzz_ends.tables:reference_rows", "zzz_made:reference_rows"):
-        assert problems_of([ba.Product("mine", (), (), references=path, loaders={"rows": path})]) == []
+    references, read = "zzz_made:reference_rows", {"rows": "zzz_made:READ"}
+    astray = "zzz_ends.tables:reference_rows"
+    for path, loading in ((astray, {"rows": astray}), (references, read)):
+        assert problems_of([ba.Product("mine", (INPUT,), (), references=path, loaders=loading)]) == []
+    loading = {"rows": "zzz_made:rows", "other": "zzz_made:ASTRAY", "third": "zzz_made:THIRD"}
+    found = problems_of([ba.Product("mine", (INPUT,), (), references="zzz_made:rows", loaders=loading)])
+    assert [one.what for one in found] == [
+        "references='zzz_made:rows', which is 3",
+        "loaders['rows']='zzz_made:rows', which is 3",
+        "no product declares the table 'bronze.radings'; did you mean 'bronze.readings'?",
+        "loaders['third']='zzz_made:THIRD', and there is no THIRD in zzz_made",
+    ]
     (problem,) = problems_of([ba.Product("mine", (), (), references="zzz_nowhere.tables:reference_rows")])
     assert problem.what == "references='zzz_nowhere.tables:reference_rows', and there is no zzz_nowhere"
 
@@ -830,6 +842,67 @@ def test_a_column_that_may_be_left_out_or_does_not_say_its_digits_is_refused() -
         "column price is a decimal that does not say its digits",
         "column area is a pattern (`regex=True`)",
     ]
+
+
+def test_what_is_newer_is_said_of_any_two_rows() -> None:
+    class Versioned(Daily):
+        late: bool
+        noted_at: ba.Instant = pa.Field(nullable=True)
+
+    found = {
+        name: [one for one in said(replace(TARGET, model=Versioned, version_column=name)) if "version_column" in one]
+        for name in ("late", "noted_at", "watt_hours", "day")
+    }
+    assert found == {
+        "late": ["silver.daily: version_column: version_column 'late' is a truth"],
+        "noted_at": ["silver.daily: version_column: version_column 'noted_at' may be NULL"],
+        "watt_hours": [],
+        "day": [],
+    }
+
+
+def test_a_function_whose_parameters_stand_in_another_order_is_refused() -> None:
+    def swapped(context: Any, inputs: Any) -> Any:
+        raise NotImplementedError(context, inputs)
+
+    def other_names(one: Any, inputs: Any) -> Any:
+        raise NotImplementedError(one, inputs)
+
+    found = [
+        said(replace(TARGET, versions={"1.0.0": ba.TransformVersion(one)}))
+        for one in (swapped, other_names, meter_daily)
+    ]
+    assert [[one.rpartition(": ")[2] for one in each] for each in found] == [["it takes context and inputs"], [], []]
+
+
+def test_a_table_is_not_its_own_source_and_a_key_that_is_a_text_is_said_once() -> None:
+    assert "silver.daily: source: silver.daily is its own source" in said(replace(TARGET, source="silver.daily"))
+    assert said(replace(TARGET, key="meter_id")) == ["silver.daily: key: key is the text 'meter_id'"]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "what"),
+    [
+        ("ba.Chunking.MONHT", "Chunking has no MONHT; did you mean 'MONTH'?: there are "),
+        ("ba.Level.TOTALS", "Level has no TOTALS: there are RECORD, STATE, OUTCOME, CHANGE"),
+    ],
+)
+def test_a_member_that_there_is_not_is_said_with_those_that_there_are(folder: Path, mistake: str, what: str) -> None:
+    (folder / "zzz_member.py").write_text(f"import backfill_assets as ba\n{mistake}\n")
+    (problem,) = refusal_of("zzz_member:PRODUCT")
+    assert problem.what.startswith(what)
+    assert problem.where.endswith("zzz_member.py:2")
+
+
+def test_a_misspelt_word_in_config_is_said_with_those_that_pandera_knows() -> None:
+    class Misspelt(pa.DataFrameModel):
+        meter_id: str
+
+        class Config:
+            uniqe = ("meter_id",)
+
+    (problem,) = problems_of([ba.Product("mine", (replace(METERS, model=Misspelt),), ())])
+    assert problem.what == "Config of Misspelt has uniqe; did you mean 'unique'?"
 
 
 class Unlooked:

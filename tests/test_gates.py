@@ -768,6 +768,10 @@ def test_a_rule_of_a_field_that_cannot_be_asked_of_its_type_is_named_with_its_co
             raise SystemExit(str(data))
 
         @pandera.dataframe_check
+        def _number(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
+            return data.lazyframe.select("amount")
+
+        @pandera.dataframe_check
         def _all(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
             return data.lazyframe.select(pl.col("amuont").sum() > 0)
 
@@ -778,6 +782,7 @@ def test_a_rule_of_a_field_that_cannot_be_asked_of_its_type_is_named_with_its_co
         "the rule 'amount: str_length'",
         "the rule 'city: _long'",
         "the rule '_ends'",
+        "the rule '_number'",
         "the rule '_all'",
     ]
     assert [*rule_problems(dict(CASE_SLA_DAILY.models))] == []
@@ -788,7 +793,10 @@ def test_a_rule_of_a_field_that_cannot_be_asked_of_its_type_is_named_with_its_co
     [
         (lambda rows: rows.select(rows=pl.len(), amount=pl.col("amount").sum()), None),
         (lambda rows: rows.group_by("clock").agg(rows=pl.len()), None),
-        (lambda rows: rows.select(rows=pl.len(), day=pl.col("clock").first().str.to_date()), None),  # who knows of other rows
+        (
+            lambda rows: rows.select(rows=pl.len(), day=pl.col("clock").first().str.to_date()),
+            None,
+        ),  # who knows of other rows
         (lambda rows: rows.select(rows=pl.len().cast(pl.String)), "measure returns no sum: rows (String)"),
         (lambda _: pl.DataFrame(), "measure returns no sum: no column"),
         (

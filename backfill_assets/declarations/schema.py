@@ -136,7 +136,7 @@ def iceberg_type(name: str, dtype: pl.DataType, nested_id: int) -> Any:
         return ListType(element_id=nested_id, element_type=inner, element_required=False)
     if isinstance(dtype, pl.Decimal):
         precision = _MOST_DIGITS if dtype.precision is None else dtype.precision
-        if not 0 < precision <= _MOST_DIGITS or dtype.scale > precision:
+        if not (0 < precision <= _MOST_DIGITS and 0 <= dtype.scale <= precision):
             raise TypeError(
                 f"column {name}: a decimal has 1 to {_MOST_DIGITS} digits, and after the point no more than these; "
                 f"not {precision} and {dtype.scale}"

@@ -20,8 +20,8 @@ import polars as pl
 import pyarrow.fs as pafs
 from pyspark.sql import DataFrame, SparkSession
 
-from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.checking.answers import answer_problems
+from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.finding import find_products
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_schema

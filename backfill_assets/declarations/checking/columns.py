@@ -6,6 +6,7 @@ say.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ TARGET_TYPES = "a target has str, pl.Int32, pl.Int64, bool, pl.Date, Instant and
 INPUT_TYPES = "an input table may have pl.Float64 and pl.List(...) besides the types of a target"
 IN_MODEL = "correct the name, or declare the column in the model"
 ColumnTypes = Mapping[str, pl.DataType]
+_NOT_IN_CONFIG = re.compile(r"api\.checks\.Check'>' object has no attribute '(\w+)'")
+_Config = pa.DataFrameModel.Config
 
 
 # --- one kind of mistake each -----------------------------------------------------------------------------------------
@@ -55,6 +58,10 @@ def declared_columns(table: str, model: type[pa.DataFrameModel]) -> tuple[Column
         columns = dtypes(model)
     except Exception as error:  # noqa: BLE001 - pandera raises what it meets in a model
         what, rule = python_words(error), "pandera makes a schema of it"
+        if isinstance(error, AttributeError) and (unknown := _NOT_IN_CONFIG.search(str(error))):
+            known = [name for name in dir(_Config) if not name.startswith("_")]
+            what = f"Config of {model.__name__} has {unknown[1]}" + did_you_mean(unknown[1], known)
+            rule = f"pandera takes it for a check of that name; what it knows itself is {', '.join(known)}"
         return None, [Problem(what, rule, "correct the model", f"{table}: model")]
     if not columns:
         what = f"{model.__name__} declares no column"

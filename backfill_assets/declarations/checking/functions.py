@@ -32,7 +32,7 @@ def of_functions(target: TargetTable) -> Iterator[Problem]:
             )
             fix = "name the function, without calling it" + same
             yield Problem(f"{field} is {thing!r}", f"it is a function, {rule}", fix, where)
-        elif (why := _cannot_take(thing, len(given))) is not None:
+        elif (why := _cannot_take(thing, given)) is not None:
             name = getattr(thing, "__qualname__", repr(thing))
             fix = f"define it as `def {getattr(thing, '__name__', 'function')}({', '.join(given)})`"
             yield Problem(
@@ -61,17 +61,18 @@ def _functions(target: TargetTable) -> dict[str, _Function]:
     return fields
 
 
-def _cannot_take(function: Any, count: int) -> str | None:
-    """Return why a function cannot be called with so many arguments by place; None if it can, or if it does not say."""
+def _cannot_take(function: Any, given: tuple[str, ...]) -> str | None:
+    """Return why a function cannot be called with these arguments by place; None if it can, or if it does not say."""
     try:
         taken = signature(function, follow_wrapped=False)  # a decorator may give what it wraps more, or less
     except Exception:  # noqa: BLE001 - of some of those that are not written in Python nobody knows; one may raise anything
         return None
     try:
-        taken.bind(*range(count))
+        taken.bind(*given)
     except TypeError as error:
         return str(error)
-    return None
+    same = [name for name in taken.parameters if name in given]
+    return f"it takes {' and '.join(same)}" if len(same) == len(given) and same != [*given] else None
 
 
 def _importable(target: TargetTable, field: str) -> Iterator[Problem]:

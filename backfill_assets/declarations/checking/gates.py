@@ -181,7 +181,8 @@ def of_needs(
             yield from in_columns(target.name, field, names, table, columns, fix)
     if not _is_zone(needs.zone):
         yield Problem(
-            f"{needs.zone!r} is no time zone" + did_you_mean(needs.zone, _zones()),
+            f"{needs.zone!r} is no time zone"
+            + did_you_mean(needs.zone, {"UTC", *(name for name in _zones() if "/" in name)}),
             "a zone has its name in the time zone database, or is an offset",
             "for example Europe/Rome, UTC or +02:00",
             f"{target.name}: {field}",

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import traceback
 from contextlib import suppress
+from enum import EnumType
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -97,6 +98,9 @@ def python_words(error: BaseException) -> str:
     meant, said = "", words_of(error)
     if isinstance(error, ENDS_THE_PROCESS):
         meant = f"{': ' if said else ''}it ends the process"
+    elif isinstance(error, AttributeError) and isinstance(error.obj, EnumType):
+        names = list(error.obj.__members__)
+        return f"{error.obj.__name__} has no {said}{did_you_mean(said, names)}: there are {', '.join(names)}"
     elif isinstance(error, AttributeError) and error.name:
         meant = did_you_mean(error.name, dir(error.obj))
     elif isinstance(error, ImportError) and (found := _NOT_IN_MODULE.match(said)):

@@ -6,16 +6,20 @@ Put here what is said of products, and of all of them together. What is said of 
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
-from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns
+from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns, of_declared_table
 from backfill_assets.declarations.checking.fields import wrong_fields
 from backfill_assets.declarations.checking.gates import not_gates, with_gates
 from backfill_assets.declarations.checking.imports import python_words
+from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_input
 from backfill_assets.declarations.checking.targets import of_target
+from backfill_assets.declarations.deliveries import Loader
 from backfill_assets.declarations.quarantine import with_quarantines
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import Problem
@@ -43,23 +47,7 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
     yield from _twice(declared, inputs, targets)
     references = {table.name for table in inputs if table.is_reference}
     for product in declared:
-        named = {} if product.references is None else {"references": product.references}
-        named |= {f"loaders[{name!r}]": path for name, path in product.loaders.items()}
-        for name, path in named.items():
-            if not re.fullmatch(r"[\w.]+:\w+", path):
-                yield Problem(
-                    f"{name}={path!r}",
-                    "it names a function or an attribute of a module, as `module:name`",
-                    "write the full name of the module, a colon and the name",
-                    f"product {product.name}",
-                )
-            elif (missing := missing_of(*path.split(":"))) is not None:
-                yield Problem(
-                    f"{name}={path!r}, and there is no {missing}",
-                    "it is imported when it is needed, and its code counts as the product's",
-                    "correct the name, or install the distribution that has it",
-                    f"product {product.name}",
-                )
+        yield from _of_paths(product, columns)
         for name in product.loaders:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
                 yield Problem(
@@ -72,6 +60,46 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
             yield from _in_words(own.name, of_input(own, columns))
         for target in product.targets:
             yield from _in_words(target.name, _of_target(target, columns, references))
+
+
+def _of_paths(product: Product, columns: Mapping[str, ColumnTypes | None]) -> Iterator[Problem]:
+    """Say what is wrong with what a product names as `module:name`, as far as it is known before it is imported."""
+    where = f"product {product.name}"
+    named = {} if product.references is None else {"references": product.references}
+    named |= {f"loaders[{name!r}]": path for name, path in product.loaders.items()}
+    for name, path in named.items():
+        if not re.fullmatch(r"[\w.]+:\w+", path):
+            yield Problem(
+                f"{name}={path!r}",
+                "it names a function or an attribute of a module, as `module:name`",
+                "write the full name of the module, a colon and the name",
+                where,
+            )
+            continue
+        module, attribute = path.split(":")
+        if (missing := missing_of(module, attribute)) is not None:
+            yield Problem(
+                f"{name}={path!r}, and there is no {missing}",
+                "it is imported when it is needed, and its code counts as the product's",
+                "correct the name, or install the distribution that has it",
+                where,
+            )
+        elif module in sys.modules:
+            yield from _of_named(name, path, getattr(sys.modules[module], attribute), columns, where)
+
+
+def _of_named(
+    name: str, path: str, value: Any, columns: Mapping[str, ColumnTypes | None], where: str
+) -> Iterator[Problem]:
+    if name == "references":
+        if not callable(value):
+            rule = "it is a function that yields the reference tables"
+            yield Problem(f"{name}={path!r}, which is {in_words(value)}", rule, "name the function", where)
+    elif not isinstance(value, Loader):
+        rule = "a loader is a `ba.Loader`"
+        yield Problem(f"{name}={path!r}, which is {in_words(value)}", rule, "name the `ba.Loader`", where)
+    else:
+        yield from of_declared_table(where, name, value.table, columns)
 
 
 def _of_target(

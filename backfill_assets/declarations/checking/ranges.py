@@ -18,7 +18,7 @@ from backfill_assets.declarations.checking.columns import ColumnTypes
 from backfill_assets.declarations.pandera_private import is_built_in
 from manifests.errors import Problem
 
-_INTEGERS = {pl.Int32: 31, pl.Int64: 63}
+_INTEGERS: dict[type[pl.DataType], int] = {pl.Int32: 31, pl.Int64: 63}
 """How many bits of an integer its value has."""
 _Bound = tuple[Any, bool]
 """A value, and whether it is one of those that it bounds."""
@@ -29,7 +29,9 @@ def of_values(table: str, model: type[pa.DataFrameModel], columns: ColumnTypes) 
     where = f"{table}: model"
     without_digits: set[str] = set()
     with suppress(NameError):  # of a name that only a function has, pandera has looked for itself
-        without_digits = {name for name, kind in get_type_hints(model, include_extras=True).items() if kind is pl.Decimal}
+        without_digits = {
+            name for name, kind in get_type_hints(model, include_extras=True).items() if kind is pl.Decimal
+        }
     for name, column in model.to_schema().columns.items():
         if not column.required:
             yield Problem(

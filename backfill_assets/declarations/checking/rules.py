@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -132,7 +132,7 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
     """Ask a rule of a product's own, of no row and of one: it may make a frame of its own out of the rows.
 
     Raises:
-        TypeError: if it returns nothing.
+        TypeError: if it returns nothing, or a frame of other answers than Booleans.
         pl.exceptions.PolarsError: if it is one of names or types, both times.
     """
     for frame in (none, _one_row(none.collect_schema())):
@@ -145,14 +145,20 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
         if check.element_wise or not isinstance(answers, pl.LazyFrame):
             return
         try:
-            answers.collect()
+            kinds = answers.collect().dtypes
         except OF_TYPES as error:
             last = error
         except Exception:  # noqa: BLE001 - as above
             return
         else:
+            _require_truths(kinds)
             return
     raise last
+
+
+def _require_truths(kinds: Sequence[pl.DataType]) -> None:
+    if other := [kind for kind in kinds if kind not in (pl.Boolean, pl.Null)]:
+        raise TypeError(f"it returns {' and '.join(map(str, other))}")
 
 
 def some_rows(kinds: pl.Schema, number: int = 12) -> pl.DataFrame:

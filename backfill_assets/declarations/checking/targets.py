@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import polars as pl
+
 from backfill_assets.declarations.checking.columns import (
     DATE,
     INSTANT,
@@ -50,6 +52,13 @@ def of_target(
     yield from of_functions(target)
     yield from of_policies(target)
     yield from of_declared_table(target.name, "source", target.source, columns)
+    if target.source == target.name:
+        yield Problem(
+            f"{target.name} is its own source",
+            "a table is computed from another",
+            "name the table whose rows it is made of",
+            f"{target.name}: source",
+        )
     yield from _of_references(target, columns, references)
     own, source = columns[target.name], columns.get(target.source)
     if own is not None:
@@ -80,7 +89,7 @@ def _of_own_columns(
     yield from of_values(name, target.model, own)
     yield from of_kind(name, "day_column", target.day_column, name, own, DATE)
     yield from in_columns(name, "key", texts(target.key), name, own)
-    yield from _of_key(target)
+    yield from _of_key(target, own)
     yield from in_columns(name, "version_column", (target.version_column,), name, own)
     if target.entity is not None:
         yield from in_columns(name, "entity", (target.entity,), name, own)
@@ -98,15 +107,24 @@ def _of_own_columns(
         yield from _of_corrections(target)
 
 
-def _of_key(target: TargetTable) -> Iterator[Problem]:
+def _of_key(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
     schema = target.model.to_schema()
     key = texts(target.key)
-    if schema.unique and set(schema.unique) <= schema.columns.keys() and set(schema.unique) != set(key):
+    if key and schema.unique and set(schema.unique) <= schema.columns.keys() and set(schema.unique) != set(key):
         yield Problem(
             f"the key of {target.name} is {', '.join(key)}, and its model says that {', '.join(schema.unique)} is unique",
             "the key is what is unique",
             "correct the key, or `unique` in the model's Config",
             f"{target.name}: key",
+        )
+    version = schema.columns.get(target.version_column)
+    if version is not None and (version.nullable or own[target.version_column] == pl.Boolean):
+        what = "may be NULL" if version.nullable else "is a truth"
+        yield Problem(
+            f"version_column {target.version_column!r} {what}",
+            "it says which of two rows of a key is newer, of any two",
+            "name a column that has a number, a day or an instant in each row, or leave it out: it is produced_at then",
+            f"{target.name}: version_column",
         )
     if target.entity is None:
         return
@@ -135,10 +153,11 @@ def _of_corrections(target: TargetTable) -> Iterator[Problem]:
             f"class {model.__name__}(ba.Corrections), with the columns of the key",
             where,
         )
-    yield from in_columns(target.name, "corrections", texts(target.key), table, own)
     yield from of_unique(table, model)
     yield from of_values(table, model, own)
-    yield from _of_corrections_columns(target, own, where)
+    if texts(target.key):
+        yield from in_columns(target.name, "corrections", texts(target.key), table, own)
+        yield from _of_corrections_columns(target, own, where)
 
 
 def _of_corrections_columns(target: TargetTable, own: ColumnTypes, where: str) -> Iterator[Problem]:
