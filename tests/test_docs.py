@@ -31,7 +31,12 @@ from backfill_assets.cli.command import cli
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
+    Finding,
+    InputTable,
     LivePolicy,
+    Needs,
+    Product,
+    Reconciliation,
     ReconciliationPolicy,
     TargetTable,
     TransformContext,
@@ -230,9 +235,18 @@ def test_the_table_of_a_target_has_every_field() -> None:
     assert {field.name for field in fields(TargetTable)} <= _first_cells("adding-a-table.md", "| field | meaning |")
 
 
-@pytest.mark.parametrize("policy", [LivePolicy, ReconciliationPolicy], ids=lambda policy: policy.__name__)
-def test_the_table_of_a_targets_policy_has_every_field_and_what_it_is_if_left_out(policy: type) -> None:
-    rows = table("docs/concepts.md", f"| field of a `{policy.__name__}` |")
+@pytest.mark.parametrize(
+    ("page", "policy"),
+    [
+        ("concepts.md", LivePolicy),
+        ("concepts.md", ReconciliationPolicy),
+        *(("adding-a-table.md", one) for one in (Product, InputTable, Reconciliation, Needs, Finding)),
+    ],
+    ids=lambda one: getattr(one, "__name__", one),
+)
+def test_the_table_of_a_declaration_has_every_field_and_what_it_is_if_left_out(page: str, policy: type) -> None:
+    article = "an" if policy is InputTable else "a"
+    rows = table(f"docs/{page}", f"| field of {article} `{policy.__name__}` |")
     assert {name for row in rows for name in coded(row[0])} == {field.name for field in fields(policy)}
     if_left_out = {name: row[2] for row in rows for name in coded(row[0])}
     required = {one.name for one in fields(policy) if one.default is MISSING and one.default_factory is MISSING}
