@@ -122,15 +122,16 @@ class Platform:
         product = self.products.of_table(target)
         return None if product is None else sources_of(product)
 
-    def code_of(self, target: str) -> CodeIdentity:
+    def code_of(self, target: str, *, loaded_only: bool = False) -> CodeIdentity:
         """Return which code computes a target here: this package, and the product that declares it.
 
         Raises:
-            EnvironmentRefused: if Python would execute something else than the sources.
+            EnvironmentRefused: if Python would execute something else than the sources; with `loaded_only`, of what this
+                process has imported so far.
         """
         from resources.code.identity import code_identity  # noqa: PLC0415
 
-        return code_identity(self.sources_of(target))
+        return code_identity(self.sources_of(target), loaded_only=loaded_only)
 
     @property
     def policy(self) -> Policy:

@@ -596,7 +596,8 @@ def test_types_without_an_encoding_are_named_column_by_column() -> None:
 def test_a_decimal_has_digits_before_the_point_and_no_more_than_there_is_place_for() -> None:
     assert [one.partition("; ")[2] for one in said(replace(TARGET, model=Swapped)) if "decimal" in one] == [
         "not 2 and 12",
-        "not 50 and 2", "not 12 and -2",
+        "not 50 and 2",
+        "not 12 and -2",
     ]
 
 

@@ -23,7 +23,7 @@ from manifests.errors import EnvironmentRefused, PlanRefused, Refused, Transitio
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
 from resources.code import identity
-from resources.code.identity import code_identity
+from resources.code.identity import code_identity, forget
 
 OWN = "tables_of_our_own"
 RUN, DEVELOPED = "of-committed-code", "of-code-in-development"
@@ -36,9 +36,9 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = make_checkout(tmp_path / "code")
     compiled(root, COMPUTE)
     monkeypatch.setattr(identity, "_ROOT", root)
-    code_identity.cache_clear()
+    forget()
     yield root
-    code_identity.cache_clear()
+    forget()
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def platform(code: Path, own: Path, tmp_path: Path) -> Iterator[Platform]:
 
 def another_process() -> None:
     """Have the code looked at as a process does that begins now."""
-    code_identity.cache_clear()
+    forget()
 
 
 def launched(platform: Platform, run_id: str = RUN) -> list[str]:

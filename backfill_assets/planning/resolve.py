@@ -86,7 +86,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             source=source,
             references=references,
             base_snapshot_id=base_snapshot_id,
-            code=platform.code_of(target.name),
+            code=platform.code_of(target.name, loaded_only=True),  # a launch looks at all of it
             configuration_hash=platform.settings.output_hash(),
             run_clock=run_clock,
             # tables that are not as their models say are not looked into

@@ -21,16 +21,20 @@ _seen: dict[tuple[str, str], tuple[int, ...]] = {}
 """Cached files that were looked into, with their source: what the file system said of both then."""
 
 
-def altered(folders: Iterable[Path]) -> list[str]:
+def altered(folders: Iterable[Path], *, loaded_only: bool = False) -> list[str]:
     """Return the files below folders, or of single modules, that Python would execute though the sources say something else.
 
     A cached file that Python would not use, because it is of another version or of an older source, is none of them. What
-    has not changed since it was looked into is not looked into again.
+    has not changed since it was looked into is not looked into again. With `loaded_only` no more is looked into than what
+    this process has imported so far: a third of the time.
     """
+    loaded = {file for one in list(sys.modules.values()) if (file := getattr(one, "__file__", None)) is not None}
     found = []
     listed: dict[Path, list[str]] = {}
     for folder in folders:
         for source in [folder] if folder.is_file() else sorted(folder.rglob("*.py")):
+            if loaded_only and str(source) not in loaded:
+                continue
             found += [str(cached) for cached in _cached_of(source, listed) if not _says_the_same(source, cached)]
         before = tuple(EXTENSION_SUFFIXES) + tuple(BYTECODE_SUFFIXES)
         found += [

@@ -73,14 +73,31 @@ def _trees_of(product: Sources) -> list[_Tree]:
     ]
 
 
-@cache
-def code_identity(product: Sources | None = None) -> CodeIdentity:
-    """Return the identity of the code of this process: this package's, and a product's.
+def code_identity(product: Sources | None = None, *, loaded_only: bool = False) -> CodeIdentity:
+    """Return the identity of the code of this process: this package's, and a product's, as it was when first asked for.
 
     Raises:
-        EnvironmentRefused: if Python would execute something else than the sources.
+        EnvironmentRefused: if Python would execute something else than the sources; with `loaded_only`, of what this process
+            has imported so far. Who goes on to compute looks at all of it.
     """
-    require_own_bytecode(product)
+    _look_into_once(product, loaded_only)
+    return identity_of_sources(product)
+
+
+@cache
+def _look_into_once(product: Sources | None, loaded_only: bool) -> None:
+    require_own_bytecode(product, loaded_only=loaded_only)
+
+
+def forget() -> None:
+    """Have the identity looked up anew, as a new process would."""
+    _look_into_once.cache_clear()
+    identity_of_sources.cache_clear()
+
+
+@cache
+def identity_of_sources(product: Sources | None = None) -> CodeIdentity:
+    """Return what the sources say of the code of this process, and of a product's, when first asked for."""
     try:
         package_version = version("backfill-assets")
     except PackageNotFoundError:
@@ -113,14 +130,14 @@ def _identity_of(product: Sources) -> ProductCode:
     )
 
 
-def require_own_bytecode(product: Sources | None = None) -> None:
+def require_own_bytecode(product: Sources | None = None, *, loaded_only: bool = False) -> None:
     """Refuse to go on with cached bytecode, or libraries, that are not of the sources: this process and its workers use them.
 
     Raises:
         EnvironmentRefused: naming them.
     """
     roots = [_ROOT / package for package in PACKAGES] + list(product.roots if product is not None else ())
-    found = list(dict.fromkeys(altered(roots)))
+    found = list(dict.fromkeys(altered(roots, loaded_only=loaded_only)))
     if not found:
         return
     shown = ", ".join(found[:_SHOWN]) + (" …" if len(found) > _SHOWN else "")
@@ -135,7 +152,7 @@ def require_own_bytecode(product: Sources | None = None) -> None:
 
 def changed_on_disk(product: Sources | None = None) -> bool:
     """Whether the sources are other ones by now than when this process looked at its own: workers would import those."""
-    known = code_identity(product)
+    known = identity_of_sources(product)
     present = [_own_tree().files, *([] if product is None else [product.files()])]
     return [part.content_hash for part in known.parts] != [_content_hash(files) for files in present]
 

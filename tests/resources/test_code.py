@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from py_compile import PycInvalidationMode
+from types import ModuleType
 
 import pytest
 from checkouts import COMPUTE, TRANSFORMS, commit, compiled, forge, git, make_checkout, write
@@ -13,20 +15,22 @@ from checkouts import COMPUTE, TRANSFORMS, commit, compiled, forge, git, make_ch
 from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused
 from resources.code import identity as module
-from resources.code.identity import code_identity
+from resources.code.identity import code_identity, forget
 from resources.code.sources import Sources
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the project's layout, committed."""
     monkeypatch.setattr(module, "_ROOT", tmp_path)
-    return make_checkout(tmp_path)
+    forget()
+    yield make_checkout(tmp_path)
+    forget()
 
 
 def identity() -> CodeIdentity:
-    found: CodeIdentity = code_identity.__wrapped__()
-    return found
+    forget()
+    return code_identity()
 
 
 def test_committed_code_is_clean_and_named_by_its_commit(root: Path) -> None:
@@ -156,6 +160,20 @@ def test_cached_bytecode_that_is_not_of_its_source_is_refused(root: Path, mode: 
     assert identity().dirty is False
 
 
+def test_a_plan_looks_into_what_is_imported_and_a_launch_into_everything(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forge(compiled(root, COMPUTE), "VERSION = 9\n")
+    assert code_identity(loaded_only=True).dirty is False
+    with pytest.raises(EnvironmentRefused, match="compute"):
+        identity()
+    imported = ModuleType("compute")
+    imported.__file__ = str(root / COMPUTE)
+    monkeypatch.setitem(sys.modules, "compute_that_is_imported", imported)
+    with pytest.raises(EnvironmentRefused, match="compute"):
+        code_identity(loaded_only=True)
+
+
 def test_cached_bytecode_that_python_does_not_use_is_left_alone(root: Path) -> None:
     cached = compiled(root, "manifests/__init__.py")
     write(root, "manifests/__init__.py", "x = 1  # longer than before\n")  # Python compiles it again
@@ -211,7 +229,7 @@ def test_a_product_in_two_distributions_is_clean_where_both_are(
             commits.append(commit(folder, "first"))
         if changed == name:
             write(folder, f"{name}.py", "VERSION = 2\n")
-    found = code_identity.__wrapped__(Sources("both", ("of_functions", "of_models"))).product
+    found = code_identity(Sources("both", ("of_functions", "of_models"))).product
     assert found.git_commit == "+".join(commits)
     assert found.dirty is (changed == "of_functions" or (changed is not None and second_is_kept))
     assert all(one[:12] in str(found) for one in commits)
